@@ -1,0 +1,35 @@
+"""What a system under test says of itself, for the record of an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agent.device import Device
+from agent.environment import Environment
+from manifests.schema import ModelManifest
+
+
+@dataclass(frozen=True, slots=True)
+class SystemDescription:
+    """An open model, and what it runs on.
+
+    Attributes:
+        manifest: The model.
+        checksums: ``sha256:…`` of its files.
+        framework_version: The installed version of the manifest's framework.
+        device: Where the model runs.
+        threads: Threads that one operator may use on the CPU; None where the framework does not tell.
+        preprocess_threads: Threads that read and preprocess ahead; 0 when nothing runs ahead.
+        environment: The machine that runs the model.
+        agent: ``local`` for this process, else the address of the agent.
+    """
+
+    manifest: ModelManifest
+    checksums: Mapping[str, str]
+    framework_version: str
+    device: Device
+    threads: int | None
+    preprocess_threads: int
+    environment: Environment
+    agent: str = "local"

@@ -1,0 +1,143 @@
+"""The hardware and software that a model runs on, as an evaluation records it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pynvml
+
+from agent import __version__
+
+_THREAD_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "KMP_AFFINITY",
+    "MKL_NUM_THREADS",
+    "MXNET_CPU_WORKER_NTHREADS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as its driver describes it."""
+
+    name: str
+    memory_bytes: int
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The machine and the software of an agent.
+
+    Attributes:
+        hostname: The machine's name.
+        architecture: The processor's architecture, such as ``x86_64``.
+        cpu_model: The processor's name; empty where the system does not tell.
+        logical_cores: Logical processors of the machine.
+        physical_cores: Cores of the machine; None where the system does not tell.
+        usable_cores: Logical processors that this process may run on.
+        memory_bytes: The machine's memory.
+        operating_system: Name and version.
+        kernel: The kernel's release.
+        python_version: The interpreter's version.
+        inferscope_version: This program's version.
+        frameworks: The installed version of each framework by name.
+        gpus: The GPUs; empty where there is none, or no driver.
+        gpu_driver: The GPU driver's version, or None.
+        variables: Environment variables that set threads and devices, where they are set.
+    """
+
+    hostname: str
+    architecture: str
+    cpu_model: str
+    logical_cores: int
+    physical_cores: int | None
+    usable_cores: int
+    memory_bytes: int
+    operating_system: str
+    kernel: str
+    python_version: str
+    inferscope_version: str
+    frameworks: Mapping[str, str]
+    gpus: tuple[Gpu, ...]
+    gpu_driver: str | None
+    variables: Mapping[str, str]
+
+
+def read_environment(frameworks: Mapping[str, str | None]) -> Environment:
+    """Reads the facts of this machine; ``frameworks`` are the known ones with their installed versions."""
+    gpus, driver = _read_gpus()
+    return Environment(
+        hostname=socket.gethostname(),
+        architecture=platform.machine(),
+        cpu_model=_cpu_model(),
+        logical_cores=psutil.cpu_count() or 1,
+        physical_cores=psutil.cpu_count(logical=False),
+        usable_cores=usable_cores(),
+        memory_bytes=psutil.virtual_memory().total,
+        operating_system=_operating_system(),
+        kernel=platform.release(),
+        python_version=platform.python_version(),
+        inferscope_version=__version__,
+        frameworks={name: version for name, version in frameworks.items() if version},
+        gpus=gpus,
+        gpu_driver=driver,
+        variables={name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ},
+    )
+
+
+def usable_cores() -> int:
+    """The number of logical processors that this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not every system has processor affinity
+        return os.cpu_count() or 1
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in {"model name", "Model", "cpu"}:
+                return value.strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def _operating_system() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return f"{platform.system()} {platform.version()}"
+
+
+def _read_gpus() -> tuple[tuple[Gpu, ...], str | None]:
+    """The NVIDIA GPUs and their driver's version; nothing where there is no driver."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return (), None
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        gpus = tuple(
+            Gpu(
+                name=pynvml.nvmlDeviceGetName(handle),
+                memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+                uuid=pynvml.nvmlDeviceGetUUID(handle),
+            )
+            for handle in handles
+        )
+        return gpus, pynvml.nvmlSystemGetDriverVersion()
+    except pynvml.NVMLError:
+        return (), None
+    finally:
+        pynvml.nvmlShutdown()

@@ -1,0 +1,1 @@
+"""Models that are built in code rather than loaded from a graph file."""

@@ -1,0 +1,1 @@
+"""The gRPC server: thin servicers that convert, call the session and convert back."""

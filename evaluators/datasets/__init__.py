@@ -1,0 +1,1 @@
+"""Labelled datasets: a folder of class folders, a zip of the same, or an ``.npz``."""

@@ -1,0 +1,1 @@
+"""Reports: rows made from evaluations, and the one writer that prints them."""

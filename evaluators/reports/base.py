@@ -1,0 +1,41 @@
+"""What a report is: columns, and rows made from evaluations by a pure function."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from evaluators.evaluation import Evaluation
+
+Value: TypeAlias = str | int | float | bool | None
+Row: TypeAlias = Mapping[str, Value]
+"""A value for each of the report's columns, by the column's key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a report.
+
+    Attributes:
+        key: Its stable name in json and csv, with the unit in it.
+        header: Its heading in a table.
+        decimals: Digits after the point in a table, for floats; json and csv hold the full value.
+    """
+
+    key: str
+    header: str
+    decimals: int = 3
+
+
+class Report(ABC):
+    """One kind of report."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    columns: ClassVar[tuple[Column, ...]]
+
+    @abstractmethod
+    def rows(self, evaluations: Sequence[Evaluation]) -> Iterator[Row]:
+        """Yields the report's rows, in the order of the ``evaluations``."""

@@ -1,0 +1,189 @@
+"""The catalogue: every manifest that the program knows, found by name and version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from packaging.version import Version
+
+from manifests.errors import (
+    ConfigurationError,
+    FrameworkUnavailableError,
+    ManifestError,
+    NotFoundError,
+    UnknownDatasetError,
+    UnknownModelError,
+)
+from manifests.loader import load_manifest
+from manifests.schema import DatasetManifest, FrameworkManifest, Manifest, ModelManifest
+from manifests.versions import Constraint, InvalidConstraintError
+
+BUILTIN = Path(__file__).parent / "builtin"
+_Versioned = TypeVar("_Versioned", ModelManifest, DatasetManifest)
+
+
+class Catalog:
+    """The manifests of the program and of the user's own ``directories``, read when first asked for.
+
+    Of two manifests with the same name, version and framework, the one in the earlier directory counts; the
+    program's own come last. A file that is no valid manifest takes none of the others down: it is kept in
+    ``problems``.
+
+    Raises:
+        ConfigurationError: A directory does not exist.
+    """
+
+    def __init__(self, directories: Sequence[Path] = ()) -> None:
+        for directory in directories:
+            if not directory.is_dir():
+                raise ConfigurationError(f"manifest directory {directory} does not exist")
+        self._directories = (*directories, BUILTIN)
+
+    @property
+    def problems(self) -> tuple[ManifestError, ...]:
+        """What is wrong with the files that are no valid manifests."""
+        return self._content[1]
+
+    @property
+    def models(self) -> tuple[ModelManifest, ...]:
+        """Every model, in alphabetical order, the highest version first."""
+        return tuple(m for m in self._content[0] if isinstance(m, ModelManifest))
+
+    @property
+    def datasets(self) -> tuple[DatasetManifest, ...]:
+        """Every dataset, in alphabetical order, the highest version first."""
+        return tuple(m for m in self._content[0] if isinstance(m, DatasetManifest))
+
+    @property
+    def frameworks(self) -> tuple[FrameworkManifest, ...]:
+        """Every framework's manifest, in alphabetical order."""
+        return tuple(m for m in self._content[0] if isinstance(m, FrameworkManifest))
+
+    def find_model(
+        self, name: str, version: str | None, frameworks: Mapping[str, str | None]
+    ) -> ModelManifest:
+        """Returns the highest version of a model that one of the installed ``frameworks`` can run.
+
+        Args:
+            name: The model's name; case does not matter.
+            version: A version or a constraint; None means any.
+            frameworks: The frameworks that may be used, best first, each with its installed version or None.
+
+        Raises:
+            UnknownModelError: No manifest has this name, version or framework.
+            FrameworkUnavailableError: There is one, but no installed framework that it accepts.
+        """
+        named = _named(name, self.models, UnknownModelError, self.problems)
+        order = {framework.casefold(): rank for rank, framework in enumerate(frameworks)}
+        installed = {framework.casefold(): found for framework, found in frameworks.items()}
+        fitting = [m for m in named if m.framework.name.casefold() in order]
+        if not fitting:
+            have = ", ".join(sorted({m.framework.name for m in named}))
+            asked = ", ".join(frameworks) or "no framework"
+            raise UnknownModelError(
+                f'model "{named[0].name}" has no manifest for {asked}; it has one for: {have}'
+            )
+        candidates = _of_version(fitting, version, UnknownModelError)
+        runnable = [m for m in candidates if _accepts(m, installed[m.framework.name.casefold()])]
+        if not runnable:
+            raise FrameworkUnavailableError(
+                f'model "{named[0].name}" needs '
+                + " or ".join(dict.fromkeys(f"{m.framework.name} {m.framework.version}" for m in candidates))
+                + "; installed: "
+                + ", ".join(f"{name} {found or '(not installed)'}" for name, found in frameworks.items())
+            )
+        best = max(Version(m.version) for m in runnable)
+        return min(
+            (m for m in runnable if Version(m.version) == best),
+            key=lambda m: order[m.framework.name.casefold()],
+        )
+
+    def find_dataset(
+        self, name: str, version: str | None = None, category: str | None = None
+    ) -> DatasetManifest:
+        """Returns the highest version of a dataset that meets ``version``, a version or constraint.
+
+        Raises:
+            UnknownDatasetError: No manifest has this name, version or category.
+        """
+        datasets = [
+            d for d in self.datasets if category is None or d.category.casefold() == category.casefold()
+        ]
+        if not datasets:
+            known = ", ".join(sorted({d.category for d in self.datasets}))
+            raise UnknownDatasetError(f'no dataset is of category "{category}"; known: {known}')
+        named = _named(name, datasets, UnknownDatasetError, self.problems)
+        return _of_version(named, version, UnknownDatasetError)[0]
+
+    @cached_property
+    def _content(self) -> tuple[tuple[Manifest, ...], tuple[ManifestError, ...]]:
+        found: dict[tuple[str, ...], Manifest] = {}
+        problems: list[ManifestError] = []
+        for directory in self._directories:
+            for path in sorted(p for p in directory.rglob("*") if p.suffix in {".yml", ".yaml"}):
+                try:
+                    manifest = load_manifest(path)
+                except ManifestError as error:
+                    problems.append(error)
+                else:
+                    found.setdefault(_key(manifest), manifest)
+        return tuple(sorted(found.values(), key=_sort_key)), tuple(problems)
+
+
+def _key(manifest: Manifest) -> tuple[str, ...]:
+    match manifest:
+        case ModelManifest():
+            framework = manifest.framework
+            return (
+                "model",
+                manifest.name.casefold(),
+                str(Version(manifest.version)),
+                framework.name.casefold(),
+                framework.version,
+            )
+        case DatasetManifest():
+            return ("dataset", manifest.name.casefold(), str(Version(manifest.version)))
+        case FrameworkManifest():
+            return ("framework", manifest.name.casefold())
+    raise TypeError(f"{type(manifest).__name__} is no kind of manifest")
+
+
+def _sort_key(manifest: Manifest) -> tuple[str, str, tuple[int, ...], str]:
+    kind, name, *rest = _key(manifest)
+    release = () if kind == "framework" else tuple(-part for part in Version(rest[0]).release)
+    return (kind, name, release, rest[1] if kind == "model" else "")
+
+
+def _accepts(model: ModelManifest, installed: str | None) -> bool:
+    return installed is not None and Constraint(model.framework.version).allows(installed)
+
+
+def _named(
+    name: str, manifests: Iterable[_Versioned], error: type[NotFoundError], problems: Sequence[ManifestError]
+) -> list[_Versioned]:
+    manifests = list(manifests)
+    named = [m for m in manifests if m.name.casefold() == name.strip().casefold()]
+    if not named:
+        message = str(error.of(name, (m.name for m in manifests)))
+        if problems:
+            message += f" ({len(problems)} manifests could not be read, the first: {problems[0]})"
+        raise error(message)
+    return named
+
+
+def _of_version(
+    manifests: list[_Versioned], version: str | None, error: type[NotFoundError]
+) -> list[_Versioned]:
+    """The manifests that meet ``version``, the highest first."""
+    try:
+        constraint = Constraint(version or "*")
+    except InvalidConstraintError as invalid:
+        raise ConfigurationError(f"version: {invalid}") from invalid
+    fitting = [m for m in manifests if constraint.allows(m.version)]
+    if not fitting:
+        have = ", ".join(dict.fromkeys(m.version for m in manifests))
+        raise error(f'{error.kind} "{manifests[0].name}" has no version {version}; it has: {have}')
+    return sorted(fitting, key=lambda m: Version(m.version), reverse=True)

@@ -1,0 +1,96 @@
+"""Reading one manifest file: YAML, safely, against the schema, with errors that say where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from manifests.errors import ManifestError, suggestion
+from manifests.schema import DatasetManifest, FrameworkManifest, Manifest, ModelManifest
+
+_KINDS: dict[str, type[Manifest]] = {
+    "model": ModelManifest,
+    "framework": FrameworkManifest,
+    "dataset": DatasetManifest,
+}
+_MAX_BYTES = 4 * 1024 * 1024
+_SHOWN_CHARACTERS = 60
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Reads the manifest in the file ``path``; one without ``kind`` is a model's.
+
+    Raises:
+        ManifestError: The file cannot be read, is not YAML or does not fit the schema. The message names the
+            file, the field, what was found there and what is allowed.
+    """
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ManifestError(f"{path}: larger than {_MAX_BYTES} bytes, which no manifest is")
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ManifestError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ManifestError(f"{path}: is not YAML: {_one_line(error)}") from error
+    return parse_manifest(content, path)
+
+
+def parse_manifest(content: object, source: Path) -> Manifest:
+    """Checks ``content``, as YAML gives it, against the schema; ``source`` is named in errors.
+
+    Raises:
+        ManifestError: The content does not fit the schema.
+    """
+    if not isinstance(content, dict):
+        raise ManifestError(
+            f"{source}: holds {_shown(content)}; allowed: a mapping of fields such as name and version"
+        )
+    kind = content.get("kind", "model")
+    schema = _KINDS.get(kind) if isinstance(kind, str) else None
+    if schema is None:
+        raise ManifestError(f"{source}: field kind: found {_shown(kind)}; allowed: {', '.join(_KINDS)}")
+    try:
+        manifest = schema.model_validate(content)
+    except ValidationError as error:
+        raise ManifestError(f"{source}: {_explain(error, schema)}") from error
+    manifest._source = source
+    return manifest
+
+
+def _explain(error: ValidationError, schema: type[Manifest]) -> str:
+    """Says the first thing that is wrong, and how many more there are."""
+    problems = error.errors(include_url=False)
+    first = problems[0]
+    field = ".".join(str(part) for part in first["loc"]) or "(the whole)"
+    if first["type"] == "missing":
+        text = f"field {field}: is missing"
+    elif first["type"] == "extra_forbidden":
+        allowed = _fields_beside(schema, first["loc"])
+        text = f"field {field}: is not known; {suggestion(str(first['loc'][-1]), allowed)}"
+    else:
+        reason = first["msg"].removeprefix("Value error, ")
+        text = f"field {field}: found {_shown(first['input'])}; {reason[:1].lower()}{reason[1:]}"
+    return text + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
+
+
+def _fields_beside(schema: type[Manifest], location: tuple[int | str, ...]) -> list[str]:
+    """The names of the fields that the part of the schema at ``location`` knows."""
+    node: Any = schema.model_json_schema()
+    definitions = node.get("$defs", {})
+    for part in location[:-1]:
+        node = node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
+        while "$ref" in node:
+            node = definitions[node["$ref"].rsplit("/", 1)[-1]]
+    return list(node.get("properties", {}))
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,1 @@
+"""Protocol definitions and the stubs that `make proto` generates from them."""
