@@ -1,21 +1,23 @@
-# The set-up is done once in .venv and again whenever pyproject.toml or constraints.txt change.
+# The set-up is done once in .venv, and again whenever pyproject.toml or constraints.txt change.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-SOURCES := agent client evaluators manifests protos
 PROTOS := $(wildcard protos/inferscope/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint proto proto-check bench install clean
+.PHONY: help install demo test check proto proto-check bench clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# MXNet needs NumPy 1.26, which has no wheels for Python 3.13. The stamp comes last: a failed install leaves none.
 $(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; (3, 10) <= v < (3, 13) or sys.exit( \
+	  f"Python 3.10, 3.11 or 3.12 is needed, this is {v[0]}.{v[1]}; name another: make PYTHON=python3.11")'
+	@rm -f $@
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
-	$(BIN)/python -m pip check
 	@touch $@
 
 install: $(STAMP) ## set up .venv with every framework and tool
@@ -23,24 +25,25 @@ install: $(STAMP) ## set up .venv with every framework and tool
 demo: $(STAMP) ## evaluate DigitsCNN on real handwritten digits with every framework
 	@BIN=$(BIN) tools/demo.sh
 
-check: $(STAMP) proto-check ## lint, types and import rules
+test: check ## everything that CI runs: check, then all tests
+	$(BIN)/python -m pytest
+
+check: $(STAMP) proto-check ## installed packages, lint, types, import rules, generated stubs
+	$(BIN)/python -m pip check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check ## everything that CI runs: check, then all tests
-	$(BIN)/python -m pytest
-
-bench: $(STAMP) ## measure speed, each figure as a ratio taken side by side
-	$(BIN)/python -m tests.perf
-
-proto: $(STAMP) ## generate the stubs from protos/**/*.proto
+proto: $(STAMP) ## generate the stubs from the .proto files
 	PATH="$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . \
 	  --python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTOS)
 
 proto-check: $(STAMP) # fails when the committed stubs are not what the .proto files give
 	@PYTHON=$(BIN)/python tools/check_protos.sh
 
+bench: $(STAMP) ## measure speed, each figure as a ratio taken side by side
+	$(BIN)/python -m tests.perf
+
 clean: ## remove what the other targets made
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -60,7 +60,8 @@ def resolve_file(manifest: Manifest, path: str | None, checksum: str) -> Path | 
     algorithm, _, expected = checksum.rpartition(":")
     if expected and (actual := digest(resolved, algorithm or "md5")) != expected.casefold():
         raise ArtifactError(
-            f"{resolved}: is changed or truncated: its {algorithm or 'md5'} is {actual}, {manifest.source} says {expected}"
+            f"{resolved}: is changed or truncated: its {algorithm or 'md5'} is {actual}, "
+            f"{manifest.source} says {expected}"
         )
     return resolved
 

@@ -21,6 +21,7 @@ class SystemDescription:
         device: Where the model runs.
         threads: Threads that one operator may use on the CPU; None where the framework does not tell.
         preprocess_threads: Threads that read and preprocess ahead; 0 when nothing runs ahead.
+        overlap: Whether they go on while a batch is predicted.
         environment: The machine that runs the model.
         agent: ``local`` for this process, else the address of the agent.
     """
@@ -31,5 +32,6 @@ class SystemDescription:
     device: Device
     threads: int | None
     preprocess_threads: int
+    overlap: bool
     environment: Environment
     agent: str = "local"

@@ -14,13 +14,20 @@ import pynvml
 
 from agent import __version__
 
-_THREAD_VARIABLES = (
+_VARIABLES = (
+    # threads and devices
     "CUDA_VISIBLE_DEVICES",
     "KMP_AFFINITY",
     "MKL_NUM_THREADS",
     "MXNET_CPU_WORKER_NTHREADS",
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
+    # the memory allocator, which can change a model's latency several times over
+    "GLIBC_TUNABLES",
+    "LD_PRELOAD",
+    "MALLOC_ARENA_MAX",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
 )
 
 
@@ -52,7 +59,7 @@ class Environment:
         frameworks: The installed version of each framework by name.
         gpus: The GPUs; empty where there is none, or no driver.
         gpu_driver: The GPU driver's version, or None.
-        variables: Environment variables that set threads and devices, where they are set.
+        variables: Environment variables that set threads, devices and the allocator, where they are set.
     """
 
     hostname: str
@@ -90,7 +97,7 @@ def read_environment(frameworks: Mapping[str, str | None]) -> Environment:
         frameworks={name: version for name, version in frameworks.items() if version},
         gpus=gpus,
         gpu_driver=driver,
-        variables={name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ},
+        variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
     )
 
 

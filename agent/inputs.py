@@ -14,7 +14,7 @@ from manifests.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """An image file's bytes: PNG, JPEG or another format that Pillow reads."""
+    """An image file's bytes: PNG, JPEG or another of ``agent.preprocessing.FORMATS``."""
 
     content: bytes
 

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
 from agent.artifacts import Artifacts
 from agent.device import CPU, Device
+from manifests.errors import ConfigurationError, PredictionError
 from manifests.schema import ModelManifest
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
-"""Arrays in host memory by the name of the model's input or output, each with the batch as its first axis."""
+"""Arrays in host memory by the name of the model's input or output; the first axis is the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +27,15 @@ class PredictorOptions:
 
     Attributes:
         device: Where the model runs.
-        threads: The number of threads that one operator may use on the CPU; None leaves the framework's default.
+        threads: Threads that one operator may use on the CPU; None leaves the framework's default.
     """
 
     device: Device = CPU
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise ConfigurationError(f"threads: found {self.threads}; allowed: 1 or more")
 
 
 class Predictor(ABC):
@@ -72,6 +78,34 @@ class Predictor(ABC):
         Raises:
             PredictionError: The framework failed.
         """
+
+    def checked_input(self, inputs: Tensors) -> NDArray[Any]:
+        """Returns the array of the model's one input, in C order, if it is what the manifest says.
+
+        Implementations call it first, so that a wrong batch reads the same in every framework.
+
+        Raises:
+            PredictionError: The name, the element type or the shape is another one, or the batch is empty.
+        """
+        wanted = self.manifest.inputs[0].parameters
+        if set(inputs) != {wanted.input_layer}:
+            found = ", ".join(f'"{name}"' for name in inputs) or "none"
+            raise PredictionError(f'{self}: found the inputs {found}; it takes one, "{wanted.input_layer}"')
+        array = inputs[wanted.input_layer]
+        if array.dtype != np.dtype(wanted.element_type.value):
+            allowed = wanted.element_type.value
+            raise PredictionError(
+                f'{self}: input "{wanted.input_layer}": found {array.dtype}; allowed: {allowed}'
+            )
+        if not array.size or array.shape[1:] != wanted.dimensions:
+            allowed = ", ".join(map(str, ("batch", *wanted.dimensions)))
+            raise PredictionError(
+                f'{self}: input "{wanted.input_layer}": found the shape {array.shape}; allowed: ({allowed})'
+            )
+        return np.ascontiguousarray(array)
+
+    def __str__(self) -> str:
+        return f"model {self.manifest.name} {self.manifest.version}"
 
     @property
     @abstractmethod

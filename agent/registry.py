@@ -6,6 +6,7 @@ To ask whether a framework is installed, and in which version, imports nothing o
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -14,6 +15,7 @@ from agent.predictor import Predictor
 from manifests.errors import FrameworkUnavailableError, UnknownFrameworkError
 
 ENTRY_POINTS = "inferscope.frameworks"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +44,32 @@ class FrameworkEntry:
                 continue
         return None
 
+    def require_installed(self) -> str:
+        """Returns the installed version.
+
+        Raises:
+            FrameworkUnavailableError: The framework is not; the message has the command that installs it.
+        """
+        if (version := self.installed_version) is None:
+            raise FrameworkUnavailableError(
+                f"framework {self.name} is not installed; install it with: {self.install}"
+            )
+        return version
+
     def load(self) -> type[Predictor]:
         """Imports the predictor.
 
         Raises:
             FrameworkUnavailableError: The framework is not installed, or fails to import.
         """
-        if self.installed_version is None:
-            raise FrameworkUnavailableError(
-                f"framework {self.name} is not installed; install it with: {self.install}"
-            )
+        self.require_installed()
         module, _, attribute = self.predictor.partition(":")
         try:
             predictor = getattr(importlib.import_module(module), attribute)
         except (ImportError, OSError, AttributeError) as error:
             reason = " ".join(str(error).split())
             raise FrameworkUnavailableError(
-                f"framework {self.name} {self.installed_version} is installed but cannot be imported: {reason}"
+                f"framework {self.name} {self.installed_version} cannot be imported: {reason}"
             ) from error
         if not (isinstance(predictor, type) and issubclass(predictor, Predictor)):
             raise FrameworkUnavailableError(f"framework {self.name}: {self.predictor} is no Predictor")
@@ -104,22 +115,21 @@ class Registry:
         """The program's own frameworks, and those that installed packages announce.
 
         A package announces one through an entry point in the group ``inferscope.frameworks`` whose value is a
-        ``FrameworkEntry``.
-
-        Raises:
-            FrameworkUnavailableError: An entry point cannot be loaded, or is no ``FrameworkEntry``.
+        ``FrameworkEntry``. One that cannot be loaded, or is something else, is logged and left out.
         """
         announced = []
         for point in metadata.entry_points(group=ENTRY_POINTS):
             try:
                 entry = point.load()
             except (ImportError, AttributeError) as error:
-                raise FrameworkUnavailableError(f"framework entry point {point.name}: {error}") from error
-            if not isinstance(entry, FrameworkEntry):
-                raise FrameworkUnavailableError(
-                    f"framework entry point {point.name}: {point.value} is no FrameworkEntry"
+                _log.warning("left out framework entry point %s: %s", point.name, error)
+                continue
+            if isinstance(entry, FrameworkEntry):
+                announced.append(entry)
+            else:
+                _log.warning(
+                    "left out framework entry point %s: %s is no FrameworkEntry", point.name, point.value
                 )
-            announced.append(entry)
         return cls((*BUILTIN, *announced))
 
     @property

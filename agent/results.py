@@ -26,9 +26,9 @@ class StageTimes:
     """How long one batch took in each stage, in nanoseconds of a monotonic clock.
 
     ``read_ns`` and ``preprocess_ns`` are sums over the inputs, which several threads may work on at once, so
-    that they can exceed the time that passed. ``predict_ns`` runs from handing the batch, in host memory, to the
-    predictor until its outputs are back in host memory: it holds the transfers and the synchronisation, and no
-    pre- or postprocessing.
+    that they can exceed the time that passed. ``predict_ns`` runs from handing the batch, in host memory, to
+    the predictor until its outputs are back in host memory: it holds the transfers and the synchronisation,
+    and no pre- or postprocessing, nor any waiting for another batch.
     """
 
     read_ns: int

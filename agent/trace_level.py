@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from manifests.errors import ConfigurationError, suggestion
+
 
 class TraceLevel(IntEnum):
     """What is recorded; each level includes the ones before it."""
@@ -16,3 +18,17 @@ class TraceLevel(IntEnum):
     SYSTEM_LIBRARY_TRACE = 5
     HARDWARE_TRACE = 6
     FULL_TRACE = 7
+
+    @classmethod
+    def named(cls, name: str) -> TraceLevel:
+        """Returns the level of a name; case does not matter.
+
+        Raises:
+            ConfigurationError: There is none.
+        """
+        try:
+            return cls[name.strip().upper()]
+        except KeyError:
+            raise ConfigurationError(
+                f'unknown trace level "{name}"; {suggestion(name, cls.__members__)}'
+            ) from None

@@ -1,1 +1,1 @@
-"""The `agent` command line, its configuration and the client of a remote agent: where the parts are put together."""
+"""The ``agent`` command line, its configuration and the remote agent's client: the parts put together."""

@@ -13,6 +13,7 @@ from agent.description import SystemDescription
 from agent.results import InputFailure
 from agent.trace_level import TraceLevel
 from evaluators.datasets.base import DatasetIdentity
+from manifests.errors import ConfigurationError
 
 
 class Status(str, Enum):
@@ -34,6 +35,9 @@ class EvaluationOptions:
         feature_limit: The number of best classes kept for each input; 0 means all.
         fail_on_error: Whether the first failed input stops the evaluation.
         trace_level: How deep the evaluation looked.
+
+    Raises:
+        ConfigurationError: A number makes no sense; it is named.
     """
 
     batch_size: int
@@ -44,10 +48,24 @@ class EvaluationOptions:
     fail_on_error: bool = False
     trace_level: TraceLevel = TraceLevel.APPLICATION_TRACE
 
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("batch_size", 1),
+            ("partition_list_size", 1),
+            ("warmup_num_file_parts", 0),
+            ("feature_limit", 0),
+        ):
+            if (value := getattr(self, name)) < least:
+                raise ConfigurationError(f"{name} is {value}; it must be at least {least}")
+        if self.num_file_parts != -1 and self.num_file_parts < 1:
+            raise ConfigurationError(
+                f"num_file_parts is {self.num_file_parts}; it must be at least 1, or -1 for all"
+            )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchTimes:
-    """The raw times of the measured batches, one entry a batch, in nanoseconds; see ``agent.results.StageTimes``.
+    """The raw times of the measured batches in nanoseconds, one entry a batch, as ``StageTimes`` has them.
 
     Attributes:
         sizes: int64; the inputs that were predicted, without the failed ones.
@@ -66,8 +84,8 @@ class BatchTimes:
     def full(self, batch_size: int) -> NDArray[np.int64]:
         """The predict times, in nanoseconds, of the batches that held ``batch_size`` inputs.
 
-        A smaller batch, be it the last one or one with failed inputs, takes another time, so that it is left out
-        of the latency at this batch size.
+        A smaller batch, be it the last one or one with failed inputs, takes another time, so that it is left
+        out of the latency at this batch size.
         """
         full: NDArray[np.int64] = self.predict_ns[self.sizes == batch_size]
         return full

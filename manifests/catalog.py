@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+from packaging.utils import canonicalize_version
 from packaging.version import Version
 
 from manifests.errors import (
@@ -33,13 +34,14 @@ class Catalog:
     ``problems``.
 
     Raises:
-        ConfigurationError: A directory does not exist.
+        ConfigurationError: A directory does not exist, or is none.
     """
 
     def __init__(self, directories: Sequence[Path] = ()) -> None:
         for directory in directories:
             if not directory.is_dir():
-                raise ConfigurationError(f"manifest directory {directory} does not exist")
+                wrong = "is no directory" if directory.exists() else "does not exist"
+                raise ConfigurationError(f"manifest directory {directory} {wrong}")
         self._directories = (*directories, BUILTIN)
 
     @property
@@ -87,7 +89,7 @@ class Catalog:
                 f'model "{named[0].name}" has no manifest for {asked}; it has one for: {have}'
             )
         candidates = _of_version(fitting, version, UnknownModelError)
-        runnable = [m for m in candidates if _accepts(m, installed[m.framework.name.casefold()])]
+        runnable = [m for m in candidates if m.runs_in(installed[m.framework.name.casefold()])]
         if not runnable:
             raise FrameworkUnavailableError(
                 f'model "{named[0].name}" needs '
@@ -130,7 +132,7 @@ class Catalog:
                     problems.append(error)
                 else:
                     found.setdefault(_key(manifest), manifest)
-        return tuple(sorted(found.values(), key=_sort_key)), tuple(problems)
+        return _in_order(found), tuple(problems)
 
 
 def _key(manifest: Manifest) -> tuple[str, ...]:
@@ -140,25 +142,23 @@ def _key(manifest: Manifest) -> tuple[str, ...]:
             return (
                 "model",
                 manifest.name.casefold(),
-                str(Version(manifest.version)),
+                canonicalize_version(manifest.version),
                 framework.name.casefold(),
                 framework.version,
             )
         case DatasetManifest():
-            return ("dataset", manifest.name.casefold(), str(Version(manifest.version)))
+            return ("dataset", manifest.name.casefold(), canonicalize_version(manifest.version))
         case FrameworkManifest():
             return ("framework", manifest.name.casefold())
     raise TypeError(f"{type(manifest).__name__} is no kind of manifest")
 
 
-def _sort_key(manifest: Manifest) -> tuple[str, str, tuple[int, ...], str]:
-    kind, name, *rest = _key(manifest)
-    release = () if kind == "framework" else tuple(-part for part in Version(rest[0]).release)
-    return (kind, name, release, rest[1] if kind == "model" else "")
-
-
-def _accepts(model: ModelManifest, installed: str | None) -> bool:
-    return installed is not None and Constraint(model.framework.version).allows(installed)
+def _in_order(found: Mapping[tuple[str, ...], Manifest]) -> tuple[Manifest, ...]:
+    """By kind and name, the highest version first, and of one version by framework."""
+    ordered = sorted(found.items(), key=lambda item: item[0][3:4])
+    ordered.sort(key=lambda item: Version((*item[0], "0")[2]), reverse=True)  # a framework's key has none
+    ordered.sort(key=lambda item: item[0][:2])
+    return tuple(manifest for _, manifest in ordered)
 
 
 def _named(

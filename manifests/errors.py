@@ -16,8 +16,10 @@ InferscopeError
 ├── StoreError                 a database that cannot be reached, or holds what cannot be read
 ├── OutputError                a report that cannot be written where it was asked for
 ├── AgentError                 a remote agent that cannot be reached, or broke the protocol
-├── SessionError               a request for a session that is not open, or one session too many
-└── EvaluationFailed           an evaluation that was stopped, or some of whose inputs failed
+├── SessionError               a request for a session that is not open
+│   └── SessionLimitError      one session, or one stream, too many
+└── EvaluationFailed           an evaluation that was stopped at an input that failed
+    └── EvaluationInterrupted  an evaluation that was stopped by the user before it measured anything
 
 A message says what failed, on which input, and what to do or the nearest valid name: one line that stands
 alone. Foreign exceptions are wrapped once, at the boundary, with ``from``.
@@ -108,11 +110,19 @@ class AgentError(InferscopeError):
 
 
 class SessionError(InferscopeError):
-    """A session is not open (any more), or no further one may be opened."""
+    """A session is not open, or not any more."""
+
+
+class SessionLimitError(SessionError):
+    """An agent has as many sessions or streams open as it allows."""
 
 
 class EvaluationFailed(InferscopeError):  # noqa: N818 - a finding about a run, not a fault of the program
-    """An evaluation was stopped at an input that failed, or finished with inputs that failed."""
+    """An evaluation was stopped at an input that failed."""
+
+
+class EvaluationInterrupted(EvaluationFailed):
+    """An evaluation was stopped by the user before it measured anything."""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

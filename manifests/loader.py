@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import stat
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,9 @@ _KINDS: dict[str, type[Manifest]] = {
 }
 _MAX_BYTES = 4 * 1024 * 1024
 _SHOWN_CHARACTERS = 60
+_NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
+# What PyYAML raises, beside its own errors, at a value that does not fit its tag, and at one nested too deep.
+_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
 
 
 def load_manifest(path: Path) -> Manifest:
@@ -28,14 +33,49 @@ def load_manifest(path: Path) -> Manifest:
             file, the field, what was found there and what is allowed.
     """
     try:
-        if path.stat().st_size > _MAX_BYTES:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # to read a pipe or a device might never end
+            raise ManifestError(f"{path}: is no file")
+        if status.st_size > _MAX_BYTES:
             raise ManifestError(f"{path}: larger than {_MAX_BYTES} bytes, which no manifest is")
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _ManifestLoader)  # noqa: S506 - a SafeLoader
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ManifestError(f"{path}: is not YAML: {_one_line(error)}") from error
+    except _YAML_ERRORS as error:
+        raise ManifestError(f"{path}: cannot be read as YAML: {_one_line(error)}") from error
     return parse_manifest(content, path)
+
+
+class _ManifestLoader(yaml.SafeLoader):
+    """Safe YAML without what makes a manifest mean something else than it seems to.
+
+    - ``version: 1.10`` stays that text; YAML takes it for the number 1.1.
+    - A field that is given twice is an error; YAML takes the last one.
+    - An alias is an error: a few lines of them stand for more than fits into memory.
+    """
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call] # as types-PyYAML has it
+            raise yaml.composer.ComposerError(
+                None, None, f"found the alias *{event.anchor}; write the value out instead", event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        if isinstance(node, yaml.MappingNode):
+            seen = set()
+            for key, value in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    continue
+                if (key.tag, key.value) in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"found the field {key.value} twice", key.start_mark
+                    )
+                seen.add((key.tag, key.value))
+                if key.value == "version" and value.tag in _NUMBER_TAGS:
+                    value.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep)
 
 
 def parse_manifest(content: object, source: Path) -> Manifest:
@@ -61,10 +101,11 @@ def parse_manifest(content: object, source: Path) -> Manifest:
 
 
 def _explain(error: ValidationError, schema: type[Manifest]) -> str:
-    """Says the first thing that is wrong, and how many more there are."""
+    """Says one thing that is wrong, and how many more there are."""
     problems = error.errors(include_url=False)
-    first = problems[0]
-    field = ".".join(str(part) for part in first["loc"]) or "(the whole)"
+    # A misspelt field is told rather than that the one which was meant is missing.
+    first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
+    field = ".".join(map(_field_name, first["loc"])) or "(the whole)"
     if first["type"] == "missing":
         text = f"field {field}: is missing"
     elif first["type"] == "extra_forbidden":
@@ -85,6 +126,10 @@ def _fields_beside(schema: type[Manifest], location: tuple[int | str, ...]) -> l
         while "$ref" in node:
             node = definitions[node["$ref"].rsplit("/", 1)[-1]]
     return list(node.get("properties", {}))
+
+
+def _field_name(part: int | str) -> str:
+    return part if isinstance(part, str) and part.isidentifier() else _shown(part)
 
 
 def _shown(value: object) -> str:

@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -32,8 +32,8 @@ def _version_text(value: object) -> object:
 def _check_version(value: str) -> str:
     try:
         Version(value)
-    except InvalidVersion:
-        raise ValueError(f'"{value}" is no version; write it like 1.0 or 2.1.3') from None
+    except ValueError:  # InvalidVersion, or a number too long for int
+        raise ValueError("a version is written like 1.0 or 2.1.3") from None
     return value
 
 
@@ -55,7 +55,9 @@ Name = Annotated[
     BeforeValidator(lambda v: v.strip() if isinstance(v, str) else v),
 ]
 VersionText = Annotated[str, BeforeValidator(_version_text)]
-PerChannel = Annotated[tuple[float, ...], BeforeValidator(_one_or_three)]
+PerChannel = Annotated[
+    tuple[Annotated[float, Field(allow_inf_nan=False)], ...], BeforeValidator(_one_or_three)
+]
 Checksum = Annotated[str, Field(pattern=r"^(sha256:[0-9a-fA-F]{64}|[0-9a-fA-F]{32})?$")]
 
 
@@ -135,7 +137,8 @@ class ImageParameters(_Part):
 
     ``dimensions`` leaves out the batch and follows ``layout``. The image is decoded, brought to
     ``color_mode``, resized and cropped, and becomes ``(pixel - mean) / scale`` with pixels in 0…255;
-    ``mean`` and ``scale`` are one number or one per channel.
+    ``mean`` and ``scale`` are one number, or one per channel in the order of ``color_mode``. With
+    ``element_type`` uint8 the pixels stay as they are, and there is neither.
     """
 
     dimensions: tuple[Annotated[int, Field(ge=1, le=16384)], ...] = Field(min_length=3, max_length=3)
@@ -179,7 +182,12 @@ class ImageParameters(_Part):
                     f"{field} has {len(getattr(self, field))} values; allowed: 1 or {self.channels}"
                 )
         if any(value == 0 for value in self.scale):
-            raise ValueError("scale divides, so that it may not be 0")
+            raise ValueError(f"scale is {list(self.scale)}; it divides, so that it may not hold 0")
+        if self.element_type is ElementType.UINT8 and (any(self.mean) or set(self.scale) != {1.0}):
+            raise ValueError(
+                f"element_type uint8 takes the pixels as they are; mean is {list(self.mean)} and scale "
+                f"{list(self.scale)}; allowed: 0 and 1, or another element_type"
+            )
         return self
 
 
@@ -248,6 +256,10 @@ class ModelManifest(Manifest):
     attributes: dict[str, Any] = Field(default_factory=dict)
 
     _version = field_validator("version")(_check_version)
+
+    def runs_in(self, framework_version: str | None) -> bool:
+        """Whether the model runs in this version of its framework; None, not installed, runs nothing."""
+        return framework_version is not None and Constraint(self.framework.version).allows(framework_version)
 
 
 class FrameworkManifest(Manifest):

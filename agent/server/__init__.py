@@ -1,1 +1,1 @@
-"""The gRPC server: thin servicers that convert, call the session and convert back."""
+"""The gRPC server of an agent, and the conversion between its messages and the program's own types."""

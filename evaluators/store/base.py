@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from evaluators.evaluation import Evaluation
+from evaluators.evaluation import Evaluation, InputPrediction
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFilter:
-    """Which evaluations are asked for; None means any. Names compare without case.
+    """Which evaluations are asked for; None means any. Names and versions compare whole and without case.
 
     Attributes:
+        framework_version: Without a local part such as ``+cpu`` it means the versions with any such part.
         limit: The number of evaluations at most, the newest first; None means all.
         include_interrupted: Whether interrupted evaluations are wanted too.
     """
@@ -32,11 +33,21 @@ class EvaluationFilter:
 class EvaluationStore(Protocol):
     """Keeps evaluations."""
 
-    def save(self, evaluation: Evaluation) -> None:
+    @property
+    def location(self) -> str:
+        """Where they are kept, for a person to read: a file's path, or an address without its password."""
+        ...
+
+    def save(self, evaluation: Evaluation) -> bool:
         """Keeps an evaluation; when it returns the whole is kept, before that nobody finds any of it.
 
+        Saving an evaluation that is kept already changes nothing. Its time is kept to the millisecond.
+
+        Returns:
+            Whether it was not kept before.
+
         Raises:
-            StoreError: It could not be kept.
+            StoreError: It could not be kept, or another evaluation has the same id.
         """
         ...
 
@@ -45,6 +56,15 @@ class EvaluationStore(Protocol):
 
         Raises:
             StoreError: The database cannot be reached, or holds what cannot be read.
+            ConfigurationError: The limit is negative.
+        """
+        ...
+
+    def predictions(self, evaluation_id: str) -> Sequence[InputPrediction]:
+        """Returns the predictions that were kept of an evaluation, in order; empty when none were.
+
+        Raises:
+            StoreError: The database cannot be reached, or does not hold the evaluation and its predictions.
         """
         ...
 

@@ -94,17 +94,22 @@ class OpenRequest(_message.Message):
     THREADS_FIELD_NUMBER: _builtins.int
     PREPROCESS_THREADS_FIELD_NUMBER: _builtins.int
     FEATURE_LIMIT_FIELD_NUMBER: _builtins.int
+    OVERLAP_FIELD_NUMBER: _builtins.int
     model_name: _builtins.str
     model_version: _builtins.str
     """A version or a constraint; empty means the highest."""
     framework_name: _builtins.str
     """Empty means the first installed framework that has the model."""
     threads: _builtins.int
-    """Threads that one operator may use on the CPU; 0 leaves the framework's default."""
+    """Threads that one operator may use on the CPU; 0 leaves the framework's default. At most 1024."""
     preprocess_threads: _builtins.int
-    """Threads that read and preprocess ahead; unset leaves the agent's default, 0 means that nothing runs ahead."""
+    """Threads that read and preprocess ahead; unset leaves the agent's default, 0 means that nothing runs
+    ahead. At most 1024.
+    """
     feature_limit: _builtins.int
     """The number of best classes returned for each input; 0 means all."""
+    overlap: _builtins.bool
+    """Whether inputs are prepared while a batch is predicted; unset leaves the agent's default: only on a GPU."""
     @_builtins.property
     def device(self) -> Global___Device: ...
     def __init__(
@@ -117,13 +122,19 @@ class OpenRequest(_message.Message):
         threads: _builtins.int = ...,
         preprocess_threads: _builtins.int | None = ...,
         feature_limit: _builtins.int = ...,
+        overlap: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_preprocess_threads", b"_preprocess_threads", "device", b"device", "preprocess_threads", b"preprocess_threads"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_overlap", b"_overlap", "_preprocess_threads", b"_preprocess_threads", "device", b"device", "overlap", b"overlap", "preprocess_threads", b"preprocess_threads"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_preprocess_threads", b"_preprocess_threads", "device", b"device", "feature_limit", b"feature_limit", "framework_name", b"framework_name", "model_name", b"model_name", "model_version", b"model_version", "preprocess_threads", b"preprocess_threads", "threads", b"threads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_overlap", b"_overlap", "_preprocess_threads", b"_preprocess_threads", "device", b"device", "feature_limit", b"feature_limit", "framework_name", b"framework_name", "model_name", b"model_name", "model_version", b"model_version", "overlap", b"overlap", "preprocess_threads", b"preprocess_threads", "threads", b"threads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__overlap: _TypeAlias = _typing.Literal["overlap"]  # noqa: Y015
+    _WhichOneofArgType__overlap: _TypeAlias = _typing.Literal["_overlap", b"_overlap"]  # noqa: Y015
     _WhichOneofReturnType__preprocess_threads: _TypeAlias = _typing.Literal["preprocess_threads"]  # noqa: Y015
     _WhichOneofArgType__preprocess_threads: _TypeAlias = _typing.Literal["_preprocess_threads", b"_preprocess_threads"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__overlap) -> _WhichOneofReturnType__overlap | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__preprocess_threads) -> _WhichOneofReturnType__preprocess_threads | None: ...
 
 Global___OpenRequest: _TypeAlias = OpenRequest  # noqa: Y015
@@ -160,6 +171,7 @@ class OpenResponse(_message.Message):
     THREADS_FIELD_NUMBER: _builtins.int
     PREPROCESS_THREADS_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_JSON_FIELD_NUMBER: _builtins.int
+    OVERLAP_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     manifest_json: _builtins.str
     """The model's manifest as JSON, with the fields of the manifest schema."""
@@ -169,6 +181,8 @@ class OpenResponse(_message.Message):
     preprocess_threads: _builtins.int
     environment_json: _builtins.str
     """The machine and its software as JSON: hostname, cpu_model, gpus, …"""
+    overlap: _builtins.bool
+    """Whether inputs are prepared while a batch is predicted."""
     @_builtins.property
     def checksums(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """"sha256:…" of the model's files, by "graph" and "weights"."""
@@ -186,10 +200,11 @@ class OpenResponse(_message.Message):
         threads: _builtins.int = ...,
         preprocess_threads: _builtins.int = ...,
         environment_json: _builtins.str = ...,
+        overlap: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["device", b"device"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksums", b"checksums", "device", b"device", "environment_json", b"environment_json", "framework_version", b"framework_version", "manifest_json", b"manifest_json", "preprocess_threads", b"preprocess_threads", "session_id", b"session_id", "threads", b"threads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksums", b"checksums", "device", b"device", "environment_json", b"environment_json", "framework_version", b"framework_version", "manifest_json", b"manifest_json", "overlap", b"overlap", "preprocess_threads", b"preprocess_threads", "session_id", b"session_id", "threads", b"threads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -314,7 +329,12 @@ class PredictRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
+    padding: _builtins.bytes
+    """Means nothing. A client may send it first, as long as it takes for the content of `batch` to begin at a multiple
+    of 16 bytes: the agent then need not copy it to where a processor can work on it.
+    """
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Input]: ...
     @_builtins.property
@@ -327,10 +347,11 @@ class PredictRequest(_message.Message):
         session_id: _builtins.str = ...,
         inputs: _abc.Iterable[Global___Input] | None = ...,
         batch: _tensor_pb2.Tensor | None = ...,
+        padding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "inputs", b"inputs", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "inputs", b"inputs", "padding", b"padding", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -450,6 +471,9 @@ class PredictResponse(_message.Message):
     RAW_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
+    padding: _builtins.bytes
+    """Means nothing; see PredictRequest."""
     @_builtins.property
     def input_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -468,10 +492,11 @@ class PredictResponse(_message.Message):
         raw: Global___RawOutputs | None = ...,
         failures: _abc.Iterable[Global___InputFailure] | None = ...,
         times: Global___StageTimes | None = ...,
+        padding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["classifications", b"classifications", "outputs", b"outputs", "raw", b"raw", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classifications", b"classifications", "failures", b"failures", "input_ids", b"input_ids", "outputs", b"outputs", "raw", b"raw", "times", b"times"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classifications", b"classifications", "failures", b"failures", "input_ids", b"input_ids", "outputs", b"outputs", "padding", b"padding", "raw", b"raw", "times", b"times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_outputs: _TypeAlias = _typing.Literal["classifications", "raw"]  # noqa: Y015
     _WhichOneofArgType_outputs: _TypeAlias = _typing.Literal["outputs", b"outputs"]  # noqa: Y015

@@ -1,0 +1,305 @@
+"""MXNet 1.x: a symbol file (JSON) with its parameters."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from agent.artifacts import Artifacts
+from agent.predictor import Predictor, PredictorOptions, Tensors
+from manifests.errors import ArtifactError, ConfigurationError, DeviceError, PredictionError, suggestion
+from manifests.schema import ModelManifest
+
+# The one alias that MXNet 1.9.1 takes from NumPy 1.26 and that is no longer there.
+if "bool" not in vars(np):
+    np.bool = np.bool_  # type: ignore[attr-defined,unused-ignore]  # NumPy 2 has the name, 1.26 has not
+# MXNet writes a line to stderr whenever it fuses the operators of a graph.
+os.environ.setdefault("MXNET_SUBGRAPH_VERBOSE", "0")
+with warnings.catch_warnings():
+    # MXNet 1.9.1 asks NumPy for functions that are deprecated, and compares versions with distutils.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import mxnet
+
+_FAILURES = (mxnet.base.MXNetError, AttributeError, OSError, RuntimeError, TypeError, ValueError)
+_REASON_CHARACTERS = 300
+_EXECUTORS = 4
+_BARRIER_TIMEOUT_S = 10.0
+# MXNet crashes when two threads use it at once, even each with a model of its own.
+_ONE_AT_A_TIME = threading.RLock()
+
+
+class MXNetPredictor(Predictor):
+    """A symbol in MXNet; ``model.graph_path`` is the JSON file, ``model.weights_path`` the parameters.
+
+    Outputs have the symbol's names. An executor is bound to a batch size; the ones of the last few sizes are
+    kept, and share the parameters. Measured on a small net, an executor takes 0.2 ms for one input where
+    a hybridized ``SymbolBlock`` takes 0.35 ms.
+
+    One predictor of the process works at a time, and others wait. The number of threads is that of MXNet's
+    CPU workers, which all predictors share: the first one that is loaded decides it. Operators outside oneDNN
+    use at most half of the processors, unless ``OMP_NUM_THREADS`` or ``MXNET_OMP_MAX_THREADS`` is set before
+    MXNet is loaded.
+    """
+
+    def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
+        super().__init__(manifest, artifacts, options)
+        self._parameters = manifest.inputs[0].parameters
+        self._threads: int | None = None
+        self._context: Any = None
+        self._symbol: Any = None
+        self._weights: dict[str, Any] = {}
+        self._output_names: list[str] = []
+        self._executors: OrderedDict[int, Any] = OrderedDict()
+
+    def load(self) -> None:
+        """Reads symbol and parameters and binds them for one input; see ``Predictor``."""
+        with _ONE_AT_A_TIME:
+            self._load()
+
+    def predict(self, inputs: Tensors) -> Tensors:
+        """Runs the symbol and waits until its outputs are in host memory; see ``Predictor``."""
+        if self._symbol is None:
+            raise PredictionError(f"{self}: is not loaded")
+        array = self.checked_input(inputs)
+        with _ONE_AT_A_TIME:
+            try:
+                executor = self._executor(len(array))
+                executor.arg_dict[self._parameters.input_layer][:] = array
+                # forward only queues the operators; asnumpy waits for an output and copies it
+                outputs = [output.asnumpy() for output in executor.forward(is_train=False)]
+            except _FAILURES as error:
+                self._executors.pop(len(array), None)
+                raise PredictionError(
+                    f"{self}: MXNet failed on a batch of {len(array)}: {_reason(error)}"
+                ) from error
+        return dict(zip(self._output_names, outputs, strict=True))
+
+    @property
+    def threads(self) -> int | None:
+        """The number that MXNet's CPU workers were found to have; None where they differ."""
+        return self._threads
+
+    def close(self) -> None:
+        """Drops the executors and the parameters, and on a GPU gives their memory back to the driver."""
+        with _ONE_AT_A_TIME:
+            self._symbol = None
+            self._executors.clear()
+            self._weights = {}
+            if self._context is not None and self._context.device_type == "gpu":
+                self._context.empty_cache()
+            self._context = None
+
+    def _load(self) -> None:
+        self._context = self._find_device()
+        self._threads = _WORKERS.fix(self.options.threads)
+        self._symbol = self._read_symbol()
+        try:
+            self._weights = self._read_weights()
+            self._check_weights()
+            self._executor(1)
+            mxnet.nd.waitall()
+            self._output_names = list(self._symbol.list_outputs())
+        except _FAILURES as error:
+            self.close()
+            raise ArtifactError(
+                f"{self.artifacts.graph}: does not take {self._parameters.element_type.value} inputs of "
+                f"{self._parameters.dimensions} with {self.artifacts.weights}: {_reason(error)}"
+            ) from error
+        except ArtifactError:
+            self.close()
+            raise
+
+    def _find_device(self) -> Any:
+        wanted = self.options.device
+        if not wanted.is_gpu:
+            return mxnet.cpu()
+        where = f"{self}: MXNet {mxnet.__version__} cannot use {wanted}"
+        if not mxnet.runtime.Features().is_enabled("CUDA"):
+            raise DeviceError(
+                f"{where}: it is built for the CPU only; run on the CPU, or install a CUDA build"
+            )
+        count = 0
+        with suppress(mxnet.base.MXNetError):  # no driver
+            count = mxnet.context.num_gpus()
+        if wanted.index >= count:
+            raise DeviceError(f"{where}: the number of GPUs that it finds is {count}; run on the CPU")
+        return mxnet.gpu(wanted.index)
+
+    def _read_symbol(self) -> Any:
+        graph = self.artifacts.graph
+        if graph is None:
+            raise ArtifactError(f"{self}: needs graph_path, the symbol's JSON file")
+        try:
+            symbol = mxnet.sym.load(str(graph))
+            arguments = symbol.list_arguments()
+        except _FAILURES as error:
+            raise ArtifactError(f"{graph}: is no MXNet symbol: {_reason(error)}") from error
+        if self._parameters.input_layer not in arguments:
+            free = [name for name in arguments if not re.search(r"_(weight|bias|gamma|beta|label)$", name)]
+            raise ArtifactError(
+                f'{graph}: has no input "{self._parameters.input_layer}"; '
+                f"{suggestion(self._parameters.input_layer, free)}"
+            )
+        return symbol
+
+    def _read_weights(self) -> dict[str, Any]:
+        """The parameters on the device by name, without the ``arg:`` and ``aux:`` of the file."""
+        weights = self.artifacts.weights
+        if weights is None:
+            return {}
+        try:
+            loaded = mxnet.nd.load(str(weights)) or {}
+            if not isinstance(loaded, dict):
+                raise TypeError("its arrays have no names")
+            return {
+                re.sub("^(arg|aux):", "", name): array.as_in_context(self._context)
+                for name, array in loaded.items()
+            }
+        except _FAILURES as error:
+            raise ArtifactError(f"{weights}: is no file of MXNet parameters: {_reason(error)}") from error
+
+    def _check_weights(self) -> None:
+        arguments = self._symbol.list_arguments()
+        inputs = {name for name in arguments if name.endswith("_label")} | {self._parameters.input_layer}
+        needed = {*arguments, *self._symbol.list_auxiliary_states()} - inputs
+        missing = sorted(needed - set(self._weights))
+        if missing and self.artifacts.weights is None:
+            raise ArtifactError(f"{self}: needs weights_path, the parameters' file")
+        if missing:
+            raise ArtifactError(
+                f"{self.artifacts.weights}: lacks {len(missing)} of the {len(needed)} parameters of {self}, "
+                f"such as {missing[0]}"
+            )
+
+    def _executor(self, batch_size: int) -> Any:
+        """The symbol bound to a batch size; the least recently used one makes room."""
+        executor = self._executors.get(batch_size)
+        if executor is not None:
+            self._executors.move_to_end(batch_size)
+            return executor
+        name = self._parameters.input_layer
+        shape = (batch_size, *self._parameters.dimensions)
+        known = {weight: array.shape for weight, array in self._weights.items()}
+        shapes, _, _ = self._symbol.infer_shape(**{**known, name: shape})
+        arguments = {}
+        for argument, inferred in zip(self._symbol.list_arguments(), shapes, strict=True):
+            # what has no weights and is not the input is a label, which only training reads
+            arguments[argument] = self._weights.get(argument)
+            if argument == name or arguments[argument] is None:
+                arguments[argument] = mxnet.nd.zeros(
+                    inferred, self._context, dtype=self._parameters.element_type.value
+                )
+        auxiliary = {state: self._weights[state] for state in self._symbol.list_auxiliary_states()}
+        executor = self._symbol.bind(self._context, arguments, grad_req="null", aux_states=auxiliary)
+        self._executors[batch_size] = executor
+        if len(self._executors) > _EXECUTORS:
+            self._executors.popitem(last=False)
+        return executor
+
+
+class _CpuWorkers:
+    """The threads of MXNet's engine that run operators on the CPU, and the OpenMP threads that each may use.
+
+    OpenMP keeps that number per thread, so that ``MXSetNumOMPThreads``, which sets it for the thread that
+    calls it, has no effect on operators. Here a function is pushed to the engine, which sets and reads the
+    number on the workers themselves.
+
+    It is done once: oneDNN sizes its scratch memory when it prepares an operator, MXNet keeps what was
+    prepared for all later models, and running that with more threads corrupts the heap (seen as an abort).
+    """
+
+    def __init__(self) -> None:
+        self._found: list[int] | None = None
+
+    def fix(self, threads: int | None) -> int | None:
+        """Gives every worker ``threads`` OpenMP threads, at the first call; returns what they have.
+
+        Args:
+            threads: None leaves the number as it is.
+
+        Raises:
+            ConfigurationError: It was called before, and the number is another one since.
+        """
+        if self._found is None:
+            self._found = worker_threads() if threads is None else _on_workers(lambda: _set_threads(threads))
+        different = set(self._found)
+        if threads is not None and different != {threads}:
+            raise ConfigurationError(
+                f"threads: found {threads}; MXNet takes the number once in a process, and here it is "
+                f"{' or '.join(map(str, sorted(different))) or 'unknown'}; use another process"
+            )
+        return different.pop() if len(different) == 1 else None
+
+
+_WORKERS = _CpuWorkers()
+
+
+class _EngineContext(ctypes.Structure):
+    """MXNet's ``Context`` as its C interface takes it."""
+
+    _fields_ = (("device_type", ctypes.c_int), ("device_id", ctypes.c_int32))
+
+
+_EngineFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def _on_workers(action: Callable[[], int]) -> list[int]:
+    """Runs ``action`` on each of the engine's CPU workers and returns what it gave."""
+    naive = os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine"  # it runs everything on the calling thread
+    workers = 1 if naive else int(os.environ.get("MXNET_CPU_WORKER_NTHREADS") or 1)
+    # Several workers wait for each other, so that none takes two of the functions.
+    barrier = threading.Barrier(workers)
+    results: list[int] = []
+
+    def run(_context: object, _parameter: object) -> None:
+        with suppress(threading.BrokenBarrierError):
+            barrier.wait(_BARRIER_TIMEOUT_S)
+            results.append(action())
+
+    function = _EngineFunction(run)
+    context = _EngineContext(mxnet.cpu().device_typeid, 0)
+    library = mxnet.base._LIB
+    written = [mxnet.nd.zeros((1,)) for _ in range(workers)]
+    for array in written:
+        handles = (ctypes.c_void_p * 1)(array.handle)
+        mxnet.base.check_call(
+            library.MXEnginePushSyncND(
+                function, None, None, ctypes.byref(context), None, 0, handles, 1, None, 0, b"set_threads"
+            )
+        )
+    for array in written:
+        array.wait_to_read()
+    return results if len(results) == workers else []
+
+
+def worker_threads() -> list[int]:
+    """The OpenMP threads that each of MXNet's CPU workers may use, as the workers themselves read them."""
+    return _on_workers(_read_threads)
+
+
+def _read_threads() -> int:
+    return int(mxnet.base._LIB.omp_get_max_threads())
+
+
+def _set_threads(threads: int) -> int:
+    mxnet.base._LIB.omp_set_num_threads(threads)
+    return _read_threads()
+
+
+def _reason(error: BaseException) -> str:
+    """MXNet's message in one line: without the place in its source and without the stack trace."""
+    text = str(error).partition("Stack trace")[0]
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith(("Traceback", "File "))]
+    reason = " ".join(" ".join(lines).split()) or type(error).__name__
+    reason = re.sub(r"^(MXNetError: |\[[\d:]+\] \S+: )+", "", reason)
+    return reason if len(reason) <= _REASON_CHARACTERS else reason[: _REASON_CHARACTERS - 1] + "…"

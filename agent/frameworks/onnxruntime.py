@@ -1,0 +1,126 @@
+"""ONNX Runtime: ONNX graphs on the CPU, or on a GPU through CUDA."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+from agent.artifacts import Artifacts
+from agent.predictor import Predictor, PredictorOptions, Tensors
+from manifests.errors import ArtifactError, DeviceError, PredictionError, suggestion
+from manifests.schema import ModelManifest
+
+# ONNX Runtime's exceptions have no base of their own.
+_FAILURES: tuple[type[Exception], ...] = (
+    *(value for value in vars(native).values() if isinstance(value, type) and issubclass(value, Exception)),
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+_FATAL = 4  # the logger's severity that leaves errors to the exceptions, which say the same
+_CPU = "CPUExecutionProvider"
+_CUDA = "CUDAExecutionProvider"
+_REASON_CHARACTERS = 300
+
+
+class ONNXRuntimePredictor(Predictor):
+    """An ONNX graph in ONNX Runtime; ``model.graph_path`` is the ``.onnx`` file.
+
+    Outputs have the graph's names. Each session has its own threads. On a GPU, ONNX Runtime puts operators
+    that CUDA lacks, and those that compute shapes, on the CPU; a session that is on the CPU as a whole is an
+    error.
+    """
+
+    def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
+        super().__init__(manifest, artifacts, options)
+        self._session: Any = None
+        self._output_names: list[str] = []
+
+    def load(self) -> None:
+        """Builds the session on the one device that was asked for; see ``Predictor``."""
+        if self.artifacts.graph is None:
+            raise ArtifactError(f"{self}: needs graph_path, the .onnx file")
+        self._check_device()
+        onnxruntime.set_default_logger_severity(_FATAL)
+        settings = onnxruntime.SessionOptions()
+        settings.log_severity_level = _FATAL
+        settings.intra_op_num_threads = self.options.threads or 0
+        gpu = self.options.device.is_gpu
+        provider = (_CUDA, {"device_id": str(self.options.device.index)}) if gpu else _CPU
+        try:
+            with warnings.catch_warnings():
+                # it only warns of a provider that it has not, and takes another; that is an error below
+                warnings.simplefilter("ignore", UserWarning)
+                session = onnxruntime.InferenceSession(
+                    str(self.artifacts.graph), settings, providers=[provider], enable_fallback=0
+                )
+        except _FAILURES as error:
+            if gpu and "CUDA" in str(error):
+                raise DeviceError(f"{self._refusal()}: {_reason(error)}") from error
+            raise ArtifactError(f"{self.artifacts.graph}: is no ONNX model: {_reason(error)}") from error
+        used = session.get_providers()
+        if used[0] != (_CUDA if gpu else _CPU):
+            raise DeviceError(
+                f"{self._refusal()}: its session uses {', '.join(used)} instead; run on the CPU"
+            )
+        self._check_inputs([node.name for node in session.get_inputs()])
+        self._output_names = [node.name for node in session.get_outputs()]
+        self._session = session
+
+    def predict(self, inputs: Tensors) -> Tensors:
+        """Runs the session, which waits for its device and copies the outputs back; see ``Predictor``."""
+        if self._session is None:
+            raise PredictionError(f"{self}: is not loaded")
+        array = self.checked_input(inputs)
+        try:
+            outputs = self._session.run(None, {self.manifest.inputs[0].parameters.input_layer: array})
+        except _FAILURES as error:
+            raise PredictionError(
+                f"{self}: ONNX Runtime failed on a batch of {len(array)}: {_reason(error)}"
+            ) from error
+        for name, output in zip(self._output_names, outputs, strict=True):
+            if not isinstance(output, np.ndarray):
+                raise PredictionError(
+                    f'{self}: output "{name}" is {type(output).__name__}, which is no tensor'
+                )
+        return dict(zip(self._output_names, outputs, strict=True))
+
+    @property
+    def threads(self) -> int | None:
+        """The number that was asked for; None when ONNX Runtime chooses, for it does not tell."""
+        return self.options.threads
+
+    def close(self) -> None:
+        """Drops the session, and with it its threads and its memory on the device."""
+        self._session = None
+
+    def _refusal(self) -> str:
+        return f"{self}: ONNX Runtime {onnxruntime.__version__} cannot use {self.options.device}"
+
+    def _check_device(self) -> None:
+        available = onnxruntime.get_available_providers()
+        if self.options.device.is_gpu and _CUDA not in available:
+            raise DeviceError(
+                f"{self._refusal()}: this build has {', '.join(available)}; "
+                "run on the CPU, or install onnxruntime-gpu"
+            )
+
+    def _check_inputs(self, names: list[str]) -> None:
+        wanted = self.manifest.inputs[0].parameters.input_layer
+        if names != [wanted]:
+            advice = (
+                suggestion(wanted, names) if len(names) == 1 else f"it has {len(names)}: {', '.join(names)}"
+            )
+            raise ArtifactError(f'{self.artifacts.graph}: has no single input "{wanted}"; {advice}')
+
+
+def _reason(error: BaseException) -> str:
+    """ONNX Runtime's message in one line, without its code and its source file."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if text.startswith("[ONNXRuntimeError]"):
+        text = text.split(" : ", 3)[-1]
+    return text if len(text) <= _REASON_CHARACTERS else text[: _REASON_CHARACTERS - 1] + "…"

@@ -1,0 +1,159 @@
+"""The program's types to and from messages: inputs, options, and what an open session is.
+
+``agent.server.messages`` has the two messages that carry tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+
+from agent.description import SystemDescription
+from agent.device import Device, DeviceKind
+from agent.environment import Environment, Gpu
+from agent.inputs import EncodedImage, Input, Payload, Pixels, Tensor, Url
+from agent.server.tensors import read_tensor
+from agent.session import SessionOptions
+from manifests.errors import AgentError, ConfigurationError, InputError
+from manifests.schema import ModelManifest
+from protos.inferscope.v1 import predict_pb2
+
+MAX_THREADS = 1024
+"""The most threads that a request may ask for."""
+
+
+def read_inputs(messages: Iterable[predict_pb2.Input]) -> tuple[Input, ...]:
+    """Returns the inputs of a request.
+
+    Raises:
+        InputError: An input has no data, or a tensor that does not fit its own description.
+    """
+    return tuple(Input(message.id, _read_payload(message)) for message in messages)
+
+
+def _read_payload(message: predict_pb2.Input) -> Payload:
+    what = f"input {message.id}"
+    match message.WhichOneof("data"):
+        case "encoded_image":
+            return EncodedImage(message.encoded_image)
+        case "url":
+            return Url(message.url)
+        case "tensor":
+            return Tensor(read_tensor(message.tensor, what))
+        case "pixels":
+            array = read_tensor(message.pixels, what)
+            if array.dtype != "uint8":
+                raise InputError(f"{what}: pixels are uint8, not {array.dtype}")
+            return Pixels(array)
+        case _:
+            raise InputError(f"{what}: has no data; give encoded_image, url, pixels or tensor")
+
+
+def read_options(request: predict_pb2.OpenRequest) -> SessionOptions:
+    """Returns what a session is to be opened with.
+
+    Raises:
+        ConfigurationError: It makes no sense.
+    """
+    for field in ("threads", "preprocess_threads"):
+        if getattr(request, field) > MAX_THREADS:
+            raise ConfigurationError(f"{field} is {getattr(request, field)}; at most {MAX_THREADS}")
+    return SessionOptions(
+        device=read_device(request.device),
+        threads=request.threads or None,
+        preprocess_threads=request.preprocess_threads if request.HasField("preprocess_threads") else None,
+        overlap=request.overlap if request.HasField("overlap") else None,
+        feature_limit=request.feature_limit,
+    )
+
+
+def open_request(
+    model_name: str, model_version: str | None, framework_name: str | None, options: SessionOptions
+) -> predict_pb2.OpenRequest:
+    """Returns the request that opens a model; None means any version, any framework."""
+    return predict_pb2.OpenRequest(
+        model_name=model_name,
+        model_version=model_version or "",
+        framework_name=framework_name or "",
+        device=_device_message(options.device),
+        threads=options.threads or 0,
+        preprocess_threads=options.preprocess_threads,
+        overlap=options.overlap,
+        feature_limit=options.feature_limit,
+    )
+
+
+def read_device(message: predict_pb2.Device) -> Device:
+    """Returns the device of a message; a kind that is not given is the CPU.
+
+    Raises:
+        ConfigurationError: The kind is not known.
+    """
+    if message.kind in {predict_pb2.DEVICE_KIND_UNSPECIFIED, predict_pb2.DEVICE_KIND_CPU}:
+        return Device(DeviceKind.CPU)
+    if message.kind == predict_pb2.DEVICE_KIND_GPU:
+        return Device(DeviceKind.GPU, message.index)
+    raise ConfigurationError(f"device kind {message.kind} is not known")
+
+
+def _device_message(device: Device) -> predict_pb2.Device:
+    kind = predict_pb2.DEVICE_KIND_GPU if device.is_gpu else predict_pb2.DEVICE_KIND_CPU
+    return predict_pb2.Device(kind=kind, index=device.index)
+
+
+def open_response(session_id: str, description: SystemDescription) -> predict_pb2.OpenResponse:
+    """Returns the answer to a request that opened a session."""
+    return predict_pb2.OpenResponse(
+        session_id=session_id,
+        manifest_json=description.manifest.model_dump_json(),
+        checksums=description.checksums,
+        framework_version=description.framework_version,
+        device=_device_message(description.device),
+        threads=description.threads or 0,
+        preprocess_threads=description.preprocess_threads,
+        overlap=description.overlap,
+        environment_json=json.dumps(dataclasses.asdict(description.environment)),
+    )
+
+
+def read_description(response: predict_pb2.OpenResponse, agent: str) -> SystemDescription:
+    """Returns what a remote agent says of the session that it opened.
+
+    Args:
+        response: Its answer.
+        agent: Its address.
+
+    Raises:
+        AgentError: The answer cannot be understood.
+    """
+    try:
+        manifest = ModelManifest.model_validate_json(response.manifest_json)
+        environment = _read_environment(json.loads(response.environment_json))
+    except (ValidationError, ValueError, TypeError, KeyError) as error:
+        raise AgentError(
+            f"agent {agent}: what it says of the model cannot be understood; is it of another version? "
+            + " ".join(str(error).split())[:200]
+        ) from error
+    return SystemDescription(
+        manifest=manifest,
+        checksums=dict(response.checksums),
+        framework_version=response.framework_version,
+        device=read_device(response.device),
+        threads=response.threads or None,
+        preprocess_threads=response.preprocess_threads,
+        overlap=response.overlap,
+        environment=environment,
+        agent=agent,
+    )
+
+
+def _read_environment(document: dict[str, Any]) -> Environment:
+    # A newer agent may tell more than this program knows: that is left out.
+    known = {field.name for field in dataclasses.fields(Environment)}
+    values = {name: value for name, value in document.items() if name in known}
+    values["gpus"] = tuple(Gpu(gpu["name"], gpu["memory_bytes"], gpu["uuid"]) for gpu in values["gpus"])
+    return Environment(**values)

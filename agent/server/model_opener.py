@@ -1,0 +1,45 @@
+"""Opening the model that a request names: from names to a manifest to a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agent.preparation import Fetch
+from agent.registry import Registry
+from agent.selection import select_model
+from agent.server.conversion import read_options
+from agent.session import Session, open_session
+from manifests.catalog import Catalog
+from protos.inferscope.v1 import predict_pb2
+
+
+class ModelOpener:
+    """Finds and loads the models of an agent. Thread-safe.
+
+    Args:
+        catalog: The models.
+        registry: The frameworks.
+        fetch: Gets what a URL names.
+    """
+
+    def __init__(self, catalog: Catalog, registry: Registry, fetch: Fetch) -> None:
+        self._catalog = catalog
+        self._registry = registry
+        self._fetch = fetch
+
+    def __call__(self, request: predict_pb2.OpenRequest) -> Callable[[], Session]:
+        """Finds what a request names, and returns what loads it.
+
+        Raises:
+            UnknownModelError, UnknownFrameworkError, FrameworkUnavailableError: It cannot be run here.
+            ConfigurationError: The request's options make no sense.
+        """
+        options = read_options(request)
+        manifest = select_model(
+            self._catalog,
+            self._registry,
+            request.model_name,
+            request.model_version or None,
+            request.framework_name or None,
+        )
+        return lambda: open_session(manifest, options, self._registry, fetch=self._fetch)

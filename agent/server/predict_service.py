@@ -1,0 +1,160 @@
+"""The ``Predict`` service: convert, call, convert."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import grpc
+
+from agent.inputs import Input, Tensor
+from agent.results import BatchResult
+from agent.server.conversion import open_response, read_inputs
+from agent.server.dataset_runner import DatasetRunner
+from agent.server.dataset_stream import DatasetStream, read_order
+from agent.server.messages import PredictCall, decode_request, encode_response
+from agent.server.predict_stream import BatchStream
+from agent.server.rpc import Methods
+from agent.server.sessions import Sessions
+from agent.server.status import NotOfferedError
+from agent.session import Session
+from manifests.errors import InputError, SessionLimitError
+from protos.inferscope.v1 import predict_pb2
+
+SERVICE = predict_pb2.DESCRIPTOR.services_by_name["Predict"].full_name
+
+
+class PredictService:
+    """Opens models and runs them.
+
+    Args:
+        open_model: Finds the model that a request names, and returns what loads it.
+        sessions: The open sessions.
+        dataset_runner: Evaluates datasets; None where the agent cannot.
+        max_streams: The most streams that are served at once; each takes a thread for as long as it lasts.
+    """
+
+    def __init__(
+        self,
+        open_model: Callable[[predict_pb2.OpenRequest], Callable[[], Session]],
+        sessions: Sessions,
+        dataset_runner: DatasetRunner | None,
+        max_streams: int,
+    ) -> None:
+        self._open_model = open_model
+        self._sessions = sessions
+        self._dataset_runner = dataset_runner
+        self._max_streams = max_streams
+        self._free_streams = threading.Semaphore(max_streams)
+
+    def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        """The service's methods by name."""
+        methods = Methods(SERVICE)
+        unary, pb = methods.unary, predict_pb2
+        return {
+            "Open": unary("Open", self.open, pb.OpenRequest.FromString, pb.OpenResponse.SerializeToString),
+            "Close": unary(
+                "Close", self.close, pb.CloseRequest.FromString, pb.CloseResponse.SerializeToString
+            ),
+            "Reset": unary(
+                "Reset", self.reset, pb.ResetRequest.FromString, pb.ResetResponse.SerializeToString
+            ),
+            "Predict": unary("Predict", self.predict, decode_request, encode_response),
+            "PredictStream": methods.both_stream(
+                "PredictStream", self.predict_stream, decode_request, encode_response
+            ),
+            "Dataset": methods.server_stream(
+                "Dataset",
+                self.dataset,
+                pb.DatasetRequest.FromString,
+                pb.DatasetResponse.SerializeToString,
+            ),
+        }
+
+    def open(self, request: predict_pb2.OpenRequest, _: grpc.ServicerContext) -> predict_pb2.OpenResponse:
+        """Loads a model."""
+        id_, session = self._sessions.open(self._open_model(request))
+        return open_response(id_, session.description)
+
+    def close(self, request: predict_pb2.CloseRequest, _: grpc.ServicerContext) -> predict_pb2.CloseResponse:
+        """Frees a session."""
+        self._sessions.close(request.session_id)
+        return predict_pb2.CloseResponse()
+
+    def reset(self, _: predict_pb2.ResetRequest, __: grpc.ServicerContext) -> predict_pb2.ResetResponse:
+        """Closes every session."""
+        return predict_pb2.ResetResponse(closed_sessions=self._sessions.close_all())
+
+    def predict(self, call: PredictCall, _: grpc.ServicerContext) -> BatchResult:
+        """Predicts one batch."""
+        with self._sessions.use(call.message.session_id) as session:
+            if call.batch is None:
+                return session.predict(read_inputs(call.message.inputs))
+            _check_only_batch(call)
+            return session.predict_tensor(call.batch.array("batch"))
+
+    def predict_stream(
+        self, calls: Iterator[PredictCall], context: grpc.ServicerContext
+    ) -> Generator[BatchResult, None, None]:
+        """Predicts batch after batch, all with the session that the first request names."""
+        with self._stream():
+            first = next(calls, None)
+            if first is None:
+                return
+            id_ = first.message.session_id
+            with self._sessions.use(id_) as session:
+                stream = BatchStream(_inputs(call, id_) for call in itertools.chain([first], calls))
+                with closing(stream.results(session)) as results:
+                    for result in results:
+                        yield result
+                        if not context.is_active():
+                            return
+
+    def dataset(
+        self, request: predict_pb2.DatasetRequest, context: grpc.ServicerContext
+    ) -> Generator[predict_pb2.DatasetResponse, None, None]:
+        """Evaluates a dataset of the agent's."""
+        if self._dataset_runner is None:
+            raise NotOfferedError("this agent evaluates no datasets")
+        order = read_order(request)
+        with self._stream():
+            id_, session = self._sessions.open(self._open_model(request.model))
+            try:
+                with self._sessions.use(id_):
+                    yield from DatasetStream(self._dataset_runner, session, order).responses(context)
+            finally:
+                self._sessions.close(id_)
+
+    @contextmanager
+    def _stream(self) -> Iterator[None]:
+        if not self._free_streams.acquire(blocking=False):
+            raise SessionLimitError(
+                f"the agent serves its limit of {self._max_streams} streams; try again later"
+            )
+        try:
+            yield
+        finally:
+            self._free_streams.release()
+
+
+def _inputs(call: PredictCall, session_id: str) -> Sequence[Input]:
+    """The inputs of one request of a stream."""
+    if call.message.session_id != session_id:
+        raise InputError("the requests of a stream all name the session of the first one")
+    if call.batch is None:
+        inputs = read_inputs(call.message.inputs)
+    else:
+        _check_only_batch(call)
+        array = call.batch.array("batch")
+        inputs = tuple(Input(str(i), Tensor(row)) for i, row in enumerate(array)) if array.ndim else ()
+    if not inputs:
+        raise InputError("the batch is empty; it needs at least one input")
+    return inputs
+
+
+def _check_only_batch(call: PredictCall) -> None:
+    if call.message.inputs:
+        raise InputError("the request has both inputs and batch; give one of them")

@@ -1,0 +1,91 @@
+"""Batches that come one by one over a stream, predicted by a pipeline that prepares some of them ahead."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Generator, Iterator, Sequence
+
+from agent.inputs import Input
+from agent.results import BatchResult
+from agent.session import Session
+
+BATCHES_WAITING = 2
+"""Batches that are received and not yet in the pipeline; it bounds the memory of a stream."""
+
+
+class _End:
+    """Stands at the end of the requests; ``error`` is what ended them, if they did not just end."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+class BatchStream:
+    """Results for batches as they come, in order.
+
+    A pipeline wants some batches before it gives the first result, while a client may wait for a result
+    before it sends the next batch. The batches are therefore received in a thread, and the pipeline gets runs
+    of them: a run ends whenever no further batch has come yet. A client that sends ahead gives the pipeline
+    one long run.
+
+    Args:
+        batches: The batches; an error that this iterator raises comes out of the results.
+    """
+
+    def __init__(self, batches: Iterator[Sequence[Input]]) -> None:
+        self._source = batches
+        self._received: queue.Queue[Sequence[Input] | _End] = queue.Queue(BATCHES_WAITING)
+        self._ended: _End | None = None
+        self._abandoned = threading.Event()
+        self._thread = threading.Thread(target=self._receive, name="receive-batches", daemon=True)
+
+    def results(self, session: Session) -> Generator[BatchResult, None, None]:
+        """Yields one result a batch. Closing the iterator stops the work."""
+        self._thread.start()
+        try:
+            while (first := self._next(wait=True)) is not None:
+                yield from session.predict_batches(self._run(first))
+            if self._ended is not None and self._ended.error is not None:
+                raise self._ended.error
+        finally:
+            self._abandoned.set()
+            self._drain()
+
+    def _run(self, first: Sequence[Input]) -> Iterator[Sequence[Input]]:
+        batch: Sequence[Input] | None = first
+        while batch is not None:
+            yield batch
+            batch = self._next(wait=False)
+
+    def _next(self, wait: bool) -> Sequence[Input] | None:
+        """The next batch; None at the end and, without ``wait``, when none has come yet."""
+        if self._ended is not None:
+            return None
+        try:
+            received = self._received.get(block=wait)
+        except queue.Empty:
+            return None
+        if isinstance(received, _End):
+            self._ended = received
+            return None
+        return received
+
+    def _receive(self) -> None:
+        end = _End()
+        try:
+            for batch in self._source:
+                self._received.put(batch)
+                if self._abandoned.is_set():
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised again where the results are taken
+            end = _End(error)
+        self._received.put(end)
+
+    def _drain(self) -> None:
+        """Frees a receiving thread that waits to hand over a batch nobody will take."""
+        while True:
+            try:
+                self._received.get_nowait()
+            except queue.Empty:
+                return

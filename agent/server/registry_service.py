@@ -1,0 +1,89 @@
+"""The ``Registry`` service: what the agent can run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from agent.registry import Registry
+from agent.server.rpc import Methods
+from manifests.catalog import Catalog
+from manifests.schema import ModelManifest
+from manifests.versions import Constraint
+from protos.inferscope.v1 import registry_pb2
+
+SERVICE = registry_pb2.DESCRIPTOR.services_by_name["Registry"].full_name
+
+
+class RegistryService:
+    """Lists frameworks and models.
+
+    Args:
+        catalog: The models.
+        registry: The frameworks.
+    """
+
+    def __init__(self, catalog: Catalog, registry: Registry) -> None:
+        self._catalog = catalog
+        self._registry = registry
+
+    def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        """The service's methods by name."""
+        methods, pb = Methods(SERVICE), registry_pb2
+        return {
+            "ListFrameworks": methods.unary(
+                "ListFrameworks",
+                self.list_frameworks,
+                pb.ListFrameworksRequest.FromString,
+                pb.ListFrameworksResponse.SerializeToString,
+            ),
+            "ListModels": methods.unary(
+                "ListModels",
+                self.list_models,
+                pb.ListModelsRequest.FromString,
+                pb.ListModelsResponse.SerializeToString,
+            ),
+        }
+
+    def list_frameworks(
+        self, _: registry_pb2.ListFrameworksRequest, __: grpc.ServicerContext
+    ) -> registry_pb2.ListFrameworksResponse:
+        """Lists every framework, installed or not."""
+        return registry_pb2.ListFrameworksResponse(
+            frameworks=[
+                registry_pb2.Framework(
+                    name=entry.name,
+                    version=entry.installed_version or "",
+                    installed=entry.installed_version is not None,
+                    install=entry.install,
+                )
+                for entry in self._registry.entries
+            ]
+        )
+
+    def list_models(
+        self, request: registry_pb2.ListModelsRequest, _: grpc.ServicerContext
+    ) -> registry_pb2.ListModelsResponse:
+        """Lists the models, of all frameworks or of one."""
+        wanted = self._registry.find(request.framework_name).name if request.framework_name else None
+        versions = {name.casefold(): version for name, version in self._registry.versions.items()}
+        return registry_pb2.ListModelsResponse(
+            models=[
+                _model(manifest, versions.get(manifest.framework.name.casefold()))
+                for manifest in self._catalog.models
+                if wanted is None or manifest.framework.name.casefold() == wanted.casefold()
+            ]
+        )
+
+
+def _model(manifest: ModelManifest, installed: str | None) -> registry_pb2.Model:
+    constraint = manifest.framework.version
+    return registry_pb2.Model(
+        name=manifest.name,
+        version=manifest.version,
+        framework_name=manifest.framework.name,
+        framework_constraint=constraint,
+        description=manifest.description,
+        runnable=installed is not None and Constraint(constraint).allows(installed),
+    )

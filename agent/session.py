@@ -1,0 +1,169 @@
+"""A session: one open model that answers predictions in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from agent.artifacts import resolve_artifacts
+from agent.description import SystemDescription
+from agent.device import CPU, Device
+from agent.environment import read_environment, usable_cores
+from agent.inputs import Input
+from agent.pipeline import Pipeline
+from agent.postprocessing import Postprocessor
+from agent.predictor import Predictor, PredictorOptions
+from agent.preparation import Clock, Fetch
+from agent.preprocessing import ImagePreprocessor
+from agent.registry import Registry
+from agent.results import BatchResult
+from manifests.errors import ConfigurationError, InputError
+from manifests.schema import ModelManifest
+
+MAX_PREPROCESS_THREADS = 4
+"""The default number of threads that read and preprocess is that of the usable cores, and at most this."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What a model is opened with.
+
+    Attributes:
+        device: Where the model runs.
+        threads: Threads that one operator may use on the CPU; None leaves the framework's default.
+        preprocess_threads: Threads that read and preprocess ahead; 0 does it in the calling thread, None is
+            the default.
+        overlap: Whether inputs are prepared while a batch is predicted; None means only on a GPU. On a CPU it
+            would slow down the predictions that are timed.
+        feature_limit: The number of best classes returned for each input; 0 returns all.
+
+    Raises:
+        ConfigurationError: A number is negative; it is named.
+    """
+
+    device: Device = CPU
+    threads: int | None = None
+    preprocess_threads: int | None = None
+    overlap: bool | None = None
+    feature_limit: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("preprocess_threads", "feature_limit"):
+            if (value := getattr(self, name)) is not None and value < 0:
+                raise ConfigurationError(f"{name} is {value}; it must be at least 0")
+
+
+def no_fetch(address: str) -> bytes:
+    """Refuses to get what a URL names: the default of a session that is given only files and tensors.
+
+    Raises:
+        InputError: Always.
+    """
+    raise InputError(f"{address}: this session fetches no URLs")
+
+
+def open_session(
+    manifest: ModelManifest,
+    options: SessionOptions,
+    registry: Registry,
+    *,
+    fetch: Fetch = no_fetch,
+    clock: Clock = time.perf_counter_ns,
+) -> Session:
+    """Loads a model.
+
+    Args:
+        manifest: The model.
+        options: Device, threads, and how much is returned.
+        registry: Where the manifest's framework is found.
+        fetch: Gets what a URL names.
+        clock: The clock of the stage times.
+
+    Raises:
+        UnknownFrameworkError, FrameworkUnavailableError: The framework is not known, or not installed.
+        ArtifactError: A file of the model is missing, changed or not what the framework can load.
+        DeviceError: The device is not there.
+    """
+    entry = registry.find(manifest.framework.name)
+    predictor_type = entry.load()
+    artifacts = resolve_artifacts(manifest)
+    predictor = predictor_type(manifest, artifacts, PredictorOptions(options.device, options.threads))
+    try:
+        predictor.load()
+        threads = options.preprocess_threads
+        if threads is None:
+            threads = min(usable_cores(), MAX_PREPROCESS_THREADS)
+        overlap = options.device.is_gpu if options.overlap is None else options.overlap
+        description = SystemDescription(
+            manifest=manifest,
+            checksums=artifacts.checksums,
+            framework_version=entry.installed_version or "",
+            device=options.device,
+            threads=predictor.threads,
+            preprocess_threads=threads,
+            overlap=overlap and threads > 0,
+            environment=read_environment(registry.versions),
+        )
+        parameters = manifest.inputs[0].parameters
+        pipeline = Pipeline(
+            predictor,
+            ImagePreprocessor(parameters),
+            Postprocessor(manifest.output, options.feature_limit),
+            parameters.input_layer,
+            fetch=fetch,
+            threads=threads,
+            overlap=overlap,
+            clock=clock,
+        )
+    except BaseException:
+        predictor.close()
+        raise
+    return Session(predictor, pipeline, description)
+
+
+class Session:
+    """One open model. Thread-safe; satisfies ``evaluators.system.SystemUnderTest``.
+
+    Made by ``open_session``.
+    """
+
+    def __init__(self, predictor: Predictor, pipeline: Pipeline, description: SystemDescription) -> None:
+        self._predictor = predictor
+        self._pipeline = pipeline
+        self._description = description
+
+    @property
+    def description(self) -> SystemDescription:
+        """The model and what it runs on."""
+        return self._description
+
+    def predict(self, inputs: Sequence[Input]) -> BatchResult:
+        """Predicts one batch and waits for it; see ``Pipeline.predict``."""
+        return self._pipeline.predict(inputs)
+
+    def predict_tensor(self, batch: NDArray[Any]) -> BatchResult:
+        """Predicts a batch that is one preprocessed tensor; see ``Pipeline.predict_tensor``."""
+        return self._pipeline.predict_tensor(batch)
+
+    def predict_batches(self, batches: Iterable[Sequence[Input]]) -> Iterator[BatchResult]:
+        """Predicts batch after batch, preparing a bounded number ahead; see ``Pipeline.predict_batches``."""
+        return self._pipeline.predict_batches(batches)
+
+    def close(self) -> None:
+        """Frees the model; calling it again does nothing."""
+        self._pipeline.close()
+        self._predictor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

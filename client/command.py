@@ -1,0 +1,168 @@
+"""Click commands with the manners of the original: its boolean flags, and global flags in any place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class BooleanOption(click.Option):
+    """An option that takes ``--gpu``, ``--gpu=true`` and ``--gpu=false``, and never the word after it."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **{"type": click.BOOL, "default": False, **settings})
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        """The option's name and help, as a flag's."""
+        names = ", ".join(sorted(self.opts, key=lambda name: name.startswith("--")))
+        return names, (self.help or "") + ("  [default: true]" if self.default is True else "")
+
+
+def boolean(*names: str, help: str, default: bool | None = False) -> Callable[[_Function], _Function]:  # noqa: A002
+    """Adds a ``BooleanOption`` to a command; with the default None, an option left out is None."""
+    return click.option(*names, cls=BooleanOption, default=default, help=help)
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    """Keeps a global flag for the whole call, if it was given here; the command line goes before the rest."""
+    source = context.get_parameter_source(str(parameter.name))
+    if source is ParameterSource.COMMANDLINE:
+        context.ensure_object(dict)[parameter.name] = value
+    elif source is ParameterSource.ENVIRONMENT:
+        context.ensure_object(dict).setdefault(parameter.name, value)
+
+
+def _global_options() -> list[click.Option]:
+    """The flags that every command takes."""
+
+    def option(*names: str, **settings: Any) -> click.Option:
+        return click.Option([*names], expose_value=False, callback=_remember, **settings)
+
+    def flag(*names: str, help: str) -> click.Option:  # noqa: A002 - click's own name
+        return BooleanOption([*names], expose_value=False, callback=_remember, help=help)
+
+    manifests = {"multiple": True, "type": click.Path(), "envvar": "AGENT_MANIFESTS"}
+    return [
+        option("--config", metavar="FILE", help="Configuration file."),
+        option("--manifests", metavar="DIR", help="Directory of your own manifests.", **manifests),
+        option("-s", "--secret", metavar="TEXT", envvar="AGENT_SECRET", help="Secret of a served agent."),
+        flag("-l", "--local", help="Listen on the local address only."),
+        flag("--profile", help="Profile this command and write the profile to a file."),
+        flag("-v", "--verbose", help="Say more of what is done."),
+        flag("-d", "--debug", help="Say everything, with tracebacks."),
+    ]
+
+
+def _write_options(command: click.Command, context: click.Context, formatter: click.HelpFormatter) -> None:
+    """Writes a command's own options, then the global ones under a heading of their own."""
+    own: list[tuple[str, str]] = []
+    shared: list[tuple[str, str]] = []
+    for parameter in command.get_params(context):
+        if record := parameter.get_help_record(context):
+            (own if parameter.expose_value or parameter.is_eager else shared).append(record)
+    for heading, records in (("Options", own), ("Global options", shared)):
+        if records:
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+class Command(click.Command):
+    """A command that takes the global flags, and bare booleans as the original does."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.params += _global_options()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the arguments after giving bare boolean flags their value."""
+        return super().parse_args(ctx, _with_values(self.params, args))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the options into the help."""
+        _write_options(self, ctx, formatter)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command, under a profiler if that was asked for."""
+        if (ctx.obj or {}).get("profile"):
+            from client.profiling import profiled
+
+            return profiled(ctx.command_path, lambda: super(Command, self).invoke(ctx))
+        return super().invoke(ctx)
+
+
+class Group(click.Group):
+    """A group that imports a subcommand only when it is run or its help is asked for.
+
+    Args:
+        lazy: The subcommands by name: where each is, as ``"module:function"``, and its line in the help.
+        aliases: Other names of subcommands.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        lazy: Mapping[str, tuple[str, str]] | None = None,
+        aliases: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(*args, **settings)
+        self.params += _global_options()
+        self._lazy = dict(lazy or {})
+        self._aliases = dict(aliases or {})
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the arguments after giving bare boolean flags their value."""
+        return super().parse_args(ctx, _with_values(self.params, args))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the subcommands."""
+        return sorted({*super().list_commands(ctx), *self._lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports and returns a subcommand."""
+        cmd_name = self._aliases.get(cmd_name, cmd_name)
+        if cmd_name not in self._lazy:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = self._lazy[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{module}:{attribute} is no command")
+        return command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the options and the subcommands into the help."""
+        _write_options(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the subcommands without importing them."""
+        rows = []
+        for name in self.list_commands(ctx):
+            if name in self._lazy:
+                rows.append((name, self._lazy[name][1]))
+            elif command := self.get_command(ctx, name):
+                rows.append((name, command.get_short_help_str(limit=80)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _with_values(parameters: Sequence[click.Parameter], args: Sequence[str]) -> list[str]:
+    """Writes bare boolean options as ``--name=true``, so that they do not take the next word."""
+    options = [
+        p for p in parameters if isinstance(p, click.Option) and p.type is click.BOOL and not p.is_flag
+    ]
+    booleans = {name for option in options for name in option.opts}
+    result: list[str] = []
+    for position, word in enumerate(args):
+        if word == "--":
+            return result + list(args[position:])
+        if word in booleans:
+            word += "=true" if word.startswith("--") else "true"
+        result.append(word)
+    return result

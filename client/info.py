@@ -1,0 +1,21 @@
+"""``agent info``: evaluations, models, frameworks, datasets and this machine."""
+
+from __future__ import annotations
+
+import click
+
+from client.command import Group
+
+
+@click.group(
+    cls=Group,
+    lazy={
+        "datasets": ("client.listings:datasets", "List the datasets."),
+        "evaluation": ("client.info_evaluation:evaluation", "Reports on published evaluations."),
+        "frameworks": ("client.listings:frameworks", "List the frameworks, installed or not."),
+        "models": ("client.listings:models", "List the models, and whether they can be run."),
+        "system": ("client.listings:system", "Show this machine and its software."),
+    },
+)
+def info() -> None:
+    """Reports on evaluations, models, frameworks, datasets and this machine."""

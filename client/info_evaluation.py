@@ -1,0 +1,116 @@
+"""``agent info evaluation``: the reports on published evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from client.command import Command, Group, boolean
+from client.invocation import current_invocation
+from client.output import output_options, print_rows
+from evaluators.reports.registry import ALIASES, REPORTS, find_report
+from evaluators.store.base import EvaluationFilter
+from manifests.errors import ConfigurationError
+
+
+def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that choose evaluations; each left out means any."""
+    options = (
+        click.option("--model_name", metavar="NAME", help="Only this model."),
+        click.option("--model_version", metavar="VERSION", help="Only this version of the model."),
+        click.option("--framework_name", metavar="NAME", help="Only this framework."),
+        click.option("--framework_version", metavar="VERSION", help="Only this version of the framework."),
+        click.option("--arch", metavar="NAME", help="Only machines of this architecture, such as x86_64."),
+        click.option("--hostname", metavar="NAME", help="Only this machine."),
+        click.option(
+            "--batch_size", type=click.IntRange(min=0), default=0, metavar="N", help="Only this batch size."
+        ),
+        click.option(
+            "--limit",
+            type=int,
+            default=-1,
+            show_default=True,
+            metavar="N",
+            help="The newest N evaluations; -1 for all.",
+        ),
+        boolean("--include_interrupted", help="Show evaluations that were stopped, too."),
+        click.option(
+            "--database_address",
+            envvar="AGENT_DATABASE_ADDRESS",
+            show_envvar=True,
+            metavar="ADDRESS",
+            help="MongoDB: host, host:port or mongodb://….  [default: a local file]",
+        ),
+        click.option("--database_name", metavar="NAME", help="Database.  [default: inferscope]"),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+class ReportGroup(Group):
+    """A group with a command for each report of the registry."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The reports' names."""
+        return sorted(REPORTS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a report."""
+        if cmd_name not in REPORTS and cmd_name not in ALIASES:
+            return None
+        report = find_report(cmd_name)
+        command: click.Command = Command(
+            cmd_name, callback=lambda **given: _report(cmd_name, **given), help=f"Show {report.summary}."
+        )
+        output_options(filter_options(command))
+        return command
+
+
+@click.group(cls=ReportGroup)
+def evaluation() -> None:
+    """Reports on published evaluations."""
+
+
+def _report(
+    name: str,
+    *,
+    arch: str | None,
+    batch_size: int,
+    limit: int,
+    database_address: str | None,
+    database_name: str | None,
+    model_name: str | None,
+    model_version: str | None,
+    framework_name: str | None,
+    framework_version: str | None,
+    hostname: str | None,
+    include_interrupted: bool,
+    **output: Any,
+) -> None:
+    """Finds the evaluations and prints the report on them."""
+    if limit != -1 and limit < 1:
+        raise ConfigurationError(f"limit is {limit}; it must be at least 1, or -1 for all")
+    wanted = EvaluationFilter(
+        model_name=model_name,
+        model_version=model_version,
+        framework_name=framework_name,
+        framework_version=framework_version,
+        architecture=arch,
+        hostname=hostname,
+        batch_size=batch_size or None,
+        limit=None if limit == -1 else limit,
+        include_interrupted=include_interrupted,
+    )
+    store = current_invocation().open_store(database_address, database_name)
+    try:
+        evaluations = store.find(wanted)
+        location = store.location
+    finally:
+        store.close()
+    report = find_report(name)
+    print_rows(report.columns, report.rows(evaluations), **output)
+    if not evaluations:
+        click.echo(f"no evaluation in {location} matches", err=True)

@@ -1,0 +1,140 @@
+"""``agent predict``: evaluate a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agent.trace_level import TraceLevel
+from client.command import Command, Group, boolean
+from manifests.errors import ConfigurationError
+
+
+def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that choose a model, where it runs and where its evaluation goes."""
+    options = (
+        click.option("--model_name", default="DigitsCNN", show_default=True, metavar="NAME", help="Model."),
+        click.option(
+            "--model_version", metavar="VERSION", help="Version or constraint.  [default: the highest]"
+        ),
+        click.option(
+            "--framework_name",
+            envvar="AGENT_FRAMEWORK",
+            show_envvar=True,
+            metavar="NAME",
+            help="Framework.  [default: the first installed one that has the model]",
+        ),
+        click.option(
+            "--agent",
+            "agent_address",
+            envvar="AGENT_ADDRESS",
+            show_envvar=True,
+            metavar="HOST:PORT",
+            help="Run on this served agent.  [default: in this process]",
+        ),
+        boolean("--gpu", "--use_gpu", help="Run on the GPU; an error where there is none."),
+        click.option(
+            "--gpu_device_id", type=click.IntRange(min=0), default=0, metavar="N", help="Which GPU."
+        ),
+        click.option(
+            "--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads of one operator."
+        ),
+        click.option(
+            "--preprocess_threads",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Threads that read and preprocess ahead; 0 for none.",
+        ),
+        boolean(
+            "--overlap", default=None, help="Preprocess while the model predicts.  [default: on a GPU only]"
+        ),
+        boolean("--fail_on_error", help="Stop at the first input that fails."),
+        boolean("--publish", default=True, help="Publish the evaluation to the database."),
+        boolean("--publish_predictions", help="Publish every input's prediction too."),
+        click.option(
+            "--database_address",
+            envvar="AGENT_DATABASE_ADDRESS",
+            show_envvar=True,
+            metavar="ADDRESS",
+            help="MongoDB: host, host:port or mongodb://….  [default: a local file]",
+        ),
+        click.option("--database_name", metavar="NAME", help="Database.  [default: inferscope]"),
+        click.option(
+            "--trace_level",
+            metavar="LEVEL",
+            help="How deep to look: "
+            + ", ".join(level.name for level in TraceLevel)
+            + ".  [default: APPLICATION_TRACE]",
+        ),
+        click.option("--tracer_address", metavar="ADDRESS", help="Where spans are sent."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.group(cls=Group)
+def predict() -> None:
+    """Evaluate a model and publish what was measured."""
+
+
+@predict.command(cls=Command)
+@model_options
+@click.option(
+    "-b",
+    "--batch_size",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="Inputs in a batch.",
+)
+@click.option(
+    "-p",
+    "--partition_list_size",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Inputs in one part of the dataset.  [default: the batch size]",
+)
+@click.option(
+    "--num_file_parts",
+    type=int,
+    default=-1,
+    show_default=True,
+    metavar="N",
+    help="Parts to evaluate; -1 for all.",
+)
+@click.option(
+    "--warmup_num_file_parts",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Parts to run first without measuring.",
+)
+@click.option("--dataset_category", metavar="NAME", help="Category of the dataset.  [default: any]")
+@click.option("--dataset_name", metavar="NAME", help="Dataset.  [default: the one that the model names]")
+@click.option(
+    "--dataset_path",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Dataset: a folder of class folders, a zip or an .npz.",
+)
+def dataset(**given: Any) -> None:
+    """Evaluate a model over a dataset: latency, throughput, top-1 and top-5 accuracy.
+
+    The first parts are run once to warm up and are not measured. Latency is that of a full batch from host
+    memory to host memory; the last, smaller batch counts for the accuracy but not for the latency.
+    """
+    # Imported here because help needs none of it.
+    from client.evaluate import DatasetRequest, evaluate
+    from client.invocation import current_invocation
+
+    if given["dataset_path"] and given["dataset_name"]:
+        raise ConfigurationError("--dataset_path and --dataset_name both name a dataset; give one of them")
+    given["partition_list_size"] = given["partition_list_size"] or given["batch_size"]
+    click.get_current_context().exit(evaluate(current_invocation(), DatasetRequest(**given)))

@@ -1,0 +1,239 @@
+"""The remote agent: a system under test behind a socket."""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from agent.description import SystemDescription
+from agent.inputs import Input
+from agent.results import BatchResult
+from agent.server.conversion import open_request, read_description
+from agent.server.messages import encode_batch_request, encode_inputs_request
+from agent.session import SessionOptions
+from client.remote.address import AgentAddress
+from client.remote.connection import Connection
+from client.remote.failures import told
+from client.remote.reading import LocalBatch
+from manifests.errors import AgentError, SessionError
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOptions:
+    """How a remote agent is spoken to.
+
+    Attributes:
+        secret: What the agent asks for, if it does.
+        open_timeout_s: How long opening the model may take, in seconds.
+        call_timeout_s: How long one call of ``predict`` may take, in seconds; None waits.
+        batches_in_flight: Batches that are read and sent before the first of them is answered; it bounds the
+            memory of ``predict_batches``.
+        read_threads: Threads that read inputs.
+    """
+
+    secret: str | None = None
+    open_timeout_s: float = 300.0
+    call_timeout_s: float | None = None
+    batches_in_flight: int = 4
+    read_threads: int = 4
+
+
+def open_remote_agent(
+    address: str,
+    model_name: str,
+    model_version: str | None = None,
+    framework_name: str | None = None,
+    options: SessionOptions = SessionOptions(),  # noqa: B008 - frozen
+    remote: RemoteOptions = RemoteOptions(),
+) -> RemoteAgent:
+    """Opens a model on the agent at ``address``, a ``host:port``.
+
+    Args:
+        address: The agent.
+        model_name: The model, as one of the agent's manifests names it.
+        model_version: A version or a constraint; None means the highest.
+        framework_name: None means the agent's first installed one that has the model.
+        options: What the model is opened with.
+        remote: How the agent is spoken to.
+
+    Raises:
+        ConfigurationError: The address is no ``host:port``.
+        AgentError: The agent cannot be reached.
+        InferscopeError: The agent cannot open the model.
+    """
+    connection = Connection(AgentAddress.parse(address), remote.secret)
+    try:
+        request = open_request(model_name, model_version, framework_name, options)
+        with told(connection.address):
+            response = connection.methods.Open(
+                request, timeout=remote.open_timeout_s, metadata=connection.metadata
+            )
+        try:
+            description = read_description(response, str(connection.address))
+        except BaseException:
+            connection.close_session(response.session_id)
+            raise
+    except BaseException:
+        connection.close()
+        raise
+    return RemoteAgent(connection, response.session_id, description, remote)
+
+
+class RemoteAgent:
+    """A model that an agent has open. Thread-safe; satisfies ``evaluators.system.SystemUnderTest``.
+
+    Inputs that are still to be read are read here, and their read time is that of the reading here; URLs are
+    fetched by the agent. Made by ``open_remote_agent``.
+    """
+
+    def __init__(
+        self, connection: Connection, session_id: str, description: SystemDescription, remote: RemoteOptions
+    ) -> None:
+        self._connection = connection
+        self._session_id = session_id
+        self._description = description
+        self._remote = remote
+        self._pool = ThreadPoolExecutor(remote.read_threads, thread_name_prefix="read-inputs")
+        self._closed = False
+
+    @property
+    def description(self) -> SystemDescription:
+        """The model and what it runs on."""
+        return self._description
+
+    def predict(self, inputs: Sequence[Input]) -> BatchResult:
+        """Predicts one batch and waits for it. An input that fails is in the result's failures.
+
+        Raises:
+            InputError: The batch is empty.
+            AgentError: The agent was lost, or did not answer in time.
+        """
+        self._check_open()
+        batch = LocalBatch(inputs, self._pool)
+        readable = batch.readable()
+        if not readable:
+            return batch.merge(None)
+        request = encode_inputs_request(self._session_id, readable)
+        return batch.merge(self._connection.predict(request, self._remote.call_timeout_s))
+
+    def predict_tensor(self, batch: NDArray[Any]) -> BatchResult:
+        """Predicts a batch that is one preprocessed tensor, with the batch as its first axis.
+
+        The inputs' ids are ``"0"``, ``"1"``, ….
+
+        Raises:
+            InputError: The batch is empty, or not of the shape or element type that the model takes.
+            AgentError: The agent was lost, or did not answer in time.
+        """
+        self._check_open()
+        request = encode_batch_request(self._session_id, batch)
+        return self._connection.predict(request, self._remote.call_timeout_s)
+
+    def predict_batches(self, batches: Iterable[Sequence[Input]]) -> Iterator[BatchResult]:
+        """Predicts batch after batch, in order, with a bounded number of them in flight.
+
+        Closing the iterator stops the work, here and at the agent.
+
+        Raises:
+            InputError: A batch is empty.
+            AgentError: The agent was lost.
+        """
+        self._check_open()
+        flight = _Flight(self._connection, self._session_id)
+        source = iter(batches)
+        try:
+            for inputs in source:
+                flight.add(LocalBatch(inputs, self._pool))
+                if len(flight) >= self._remote.batches_in_flight:
+                    yield flight.next()
+            flight.end()
+            while len(flight):
+                yield flight.next()
+        finally:
+            flight.cancel()
+
+    def close(self) -> None:
+        """Closes the model at the agent and the connection; calling it again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._connection.close_session(self._session_id)
+        self._connection.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionError(f"the session at agent {self._connection.address} is closed; open another")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Flight:
+    """The batches of one stream that were begun and are not answered yet.
+
+    gRPC takes the requests in a thread of its own, which waits there until their inputs are read.
+    """
+
+    def __init__(self, connection: Connection, session_id: str) -> None:
+        self._session_id = session_id
+        self._waiting: deque[LocalBatch] = deque()
+        self._outbox: queue.SimpleQueue[LocalBatch | None] = queue.SimpleQueue()
+        self._failure: Exception | None = None
+        self._stream = connection.stream(self._requests())
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, batch: LocalBatch) -> None:
+        self._waiting.append(batch)
+        self._outbox.put(batch)
+
+    def end(self) -> None:
+        """Tells the agent that no more will come."""
+        self._outbox.put(None)
+
+    def next(self) -> BatchResult:
+        """Waits for the result of the oldest batch."""
+        batch = self._waiting.popleft()
+        if not batch.readable():
+            return batch.merge(None)
+        try:
+            return batch.merge(self._stream.next())
+        except AgentError as error:
+            if self._failure is None:
+                raise
+            raise self._failure from error
+
+    def cancel(self) -> None:
+        """Stops the reading and the stream; does nothing to a stream that has ended."""
+        for batch in self._waiting:
+            batch.cancel()
+        self._stream.cancel()
+        self._outbox.put(None)
+
+    def _requests(self) -> Generator[bytes, None, None]:
+        while (batch := self._outbox.get()) is not None:
+            try:
+                readable = batch.readable()
+                request = encode_inputs_request(self._session_id, readable) if readable else None
+            except CancelledError:
+                return
+            except Exception as error:  # noqa: BLE001 - raised again where the result is taken
+                self._failure = error
+                return
+            if request is not None:
+                yield request

@@ -1,0 +1,144 @@
+"""A connection to an agent, and its methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from types import TracebackType
+
+import grpc
+from google.protobuf.message import DecodeError
+from typing_extensions import Self
+
+from agent.results import BatchResult
+from agent.server.messages import decode_response
+from agent.server.secret import METADATA_KEY, bearer
+from client.remote.address import AgentAddress
+from client.remote.failures import told
+from manifests.errors import AgentError
+from protos.inferscope.v1 import predict_pb2
+from protos.inferscope.v1.predict_pb2_grpc import PredictStub
+from protos.inferscope.v1.registry_pb2_grpc import RegistryStub
+
+CONNECT_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 5.0
+_OPTIONS = (
+    # The agent limits what it accepts; what it answers is as large as the model's output.
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # An agent whose machine has vanished says nothing: pings find that out within 40 s.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # The shortest time that gRPC gives a connection attempt.
+    ("grpc.min_reconnect_backoff_ms", int(CONNECT_TIMEOUT_S * 1000)),
+    # Agents are reached directly, whatever proxy the environment names for the web.
+    ("grpc.enable_http_proxy", 0),
+    # A connection of its own, which does not wait because another one has just failed.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class Connection:
+    """A connection to an agent. Thread-safe. Nothing is connected before the first call.
+
+    Args:
+        address: The agent.
+        secret: What it asks for, if it does.
+
+    Raises:
+        ConfigurationError: The secret cannot be sent.
+    """
+
+    def __init__(self, address: AgentAddress, secret: str | None = None) -> None:
+        self.address = address
+        self._metadata = ((METADATA_KEY, bearer(secret)),) if secret is not None else ()
+        self._channel = grpc.insecure_channel(address.target, options=_OPTIONS)
+        self.methods = PredictStub(self._channel)
+        self.registry = RegistryStub(self._channel)
+        # Without serializers: tensors are written and read by agent.server.messages.
+        service = f"/{predict_pb2.DESCRIPTOR.services_by_name['Predict'].full_name}"
+        self._predict: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
+            f"{service}/Predict"
+        )
+        self._predict_stream: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(
+            f"{service}/PredictStream"
+        )
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What goes with every call."""
+        return self._metadata
+
+    def predict(self, request: bytes, timeout_s: float | None) -> BatchResult:
+        """Sends one encoded ``PredictRequest`` and waits for the result.
+
+        Raises:
+            InferscopeError: See ``client.remote.failures.told``.
+        """
+        with told(self.address):
+            answer = self._predict(request, timeout=timeout_s, metadata=self._metadata)
+        return self.read(answer)
+
+    def stream(self, requests: Iterator[bytes]) -> Stream:
+        """Begins to send encoded ``PredictRequest`` messages."""
+        return Stream(self, self._predict_stream(requests, metadata=self._metadata))
+
+    def read(self, answer: bytes) -> BatchResult:
+        """Reads an encoded ``PredictResponse``.
+
+        Raises:
+            AgentError: It is none.
+        """
+        try:
+            return decode_response(answer)
+        except DecodeError as error:
+            raise AgentError(f"agent {self.address}: an answer cannot be understood: {error}") from error
+
+    def close_session(self, session_id: str) -> None:
+        """Closes a session, if the agent is still there."""
+        with suppress(grpc.RpcError):  # what is not there any more is closed
+            self.methods.Close(
+                predict_pb2.CloseRequest(session_id=session_id),
+                timeout=_CLOSE_TIMEOUT_S,
+                metadata=self._metadata,
+            )
+
+    def close(self) -> None:
+        """Closes the connection; calling it again does nothing."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Stream:
+    """The results of a stream of requests.
+
+    Made by ``Connection.stream``.
+    """
+
+    def __init__(self, connection: Connection, call: grpc._CallIterator[bytes]) -> None:
+        self._connection = connection
+        self._call = call
+
+    def next(self) -> BatchResult:
+        """Waits for the next result.
+
+        Raises:
+            AgentError: There is none, though one was owed; or see ``client.remote.failures.told``.
+        """
+        address = self._connection.address
+        with told(address):
+            answer = next(self._call, None)
+        if answer is None:
+            raise AgentError(f"agent {address}: ended the stream before it had answered everything")
+        return self._connection.read(answer)
+
+    def cancel(self) -> None:
+        """Ends the call; does nothing where it has ended."""
+        self._call.cancel()

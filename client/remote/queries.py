@@ -1,0 +1,130 @@
+"""What an agent is asked without an open model: what it can run, and to evaluate by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent.server.conversion import open_request
+from agent.server.dataset_runner import DatasetOrder
+from agent.session import SessionOptions
+from client.remote.address import AgentAddress
+from client.remote.connection import CONNECT_TIMEOUT_S, Connection
+from client.remote.failures import told
+from manifests.errors import AgentError
+from protos.inferscope.v1 import predict_pb2, registry_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFramework:
+    """A framework of an agent.
+
+    Attributes:
+        name: Its name.
+        version: The installed version, or None.
+        install: The command that installs it.
+    """
+
+    name: str
+    version: str | None
+    install: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """A model of an agent.
+
+    Attributes:
+        name: Its name.
+        version: Its version.
+        framework_name: The framework that it needs.
+        framework_constraint: The versions of the framework that will do.
+        description: What it is.
+        runnable: Whether the agent can run it.
+    """
+
+    name: str
+    version: str
+    framework_name: str
+    framework_constraint: str
+    description: str
+    runnable: bool
+
+
+def list_frameworks(address: str, secret: str | None = None) -> tuple[RemoteFramework, ...]:
+    """Returns the frameworks of the agent at ``address``, installed or not.
+
+    Raises:
+        ConfigurationError: The address is no ``host:port``.
+        AgentError: The agent cannot be reached.
+    """
+    with Connection(AgentAddress.parse(address), secret) as connection, told(connection.address):
+        response = connection.registry.ListFrameworks(
+            registry_pb2.ListFrameworksRequest(), timeout=CONNECT_TIMEOUT_S, metadata=connection.metadata
+        )
+    return tuple(RemoteFramework(f.name, f.version or None, f.install) for f in response.frameworks)
+
+
+def list_models(
+    address: str, secret: str | None = None, framework_name: str | None = None
+) -> tuple[RemoteModel, ...]:
+    """Returns the models of the agent at ``address``, of all frameworks or of one.
+
+    Raises:
+        ConfigurationError: The address is no ``host:port``.
+        AgentError: The agent cannot be reached.
+        UnknownFrameworkError: The agent knows no such framework.
+    """
+    request = registry_pb2.ListModelsRequest(framework_name=framework_name or "")
+    with Connection(AgentAddress.parse(address), secret) as connection, told(connection.address):
+        response = connection.registry.ListModels(
+            request, timeout=CONNECT_TIMEOUT_S, metadata=connection.metadata
+        )
+    return tuple(
+        RemoteModel(m.name, m.version, m.framework_name, m.framework_constraint, m.description, m.runnable)
+        for m in response.models
+    )
+
+
+def evaluate_dataset(
+    address: str,
+    model: tuple[str, str | None, str | None],
+    options: SessionOptions,
+    order: DatasetOrder,
+    *,
+    secret: str | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> str:
+    """Has an agent evaluate a dataset of its own.
+
+    Args:
+        address: The agent, as ``host:port``.
+        model: The model's name, its version and its framework; None means the highest, and the first.
+        options: What the model is opened with.
+        order: What to evaluate.
+        secret: What the agent asks for, if it does.
+        on_progress: Told how many inputs are done, of how many.
+
+    Returns:
+        The evaluation as JSON.
+
+    Raises:
+        AgentError: The agent cannot be reached, or was lost.
+        InferscopeError: The agent cannot make the evaluation.
+    """
+    request = predict_pb2.DatasetRequest(
+        model=open_request(*model, options),
+        dataset_name=order.dataset_name or "",
+        dataset_category=order.dataset_category or "",
+        batch_size=order.batch_size,
+        partition_list_size=order.partition_list_size,
+        num_file_parts=order.num_file_parts,
+        warmup_num_file_parts=order.warmup_num_file_parts,
+        fail_on_error=order.fail_on_error,
+    )
+    with Connection(AgentAddress.parse(address), secret) as connection, told(connection.address):
+        for response in connection.methods.Dataset(request, metadata=connection.metadata):
+            if response.HasField("evaluation_json"):
+                return response.evaluation_json
+            on_progress(response.progress.done_inputs, response.progress.total_inputs)
+        raise AgentError(f"agent {connection.address}: ended the stream without an evaluation")

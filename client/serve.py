@@ -1,0 +1,96 @@
+"""``agent serve``: models for other hosts, over gRPC."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+
+from agent.fetching import fetch_image
+from agent.server.server import AgentServer, ServerOptions
+from agent.server.server import serve as serve_until_stopped
+from client.command import Command, boolean
+from client.dataset_runner import CatalogDatasetRunner
+from client.invocation import current_invocation
+from manifests.errors import ConfigurationError
+
+_BYTES_PER_MIB = 1024 * 1024
+_LOCAL = "127.0.0.1"
+
+
+@click.command(cls=Command)
+@click.option("--host", default=_LOCAL, show_default=True, metavar="ADDRESS", help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=50051,
+    show_default=True,
+    metavar="N",
+    help="Port to listen on; 0 takes a free one.",
+)
+@click.option(
+    "--max_message_mb",
+    type=click.IntRange(1, 2047),
+    default=64,
+    show_default=True,
+    metavar="MIB",
+    help="Largest request that is accepted.",
+)
+@click.option(
+    "--max_sessions",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    metavar="N",
+    help="Open models.",
+)
+@click.option(
+    "--session_idle_s",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    metavar="S",
+    help="A model that nobody uses for so long is closed.",
+)
+@click.option(
+    "--grace_s",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    metavar="S",
+    help="When stopped, work so long on what was accepted.",
+)
+@boolean("--allow_private_urls", help="Fetch URL inputs from private and local addresses, too.")
+def serve(
+    host: str,
+    port: int,
+    max_message_mb: int,
+    max_sessions: int,
+    session_idle_s: float,
+    grace_s: float,
+    allow_private_urls: bool,
+) -> None:
+    """Serve models to other hosts over gRPC, until SIGTERM or Ctrl-C.
+
+    A stopping agent accepts nothing more and finishes what it has accepted. Others then run
+    `agent predict dataset --agent HOST:PORT`.
+    """
+    invocation = current_invocation()
+    if invocation.local and host != _LOCAL:
+        raise ConfigurationError(f"--local listens on {_LOCAL} only, --host says {host}; give one of them")
+    server = AgentServer(
+        invocation.catalog,
+        invocation.registry,
+        ServerOptions(
+            host=host,
+            port=port,
+            secret=invocation.secret,
+            max_message_bytes=max_message_mb * _BYTES_PER_MIB,
+            max_sessions=max_sessions,
+            session_idle_s=session_idle_s,
+            grace_s=grace_s,
+        ),
+        dataset_runner=CatalogDatasetRunner(invocation.catalog),
+        fetch=partial(fetch_image, allow_private=allow_private_urls),
+    )
+    serve_until_stopped(server, lambda address: click.echo(f"serving on {address}"))

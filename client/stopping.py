@@ -1,0 +1,41 @@
+"""Stopping a run in good order on Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+
+import click
+from typing_extensions import Self
+
+
+class StopRequest:
+    """While it is entered, the first SIGINT or SIGTERM asks to stop after the current batch.
+
+    The second one raises KeyboardInterrupt at once.
+    """
+
+    def __init__(self) -> None:
+        self._requested = False
+        self._before: dict[signal.Signals, object] = {}
+
+    def __call__(self) -> bool:
+        """Whether a stop was asked for."""
+        return self._requested
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type] # it came from signal.signal itself
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self._requested:
+            raise KeyboardInterrupt
+        self._requested = True
+        click.echo("stopping after this batch (again to stop at once)", err=True)

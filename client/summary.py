@@ -1,0 +1,47 @@
+"""The summary that is printed at the end of an evaluation."""
+
+from __future__ import annotations
+
+import click
+
+from evaluators.evaluation import Accuracy, Evaluation
+from evaluators.statistics import LatencySummary
+
+_NS_PER_MS = 1_000_000
+
+
+def print_summary(evaluation: Evaluation) -> None:
+    """Prints accuracy, failures, latency and throughput on stdout."""
+    latency = LatencySummary.of(evaluation)
+    rows = (
+        *_accuracy_rows(evaluation.accuracy),
+        ("failures", f"{len(evaluation.failures)} inputs"),
+        ("latency", _latency(latency, evaluation.options.batch_size)),
+        ("throughput", _throughput(latency)),
+        ("evaluation", evaluation.id),
+    )
+    for name, value in rows:
+        click.echo(f"{name:<12}{value}")
+
+
+def _accuracy_rows(accuracy: Accuracy | None) -> tuple[tuple[str, str], ...]:
+    if accuracy is None or accuracy.top1_share is None or accuracy.top5_share is None:
+        return (("accuracy", "not known: no input with a label was predicted"),)
+    return (
+        ("top-1", f"{accuracy.top1_share:.4f}  ({accuracy.top1} of {accuracy.evaluated} inputs)"),
+        ("top-5", f"{accuracy.top5_share:.4f}  ({accuracy.top5} of {accuracy.evaluated} inputs)"),
+    )
+
+
+def _latency(latency: LatencySummary, batch_size: int) -> str:
+    figures = {"mean": latency.mean_ns, "p50": latency.p50_ns, "p90": latency.p90_ns, "p99": latency.p99_ns}
+    known = [f"{name} {value / _NS_PER_MS:.3f}" for name, value in figures.items() if value is not None]
+    if not known:
+        return f"not known: no batch held {batch_size} inputs"
+    return f"{'  '.join(known)}  ms per batch of {batch_size}, over {latency.measured_batches} full batches"
+
+
+def _throughput(latency: LatencySummary) -> str:
+    figures = {"model": latency.throughput_inputs_per_s, "end to end": latency.end_to_end_inputs_per_s}
+    known = [f"{value:.1f} inputs/s ({name})" for name, value in figures.items() if value is not None]
+    return "  ".join(known) or "not known"

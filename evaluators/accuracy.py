@@ -1,0 +1,177 @@
+"""Counting how often a model was right, batch by batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.inputs import Input
+from agent.results import BatchResult, Classifications
+from evaluators.datasets.base import Sample
+from evaluators.evaluation import Accuracy
+from manifests.errors import ConfigurationError, DatasetError, PredictionError
+from manifests.schema import ModelManifest
+
+_TOP = 5
+_UNLABELLED = -1
+_SHOWN_LABELS = 3
+_MAX_INDEX_DIGITS = 9
+
+
+class ClassIndex:
+    """The place of a dataset's class among a model's.
+
+    A class is the model's label of the same name; or of the same name apart from case; or the label whose
+    first word it is, as in the lines of ImageNet's ``synset.txt``, "n01440764 tench, Tinca tinca". Of a model
+    without labels, it is a decimal number, the index itself.
+
+    Args:
+        labels: The model's, in the order of its scores; may be empty.
+    """
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self._labels = tuple(labels)
+        names = [label.casefold().strip() for label in labels]
+        first_words = [(name.split(maxsplit=1) or [""])[0] for name in names]
+        self._by_rule = (_places(labels), _places(names), _places(first_words))
+        self._known: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def find(self, name: str) -> int:
+        """Returns the index of the dataset's class ``name``.
+
+        Raises:
+            DatasetError: The model has no such class, or several.
+        """
+        index = self._known.get(name)
+        if index is None:
+            index = self._known[name] = self._look_up(name)
+        return index
+
+    def _look_up(self, name: str) -> int:
+        if not self._labels:
+            return _decimal(name)
+        folded = name.casefold().strip()
+        for places, key in zip(self._by_rule, (name, folded, folded), strict=True):
+            found = places.get(key, [])
+            if len(found) > 1:
+                several = ", ".join(
+                    f"{_quoted(self._labels[place])} ({place})" for place in found[:_SHOWN_LABELS]
+                )
+                raise DatasetError(
+                    f"the dataset's class {_quoted(name)} fits {len(found)} classes of the model: {several}"
+                )
+            if found:
+                return found[0]
+        examples = ", ".join(_quoted(label) for label in self._labels[:_SHOWN_LABELS])
+        more = ", …" if len(self._labels) > _SHOWN_LABELS else ""
+        raise DatasetError(
+            f"the dataset's class {_quoted(name)} is none of the {len(self._labels)} classes of the model: "
+            f"{examples}{more}"
+        )
+
+
+class AccuracyCounter:
+    """Counts right answers over the batches that it is given. Not thread-safe.
+
+    Inputs that failed, and samples without a label, are not counted; nor is anything of a model that does not
+    classify.
+
+    Args:
+        manifest: The model. How its classes are found is said in ``ClassIndex``.
+    """
+
+    def __init__(self, manifest: ModelManifest) -> None:
+        self._classifies = manifest.output.type == "classification"
+        self._classes = ClassIndex(manifest.output.parameters.labels)
+        self._top1 = 0
+        self._top5 = 0
+        self._evaluated = 0
+
+    def result(self) -> Accuracy | None:
+        """Returns what was counted so far; None when no labelled input was predicted."""
+        return Accuracy(self._top1, self._top5, self._evaluated) if self._evaluated else None
+
+    def check(self, samples: Iterable[Sample]) -> None:
+        """Makes sure, before the model runs, that it has the class of every sample; their data is not read.
+
+        Raises:
+            DatasetError: The model lacks a class, or has several of that name.
+        """
+        for sample in samples:
+            if self._classifies and sample.label is not None:
+                self._classes.find(sample.label)
+
+    def add(self, samples: Sequence[Input], result: BatchResult) -> None:
+        """Counts one batch.
+
+        Args:
+            samples: The batch that was asked for; an input that is no ``Sample`` has no label.
+            result: Its answer.
+
+        Raises:
+            DatasetError: The model lacks the class of a sample, or has several of that name.
+            PredictionError: The answer is not for these samples.
+            ConfigurationError: The answer has too few classes for top-5.
+        """
+        if not isinstance(result.outputs, Classifications):
+            return
+        indices = result.outputs.indices
+        if len(indices) != len(result.input_ids):
+            raise PredictionError(
+                f"{len(result.input_ids)} inputs were predicted, but {len(indices)} answered"
+            )
+        expected = self._expected(samples, result.input_ids)
+        labelled = expected != _UNLABELLED
+        if not labelled.any():
+            return
+        if indices.shape[1] < min(_TOP, len(self._classes) or 1):
+            raise ConfigurationError(
+                f"top-5 needs the {_TOP} best classes of each input, but {indices.shape[1]} were kept; "
+                f"set the feature limit to {_TOP} or more, or to 0 for all"
+            )
+        hits = indices[labelled, :_TOP] == expected[labelled, np.newaxis]
+        self._top1 += int(hits[:, 0].sum())
+        self._top5 += int(hits.any(axis=1).sum())
+        self._evaluated += len(hits)
+
+    def _expected(self, samples: Sequence[Input], input_ids: Sequence[str]) -> NDArray[np.int64]:
+        """The classes of the inputs that were predicted, int64; -1 for one without a label.
+
+        Both are in the same order, and ``input_ids`` leaves out the failed ones.
+        """
+        expected = np.full(len(input_ids), _UNLABELLED, dtype=np.int64)
+        remaining = iter(samples)
+        for row, input_id in enumerate(input_ids):
+            sample = next((sample for sample in remaining if sample.id == input_id), None)
+            if sample is None:
+                raise PredictionError(f"input {input_id}: was answered for, but not asked for in this place")
+            if isinstance(sample, Sample) and sample.label is not None:
+                expected[row] = self._classes.find(sample.label)
+        return expected
+
+
+def _places(names: Iterable[str]) -> dict[str, list[int]]:
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        places.setdefault(name, []).append(place)
+    return places
+
+
+def _decimal(name: str) -> int:
+    if name.isascii() and name.isdecimal() and len(name) <= _MAX_INDEX_DIGITS:
+        return int(name)
+    raise DatasetError(
+        f"the dataset's class \"{name}\" is no class index, and the model's manifest gives no labels; "
+        "add output.parameters.labels to it"
+    )
+
+
+def _quoted(text: str) -> str:
+    """The text in quotes, on one line."""
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,120 @@
+"""The file that a report goes to: it holds the old text or the whole new one, and no accident loses it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from manifests.errors import OutputError
+
+
+class OutputFile:
+    """A text file in UTF-8 that is written in one step.
+
+    Two programs that append at the same time do not wait for each other: the later one wins.
+
+    Args:
+        path: Where it is, or will be. A link is followed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def exists(self) -> bool:
+        """Whether the file is there.
+
+        Raises:
+            OutputError: There is something that is no file, or may not be written.
+        """
+        with self._refusing():
+            if not self._path.exists():
+                return False
+            if self._path.is_dir():
+                raise OutputError(f"{self}: is a folder; name a file")
+            if not self._path.is_file():
+                raise OutputError(f"{self}: is no regular file; to write to the screen name no file")
+            if not os.access(self._path, os.W_OK):
+                raise OutputError(f"{self}: cannot be written: it is read-only")
+            return True
+
+    def read(self) -> str:
+        """Returns the text of the file.
+
+        Raises:
+            OutputError: It cannot be read, or is no text.
+        """
+        try:
+            return self._path.read_bytes().decode("utf-8-sig")
+        except OSError as error:
+            raise OutputError(f"{self}: cannot be read: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
+            raise OutputError(f"{self}: is no text in UTF-8; name another file") from error
+
+    def create(self, text: str) -> None:
+        """Writes a file that is not there yet.
+
+        Raises:
+            OutputError: It is there, or cannot be written.
+        """
+        with self._refusing(), self._beside(self._path, text) as written:
+            try:
+                os.link(written, self._path)  # unlike a rename, never takes the place of another file
+            except FileExistsError:
+                raise
+            except OSError:  # a file system without links
+                written.rename(self._path)
+
+    def replace(self, text: str) -> None:
+        """Writes the file, which may be there.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        with self._refusing():
+            target = Path(os.path.realpath(self._path))  # Path.resolve fails on links in a circle
+            with self._beside(target, text) as written:
+                if target.exists():
+                    written.chmod(target.stat().st_mode & 0o7777)
+                written.replace(target)
+
+    def in_the_way(self) -> OutputError:
+        """The error for a file that is there and is not to be changed."""
+        return OutputError(
+            f"{self} exists; append to it or overwrite it (--append, --overwrite), or name another file"
+        )
+
+    @contextmanager
+    def _beside(self, target: Path, text: str) -> Iterator[Path]:
+        """Writes a temporary file into the folder of ``target``, and removes it at the end if it is there."""
+        try:
+            content = text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise OutputError(f"{self}: cannot be written: a value is no text in UTF-8") from error
+        written = target.with_name(f".inferscope-{uuid.uuid4().hex}.tmp")
+        try:
+            with written.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            yield written
+        finally:
+            with suppress(OSError):
+                written.unlink(missing_ok=True)
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Turns what the system refuses into one line."""
+        try:
+            yield
+        except FileExistsError as error:
+            raise self.in_the_way() from error
+        except FileNotFoundError as error:
+            raise OutputError(f"{self}: the folder {self._path.parent} does not exist") from error
+        except OSError as error:
+            raise OutputError(f"{self}: cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,35 @@
+"""The reports by name. A report is imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from evaluators.reports.base import Report
+from manifests.errors import ConfigurationError, suggestion
+
+REPORTS: Mapping[str, str] = MappingProxyType(
+    {
+        "latency": "evaluators.reports.latency:LatencyReport",
+        "accuracy": "evaluators.reports.accuracy:AccuracyReport",
+    }
+)
+ALIASES: Mapping[str, str] = MappingProxyType({"throughput": "latency"})
+
+
+def find_report(name: str) -> Report:
+    """Returns the report of a name or an alias; case does not matter.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    key = name.strip().casefold()
+    target = REPORTS.get(ALIASES.get(key, key))
+    if target is None:
+        raise ConfigurationError(f'unknown report "{name}"; {suggestion(name, (*REPORTS, *ALIASES))}')
+    module, _, attribute = target.partition(":")
+    report = getattr(importlib.import_module(module), attribute)()
+    if not isinstance(report, Report):
+        raise TypeError(f"{target} is no Report")
+    return report

@@ -1,0 +1,120 @@
+"""The store in MongoDB, through pymongo."""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from urllib.parse import unquote
+
+import pymongo
+from bson.errors import BSONError
+from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
+
+from evaluators.store.collection_store import INDEXES, CollectionStore, Database
+from manifests.errors import ConfigurationError, StoreError
+
+_SELECTION_MS = 3_000
+_ANSWER_MS = 60_000
+_UNAUTHORIZED = 13
+_ERRORS: tuple[type[Exception], ...] = (PyMongoError, BSONError, ValueError, OverflowError)
+
+
+def open_mongodb(address: str, name: str) -> CollectionStore:
+    """Connects to the database ``name`` at ``address`` and makes its indexes.
+
+    Args:
+        address: ``host``, ``host:port``, or an address with the scheme ``mongodb`` or ``mongodb+srv``.
+        name: The database.
+
+    Raises:
+        ConfigurationError: The address makes no sense.
+        StoreError: The server does not answer within a few seconds, or refuses.
+    """
+    return CollectionStore(MongoConnection(address, name))
+
+
+class MongoConnection:
+    """A connection to a MongoDB server. Writes are acknowledged by a majority of its members."""
+
+    def __init__(self, address: str, name: str) -> None:
+        uri = address if "://" in address else f"mongodb://{address}"
+        self.location = f"{without_credentials(address)}/{name}"
+        self.errors = _ERRORS
+        self.duplicate_error: type[Exception] = DuplicateKeyError
+        self._secrets = _secrets(uri)
+        try:
+            self._client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(
+                uri, tz_aware=True, appname="inferscope", **_timeouts(uri)
+            )
+        except _ERRORS as error:
+            # With a login in the address, pymongo may quote any piece of it.
+            reason = "escape user name and password as in a URL" if self._secrets else self.reason(error)
+            raise ConfigurationError(
+                f"database address {without_credentials(address)} makes no sense: {reason}; "
+                "allowed: host, host:port, mongodb://… or mongodb+srv://…"
+            ) from error
+        try:
+            database = self._client.get_database(name, write_concern=pymongo.WriteConcern(w="majority"))
+            self._client.admin.command("ping")
+            database["evaluation"].find_one({}, {"_id": 1})  # a ping is answered without a login
+            _make_indexes(database)
+        except BaseException as error:
+            self._client.close()
+            if isinstance(error, _ERRORS):
+                raise StoreError(
+                    f"database {self.location} cannot be used: {self.reason(error)}; start it, use "
+                    "--publish=false, or leave --database_address away for the local file"
+                ) from error
+            raise
+        self.database: Database = database
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Does nothing: a server by itself has no transactions, and the order of the writes needs none."""
+        return nullcontext()
+
+    def reason(self, error: Exception) -> str:
+        """Says in one short line, without credentials, why something failed; pymongo's own are pages long."""
+        text = str(error)
+        if isinstance(error, OperationFailure) and isinstance(error.details, dict):
+            text = str(error.details.get("errmsg") or text)
+        text = re.split(r" \(configured timeouts|, Timeout: |, Topology Description|, full error", text)[0]
+        for secret in self._secrets:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
+        return " ".join(text.split())[:200]
+
+    def close(self) -> None:
+        """Closes the connection and ends pymongo's threads."""
+        self._client.close()
+
+
+def without_credentials(address: str) -> str:
+    """Returns an address without user, password and options, which may hold secrets too."""
+    scheme, separator, rest = address.rpartition("://")
+    return scheme + separator + re.split(r"[/?]", rest.rpartition("@")[2])[0]
+
+
+def _secrets(uri: str) -> set[str]:
+    """The user and the password, as they stand in the address and as they are meant."""
+    login = uri.partition("://")[2].rpartition("@")[0]
+    return {text for part in login.split(":", 1) for text in (part, unquote(part)) if text}
+
+
+def _timeouts(uri: str) -> dict[str, Any]:
+    """How long to wait, in milliseconds, where the address does not say so itself."""
+    ours = {
+        "serverSelectionTimeoutMS": _SELECTION_MS,
+        "connectTimeoutMS": _SELECTION_MS,
+        "socketTimeoutMS": _ANSWER_MS,
+    }
+    return {name: value for name, value in ours.items() if name.casefold() not in uri.casefold()}
+
+
+def _make_indexes(database: pymongo.database.Database[dict[str, Any]]) -> None:
+    try:
+        for name, indexed in INDEXES.items():
+            for field in indexed:
+                database[name].create_index(field)
+    except OperationFailure as error:
+        if error.code != _UNAUTHORIZED:  # who may only read can do without
+            raise

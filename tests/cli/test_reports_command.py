@@ -1,0 +1,125 @@
+"""``agent info``: reports on what was published, filters, formats and files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def published(agent):
+    """Three evaluations: ONNXRuntime at 1 and 4, PyTorch at 4."""
+    for framework, size in (("ONNXRuntime", 1), ("ONNXRuntime", 4), ("PyTorch", 4)):
+        few = ("--num_file_parts=3", f"--batch_size={size}")
+        assert agent("predict", "dataset", f"--framework_name={framework}", *few).code == 0
+
+
+def latency(agent, *arguments):
+    answer = agent("info", "evaluation", "latency", "-f", "csv", *arguments)
+    assert answer.code == 0, answer.stderr
+    return [(row["framework_name"], row["batch_size"]) for row in answer.rows]
+
+
+def test_filters_choose_evaluations(agent, published):
+    everything = [("PyTorch", "4"), ("ONNXRuntime", "4"), ("ONNXRuntime", "1")]
+    assert latency(agent) == everything
+    assert latency(agent, "--batch_size=4") == everything[:2]
+    assert latency(agent, "--framework_name=onnxruntime") == everything[1:]
+    assert latency(agent, "--model_name=DIGITSCNN", "--model_version=1.0") == everything
+    assert latency(agent, "--limit=1") == everything[:1]
+    assert latency(agent, "--arch=ppc64le") == []
+    assert latency(agent, "--hostname=elsewhere") == []
+    (host,) = {row["hostname"] for row in agent("info", "evaluation", "latency", "-f", "csv").rows}
+    assert latency(agent, "--hostname", host) == everything
+
+
+def test_throughput_is_another_name_for_latency(agent, published):
+    one = agent("info", "evaluation", "latency", "-f", "json")
+    other = agent("info", "evaluation", "throughput", "-f", "json")
+    assert one.stdout == other.stdout
+
+
+def test_csv_and_json_hold_the_same(agent, published):
+    rows = agent("info", "evaluation", "latency", "-f", "csv").rows
+    objects = json.loads(agent("info", "evaluation", "latency", "-f", "json").stdout)
+    assert [list(row) for row in rows] == [list(item) for item in objects]
+    for row, item in zip(rows, objects, strict=True):
+        assert float(row["latency_ms_p50"]) == item["latency_ms_p50"]
+        assert (row["using_gpu"], item["using_gpu"]) == ("false", False)
+        assert item["latency_ms_p50"] <= item["latency_ms_p90"] <= item["latency_ms_p99"]
+
+
+def test_no_rows_are_said_and_valid(agent):
+    answer = agent("info", "evaluation", "latency", "-f", "json")
+    assert (answer.code, json.loads(answer.stdout)) == (0, [])
+    assert answer.error.endswith("matches")
+    answer = agent("info", "evaluation", "accuracy", "-f", "csv")
+    assert (answer.code, answer.rows) == (0, [])
+    assert answer.stdout.startswith("id,created_at,model_name,")
+
+
+def test_file_is_kept_unless_told_otherwise(agent, published, tmp_path):
+    path = tmp_path / "report.csv"
+    write = ("info", "evaluation", "latency", "-f", "csv", "--limit=1", "-o", path)
+    assert agent(*write).code == 0
+    first = path.read_text()
+    refused = agent(*write)
+    assert refused.code == 7
+    assert str(path) in refused.error
+    assert path.read_text() == first
+    assert agent(*write, "--append").code == 0
+    assert len(path.read_text().splitlines()) == 3
+    assert agent(*write, "--overwrite").code == 0
+    assert path.read_text() == first
+    assert agent(*write, "--append", "--overwrite").code == 2
+
+
+def test_no_header(agent, published):
+    with_header = agent("info", "evaluation", "latency", "-f", "csv").stdout.splitlines()
+    without = agent("info", "evaluation", "latency", "-f", "csv", "--no_header").stdout.splitlines()
+    assert without == with_header[1:]
+
+
+def test_models_frameworks_datasets_and_system_are_listed(agent):
+    models = agent("info", "models", "-f", "csv", "--framework_name=mxnet").rows
+    assert [(m["name"], m["framework_name"], m["runnable"]) for m in models] == [
+        ("DigitsCNN", "MXNet", "true")
+    ]
+    frameworks = agent("info", "frameworks", "-f", "csv").rows
+    assert [f["name"] for f in frameworks] == ["PyTorch", "MXNet", "ONNXRuntime"]
+    assert all(f["installed_version"] for f in frameworks)
+    assert [d["name"] for d in agent("info", "datasets", "-f", "csv").rows] == ["digits_validation"]
+    facts = {row["name"]: row["value"] for row in agent("info", "system", "-f", "csv").rows}
+    assert int(facts["memory_bytes"]) > 0
+    assert facts["python_version"].startswith("3.")
+
+
+def test_evaluation_can_be_imported_from_the_file_it_was_kept_in(agent, tmp_path, monkeypatch):
+    from evaluators.store.collection_store import CollectionStore
+    from manifests.errors import StoreError
+
+    def gone(self, evaluation):
+        raise StoreError("database gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CollectionStore, "save", gone)
+        failed = agent("predict", "dataset", "--num_file_parts=1")
+    assert failed.code == 5
+    (kept,) = (tmp_path / "data" / "unpublished").iterdir()
+    assert f"agent database import {kept}" in failed.stderr.splitlines()[-1]
+    assert latency(agent) == []
+    assert agent("database", "import", kept).stdout.startswith("published ")
+    assert agent("database", "import", kept).stdout.startswith("unchanged ")
+    assert len(latency(agent)) == 1
+
+
+def test_profile_is_written(agent, tmp_path):
+    answer = agent("info", "models", "--profile")
+    assert answer.code == 0
+    (path,) = (tmp_path / "data" / "profiles").iterdir()
+    assert str(path) in answer.error
+
+
+def test_version(agent):
+    assert agent("--version").stdout.startswith("inferscope ")

@@ -1,0 +1,200 @@
+"""What is MXNet's own: asynchronous execution, the threads of its engine, symbols with labels."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from agent.artifacts import Artifacts
+from agent.frameworks.mxnet import mxnet
+from manifests.errors import ArtifactError, PredictionError
+
+
+def save(symbol, folder, parameters=None) -> Artifacts:
+    artifacts = Artifacts(graph=folder / "net-symbol.json", weights=folder / "net.params")
+    symbol.save(str(artifacts.graph))
+    mxnet.nd.save(str(artifacts.weights), parameters or {})
+    return artifacts
+
+
+def test_nothing_is_left_running_when_predict_returns(open_predictor, tmp_path):
+    data = mxnet.sym.var("data")
+    net = mxnet.sym.FullyConnected(mxnet.sym.Flatten(data), name="widen", num_hidden=1024, no_bias=True)
+    weight = mxnet.sym.var("square_weight")
+    for layer in range(6):
+        net = mxnet.sym.FullyConnected(net, weight, name=f"fc{layer}", num_hidden=1024, no_bias=True)
+    parameters = {
+        "arg:widen_weight": mxnet.nd.ones((1024, 64)),
+        "arg:square_weight": mxnet.nd.ones((1024, 1024)) / 1024,
+    }
+    predictor = open_predictor("MXNet", artifacts=save(net, tmp_path, parameters))
+    batch = np.ones((512, 1, 8, 8), np.float32)
+    predictor.predict({"data": batch})
+    started = time.perf_counter_ns()
+    predictor.predict({"data": batch})
+    predict_ns = time.perf_counter_ns() - started
+    started = time.perf_counter_ns()
+    mxnet.nd.waitall()
+    rest_ns = time.perf_counter_ns() - started
+    assert rest_ns < 0.2 * predict_ns
+
+
+THREADS_PROGRAM = """
+import sys
+from pathlib import Path
+import numpy as np
+from agent.artifacts import Artifacts
+from agent.frameworks.mxnet import MXNetPredictor, worker_threads
+from agent.predictor import PredictorOptions
+from manifests.errors import ConfigurationError
+from manifests.schema import ModelManifest
+
+manifest = ModelManifest.model_validate_json(sys.argv[1])
+artifacts = Artifacts(Path(sys.argv[2]), Path(sys.argv[3]))
+threads = int(sys.argv[4])
+images = np.ones((64, 1, 8, 8), np.float32)
+for _ in range(3):
+    with MXNetPredictor(manifest, artifacts, PredictorOptions(threads=threads)) as predictor:
+        for size in (1, 7, 64):
+            predictor.predict({"data": images[:size]})
+        assert predictor.threads == threads, predictor.threads
+        assert worker_threads() == [threads] * int(sys.argv[5]), worker_threads()
+with MXNetPredictor(manifest, artifacts, PredictorOptions()) as predictor:
+    assert predictor.threads == threads, predictor.threads
+try:
+    MXNetPredictor(manifest, artifacts, PredictorOptions(threads=threads + 1)).load()
+except ConfigurationError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("threads", "workers"), [(1, 1), (3, 2)])
+def test_the_first_predictor_of_a_process_decides_the_threads_of_the_engine(tiny_models, threads, workers):
+    model = tiny_models["MXNet"]
+    arguments = [
+        model.manifest.model_dump_json(),
+        model.artifacts.graph,
+        model.artifacts.weights,
+        threads,
+        workers,
+    ]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", THREADS_PROGRAM, *map(str, arguments)],
+        env={**os.environ, "MXNET_CPU_WORKER_NTHREADS": str(workers)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    expected = (
+        f"threads: found {threads + 1}; MXNet takes the number once in a process, and here it is {threads}; "
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == expected + "use another process\n"
+
+
+def test_predictors_in_several_threads_do_not_disturb_each_other(open_predictor, images):
+    expected = open_predictor("MXNet").predict({"data": images})["fc_output"]
+
+    def work(seed: int) -> float:
+        sizes = np.random.default_rng(seed).integers(1, 64, 15)
+        worst = 0.0
+        for _ in range(5):
+            predictor = open_predictor("MXNet")
+            for size in sizes:
+                output = predictor.predict({"data": images[:size]})["fc_output"]
+                worst = max(worst, float(np.abs(output - expected[:size]).max()))
+            predictor.close()
+        return worst
+
+    with ThreadPoolExecutor(4) as pool:
+        assert max(pool.map(work, range(4))) < 1e-5
+
+
+def test_several_outputs_have_the_symbols_names_and_order(open_predictor, tmp_path, images):
+    data = mxnet.sym.var("data")
+    net = mxnet.sym.Group(
+        [mxnet.sym.Flatten(data * 2, name="twice"), mxnet.sym.Flatten(data + 1, name="more")]
+    )
+    outputs = open_predictor("MXNet", artifacts=save(net, tmp_path)).predict({"data": images})
+    assert list(outputs) == ["twice_output", "more_output"]
+    np.testing.assert_allclose(outputs["twice_output"], images.reshape(64, -1) * 2)
+    np.testing.assert_allclose(outputs["more_output"], images.reshape(64, -1) + 1)
+
+
+def test_a_symbol_that_was_trained_runs_without_its_label(open_predictor, tmp_path, images):
+    net = mxnet.sym.SoftmaxOutput(mxnet.sym.Flatten(mxnet.sym.var("data")), name="softmax")
+    (output,) = open_predictor("MXNet", artifacts=save(net, tmp_path)).predict({"data": images}).values()
+    assert output.shape == (64, 64)
+    np.testing.assert_allclose(output.sum(1), 1, atol=1e-5)
+
+
+def test_auxiliary_states_are_used(open_predictor, tmp_path, images):
+    net = mxnet.sym.BatchNorm(mxnet.sym.var("data"), name="bn", eps=1e-5, fix_gamma=False)
+    parameters = {
+        "arg:bn_gamma": mxnet.nd.full((1,), 2.0),
+        "arg:bn_beta": mxnet.nd.full((1,), 1.0),
+        "aux:bn_moving_mean": mxnet.nd.full((1,), 0.5),
+        "aux:bn_moving_var": mxnet.nd.full((1,), 4.0),
+    }
+    (output,) = (
+        open_predictor("MXNet", artifacts=save(net, tmp_path, parameters)).predict({"data": images}).values()
+    )
+    np.testing.assert_allclose(output, (images - 0.5) / np.sqrt(4 + 1e-5) * 2 + 1, atol=1e-5)
+
+
+def test_missing_parameters_are_named(open_predictor, tiny_models, tmp_path):
+    artifacts = tiny_models["MXNet"].artifacts
+    parameters = mxnet.nd.load(str(artifacts.weights))
+    del parameters["arg:fc_bias"]
+    mxnet.nd.save(str(tmp_path / "few.params"), parameters)
+    with pytest.raises(ArtifactError, match=r"few\.params: lacks 1 of the 4 parameters .* fc_bias"):
+        open_predictor("MXNet", artifacts=replace(artifacts, weights=tmp_path / "few.params"))
+
+
+def test_parameters_of_another_shape_are_refused_at_load(open_predictor, tiny_models, tmp_path):
+    artifacts = tiny_models["MXNet"].artifacts
+    parameters = mxnet.nd.load(str(artifacts.weights))
+    parameters["arg:fc_weight"] = mxnet.nd.zeros((10, 63))
+    mxnet.nd.save(str(tmp_path / "other.params"), parameters)
+    with pytest.raises(ArtifactError, match=r"other\.params") as caught:
+        open_predictor("MXNet", artifacts=replace(artifacts, weights=tmp_path / "other.params"))
+    assert "\n" not in str(caught.value)
+    assert "Stack trace" not in str(caught.value)
+
+
+def test_an_input_of_another_name_is_refused_with_the_nearest(open_predictor, tiny_models, tmp_path):
+    artifacts = tiny_models["MXNet"].artifacts
+    graph = json.loads(artifacts.graph.read_text())
+    graph["nodes"][0]["name"] = "data0"
+    (tmp_path / "renamed.json").write_text(json.dumps(graph))
+    with pytest.raises(ArtifactError, match=r'no input "data"; did you mean "data0"\?'):
+        open_predictor("MXNet", artifacts=replace(artifacts, graph=tmp_path / "renamed.json"))
+
+
+def test_a_batch_that_the_graph_cannot_take_is_one_line_and_the_next_one_works(
+    open_predictor, tmp_path, images
+):
+    net = mxnet.sym.broadcast_add(mxnet.sym.var("data"), mxnet.sym.zeros((1, 1, 8, 8)))
+    net = mxnet.sym.Concat(net, mxnet.sym.ones((1, 1, 8, 8)), dim=1)  # joins only batches of one
+    predictor = open_predictor("MXNet", artifacts=save(net, tmp_path))
+    for _ in range(2):
+        with pytest.raises(PredictionError, match="MXNet failed on a batch of 7") as caught:
+            predictor.predict({"data": images[:7]})
+        assert "\n" not in str(caught.value)
+        assert "Stack trace" not in str(caught.value)
+    (output,) = predictor.predict({"data": images[:1]}).values()
+    assert output.shape == (1, 2, 8, 8)
+
+
+def test_says_nothing_on_stderr(open_predictor, images, capfd):
+    open_predictor("MXNet").predict({"data": images})
+    assert capfd.readouterr().err == ""

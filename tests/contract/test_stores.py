@@ -1,0 +1,359 @@
+"""Every store keeps evaluations in the same way: one suite over SQLite and over MongoDB's protocol."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.device import Device, DeviceKind
+from agent.results import InputFailure, Stage
+from evaluators.evaluation import Accuracy, Evaluation, InputPrediction, Status
+from evaluators.store.base import EvaluationFilter, EvaluationStore
+from manifests.errors import ConfigurationError, StoreError
+from tests.contract.store_fixtures import (
+    StoreBackend,
+    make_batches,
+    make_evaluation,
+    make_manifest,
+    make_predictions,
+    make_system,
+    mongodb_backend,
+    plain,
+    plain_prediction,
+)
+
+ALL = EvaluationFilter()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "mongodb"])
+def backend(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StoreBackend]:
+    directory = tmp_path_factory.mktemp("store")
+    if request.param == "sqlite":
+        yield StoreBackend(None, directory)
+    else:
+        with mongodb_backend(directory) as mongodb:
+            yield mongodb
+
+
+@pytest.fixture
+def name(backend: StoreBackend) -> Iterator[str]:
+    """The name of a database that nobody else has."""
+    name = f"test_{uuid.uuid4().hex}"
+    yield name
+    if backend.address and "MONGODB_URI" in os.environ:
+        with backend.documents(name) as documents:
+            documents.client.drop_database(name)
+
+
+@pytest.fixture
+def store(backend: StoreBackend, name: str) -> Iterator[EvaluationStore]:
+    store = backend.open(name)
+    yield store
+    store.close()
+
+
+def ids(store: EvaluationStore, wanted: EvaluationFilter) -> list[str]:
+    return [evaluation.id for evaluation in store.find(wanted)]
+
+
+def assert_kept(store: EvaluationStore, evaluation: Evaluation) -> None:
+    [found] = [e for e in store.find(EvaluationFilter(include_interrupted=True)) if e.id == evaluation.id]
+    assert plain(found) == plain(replace(evaluation, predictions=()))
+    kept = store.predictions(evaluation.id)
+    assert [plain_prediction(p) for p in kept] == [plain_prediction(p) for p in evaluation.predictions]
+
+
+def test_an_empty_store_finds_nothing(store: EvaluationStore) -> None:
+    assert list(store.find(ALL)) == []
+
+
+def test_an_evaluation_comes_back_as_it_was(store: EvaluationStore) -> None:
+    evaluation = make_evaluation(predictions=make_predictions(7))
+    assert store.save(evaluation) is True
+    assert_kept(store, evaluation)
+
+
+def test_it_comes_back_through_another_connection(backend: StoreBackend, name: str) -> None:
+    evaluation = make_evaluation()
+    for action in (lambda s: s.save(evaluation), lambda s: assert_kept(s, evaluation)):
+        store = backend.open(name)
+        action(store)
+        store.close()
+
+
+def test_booleans_stay_booleans(backend: StoreBackend, name: str, store: EvaluationStore) -> None:
+    gpu = make_system(device=Device(DeviceKind.GPU, 1), overlap=False)
+    store.save(make_evaluation(system=gpu))
+    [found] = store.find(ALL)
+    assert found.system.overlap is False
+    assert found.options.fail_on_error is False
+    assert found.system.manifest.attributes["trained"] is True
+    with backend.documents(name) as documents:
+        assert documents["evaluation"].find_one({})["using_gpu"] is True
+
+
+def test_without_batches_accuracy_and_failures(store: EvaluationStore) -> None:
+    evaluation = make_evaluation(batches=make_batches(0), accuracy=None, failures=(), elapsed_ns=0)
+    store.save(evaluation)
+    assert_kept(store, evaluation)
+
+
+def test_an_accuracy_over_nothing_is_kept(store: EvaluationStore) -> None:
+    evaluation = make_evaluation(accuracy=Accuracy(0, 0, 0))
+    store.save(evaluation)
+    assert_kept(store, evaluation)
+
+
+def test_fifty_thousand_batches(store: EvaluationStore) -> None:
+    evaluation = make_evaluation(batches=make_batches(50_000))
+    store.save(evaluation)
+    assert_kept(store, evaluation)
+
+
+def test_failures_beyond_what_one_document_may_hold(store: EvaluationStore) -> None:
+    failures = tuple(InputFailure(f"{i}.png", Stage.PREPROCESS, f"{i} " + "é" * 20_000) for i in range(500))
+    evaluation = make_evaluation(failures=failures)
+    store.save(evaluation)
+    assert_kept(store, evaluation)
+
+
+def test_more_predictions_than_one_insert_takes(store: EvaluationStore) -> None:
+    evaluation = make_evaluation(predictions=make_predictions(2_500))
+    store.save(evaluation)
+    assert_kept(store, evaluation)
+
+
+def test_predictions_carry_the_names_of_their_classes(
+    backend: StoreBackend, name: str, store: EvaluationStore
+) -> None:
+    store.save(make_evaluation(predictions=make_predictions(1)))
+    with backend.documents(name) as documents:
+        [prediction] = documents["input_prediction"].find({})
+    assert [feature["label"] for feature in prediction["features"]] == ["二", "zéro", "один"]
+
+
+def test_predictions_of_an_unknown_evaluation_are_an_error(store: EvaluationStore) -> None:
+    with pytest.raises(StoreError, match="holds no evaluation nowhere"):
+        store.predictions("nowhere")
+
+
+def test_a_probability_that_is_no_number_is_kept(store: EvaluationStore) -> None:
+    strange = np.array([np.nan, np.inf, -np.inf], np.float32)
+    prediction = InputPrediction("a", None, np.array([0, 1, 2], np.int64), strange)
+    evaluation = make_evaluation(predictions=(prediction,))
+    store.save(evaluation)
+    assert_kept(store, evaluation)
+
+
+def test_a_name_that_is_not_utf8_is_kept_with_its_escape(store: EvaluationStore) -> None:
+    store.save(make_evaluation(failures=(InputFailure("a\udcff.png", Stage.READ, "cannot be read"),)))
+    assert store.find(ALL)[0].failures[0].input_id == "a\\udcff.png"
+
+
+def test_the_time_is_cut_to_milliseconds(store: EvaluationStore) -> None:
+    moment = make_evaluation().created_at
+    store.save(make_evaluation(created_at=moment + timedelta(microseconds=999)))
+    assert store.find(ALL)[0].created_at == moment
+
+
+def test_saving_again_changes_nothing(backend: StoreBackend, name: str, store: EvaluationStore) -> None:
+    evaluation = make_evaluation(predictions=make_predictions(2))
+    assert [store.save(evaluation), store.save(evaluation)] == [True, False]
+    assert_kept(store, evaluation)
+    with backend.documents(name) as documents:
+        assert len(list(documents["performance"].find({}))) == 1
+
+
+def test_another_evaluation_with_the_same_id_is_refused(store: EvaluationStore) -> None:
+    evaluation = make_evaluation()
+    store.save(evaluation)
+    with pytest.raises(StoreError, match="another evaluation has the id"):
+        store.save(replace(evaluation, elapsed_ns=1))
+    assert_kept(store, evaluation)
+
+
+def test_interrupted_evaluations_are_found_only_if_asked_for(store: EvaluationStore) -> None:
+    evaluation = make_evaluation(status=Status.INTERRUPTED)
+    store.save(evaluation)
+    assert ids(store, ALL) == []
+    assert ids(store, EvaluationFilter(include_interrupted=True)) == [evaluation.id]
+
+
+def test_the_newest_come_first_and_the_limit_takes_them(store: EvaluationStore) -> None:
+    start = make_evaluation().created_at.replace(microsecond=0)
+    ages_ms = {
+        age: make_evaluation(created_at=start - timedelta(milliseconds=age)) for age in (500, 0, 1, 1000)
+    }
+    twins = [make_evaluation(created_at=start - timedelta(hours=1)) for _ in range(3)]
+    for evaluation in (*ages_ms.values(), *twins):
+        store.save(evaluation)
+    expected = [ages_ms[age].id for age in sorted(ages_ms)] + sorted((e.id for e in twins), reverse=True)
+    assert ids(store, ALL) == expected
+    for limit in (0, 1, 6, 99):
+        assert ids(store, EvaluationFilter(limit=limit)) == expected[:limit]
+
+
+def test_a_negative_limit_is_an_error(store: EvaluationStore) -> None:
+    with pytest.raises(ConfigurationError, match="limit -1"):
+        store.find(EvaluationFilter(limit=-1))
+
+
+WANTED = {
+    "model_name": "digitscnn",
+    "model_version": "1.0",
+    "framework_name": "mxnet",
+    "framework_version": "1.9.1",
+    "architecture": "X86_64",
+    "hostname": " bENCH-1",
+    "batch_size": 16,
+}
+
+
+def others() -> dict[str, Evaluation]:
+    """For each field of the filter an evaluation that differs from the wanted one in this alone."""
+    torch = make_manifest(framework={"name": "PyTorch", "version": ">=2"})
+    return {
+        "model_name": make_evaluation(system=make_system(manifest=make_manifest(name="DigitsCNN2"))),
+        "model_version": make_evaluation(system=make_system(manifest=make_manifest(version="1.0.1"))),
+        "framework_name": make_evaluation(system=make_system(manifest=torch)),
+        "framework_version": make_evaluation(system=make_system(framework_version="1.9.10")),
+        "architecture": make_evaluation(system=make_system(architecture="aarch64")),
+        "hostname": make_evaluation(system=make_system(hostname="bench-11")),
+        "batch_size": make_evaluation(batch_size=1),
+    }
+
+
+def test_each_field_of_the_filter_alone_and_all_together(store: EvaluationStore) -> None:
+    wanted, unwanted = make_evaluation(), others()
+    assert set(unwanted) == set(WANTED)
+    for evaluation in (wanted, *unwanted.values()):
+        store.save(evaluation)
+    for field, value in WANTED.items():
+        found = set(ids(store, EvaluationFilter(**{field: value})))
+        assert found == {wanted.id, *(e.id for e in unwanted.values())} - {unwanted[field].id}, field
+    assert ids(store, EvaluationFilter(**WANTED)) == [wanted.id]
+
+
+def test_a_framework_version_stands_for_its_builds(store: EvaluationStore) -> None:
+    cpu = make_evaluation(system=make_system(framework_version="2.13.0+cpu"))
+    cuda = make_evaluation(system=make_system(framework_version="2.13.0+cu126"))
+    for evaluation in (cpu, cuda):
+        store.save(evaluation)
+    assert set(ids(store, EvaluationFilter(framework_version="2.13.0"))) == {cpu.id, cuda.id}
+    assert ids(store, EvaluationFilter(framework_version="2.13.0+CPU")) == [cpu.id]
+
+
+def test_a_name_that_looks_like_a_date_is_found(store: EvaluationStore) -> None:
+    system = make_system(hostname="2025-01-31", manifest=make_manifest(name="2025-01-31T10:00:00"))
+    evaluation = make_evaluation(system=system)
+    store.save(evaluation)
+    assert ids(store, EvaluationFilter(hostname="2025-01-31")) == [evaluation.id]
+    assert ids(store, EvaluationFilter(model_name="2025-01-31t10:00:00")) == [evaluation.id]
+
+
+def test_parts_without_their_evaluation_are_not_found(
+    backend: StoreBackend, name: str, store: EvaluationStore
+) -> None:
+    evaluation = make_evaluation()
+    store.save(evaluation)
+    with backend.documents(name) as documents:
+        documents["evaluation"].delete_one({"_id": evaluation.id})
+    assert ids(store, ALL) == []
+    assert store.save(evaluation) is True  # what was left behind is in nobody's way
+    assert_kept(store, evaluation)
+
+
+@pytest.mark.parametrize(
+    ("collection", "missing"),
+    [
+        ("performance", "0 of its 3 batches"),
+        ("model_accuracy", "accuracy is missing"),
+        ("input_failure", "0 of its 1 failures"),
+    ],
+)
+def test_a_missing_part_is_an_error_that_names_the_evaluation(
+    backend: StoreBackend, name: str, store: EvaluationStore, collection: str, missing: str
+) -> None:
+    evaluation = make_evaluation()
+    store.save(evaluation)
+    with backend.documents(name) as documents:
+        documents[collection].delete_many({"evaluation_id": evaluation.id})
+    with pytest.raises(StoreError, match=f"{name}.*{evaluation.id} is damaged.*{missing}"):
+        store.find(ALL)
+
+
+def test_a_missing_chunk_of_the_times_is_an_error(
+    backend: StoreBackend, name: str, store: EvaluationStore
+) -> None:
+    evaluation = make_evaluation(batches=make_batches(40_001))
+    store.save(evaluation)
+    with backend.documents(name) as documents:
+        assert documents["performance"].delete_many({"sequence": 1}).deleted_count == 1
+    with pytest.raises(StoreError, match=f"{evaluation.id} is damaged"):
+        store.find(ALL)
+
+
+def test_missing_predictions_are_an_error(backend: StoreBackend, name: str, store: EvaluationStore) -> None:
+    evaluation = make_evaluation(predictions=make_predictions(3))
+    store.save(evaluation)
+    with backend.documents(name) as documents:
+        documents["input_prediction"].delete_many({"input_index": 1})
+    with pytest.raises(StoreError, match="2 of its 3 predictions"):
+        store.predictions(evaluation.id)
+
+
+def test_a_newer_schema_is_an_error_that_asks_for_an_update(
+    backend: StoreBackend, name: str, store: EvaluationStore
+) -> None:
+    with backend.documents(name) as documents:
+        documents["evaluation"].insert_one({"_id": "future", "schema_version": 2, "status": "complete"})
+    with pytest.raises(StoreError, match=r"evaluation future was written by a newer inferscope.*update"):
+        store.find(ALL)
+
+
+def test_a_foreign_document_is_an_error(backend: StoreBackend, name: str, store: EvaluationStore) -> None:
+    with backend.documents(name) as documents:
+        documents["evaluation"].insert_one({"_id": "foreign", "schema_version": 1, "status": "complete"})
+    with pytest.raises(StoreError, match="evaluation foreign is damaged") as caught:
+        store.find(ALL)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_closed_store_can_be_closed_again(backend: StoreBackend, name: str) -> None:
+    store = backend.open(name)
+    store.close()
+    store.close()
+    with pytest.raises(StoreError):
+        store.find(ALL)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=st.text(),
+    times=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4),
+    attributes=st.dictionaries(
+        st.text(max_size=8),
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    ),
+)
+def test_whatever_is_in_it_comes_back(
+    store: EvaluationStore, text: str, times: list[int], attributes: dict[str, object]
+) -> None:
+    batches = make_batches(len(times))
+    evaluation = make_evaluation(
+        system=make_system(manifest=make_manifest(attributes=attributes)),
+        batches=replace(batches, predict_ns=np.array(times, np.int64)),
+        failures=(InputFailure(text, Stage.READ, text),),
+    )
+    store.save(evaluation)
+    assert_kept(store, evaluation)

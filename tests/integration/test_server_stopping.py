@@ -1,0 +1,115 @@
+"""How an agent in a process of its own ends."""
+
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import numpy as np
+import pytest
+from fake_framework import SIDE, wait_for
+
+from agent.inputs import Input, Tensor
+from client.remote.agent import open_remote_agent
+from client.remote.queries import list_frameworks
+from manifests.errors import AgentError
+
+BATCH = np.ones((1, 1, SIDE, SIDE), np.float32)
+
+
+def inputs(id_):
+    return [Input(id_, Tensor(BATCH[0]))]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_lets_an_accepted_prediction_finish(spawn_agent, manifest_folder, number):
+    agent = spawn_agent()
+    with open_remote_agent(agent.address, "Waiting") as remote, ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(remote.predict_tensor, BATCH)
+        wait_for((manifest_folder / "begun").exists)
+        agent.process.send_signal(number)
+        wait_for(lambda: refuses(agent.address))
+        assert not slow.done()
+        (manifest_folder / "go").touch()
+        np.testing.assert_array_equal(slow.result(30).outputs.tensors["data"], BATCH)
+        stdout, stderr = agent.process.communicate(timeout=30)
+    assert agent.process.returncode == 0
+    assert stdout == "stopped\n"
+    assert "Traceback" not in stderr
+
+
+def refuses(address):
+    try:
+        list_frameworks(address)
+    except AgentError:
+        return True
+    return False
+
+
+def test_stream_that_was_accepted_is_finished(spawn_agent, manifest_folder):
+    agent = spawn_agent()
+    with open_remote_agent(agent.address, "Waiting") as remote:
+        results = remote.predict_batches([inputs("a"), inputs("b")])
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(next, results)
+            wait_for((manifest_folder / "begun").exists)
+            agent.process.terminate()
+            wait_for(lambda: refuses(agent.address))
+            (manifest_folder / "go").touch()
+            assert first.result(30).input_ids == ("a",)
+            assert [result.input_ids for result in results] == [("b",)]
+        agent.process.communicate(timeout=30)
+    assert agent.process.returncode == 0
+
+
+def test_prediction_that_never_ends_does_not_keep_the_process(spawn_agent, manifest_folder):
+    agent = spawn_agent(grace_s=0.2)
+    with open_remote_agent(agent.address, "Waiting") as remote, ThreadPoolExecutor(1) as pool:
+        hanging = pool.submit(remote.predict_tensor, BATCH)
+        wait_for((manifest_folder / "begun").exists)
+        agent.process.terminate()
+        with pytest.raises(AgentError, match=f"agent {agent.address}: "):
+            hanging.result(30)
+        _, stderr = agent.process.communicate(timeout=30)
+    assert agent.process.returncode == 1
+    assert "did not end in time" in stderr
+
+
+def test_second_signal_ends_it_at_once(spawn_agent, manifest_folder):
+    agent = spawn_agent(grace_s=600)
+    with open_remote_agent(agent.address, "Waiting") as remote, ThreadPoolExecutor(1) as pool:
+        hanging = pool.submit(remote.predict_tensor, BATCH)
+        wait_for((manifest_folder / "begun").exists)
+        agent.process.terminate()
+        wait_for(lambda: refuses(agent.address))
+        agent.process.terminate()
+        with pytest.raises(AgentError, match=r"is stopping|connection was lost"):
+            hanging.result(30)
+        agent.process.communicate(timeout=30)
+    assert agent.process.returncode == 128 + signal.SIGTERM
+
+
+def test_agent_that_is_killed_in_mid_stream_is_one_clear_error(spawn_agent, manifest_folder):
+    agent = spawn_agent()
+    remote = open_remote_agent(agent.address, "Echo")
+    more = threading.Event()
+
+    def batches():
+        for n in range(6):
+            yield inputs(str(n))
+        assert more.wait(30)
+        for n in range(6, 100):
+            yield inputs(str(n))
+
+    results = remote.predict_batches(batches())
+    assert next(results).input_ids == ("0",)
+    agent.process.kill()
+    agent.process.wait(30)
+    more.set()
+    with pytest.raises(AgentError) as error:
+        list(results)
+    assert str(error.value).startswith(f"agent {agent.address}: ")
+    assert "\n" not in str(error.value)
+    assert isinstance(error.value.__cause__, grpc.RpcError)
+    remote.close()
+    remote.close()

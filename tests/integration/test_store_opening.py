@@ -1,0 +1,131 @@
+"""A database that cannot be used fails when it is opened: soon, in one line, without its password."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evaluators.store.base import EvaluationFilter
+from evaluators.store.opening import open_store
+from manifests.errors import ConfigurationError, InferscopeError, StoreError
+from tests.contract.store_fixtures import NxServer
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port that is ours and on which nobody listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+def refused(address: str | None, name: str, directory: Path, error: type[InferscopeError]) -> str:
+    with pytest.raises(error) as caught:
+        open_store(address, name, directory)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 400
+    return message
+
+
+def test_a_name_becomes_a_file_and_dots_become_underscores(tmp_path: Path) -> None:
+    store = open_store(None, "carml.model.trace", tmp_path / "new" / "folder")
+    assert store.location == str(tmp_path / "new" / "folder" / "carml_model_trace.db")
+    store.close()
+    assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["carml_model_trace.db"]
+
+
+@pytest.mark.parametrize("name", ["", " ", "../evil", "a/b", "a\\b", "a\0b", "a$b", "x" * 61, "größe"])
+def test_a_name_that_is_no_file_name_is_refused(name: str, tmp_path: Path) -> None:
+    message = refused(None, name, tmp_path / "data", ConfigurationError)
+    assert repr(name) in message
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.db"
+    path.write_text("these are notes, not evaluations\n" * 100)
+    before = path.read_bytes()
+    assert f"{path}: cannot be opened" in refused(None, "notes", tmp_path, StoreError)
+    assert path.read_bytes() == before
+
+
+def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "taken.db").mkdir()
+    assert "unable to open database file" in refused(None, "taken", tmp_path, StoreError)
+
+
+def test_a_data_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    message = refused(None, "x", tmp_path / "file" / "data", StoreError)
+    assert f"{tmp_path / 'file' / 'data'}: the folder for evaluations cannot be made" in message
+    assert "--publish=false" in message
+
+
+def test_another_programs_database_is_not_read_as_evaluations(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "other.db") as other:
+        other.execute("CREATE TABLE evaluation (grade TEXT)")
+    other.close()
+    with pytest.raises(StoreError, match=r"other\.db"):
+        open_store(None, "other", tmp_path).find(EvaluationFilter())
+
+
+@pytest.mark.parametrize("address", ["{}", "mongodb://{}/?serverSelectionTimeoutMS=100"])
+def test_a_database_that_is_down_is_an_error_within_seconds(
+    address: str, closed_port: int, tmp_path: Path
+) -> None:
+    here = f"127.0.0.1:{closed_port}"
+    start = time.monotonic()
+    message = refused(address.format(here), "evaluations", tmp_path, StoreError)
+    assert time.monotonic() - start < 20
+    assert here in message
+    assert "Connection refused" in message
+    assert "--publish=false" in message
+    assert "--database_address" in message
+
+
+def test_a_login_is_never_shown(closed_port: int, tmp_path: Path) -> None:
+    address = f"mongodb://alice:s3cr%40t@127.0.0.1:{closed_port}/?authSource=hidden&appname=s3cr%40t"
+    address += "&serverSelectionTimeoutMS=100"
+    message = refused(address, "evaluations", tmp_path, StoreError)
+    for secret in ("alice", "s3cr", "hidden"):
+        assert secret not in message
+    assert f"mongodb://127.0.0.1:{closed_port}/evaluations" in message
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "mongodb://alice:s3c:ret@host",
+        "mongodb://alice:s3c@ret@host",
+        "mongodb://alice:s3c/ret@host",
+        "alice:s3c%ret@host:27017",
+        "postgres://alice:s3c@host",
+        "http://alice:s3c@host/?key=s3c",
+    ],
+)
+def test_an_address_that_makes_no_sense_is_an_error_without_the_login(address: str, tmp_path: Path) -> None:
+    message = refused(address, "evaluations", tmp_path, ConfigurationError)
+    assert "makes no sense" in message
+    assert "s3c" not in message
+    assert "alice" not in message
+
+
+@pytest.mark.parametrize("address", ["", " ", "host:port", "host:99999", "sqlite:///tmp/x.db"])
+def test_an_address_that_makes_no_sense_is_an_error(address: str, tmp_path: Path) -> None:
+    assert "allowed: host, host:port" in refused(address, "evaluations", tmp_path, ConfigurationError)
+
+
+def test_a_location_is_shown_without_the_login(tmp_path: Path) -> None:
+    server = NxServer(tmp_path)
+    try:
+        store = open_store(f"mongodb://{server.address}/?appname=hidden", "carml.accuracy", tmp_path)
+        assert store.location == f"mongodb://{server.address}/carml_accuracy"
+        store.close()
+    finally:
+        server.stop()

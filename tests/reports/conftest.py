@@ -1,0 +1,128 @@
+"""Three evaluations that differ in everything that a report shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent.description import SystemDescription
+from agent.device import CPU, Device, DeviceKind
+from agent.environment import Environment
+from agent.results import InputFailure, Stage
+from agent.trace_level import TraceLevel
+from evaluators.datasets.base import DatasetIdentity
+from evaluators.evaluation import Accuracy, BatchTimes, Evaluation, EvaluationOptions, Status
+from manifests.loader import parse_manifest
+from manifests.schema import ModelManifest
+
+MACHINE = Environment(
+    hostname="bench-1",
+    architecture="x86_64",
+    cpu_model="A CPU",
+    logical_cores=8,
+    physical_cores=4,
+    usable_cores=8,
+    memory_bytes=16 * 2**30,
+    operating_system="An OS 1",
+    kernel="6.1",
+    python_version="3.11.7",
+    inferscope_version="0.1.0",
+    frameworks={},
+    gpus=(),
+    gpu_driver=None,
+    variables={},
+)
+
+
+def describe(name: str, version: str, framework: str, installed: str, device: Device) -> SystemDescription:
+    manifest = parse_manifest(
+        {
+            "name": name,
+            "version": version,
+            "framework": {"name": framework, "version": ">=1"},
+            "inputs": [{"type": "image", "parameters": {"dimensions": [3, 8, 8]}}],
+            "output": {"type": "classification"},
+            "model": {"graph_path": "model.onnx"},
+        },
+        Path("model.yml"),
+    )
+    assert isinstance(manifest, ModelManifest)
+    return SystemDescription(
+        manifest=manifest,
+        checksums={},
+        framework_version=installed,
+        device=device,
+        threads=1,
+        preprocess_threads=2,
+        overlap=True,
+        environment=MACHINE,
+    )
+
+
+def batch_times(sizes: list[int], predict_ns: list[int]) -> BatchTimes:
+    """Times whose other stages would show if a report took them for the predict time."""
+    other = np.full(len(sizes), 10**12, np.int64)
+    return BatchTimes(np.array(sizes, np.int64), other, other + 1, np.array(predict_ns, np.int64), other + 2)
+
+
+def on_cpu() -> Evaluation:
+    """Six full batches of 16 and a last one of 4, which took far less time."""
+    return Evaluation(
+        id="11111111-1111-4111-8111-111111111111",
+        created_at=datetime(2026, 3, 1, 12, 30, 0, 250_000, tzinfo=timezone.utc),
+        status=Status.COMPLETE,
+        system=describe("DigitsCNN", "1.0", "PyTorch", "2.13.0", CPU),
+        dataset=DatasetIdentity("vision", "digits_validation", "1.0", None, 100),
+        options=EvaluationOptions(batch_size=16, partition_list_size=16),
+        batches=batch_times(
+            [16, 16, 16, 16, 16, 16, 4],
+            [2_000_000, 1_000_000, 3_000_000, 2_500_000, 9_000_000, 1_500_000, 100_000],
+        ),
+        elapsed_ns=50_000_000,
+        accuracy=Accuracy(top1=98, top5=100, evaluated=100),
+        failures=(),
+    )
+
+
+def on_gpu() -> Evaluation:
+    """Four batches of 8, one of which lost an input; interrupted, traced, begun in another time zone."""
+    return Evaluation(
+        id="22222222-2222-4222-8222-222222222222",
+        created_at=datetime(2026, 3, 2, 1, 0, 0, 7_000, tzinfo=timezone(timedelta(hours=2))),
+        status=Status.INTERRUPTED,
+        system=describe("DigitsCNN", "1.0", "MXNet", "1.9.1", Device(DeviceKind.GPU)),
+        dataset=DatasetIdentity("vision", "digits_validation", "1.0", None, 100),
+        options=EvaluationOptions(
+            batch_size=8, partition_list_size=8, trace_level=TraceLevel.FRAMEWORK_TRACE
+        ),
+        batches=batch_times([8, 8, 7, 8], [123_457, 130_001, 777_777, 120_000]),
+        elapsed_ns=3_000_000,
+        accuracy=Accuracy(top1=30, top5=31, evaluated=31),
+        failures=(InputFailure("cat/7.png", Stage.PREPROCESS, "is damaged"),),
+    )
+
+
+def without_a_full_batch() -> Evaluation:
+    """Five unlabelled inputs, less than a batch, of a model with a name that csv has to quote."""
+    system = describe('Net, "wide"', "2.1", "ONNXRuntime", "1.20.1", CPU)
+    return Evaluation(
+        id="33333333-3333-4333-8333-333333333333",
+        created_at=datetime(2026, 3, 3, tzinfo=timezone.utc),
+        status=Status.COMPLETE,
+        system=replace(system, environment=replace(MACHINE, hostname="bänk-2", architecture="aarch64")),
+        dataset=DatasetIdentity("vision", "/data/holiday photos", None, None, 5),
+        options=EvaluationOptions(batch_size=64, partition_list_size=64),
+        batches=batch_times([5], [4_000_000]),
+        elapsed_ns=8_000_000,
+        accuracy=None,
+        failures=(),
+    )
+
+
+@pytest.fixture
+def evaluations() -> list[Evaluation]:
+    return [on_cpu(), on_gpu(), without_a_full_batch()]

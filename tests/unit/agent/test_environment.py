@@ -1,0 +1,133 @@
+"""The environment record: true on this machine, with or without a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pynvml
+import pytest
+
+import agent
+from agent.environment import Gpu, read_environment, usable_cores
+
+
+def test_records_this_machine():
+    environment = read_environment({})
+    assert environment.hostname == socket.gethostname()
+    assert environment.architecture == platform.machine()
+    assert environment.python_version == platform.python_version()
+    assert environment.inferscope_version == agent.__version__
+    assert environment.kernel == platform.release()
+    assert environment.operating_system
+    assert 1 <= environment.usable_cores <= environment.logical_cores
+    assert environment.physical_cores is None or environment.physical_cores <= environment.logical_cores
+    assert environment.memory_bytes > 64 * 1024 * 1024
+
+
+def test_records_the_installed_frameworks_only():
+    environment = read_environment({"PyTorch": "2.13.0+cpu", "MXNet": None})
+    assert environment.frameworks == {"PyTorch": "2.13.0+cpu"}
+
+
+def test_records_the_variables_that_set_threads_where_they_are_set(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    monkeypatch.setenv("SECRET_TOKEN", "not to be recorded")
+    variables = read_environment({}).variables
+    assert variables["OMP_NUM_THREADS"] == "3"
+    assert "MKL_NUM_THREADS" not in variables
+    assert "SECRET_TOKEN" not in variables
+
+
+def test_can_be_written_as_json():
+    assert json.loads(json.dumps(asdict(read_environment({}))))["architecture"] == platform.machine()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no processor affinity")
+def test_usable_cores_are_those_of_the_process():
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert usable_cores() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert usable_cores() == len(before)
+
+
+class FakeDriver:
+    """Stands for the NVIDIA management library, with two GPUs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = 0
+        for name in (
+            "nvmlInit",
+            "nvmlShutdown",
+            "nvmlDeviceGetCount",
+            "nvmlDeviceGetHandleByIndex",
+            "nvmlDeviceGetName",
+            "nvmlDeviceGetMemoryInfo",
+            "nvmlDeviceGetUUID",
+            "nvmlSystemGetDriverVersion",
+        ):
+            monkeypatch.setattr(pynvml, name, getattr(self, name))
+
+    def nvmlInit(self) -> None:
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return "NVIDIA H100"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
+        return SimpleNamespace(total=80_000_000_000)
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return f"GPU-{handle}"
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "550.54"
+
+
+def test_records_each_gpu_and_the_driver(monkeypatch):
+    driver = FakeDriver(monkeypatch)
+    environment = read_environment({})
+    assert environment.gpus == (
+        Gpu("NVIDIA H100", 80_000_000_000, "GPU-0"),
+        Gpu("NVIDIA H100", 80_000_000_000, "GPU-1"),
+    )
+    assert environment.gpu_driver == "550.54"
+    assert driver.open == 0, "the driver is let go"
+
+
+def test_a_machine_without_a_driver_has_no_gpu(monkeypatch):
+    def no_driver() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", no_driver)
+    environment = read_environment({})
+    assert (environment.gpus, environment.gpu_driver) == ((), None)
+
+
+def test_a_driver_that_fails_is_let_go(monkeypatch):
+    driver = FakeDriver(monkeypatch)
+
+    def lost(handle: int) -> str:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lost)
+    environment = read_environment({})
+    assert (environment.gpus, environment.gpu_driver) == ((), None)
+    assert driver.open == 0

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Evaluates DigitsCNN on real handwritten digits with every framework, and reports on it.
+# BIN is the folder with the `agent` command; without it, the one on the PATH is used.
+set -euo pipefail
+agent="${BIN:+$(cd "$BIN" && pwd)/}agent"
+
+AGENT_DATA_DIR="$(mktemp -d)"
+trap 'rm -rf "$AGENT_DATA_DIR"' EXIT
+export AGENT_DATA_DIR
+# The demo shows its own results: neither a database nor a remote agent of yours takes part in it.
+unset AGENT_DATABASE_ADDRESS AGENT_ADDRESS AGENT_FRAMEWORK
+export AGENT_CONFIG="$AGENT_DATA_DIR/config.yml"
+echo "{}" > "$AGENT_CONFIG"
+
+show() { # prints a command as one would type it, then runs it
+  printf '\n$ agent %s\n' "$*"
+  "$agent" "$@"
+}
+
+report() { # prints a report with the columns that fit a terminal; $1 is its name, the others are columns
+  local name="$1" columns rows
+  shift
+  columns="$*"
+  printf '\n$ agent info evaluation %s    # here with some of its columns\n' "$name"
+  rows="$("$agent" info evaluation "$name" -f csv)"
+  awk -F, -v columns="$columns" '
+    NR == 1 { for (i = 1; i <= NF; i++) place[$i] = i; count = split(columns, wanted, " ") }
+    { for (i = 1; i <= count; i++) {
+        if (!(wanted[i] in place)) { print "the report has no column " wanted[i] > "/dev/stderr"; exit 1 }
+        value = $place[wanted[i]]
+        if (value ~ /^[0-9]+\.[0-9][0-9][0-9][0-9]+$/) value = sprintf("%.4f", value)
+        printf "%-*s", (length(wanted[i]) > 11 ? length(wanted[i]) : 11) + 2, value
+      }
+      print "" }' <<< "$rows"
+}
+
+echo "The results of this demo go to $AGENT_DATA_DIR, which is removed at its end."
+for framework in PyTorch MXNet ONNXRuntime; do
+  show predict dataset --model_name=DigitsCNN --framework_name="$framework" --batch_size=16
+done
+report latency framework_name batch_size latency_ms_trimmed_mean latency_ms_p50 latency_ms_p99 throughput_inputs_per_s
+report accuracy framework_name framework_version top1_accuracy top5_accuracy evaluated_inputs failed_inputs
