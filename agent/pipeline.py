@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections import deque
@@ -22,9 +23,11 @@ from agent.results import BatchResult, InputFailure, Stage, StageTimes
 from manifests.errors import InputError, PredictionError
 
 BATCHES_AHEAD = 2
-"""Batches that are prepared before the first of them is predicted; it bounds the memory."""
-INPUTS_AHEAD = 64
-"""Of batches so small that ``BATCHES_AHEAD`` of them hold fewer inputs, so many inputs are prepared."""
+"""Batches that are prepared together, at the least."""
+INPUTS_AHEAD = 256
+"""Inputs that are prepared together, where the batches are small enough for more than ``BATCHES_AHEAD``."""
+BYTES_AHEAD = 64 * 1024 * 1024
+"""Memory that their tensors may take, unless ``BATCHES_AHEAD`` of them take more."""
 
 
 class Pipeline:
@@ -59,6 +62,8 @@ class Pipeline:
         self._input_layer = input_layer
         self._clock = clock
         self._ahead = threads > 0
+        input_bytes = math.prod(preprocessor.dimensions) * preprocessor.dtype.itemsize
+        self._inputs_ahead = min(INPUTS_AHEAD, BYTES_AHEAD // input_bytes)
         self._gate = Gate(overlap)
         self._preparation = Preparation(preprocessor, fetch, self._gate, threads=threads, clock=clock)
         self._one_at_a_time = threading.Lock()
@@ -94,8 +99,9 @@ class Pipeline:
 
         Without overlap it goes in rounds: some batches are prepared, and only when all of them are, and no
         thread of the preparation is at work any more, are they predicted one after the other. With overlap,
-        batches are prepared while others are predicted. How many is bounded by ``BATCHES_AHEAD`` and, for
-        small batches, ``INPUTS_AHEAD``. Closing the iterator stops the work.
+        batches are prepared while others are predicted. How many are prepared together is bounded by
+        ``BATCHES_AHEAD``, or for small batches by ``INPUTS_AHEAD`` and ``BYTES_AHEAD``. Closing the iterator
+        stops the work.
 
         Raises:
             InputError: A batch is empty.
@@ -137,7 +143,7 @@ class Pipeline:
 
     def _round(self, batch: Sequence[Input]) -> int:
         """The number of batches like this one that are prepared together."""
-        return max(BATCHES_AHEAD, INPUTS_AHEAD // max(1, len(batch))) if self._ahead else 1
+        return max(BATCHES_AHEAD, self._inputs_ahead // max(1, len(batch))) if self._ahead else 1
 
     def _finish(self, prepared: list[PreparedInput]) -> BatchResult:
         """Predicts a prepared batch, without the inputs that failed."""

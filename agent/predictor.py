@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from agent.artifacts import Artifacts
+from agent.closeable import Closeable
 from agent.device import CPU, Device
 from manifests.errors import ConfigurationError, PredictionError
 from manifests.schema import ModelManifest
@@ -38,7 +38,7 @@ class PredictorOptions:
             raise ConfigurationError(f"threads: found {self.threads}; allowed: 1 or more")
 
 
-class Predictor(ABC):
+class Predictor(Closeable):
     """One model on one device.
 
     Not thread-safe: one ``predict`` at a time. Whatever the framework raises comes out as an error of the
@@ -122,8 +122,3 @@ class Predictor(ABC):
     def __enter__(self) -> Self:
         self.load()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

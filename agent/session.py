@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from numpy.typing import NDArray
-from typing_extensions import Self
 
 from agent.artifacts import resolve_artifacts
+from agent.closeable import Closeable
 from agent.description import SystemDescription
 from agent.device import CPU, Device
 from agent.environment import read_environment, usable_cores
@@ -127,7 +126,7 @@ def open_session(
     return Session(predictor, pipeline, description)
 
 
-class Session:
+class Session(Closeable):
     """One open model. Thread-safe; satisfies ``evaluators.system.SystemUnderTest``.
 
     Made by ``open_session``.
@@ -159,11 +158,3 @@ class Session:
         """Frees the model; calling it again does nothing."""
         self._pipeline.close()
         self._predictor.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

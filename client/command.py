@@ -29,6 +29,19 @@ def boolean(*names: str, help: str, default: bool | None = False) -> Callable[[_
     return click.option(*names, cls=BooleanOption, default=default, help=help)
 
 
+def database_options(function: _Function) -> _Function:
+    """Adds the options that choose a database: ``database_address`` and ``database_name``."""
+    address = click.option(
+        "--database_address",
+        envvar="AGENT_DATABASE_ADDRESS",
+        show_envvar=True,
+        metavar="ADDRESS",
+        help="MongoDB: host, host:port or mongodb://….  [default: a local file]",
+    )
+    name = click.option("--database_name", metavar="NAME", help="Database.  [default: inferscope]")
+    return address(name(function))
+
+
 def _remember(context: click.Context, parameter: click.Parameter, value: object) -> None:
     """Keeps a global flag for the whole call, if it was given here; the command line goes before the rest."""
     source = context.get_parameter_source(str(parameter.name))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from client.command import Command, Group
+from client.command import Command, Group, database_options
 from client.invocation import current_invocation
 
 
@@ -17,14 +17,7 @@ def database() -> None:
 
 @database.command("import", cls=Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE…")
-@click.option(
-    "--database_address",
-    envvar="AGENT_DATABASE_ADDRESS",
-    show_envvar=True,
-    metavar="ADDRESS",
-    help="MongoDB: host, host:port or mongodb://….  [default: a local file]",
-)
-@click.option("--database_name", metavar="NAME", help="Database.  [default: inferscope]")
+@database_options
 def import_(files: tuple[Path, ...], database_address: str | None, database_name: str | None) -> None:
     """Publish evaluations that could not be published when they ended.
 

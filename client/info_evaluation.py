@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from client.command import Command, Group, boolean
+from client.command import Command, Group, boolean, database_options
 from client.invocation import current_invocation
 from client.output import output_options, print_rows
 from evaluators.reports.registry import ALIASES, REPORTS, find_report
@@ -36,18 +36,10 @@ def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="The newest N evaluations; -1 for all.",
         ),
         boolean("--include_interrupted", help="Show evaluations that were stopped, too."),
-        click.option(
-            "--database_address",
-            envvar="AGENT_DATABASE_ADDRESS",
-            show_envvar=True,
-            metavar="ADDRESS",
-            help="MongoDB: host, host:port or mongodb://….  [default: a local file]",
-        ),
-        click.option("--database_name", metavar="NAME", help="Database.  [default: inferscope]"),
     )
     for option in reversed(options):
         function = option(function)
-    return function
+    return database_options(function)
 
 
 class ReportGroup(Group):

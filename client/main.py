@@ -59,7 +59,8 @@ def run(args: list[str]) -> int:
     try:
         result = cli.main(args=args, prog_name=PROGRAM, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
-        return _fail(error.format_message(), error.exit_code)
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else PROGRAM
         return _fail(f"{where}: {error.format_message()} (see {where} --help)", error.exit_code)
@@ -81,5 +82,6 @@ def run(args: list[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo(message, err=True)
+    """Says on one line what failed; a name that was given may hold a line break."""
+    click.echo(" ".join(message.split()), err=True)
     return code

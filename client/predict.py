@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from agent.trace_level import TraceLevel
-from client.command import Command, Group, boolean
+from client.command import Command, Group, boolean, database_options
 from manifests.errors import ConfigurationError
 
 
@@ -55,14 +55,6 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
         boolean("--publish", default=True, help="Publish the evaluation to the database."),
         boolean("--publish_predictions", help="Publish every input's prediction too."),
         click.option(
-            "--database_address",
-            envvar="AGENT_DATABASE_ADDRESS",
-            show_envvar=True,
-            metavar="ADDRESS",
-            help="MongoDB: host, host:port or mongodb://….  [default: a local file]",
-        ),
-        click.option("--database_name", metavar="NAME", help="Database.  [default: inferscope]"),
-        click.option(
             "--trace_level",
             metavar="LEVEL",
             help="How deep to look: "
@@ -73,7 +65,7 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     for option in reversed(options):
         function = option(function)
-    return function
+    return database_options(function)
 
 
 @click.group(cls=Group)

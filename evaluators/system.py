@@ -22,7 +22,7 @@ class SystemUnderTest(Protocol):
         """Predicts one batch and waits for it.
 
         Raises:
-            PredictionError: Nothing about this batch can be known, such as a lost connection.
+            AgentError: A remote agent was lost, so that nothing about this batch can be known.
         """
         ...
 

@@ -10,7 +10,6 @@ from agent.registry import Registry
 from agent.server.rpc import Methods
 from manifests.catalog import Catalog
 from manifests.schema import ModelManifest
-from manifests.versions import Constraint
 from protos.inferscope.v1 import registry_pb2
 
 SERVICE = registry_pb2.DESCRIPTOR.services_by_name["Registry"].full_name
@@ -78,12 +77,11 @@ class RegistryService:
 
 
 def _model(manifest: ModelManifest, installed: str | None) -> registry_pb2.Model:
-    constraint = manifest.framework.version
     return registry_pb2.Model(
         name=manifest.name,
         version=manifest.version,
         framework_name=manifest.framework.name,
-        framework_constraint=constraint,
+        framework_constraint=manifest.framework.version,
         description=manifest.description,
-        runnable=installed is not None and Constraint(constraint).allows(installed),
+        runnable=manifest.runs_in(installed),
     )

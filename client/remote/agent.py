@@ -7,12 +7,11 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from numpy.typing import NDArray
-from typing_extensions import Self
 
+from agent.closeable import Closeable
 from agent.description import SystemDescription
 from agent.inputs import Input
 from agent.results import BatchResult
@@ -87,7 +86,7 @@ def open_remote_agent(
     return RemoteAgent(connection, response.session_id, description, remote)
 
 
-class RemoteAgent:
+class RemoteAgent(Closeable):
     """A model that an agent has open. Thread-safe; satisfies ``evaluators.system.SystemUnderTest``.
 
     Inputs that are still to be read are read here, and their read time is that of the reading here; URLs are
@@ -172,14 +171,6 @@ class RemoteAgent:
     def _check_open(self) -> None:
         if self._closed:
             raise SessionError(f"the session at agent {self._connection.address} is closed; open another")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Flight:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from types import TracebackType
 
 import grpc
 from google.protobuf.message import DecodeError
-from typing_extensions import Self
 
+from agent.closeable import Closeable
 from agent.results import BatchResult
 from agent.server.messages import decode_response
 from agent.server.secret import METADATA_KEY, bearer
@@ -38,7 +37,7 @@ _OPTIONS = (
 )
 
 
-class Connection:
+class Connection(Closeable):
     """A connection to an agent. Thread-safe. Nothing is connected before the first call.
 
     Args:
@@ -106,14 +105,6 @@ class Connection:
     def close(self) -> None:
         """Closes the connection; calling it again does nothing."""
         self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Stream:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from threading import Lock
 
 from agent.inputs import EncodedImage
-from evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+from evaluators.datasets.base import DatasetIdentity
+from evaluators.datasets.image_dataset import ImageDataset
 from evaluators.datasets.layout import MAX_IMAGE_BYTES, Place, arrange, is_image, printable, too_large
 from manifests.errors import DatasetError, InputError
 
@@ -18,7 +17,7 @@ _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _ENCRYPTED = 0x1
 
 
-class ArchiveDataset(Dataset):
+class ArchiveDataset(ImageDataset):
     """A zip of class folders with images, or of images alone; see ``FolderDataset`` for labels and order.
 
     Folders that hold everything, such as the one that was zipped, are left out of the paths as long as one
@@ -51,31 +50,18 @@ class ArchiveDataset(Dataset):
         self._zip = _open(path)
         try:
             self._entries = _image_entries(self._zip, path)
-            self._places = arrange(self._entries, str(path))
+            places = arrange(self._entries, str(path))
         except DatasetError:
             self._zip.close()
             raise
-        self._identity = DatasetIdentity(category, name or str(path), version, checksum, len(self._places))
-
-    @property
-    def identity(self) -> DatasetIdentity:
-        """Which dataset this is."""
-        return self._identity
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __iter__(self) -> Iterator[Sample]:
-        for place in self._places:
-            label = None if place.label is None else printable(place.label)
-            yield Sample(printable(place.path), partial(self._read, place), label)
+        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(places)), places)
 
     def close(self) -> None:
         """Closes the zip; what is still to be read then fails."""
         with self._lock:
             self._zip.close()
 
-    def _read(self, place: Place) -> EncodedImage:
+    def read(self, place: Place) -> EncodedImage:
         """Reads and unpacks one entry; threads share the file's position under locks, not the unpacking."""
         try:
             # ZipFile counts what is open in a plain integer, so that opening and closing take turns

@@ -51,15 +51,7 @@ class ArraysDataset(Dataset):
         images, labels = _load(path)
         self._images, self._payload = _payloads(images, path)
         self._labels = None if labels is None else _texts(labels, len(images), path)
-        self._identity = DatasetIdentity(category, name or str(path), version, checksum, len(images))
-
-    @property
-    def identity(self) -> DatasetIdentity:
-        """Which dataset this is."""
-        return self._identity
-
-    def __len__(self) -> int:
-        return len(self._images)
+        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(images)))
 
     def __iter__(self) -> Iterator[Sample]:
         for index, image in enumerate(self._images):

@@ -40,16 +40,23 @@ class DatasetIdentity:
 
 
 class Dataset(ABC):
-    """Labelled samples in an order that is the same in every run."""
+    """Labelled samples in an order that is the same in every run.
+
+    Args:
+        identity: Which dataset this is, and its size.
+    """
+
+    def __init__(self, identity: DatasetIdentity) -> None:
+        self._identity = identity
 
     @property
-    @abstractmethod
     def identity(self) -> DatasetIdentity:
         """Which dataset this is."""
+        return self._identity
 
-    @abstractmethod
     def __len__(self) -> int:
         """The number of samples."""
+        return self._identity.size
 
     @abstractmethod
     def __iter__(self) -> Iterator[Sample]:

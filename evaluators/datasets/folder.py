@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from agent.inputs import EncodedImage
-from evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from evaluators.datasets.layout import MAX_IMAGE_BYTES, arrange, is_image, printable, too_large
+from evaluators.datasets.base import DatasetIdentity
+from evaluators.datasets.image_dataset import ImageDataset
+from evaluators.datasets.layout import MAX_IMAGE_BYTES, Place, arrange, is_image, too_large
 from manifests.errors import DatasetError, InputError
 
 
-class FolderDataset(Dataset):
+class FolderDataset(ImageDataset):
     """Images in class folders; the folder's name is the label. Images alone are unlabelled.
 
     The order is by file name without the class folder, then by class. Hidden files and files that are no
@@ -36,21 +36,18 @@ class FolderDataset(Dataset):
         self, root: Path, category: str, *, name: str | None = None, version: str | None = None
     ) -> None:
         self._root = root
-        self._places = arrange(_image_paths(root), str(root))
-        self._identity = DatasetIdentity(category, name or str(root), version, None, len(self._places))
+        places = arrange(_image_paths(root), str(root))
+        super().__init__(DatasetIdentity(category, name or str(root), version, None, len(places)), places)
 
-    @property
-    def identity(self) -> DatasetIdentity:
-        """Which dataset this is."""
-        return self._identity
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __iter__(self) -> Iterator[Sample]:
-        for place in self._places:
-            label = None if place.label is None else printable(place.label)
-            yield Sample(printable(place.path), partial(_read, self._root / place.path), label)
+    def read(self, place: Place) -> EncodedImage:
+        """Reads one image. An ``OSError`` is left to ``Input.read``, which names the input."""
+        path = self._root / place.path
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{path}: is no file that can be read")
+        if status.st_size > MAX_IMAGE_BYTES:
+            raise too_large(str(path), status.st_size)
+        return EncodedImage(path.read_bytes())
 
 
 def _image_paths(root: Path) -> Iterator[str]:
@@ -74,13 +71,3 @@ def _image_paths(root: Path) -> Iterator[str]:
                 yield from (path for path in paths if is_image(path))
     except OSError as error:
         refuse(error)
-
-
-def _read(path: Path) -> EncodedImage:
-    """Reads one image. An ``OSError`` is left to ``Input.read``, which names the input."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{path}: is no file that can be read")
-    if status.st_size > MAX_IMAGE_BYTES:
-        raise too_large(str(path), status.st_size)
-    return EncodedImage(path.read_bytes())

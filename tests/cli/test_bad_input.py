@@ -17,6 +17,7 @@ LATENCY = ("info", "evaluation", "latency")
     ("arguments", "code", "parts"),
     [
         ((*DATASET, "--model_name=DigitCNN"), 2, ['unknown model "DigitCNN"', 'did you mean "DigitsCNN"?']),
+        ((*DATASET, "--model_name=Digits\nCNN"), 2, ["unknown model", "Digits CNN"]),
         ((*DATASET, "--model_version=2.0"), 2, ["DigitsCNN", "2.0", "1.0"]),
         ((*DATASET, "--model_version=one"), 2, ['"one"', "version"]),
         (

@@ -22,9 +22,11 @@ from pipeline_fakes import (
     wait_until,
 )
 
-from agent.inputs import Input, Payload
+from agent.inputs import Input, Payload, Url
 from agent.pipeline import BATCHES_AHEAD, INPUTS_AHEAD
+from agent.preprocessing import ImagePreprocessor
 from manifests.errors import InputError, SessionError
+from manifests.schema import ImageParameters
 
 
 def batched(count: int, size: int) -> list[list[Input]]:
@@ -77,14 +79,14 @@ def test_order_is_kept_when_a_later_input_is_read_first() -> None:
 @pytest.mark.parametrize(
     ("threads", "overlap", "size", "begun"),
     [
-        (0, False, 40, lambda consumed: consumed),
-        (0, True, 40, lambda consumed: consumed),
-        (1, False, 40, lambda consumed: math.ceil(consumed / BATCHES_AHEAD) * BATCHES_AHEAD),
-        (4, False, 40, lambda consumed: math.ceil(consumed / BATCHES_AHEAD) * BATCHES_AHEAD),
-        (4, False, 16, lambda consumed: math.ceil(consumed / 4) * INPUTS_AHEAD // 16),
-        (1, True, 40, lambda consumed: consumed + BATCHES_AHEAD),
-        (4, True, 40, lambda consumed: consumed + BATCHES_AHEAD),
-        (4, True, 16, lambda consumed: consumed + INPUTS_AHEAD // 16),
+        (0, False, 200, lambda consumed: consumed),
+        (0, True, 200, lambda consumed: consumed),
+        (1, False, 200, lambda consumed: math.ceil(consumed / BATCHES_AHEAD) * BATCHES_AHEAD),
+        (4, False, 200, lambda consumed: math.ceil(consumed / BATCHES_AHEAD) * BATCHES_AHEAD),
+        (4, False, 64, lambda consumed: math.ceil(consumed / 4) * INPUTS_AHEAD // 64),
+        (1, True, 200, lambda consumed: consumed + BATCHES_AHEAD),
+        (4, True, 200, lambda consumed: consumed + BATCHES_AHEAD),
+        (4, True, 64, lambda consumed: consumed + INPUTS_AHEAD // 64),
     ],
 )
 def test_a_slow_consumer_finds_no_more_than_the_bound_read_ahead(
@@ -115,6 +117,20 @@ def test_a_slow_consumer_finds_no_more_than_the_bound_read_ahead(
     assert consumed == count
 
 
+def test_large_inputs_bound_what_is_read_ahead_by_their_memory() -> None:
+    parameters = ImageParameters(dimensions=(1, 4096, 4096), color_mode="GRAY")  # 64 MiB a tensor
+    taken = []
+
+    def source() -> Iterator[Sequence[Input]]:
+        for batch in range(6):
+            taken.append(batch)
+            yield [Input(str(batch), Url("nowhere"))]
+
+    with opened(threads=1, preprocessor=ImagePreprocessor(parameters)) as pipeline:
+        next(pipeline.predict_batches(source()))
+    assert len(taken) == BATCHES_AHEAD
+
+
 def test_an_empty_batch_is_refused() -> None:
     with opened() as pipeline:
         with pytest.raises(InputError, match="batch is empty"):
@@ -133,7 +149,7 @@ def test_closing_the_iterator_takes_no_more_batches(threads: int, overlap: bool)
     def source() -> Iterator[Sequence[Input]]:
         for batch in range(100):
             taken.append(batch)
-            yield inputs([0] * 40)
+            yield inputs([0] * 200)
 
     with opened(threads=threads, overlap=overlap) as pipeline:
         with closing(pipeline.predict_batches(source())) as results:  # type: ignore[type-var]

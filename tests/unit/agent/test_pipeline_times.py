@@ -195,8 +195,8 @@ def test_without_overlap_a_round_is_prepared_before_the_first_of_it_is_predicted
     predictor = EchoPredictor()
     predictor.during = lambda _: happened.append("predict")
     with opened(predictor, threads=2, preprocessor=Watched(ManualClock())) as pipeline:
-        assert len(list(pipeline.predict_batches([inputs([value % 10]) for value in range(70)]))) == 70
-    assert happened == ["preprocess"] * 64 + ["predict"] * 64 + ["preprocess"] * 6 + ["predict"] * 6
+        assert len(list(pipeline.predict_batches([inputs([value % 10]) for value in range(260)]))) == 260
+    assert happened == ["preprocess"] * 256 + ["predict"] * 256 + ["preprocess"] * 4 + ["predict"] * 4
 
 
 def test_with_overlap_an_input_is_preprocessed_while_a_batch_is_predicted() -> None:
