@@ -15,13 +15,34 @@ import pynvml
 from agent import __version__
 
 _VARIABLES = (
-    # threads and devices
-    "CUDA_VISIBLE_DEVICES",
+    # threads, where they run, and how they wait for work
+    "GOMP_CPU_AFFINITY",
+    "GOMP_SPINCOUNT",
     "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
     "MKL_NUM_THREADS",
     "MXNET_CPU_WORKER_NTHREADS",
+    "MXNET_ENGINE_TYPE",
+    "MXNET_OMP_MAX_THREADS",
     "OMP_NUM_THREADS",
+    "OMP_PLACES",
+    "OMP_PROC_BIND",
+    "OMP_THREAD_LIMIT",
+    "OMP_WAIT_POLICY",
     "OPENBLAS_NUM_THREADS",
+    # devices, the order in which they are counted, and whether calls wait for them
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    # the choice of kernels and their precision
+    "ATEN_CPU_CAPABILITY",
+    "DNNL_MAX_CPU_ISA",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MXNET_CUDNN_AUTOTUNE_DEFAULT",
+    "MXNET_SUBGRAPH_BACKEND",
+    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_MAX_CPU_ISA",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     # the memory allocator, which can change a model's latency several times over
     "GLIBC_TUNABLES",
     "LD_PRELOAD",
@@ -59,7 +80,8 @@ class Environment:
         frameworks: The installed version of each framework by name.
         gpus: The GPUs; empty where there is none, or no driver.
         gpu_driver: The GPU driver's version, or None.
-        variables: Environment variables that set threads, devices and the allocator, where they are set.
+        variables: Environment variables that set threads, devices, kernels and the allocator, where they are
+            set.
     """
 
     hostname: str

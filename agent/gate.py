@@ -12,7 +12,8 @@ class Gate:
 
     On a CPU the two would fight for the cores and for the interpreter's lock, and the time of a prediction
     would be that of the fight. A thread that wants to predict waits until the inputs under way are prepared,
-    and no new one is begun until it is done. With ``overlap`` the gate is always open.
+    and no new one is begun until it is done. Who waited to prepare then goes before the next prediction, so
+    that a client who predicts without a pause holds up no other. With ``overlap`` the gate is always open.
     """
 
     def __init__(self, overlap: bool) -> None:
@@ -20,6 +21,8 @@ class Gate:
         self._condition = threading.Condition()
         self._preparing = 0
         self._predicting = 0
+        self._waiting_to_prepare = 0
+        self._ended_predictions = 0
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
@@ -28,15 +31,14 @@ class Gate:
             yield
             return
         with self._condition:
-            while self._predicting:
-                self._condition.wait()
-            self._preparing += 1
+            if self._predicting:
+                self._wait_for_a_prediction()
+            else:
+                self._preparing += 1
         try:
             yield
         finally:
-            with self._condition:
-                self._preparing -= 1
-                self._condition.notify_all()
+            self._end_preparing()
 
     @contextmanager
     def predict(self) -> Iterator[None]:
@@ -54,4 +56,27 @@ class Gate:
         finally:
             with self._condition:
                 self._predicting -= 1
+                self._ended_predictions += 1
+                # Counted here and not when they wake up: the next prediction would be faster.
+                self._preparing += self._waiting_to_prepare
+                self._waiting_to_prepare = 0
                 self._condition.notify_all()
+
+    def _wait_for_a_prediction(self) -> None:
+        """Waits, under the lock, until the next prediction has ended and has counted this thread in."""
+        ended = self._ended_predictions
+        self._waiting_to_prepare += 1
+        try:
+            while self._ended_predictions == ended:
+                self._condition.wait()
+        except BaseException:  # an interrupt
+            if self._ended_predictions == ended:
+                self._waiting_to_prepare -= 1
+            else:
+                self._end_preparing()
+            raise
+
+    def _end_preparing(self) -> None:
+        with self._condition:
+            self._preparing -= 1
+            self._condition.notify_all()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 import time
 from collections import deque
@@ -28,6 +27,17 @@ INPUTS_AHEAD = 256
 """Inputs that are prepared together, where the batches are small enough for more than ``BATCHES_AHEAD``."""
 BYTES_AHEAD = 64 * 1024 * 1024
 """Memory that their tensors may take, unless ``BATCHES_AHEAD`` of them take more."""
+
+
+def round_size(tensor_bytes: int, batch_size: int) -> int:
+    """Returns the number of batches that are prepared together.
+
+    Args:
+        tensor_bytes: The memory that one preprocessed input takes.
+        batch_size: Inputs in a batch.
+    """
+    inputs = min(INPUTS_AHEAD, BYTES_AHEAD // tensor_bytes)
+    return max(BATCHES_AHEAD, inputs // max(1, batch_size))
 
 
 class Pipeline:
@@ -62,8 +72,7 @@ class Pipeline:
         self._input_layer = input_layer
         self._clock = clock
         self._ahead = threads > 0
-        input_bytes = math.prod(preprocessor.dimensions) * preprocessor.dtype.itemsize
-        self._inputs_ahead = min(INPUTS_AHEAD, BYTES_AHEAD // input_bytes)
+        self._tensor_bytes = preprocessor.tensor_bytes
         self._gate = Gate(overlap)
         self._preparation = Preparation(preprocessor, fetch, self._gate, threads=threads, clock=clock)
         self._one_at_a_time = threading.Lock()
@@ -143,7 +152,7 @@ class Pipeline:
 
     def _round(self, batch: Sequence[Input]) -> int:
         """The number of batches like this one that are prepared together."""
-        return max(BATCHES_AHEAD, self._inputs_ahead // max(1, len(batch))) if self._ahead else 1
+        return round_size(self._tensor_bytes, len(batch)) if self._ahead else 1
 
     def _finish(self, prepared: list[PreparedInput]) -> BatchResult:
         """Predicts a prepared batch, without the inputs that failed."""
@@ -191,8 +200,8 @@ class Pipeline:
         return BatchResult(ids, predictions if ids else None, failures, times)
 
     def _timed_predict(self, inputs: Tensors) -> tuple[Tensors, int]:
-        """Predicts, and times nothing but that: not the wait for another batch, nor for the gate."""
-        with self._one_at_a_time, self._gate.predict():
+        """Predicts, and times nothing but that: not the waiting for another batch, session or the gate."""
+        with self._one_at_a_time, self._predictor.turn(), self._gate.predict():
             if self._closed:
                 raise closed()
             started = self._clock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -78,6 +79,14 @@ class Predictor(Closeable):
         Raises:
             PredictionError: The framework failed.
         """
+
+    def turn(self) -> AbstractContextManager[object]:
+        """Entered before a prediction is timed, and left after it.
+
+        A framework that lets one predictor of the process work at a time waits here for the others, so that
+        their work is not in this one's time. By default there is nothing to wait for.
+        """
+        return nullcontext()
 
     def checked_input(self, inputs: Tensors) -> NDArray[Any]:
         """Returns the array of the model's one input, in C order, if it is what the manifest says.

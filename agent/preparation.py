@@ -95,7 +95,12 @@ class Preparation:
             self._pool.shutdown(cancel_futures=True)
 
     def _prepare_all(self, inputs: Sequence[Input]) -> list[PreparedInput]:
-        return [self._prepare(item) for item in inputs]
+        prepared = []
+        for item in inputs:
+            if self._closed:  # nobody waits for the rest, and reading it may take long
+                raise closed()
+            prepared.append(self._prepare(item))
+        return prepared
 
     def _prepare(self, item: Input) -> PreparedInput:
         """Reads and preprocesses one input; the time at the gate counts to neither."""

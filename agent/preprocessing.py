@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import struct
 import zlib
 from typing import Any
@@ -71,6 +72,11 @@ class ImagePreprocessor:
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the input tensor."""
         return self._dtype
+
+    @property
+    def tensor_bytes(self) -> int:
+        """The memory that one input tensor takes, in bytes."""
+        return math.prod(self.dimensions) * self._dtype.itemsize
 
     def __call__(self, payload: Payload) -> NDArray[Any]:
         """Returns the input tensor for an image; its shape is ``dimensions``.

@@ -77,7 +77,8 @@ class BatchResult:
         input_ids: The inputs that were predicted, in the order of the rows of ``outputs``.
         outputs: Their predictions; None when every input of the batch failed.
         failures: The inputs that were not predicted; with ``input_ids`` they make up the whole batch.
-        times: How long the stages took; ``predict_ns`` is for ``len(input_ids)`` inputs.
+        times: How long the stages took; ``predict_ns`` is that of the inputs that were
+            handed to the model: without those that could not be read or preprocessed.
     """
 
     input_ids: tuple[str, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agent.registry import Registry
 from manifests.catalog import Catalog
+from manifests.errors import FrameworkUnavailableError
 from manifests.schema import ModelManifest
 
 
@@ -24,7 +25,16 @@ def select_model(
         FrameworkUnavailableError: The framework is not installed, or in no version that the model accepts.
     """
     if framework is None:
-        return catalog.find_model(name, version, registry.versions)
+        try:
+            return catalog.find_model(name, version, registry.versions)
+        except FrameworkUnavailableError as error:
+            named = [m for m in catalog.models if m.name.casefold() == name.strip().casefold()]
+            wanted = {m.framework.name.casefold() for m in named}
+            missing = [e for e in registry.entries if e.name.casefold() in wanted and not e.installed_version]
+            if not missing:
+                raise
+            commands = " or ".join(entry.install for entry in missing)
+            raise FrameworkUnavailableError(f"{error}; install one with: {commands}") from error
     entry = registry.find(framework)
     entry.require_installed()
     return catalog.find_model(name, version, {entry.name: entry.installed_version})

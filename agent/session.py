@@ -25,6 +25,8 @@ from agent.results import BatchResult
 from manifests.errors import ConfigurationError, InputError
 from manifests.schema import ModelManifest
 
+MAX_THREADS = 1024
+"""The most threads that may be asked for: more than help, and few enough not to bring the machine down."""
 MAX_PREPROCESS_THREADS = 4
 """The default number of threads that read and preprocess is that of the usable cores, and at most this."""
 
@@ -43,7 +45,7 @@ class SessionOptions:
         feature_limit: The number of best classes returned for each input; 0 returns all.
 
     Raises:
-        ConfigurationError: A number is negative; it is named.
+        ConfigurationError: A number is negative, or too large; it is named.
     """
 
     device: Device = CPU
@@ -56,6 +58,9 @@ class SessionOptions:
         for name in ("preprocess_threads", "feature_limit"):
             if (value := getattr(self, name)) is not None and value < 0:
                 raise ConfigurationError(f"{name} is {value}; it must be at least 0")
+        for name in ("threads", "preprocess_threads"):
+            if (getattr(self, name) or 0) > MAX_THREADS:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}; at most {MAX_THREADS}")
 
 
 def no_fetch(address: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, TypeVar
@@ -12,11 +13,25 @@ from click.core import ParameterSource
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
+class _Boolean(click.types.BoolParamType):
+    """True or false. An empty value, as a variable of a script that is not set gives it, is neither."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        """Returns the value as a boolean."""
+        reason = f'"{value}" is no boolean; give true or false'
+        if isinstance(value, str) and not value.strip():
+            self.fail(reason, param, ctx)
+        try:
+            return bool(super().convert(value, param, ctx))
+        except click.BadParameter as error:
+            raise click.BadParameter(reason, ctx, param) from error
+
+
 class BooleanOption(click.Option):
     """An option that takes ``--gpu``, ``--gpu=true`` and ``--gpu=false``, and never the word after it."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **{"type": click.BOOL, "default": False, **settings})
+        super().__init__(*args, **{"type": _Boolean(), "default": False, **settings})
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
         """The option's name and help, as a flag's."""
@@ -94,7 +109,7 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the arguments after giving bare boolean flags their value."""
-        return super().parse_args(ctx, _with_values(self.params, args))
+        return super().parse_args(ctx, _with_values(self, ctx, args))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the options into the help."""
@@ -131,7 +146,7 @@ class Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the arguments after giving bare boolean flags their value."""
-        return super().parse_args(ctx, _with_values(self.params, args))
+        return super().parse_args(ctx, _with_values(self, ctx, args))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of the subcommands."""
@@ -165,17 +180,38 @@ class Group(click.Group):
             formatter.write_dl(rows)
 
 
-def _with_values(parameters: Sequence[click.Parameter], args: Sequence[str]) -> list[str]:
-    """Writes bare boolean options as ``--name=true``, so that they do not take the next word."""
-    options = [
-        p for p in parameters if isinstance(p, click.Option) and p.type is click.BOOL and not p.is_flag
-    ]
-    booleans = {name for option in options for name in option.opts}
+def _with_values(command: click.Command, ctx: click.Context, args: Sequence[str]) -> list[str]:
+    """Writes bare booleans as ``--name=true`` or ``-ntrue``, so that they do not take the next word.
+
+    Booleans of one letter may stand together, and before another option: ``-vd``, ``-vb 16``. What belongs to
+    another option, or to a subcommand, stays as it is.
+    """
+    options = {name: p for p in command.get_params(ctx) if isinstance(p, click.Option) for name in p.opts}
+    words = iter(args)
     result: list[str] = []
-    for position, word in enumerate(args):
-        if word == "--":
-            return result + list(args[position:])
-        if word in booleans:
-            word += "=true" if word.startswith("--") else "true"
-        result.append(word)
+    for word in words:
+        if word == "--" or (word[:1] != "-" and not command.allow_interspersed_args):
+            return [*result, word, *words]
+        pieces = _pieces(word, options) if word[:1] == "-" != word[1:2] else [word]
+        result += pieces
+        last = options.get(pieces[-1])
+        if isinstance(last, BooleanOption):
+            result[-1] += "=true" if pieces[-1].startswith("--") else "true"
+        elif last is not None and not last.is_flag:
+            result += itertools.islice(words, 1)
     return result
+
+
+def _pieces(word: str, options: Mapping[str, click.Option]) -> list[str]:
+    """Takes options of one letter that stand together apart; all but the last are done with."""
+    pieces: list[str] = []
+    rest = word[1:]
+    while rest:
+        option = options.get(f"-{rest[0]}")
+        if isinstance(option, BooleanOption) and rest[1:2] == "=":
+            return [*pieces, f"-{rest[0]}{rest[2:] or '='}"]
+        if option is None or not (isinstance(option, BooleanOption) or option.is_flag) or len(rest) == 1:
+            return [*pieces, f"-{rest}"]
+        pieces.append(f"-{rest[0]}" + ("true" if isinstance(option, BooleanOption) else ""))
+        rest = rest[1:]
+    return [word]

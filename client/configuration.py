@@ -17,6 +17,7 @@ from manifests.errors import ConfigurationError
 PROGRAM = "inferscope"
 CONFIG_VARIABLE = "AGENT_CONFIG"
 DATA_VARIABLE = "AGENT_DATA_DIR"
+_SHOWN_CHARACTERS = 60
 
 
 class _Part(BaseModel):
@@ -46,7 +47,8 @@ class Configuration(_Part):
         manifests: Directories with manifests, relative to the configuration file.
         framework: The framework that is used when none is named.
         agent: The remote agent, ``host:port``, that is used when none is named.
-        data_dir: Where evaluations, and results that could not be published, are kept.
+        data_dir: Where evaluations, and results that could not be published, are kept; relative to the
+            configuration file.
     """
 
     database: DatabaseSettings = DatabaseSettings()
@@ -60,7 +62,7 @@ class Configuration(_Part):
     def data_directory(self) -> Path:
         """The directory that the program keeps its data in."""
         if variable := os.environ.get(DATA_VARIABLE):
-            return Path(variable)
+            return _expanded(Path(variable))
         return self.data_dir or platformdirs.user_data_path(PROGRAM)
 
 
@@ -81,26 +83,60 @@ def load_configuration(path: Path | None) -> Configuration:
     """
     if path is None and (variable := os.environ.get(CONFIG_VARIABLE)):
         path = Path(variable)
-    if path is None:
-        path = default_path()
-        if not path.exists():
-            return Configuration()
+    named = path is not None
+    path = path or default_path()
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
+        if not named and isinstance(error, FileNotFoundError | NotADirectoryError):
+            return Configuration()
         raise ConfigurationError(f"configuration file {path}: {error.strerror or error}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigurationError(
             f"configuration file {path}: is not YAML: {' '.join(str(error).split())}"
         ) from error
-    try:
-        configuration = Configuration.model_validate({} if content is None else content)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"])) or "(the whole)"
-        known = ", ".join(Configuration.model_fields)
+    if content is None:
+        return Configuration()
+    if not isinstance(content, dict):
         raise ConfigurationError(
-            f"configuration file {path}: field {field}: {first['msg']}; fields: {known}"
-        ) from error
-    directories = tuple(path.parent / directory.expanduser() for directory in configuration.manifests)
-    return configuration.model_copy(update={"manifests": directories})
+            f"configuration file {path}: holds {_shown(content)}; allowed: a mapping of the fields {_FIELDS}"
+        )
+    try:
+        # A field with nothing after it, as all that is below it is a comment, is left out.
+        configuration = Configuration.model_validate({k: v for k, v in content.items() if v is not None})
+    except ValidationError as error:
+        raise ConfigurationError(f"configuration file {path}: {_explain(error)}") from error
+    return configuration.model_copy(
+        update={
+            "manifests": tuple(path.parent / _expanded(folder) for folder in configuration.manifests),
+            "data_dir": configuration.data_dir and path.parent / _expanded(configuration.data_dir),
+        }
+    )
+
+
+_FIELDS = ", ".join(Configuration.model_fields)
+_ALLOWED = {"string_type": "text", "tuple_type": "a list", "path_type": "a path", "model_type": "a mapping"}
+"""What pydantic's complaints mean to somebody who writes YAML."""
+
+
+def _explain(error: ValidationError) -> str:
+    """Says the first thing that is wrong."""
+    first = error.errors(include_url=False)[0]
+    field = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        part = Configuration.model_fields.get(str(first["loc"][0])) if len(first["loc"]) > 1 else None
+        kind = part.annotation if part else None
+        known = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+        return f"field {field}: is not known; fields: {', '.join(known) if known else _FIELDS}"
+    allowed = _ALLOWED.get(first["type"], first["msg"])
+    return f"field {field}: found {_shown(first['input'])}; allowed: {allowed}"
+
+
+def _expanded(path: Path) -> Path:
+    """The path with the home directory for ``~``; as it is, where there is no such home."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser fails where there is none
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"

@@ -35,7 +35,7 @@ class CatalogDatasetRunner:
     ) -> str:
         """Runs the evaluation and returns it as JSON; see ``DatasetRunner``."""
         if order.dataset_name is None:
-            dataset = dataset_of_model(self._catalog, session.description.manifest)
+            dataset = dataset_of_model(self._catalog, session.description.manifest, order.dataset_category)
         else:
             dataset = open_dataset(
                 self._catalog.find_dataset(order.dataset_name, category=order.dataset_category)

@@ -9,12 +9,12 @@ from manifests.errors import ConfigurationError
 from manifests.schema import ModelManifest
 
 
-def dataset_of_model(catalog: Catalog, model: ModelManifest) -> Dataset:
-    """Opens the dataset that a model's manifest names.
+def dataset_of_model(catalog: Catalog, model: ModelManifest, category: str | None = None) -> Dataset:
+    """Opens the dataset that a model's manifest names; it must be of the ``category``, where one is given.
 
     Raises:
         ConfigurationError: It names none.
-        UnknownDatasetError: It names one that no manifest describes.
+        UnknownDatasetError: It names one that no manifest describes, or of another category.
         DatasetError: The dataset cannot be opened.
     """
     if model.dataset is None:
@@ -22,4 +22,4 @@ def dataset_of_model(catalog: Catalog, model: ModelManifest) -> Dataset:
         raise ConfigurationError(
             f"model {model.name} names no dataset; give --dataset_name (known: {known}) or --dataset_path"
         )
-    return open_dataset(catalog.find_dataset(model.dataset))
+    return open_dataset(catalog.find_dataset(model.dataset, category=category))

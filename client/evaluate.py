@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+import logging
+import shlex
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from manifests.errors import StoreError
 FAILED_INPUTS = 1
 """The exit code of an evaluation that finished although some of its inputs failed."""
 TOP_CLASSES = 5
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +115,14 @@ def evaluate(invocation: Invocation, request: DatasetRequest) -> int:
         if request.publish:
             store = invocation.open_store(request.database_address, request.database_name)
             resources.callback(store.close)
+            _log.info("the evaluation will be published to %s", store.location)
         dataset = _named_dataset(invocation, request)
         if dataset:
             resources.callback(dataset.close)
         system = resources.enter_context(closing(_open_system(invocation, request)))
         if dataset is None:
-            dataset = dataset_of_model(invocation.catalog, system.description.manifest)
+            manifest = system.description.manifest
+            dataset = dataset_of_model(invocation.catalog, manifest, request.dataset_category)
             resources.callback(dataset.close)
         _announce(system, dataset)
         with ProgressBar(request.model_name) as progress:
@@ -129,10 +134,11 @@ def evaluate(invocation: Invocation, request: DatasetRequest) -> int:
                 on_progress=progress,
                 stop_requested=stop,
             ).run()
-        print_summary(evaluation)
         if store:
             _publish(evaluation, store, invocation.data_directory)
-        return _code(evaluation)
+        else:
+            print_summary(evaluation)
+        return _code(evaluation, published=store is not None)
 
 
 def _open_system(invocation: Invocation, request: DatasetRequest) -> SystemUnderTest:
@@ -170,11 +176,20 @@ def _named_dataset(invocation: Invocation, request: DatasetRequest) -> Dataset |
 def _announce(system: SystemUnderTest, dataset: Dataset) -> None:
     """Says what is about to run, so that a default that was not meant is seen."""
     d = system.description
-    threads = f", {d.threads} threads" if d.threads and not d.device.is_gpu else ""
+    threads = f", threads: {d.threads}" if d.threads and not d.device.is_gpu else ""
     click.echo(
         f"{d.manifest.name} {d.manifest.version} on {d.manifest.framework.name} {d.framework_version} "
         f"({d.device}{threads}, {d.agent}) over {dataset.identity.name}, {len(dataset)} inputs",
         err=True,
+    )
+    _log.info(
+        "manifest %s, with %s", d.manifest.source, ", ".join(f"{k} {v}" for k, v in d.checksums.items())
+    )
+    _log.info(
+        "dataset of category %s, %s", dataset.identity.category, dataset.identity.checksum or "a folder"
+    )
+    _log.info(
+        "%d threads preprocess, %s", d.preprocess_threads, "beside" if d.overlap else "between predictions"
     )
 
 
@@ -187,27 +202,33 @@ def _publish(evaluation: Evaluation, store: EvaluationStore, data_directory: Pat
     try:
         store.save(evaluation)
     except StoreError as error:
+        with suppress(OSError):  # where it is kept has to be said in any case
+            print_summary(evaluation)
         path = write_spool(evaluation, data_directory / "unpublished")
         raise StoreError(
-            f"{error}; the evaluation was kept in {path}: publish it later with: agent database import {path}"
+            f"{error}; the evaluation was kept in {path}: publish it later, with the same --database_address "
+            f"and --database_name, by: agent database import {shlex.quote(str(path))}"
         ) from error
+    print_summary(evaluation)
     click.echo(f"published   {evaluation.id} to {store.location}")
 
 
-def _code(evaluation: Evaluation) -> int:
+def _code(evaluation: Evaluation, *, published: bool) -> int:
     """The exit code, and one line on stderr where it is not zero."""
     if evaluation.status is Status.INTERRUPTED:
         sizes = evaluation.batches.sizes
+        what = f"interrupted: {int(sizes.sum())} inputs in {len(sizes)} batches were"
         click.echo(
-            f"interrupted: {int(sizes.sum())} inputs in {len(sizes)} batches were kept; reports leave the "
-            "evaluation out unless they get --include_interrupted",
+            f"{what} kept; reports leave the evaluation out unless they get --include_interrupted"
+            if published
+            else f"{what} measured; nothing was published",
             err=True,
         )
         return INTERRUPTED
     if evaluation.failures:
         first = evaluation.failures[0]
         click.echo(
-            f"{len(evaluation.failures)} inputs failed; the first: {first.input_id} in {first.stage.value}: "
+            f"failed inputs: {len(evaluation.failures)}; the first: {first.input_id} in {first.stage.value}: "
             f"{first.message}",
             err=True,
         )

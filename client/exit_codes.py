@@ -9,6 +9,7 @@ from manifests import errors
 SUCCESS = 0
 INTERRUPTED = 130
 """Stopped by Ctrl-C or SIGTERM, as a shell reports it."""
+OUTPUT_FAILED = 7
 
 EXIT_CODES: Mapping[type[errors.InferscopeError], int] = {
     errors.EvaluationFailed: 1,
@@ -25,7 +26,7 @@ EXIT_CODES: Mapping[type[errors.InferscopeError], int] = {
     errors.StoreError: 5,
     errors.AgentError: 6,
     errors.SessionError: 6,
-    errors.OutputError: 7,
+    errors.OutputError: OUTPUT_FAILED,
 }
 """By class of the tree; a class without an entry has that of its nearest base."""
 

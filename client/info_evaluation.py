@@ -98,7 +98,7 @@ def _report(
     )
     store = current_invocation().open_store(database_address, database_name)
     try:
-        evaluations = store.find(wanted)
+        evaluations = store.find(wanted, lambda error: click.echo(f"warning: left out {error}", err=True))
         location = store.location
     finally:
         store.close()

@@ -17,6 +17,7 @@ from evaluators.store.base import EvaluationStore
 from manifests.catalog import Catalog
 
 DEFAULT_DATABASE = "inferscope"
+_PACKAGES = ("agent", "client", "evaluators", "manifests")
 
 
 @dataclass(frozen=True)
@@ -89,5 +90,8 @@ def current_invocation() -> Invocation:
     """
     flags: Mapping[str, Any] = click.get_current_context().obj or {}
     level = logging.DEBUG if flags.get("debug") else logging.INFO if flags.get("verbose") else logging.WARNING
-    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    # Not the libraries': Pillow, for one, says several things of each image, while it is being timed.
+    for package in _PACKAGES:
+        logging.getLogger(package).setLevel(level)
     return Invocation(flags)

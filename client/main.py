@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -49,14 +52,15 @@ def cli() -> None:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Runs the command line and exits; an error is one line on stderr and a code of ``client.exit_codes``."""
+    _fill_closed_streams()
     sys.exit(run(list(sys.argv[1:] if args is None else args)))
 
 
 def run(args: list[str]) -> int:
     """Runs the command line and returns its exit code."""
-    from manifests.errors import InferscopeError  # not needed for help
-
     try:
+        from manifests.errors import InferscopeError  # here, so that Ctrl-C is one line while it is imported
+
         result = cli.main(args=args, prog_name=PROGRAM, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
@@ -68,9 +72,6 @@ def run(args: list[str]) -> int:
         return _fail(f"{PROGRAM}: {error.format_message()}", error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return _fail(f"{PROGRAM}: interrupted", 130)
-    except BrokenPipeError:  # the reader of stdout went away, as `| head` does
-        sys.stderr.close()
-        return 141
     except InferscopeError as error:
         import logging
 
@@ -78,10 +79,38 @@ def run(args: list[str]) -> int:
 
         logging.getLogger(__name__).debug("failed", exc_info=True)
         return _fail(f"{PROGRAM}: {error}", exit_code(error))
+    except OSError as error:  # stdout or stderr: whatever uses other files and sockets says which one it was
+        from client.exit_codes import OUTPUT_FAILED
+
+        what = f"{error.filename}: " if error.filename else "the output cannot be written: "
+        return _fail(f"{PROGRAM}: {what}{error.strerror or error}", OUTPUT_FAILED)
     return result if isinstance(result, int) else 0
+
+
+def _fill_closed_streams() -> None:
+    """Opens stdin, stdout and stderr where they are closed.
+
+    The next file that is opened, such as the database, would get the number of one that is closed, and what a
+    library prints would go into it. Writing to stdout still fails, as it should.
+    """
+    for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, flags)
+    if sys.stdout is None:
+        sys.stdout = _unbuffered(1)
+    if sys.stderr is None:
+        sys.stderr = _unbuffered(2)
+
+
+def _unbuffered(number: int) -> io.TextIOWrapper:
+    """Text on an open file, of which nothing is left over to be written when the program ends."""
+    return io.TextIOWrapper(io.FileIO(number, "w", closefd=False), encoding="utf-8", write_through=True)
 
 
 def _fail(message: str, code: int) -> int:
     """Says on one line what failed; a name that was given may hold a line break."""
-    click.echo(" ".join(message.split()), err=True)
+    with suppress(OSError):  # where stderr cannot be written either, the code is all that can be given
+        click.echo(" ".join(message.split()), err=True)
     return code

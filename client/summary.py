@@ -15,7 +15,7 @@ def print_summary(evaluation: Evaluation) -> None:
     latency = LatencySummary.of(evaluation)
     rows = (
         *_accuracy_rows(evaluation.accuracy),
-        ("failures", f"{len(evaluation.failures)} inputs"),
+        ("failures", str(len(evaluation.failures))),
         ("latency", _latency(latency, evaluation.options.batch_size)),
         ("throughput", _throughput(latency)),
         ("evaluation", evaluation.id),

@@ -40,7 +40,8 @@ class DatasetRun:
 
     The first ``num_file_parts`` parts of ``partition_list_size`` samples are evaluated in batches of
     ``batch_size`` that go across the parts, so that only the last batch can be smaller. The first
-    ``warmup_num_file_parts`` parts are run before that and are neither timed nor counted.
+    ``warmup_num_file_parts`` parts, and one full batch at least where there are any, are run before that and
+    are neither timed nor counted: frameworks prepare themselves for each batch size anew.
 
     Args:
         system: The open model.
@@ -78,7 +79,8 @@ class DatasetRun:
         self._record = _Record(system)
         parts = options.num_file_parts
         self._measured = len(dataset) if parts < 0 else min(len(dataset), parts * options.partition_list_size)
-        self._warmup = min(len(dataset), options.warmup_num_file_parts * options.partition_list_size)
+        warmup = options.warmup_num_file_parts * options.partition_list_size
+        self._warmup = min(len(dataset), max(warmup, options.batch_size) if warmup else 0)
         self._record.accuracy.check(itertools.islice(dataset, self._measured))
 
     def run(self) -> Evaluation:

@@ -15,6 +15,8 @@ from agent.trace_level import TraceLevel
 from evaluators.datasets.base import DatasetIdentity
 from manifests.errors import ConfigurationError
 
+_LARGEST = 2**31 - 1  # larger numbers fit into neither a request nor every database
+
 
 class Status(str, Enum):
     """How an evaluation ended. Reports show complete ones unless they are asked for more."""
@@ -54,13 +56,15 @@ class EvaluationOptions:
             ("partition_list_size", 1),
             ("warmup_num_file_parts", 0),
             ("feature_limit", 0),
+            ("num_file_parts", -1),
         ):
-            if (value := getattr(self, name)) < least:
+            value = getattr(self, name)
+            if name == "num_file_parts" and (value == 0 or value < least):
+                raise ConfigurationError(f"{name} is {value}; it must be at least 1, or -1 for all")
+            if value < least:
                 raise ConfigurationError(f"{name} is {value}; it must be at least {least}")
-        if self.num_file_parts != -1 and self.num_file_parts < 1:
-            raise ConfigurationError(
-                f"num_file_parts is {self.num_file_parts}; it must be at least 1, or -1 for all"
-            )
+            if value > _LARGEST:
+                raise ConfigurationError(f"{name} is {value}; it must be at most {_LARGEST}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,10 @@ class MXNetPredictor(Predictor):
                     f"{self}: MXNet failed on a batch of {len(array)}: {_reason(error)}"
                 ) from error
         return dict(zip(self._output_names, outputs, strict=True))
+
+    def turn(self) -> AbstractContextManager[object]:
+        """Waits until no other predictor of MXNet works; ``predict`` itself may be called without it."""
+        return _ONE_AT_A_TIME
 
     @property
     def threads(self) -> int | None:

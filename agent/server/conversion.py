@@ -22,9 +22,6 @@ from manifests.errors import AgentError, ConfigurationError, InputError
 from manifests.schema import ModelManifest
 from protos.inferscope.v1 import predict_pb2
 
-MAX_THREADS = 1024
-"""The most threads that a request may ask for."""
-
 
 def read_inputs(messages: Iterable[predict_pb2.Input]) -> tuple[Input, ...]:
     """Returns the inputs of a request.
@@ -59,9 +56,6 @@ def read_options(request: predict_pb2.OpenRequest) -> SessionOptions:
     Raises:
         ConfigurationError: It makes no sense.
     """
-    for field in ("threads", "preprocess_threads"):
-        if getattr(request, field) > MAX_THREADS:
-            raise ConfigurationError(f"{field} is {getattr(request, field)}; at most {MAX_THREADS}")
     return SessionOptions(
         device=read_device(request.device),
         threads=request.threads or None,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 
 import grpc
 
@@ -15,6 +16,8 @@ from protos.inferscope.v1 import predict_pb2
 
 _ALL_PARTS = -1
 _DEFAULT_WARMUP_PARTS = 1
+_PROGRESS_INTERVAL_S = 0.25
+"""Telling the progress takes the processor from the model that is being timed."""
 
 
 def read_order(request: predict_pb2.DatasetRequest) -> DatasetOrder:
@@ -48,13 +51,22 @@ class DatasetStream:
         runner: Evaluates.
         session: The model.
         order: What to evaluate.
+        clock: A monotonic clock in seconds.
     """
 
-    def __init__(self, runner: DatasetRunner, session: Session, order: DatasetOrder) -> None:
+    def __init__(
+        self,
+        runner: DatasetRunner,
+        session: Session,
+        order: DatasetOrder,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._runner = runner
         self._session = session
         self._order = order
+        self._clock = clock
         self._stop = threading.Event()
+        self._told_s = float("-inf")
         self._events: queue.SimpleQueue[tuple[int, int] | str | BaseException] = queue.SimpleQueue()
 
     def responses(self, context: grpc.ServicerContext) -> Generator[predict_pb2.DatasetResponse, None, None]:
@@ -62,7 +74,8 @@ class DatasetStream:
 
         When the client goes away, or this iterator is closed, the evaluation is told to stop and waited for.
         """
-        context.add_callback(self._stop.set)
+        if not context.add_callback(self._stop.set):  # it has gone away already
+            self._stop.set()
         thread = threading.Thread(target=self._run, name="dataset", daemon=True)
         thread.start()
         try:
@@ -92,4 +105,7 @@ class DatasetStream:
             self._events.put(evaluation)
 
     def _on_progress(self, done: int, total: int) -> None:
-        self._events.put((done, total))
+        now_s = self._clock()
+        if done >= total or now_s - self._told_s >= _PROGRESS_INTERVAL_S:
+            self._told_s = now_s
+            self._events.put((done, total))

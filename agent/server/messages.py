@@ -72,13 +72,17 @@ def encode_batch_request(session_id: str, batch: NDArray[Any]) -> bytes:
     return b"".join([_padding(predict_pb2.PredictRequest.PADDING_FIELD_NUMBER, head, field), head, *field])
 
 
-def encode_inputs_request(session_id: str, inputs: Sequence[tuple[str, Payload]]) -> bytes:
+def encode_inputs_request(
+    session_id: str, inputs: Sequence[tuple[str, Payload]], *, more: bool = False
+) -> bytes:
     """Returns a ``PredictRequest`` for inputs, given as their ids and what was read.
+
+    With ``more``, another batch of the same round follows.
 
     Raises:
         InputError: A tensor's element type cannot travel.
     """
-    message = predict_pb2.PredictRequest(session_id=session_id)
+    message = predict_pb2.PredictRequest(session_id=session_id, more=more)
     for id_, payload in inputs:
         item = message.inputs.add(id=id_)
         if isinstance(payload, EncodedImage):

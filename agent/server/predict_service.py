@@ -16,7 +16,7 @@ from agent.server.conversion import open_response, read_inputs
 from agent.server.dataset_runner import DatasetRunner
 from agent.server.dataset_stream import DatasetStream, read_order
 from agent.server.messages import PredictCall, decode_request, encode_response
-from agent.server.predict_stream import BatchStream
+from agent.server.predict_stream import BatchStream, StreamedBatch
 from agent.server.rpc import Methods
 from agent.server.sessions import Sessions
 from agent.server.status import NotOfferedError
@@ -106,7 +106,8 @@ class PredictService:
                 return
             id_ = first.message.session_id
             with self._sessions.use(id_) as session:
-                stream = BatchStream(_inputs(call, id_) for call in itertools.chain([first], calls))
+                every = itertools.chain([first], calls)
+                stream = BatchStream(StreamedBatch(_inputs(call, id_), call.message.more) for call in every)
                 with closing(stream.results(session)) as results:
                     for result in results:
                         yield result

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 
 from agent.inputs import Input
 from agent.results import BatchResult
 from agent.session import Session
 
+MAX_HELD = 256
+"""Results of a round that wait for its end, at the most."""
 BATCHES_WAITING = 2
 """Batches that are received and not yet in the pipeline; it bounds the memory of a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedBatch:
+    """A batch of a stream.
+
+    Attributes:
+        inputs: The batch.
+        more: Whether the client has announced another one that belongs to the same round.
+    """
+
+    inputs: Sequence[Input]
+    more: bool = False
 
 
 class _End:
@@ -26,16 +43,17 @@ class BatchStream:
 
     A pipeline wants some batches before it gives the first result, while a client may wait for a result
     before it sends the next batch. The batches are therefore received in a thread, and the pipeline gets runs
-    of them: a run ends whenever no further batch has come yet. A client that sends ahead gives the pipeline
-    one long run.
+    of them: a run ends whenever no further batch has come yet, and none was announced. A client that sends
+    ahead gives the pipeline one long run.
 
     Args:
         batches: The batches; an error that this iterator raises comes out of the results.
     """
 
-    def __init__(self, batches: Iterator[Sequence[Input]]) -> None:
+    def __init__(self, batches: Iterator[StreamedBatch]) -> None:
         self._source = batches
-        self._received: queue.Queue[Sequence[Input] | _End] = queue.Queue(BATCHES_WAITING)
+        self._received: queue.Queue[StreamedBatch | _End] = queue.Queue(BATCHES_WAITING)
+        self._announced: deque[bool] = deque()  # of the batches in the pipeline, whether more was announced
         self._ended: _End | None = None
         self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._receive, name="receive-batches", daemon=True)
@@ -45,20 +63,31 @@ class BatchStream:
         self._thread.start()
         try:
             while (first := self._next(wait=True)) is not None:
-                yield from session.predict_batches(self._run(first))
+                yield from self._answered(session.predict_batches(self._run(first)))
             if self._ended is not None and self._ended.error is not None:
                 raise self._ended.error
         finally:
             self._abandoned.set()
             self._drain()
 
-    def _run(self, first: Sequence[Input]) -> Iterator[Sequence[Input]]:
-        batch: Sequence[Input] | None = first
-        while batch is not None:
-            yield batch
-            batch = self._next(wait=False)
+    def _answered(self, results: Iterator[BatchResult]) -> Generator[BatchResult, None, None]:
+        """Gives the results of a round when all are there: sending one would disturb the next prediction."""
+        held: list[BatchResult] = []
+        for result in results:
+            held.append(result)
+            if not self._announced.popleft() or len(held) >= MAX_HELD:
+                yield from held
+                held.clear()
+        yield from held
 
-    def _next(self, wait: bool) -> Sequence[Input] | None:
+    def _run(self, first: StreamedBatch) -> Iterator[Sequence[Input]]:
+        batch: StreamedBatch | None = first
+        while batch is not None:
+            self._announced.append(batch.more)
+            yield batch.inputs
+            batch = self._next(wait=batch.more)
+
+    def _next(self, wait: bool) -> StreamedBatch | None:
         """The next batch; None at the end and, without ``wait``, when none has come yet."""
         if self._ended is not None:
             return None

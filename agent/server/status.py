@@ -39,7 +39,6 @@ STATUS_CODES: dict[type[errors.InferscopeError], grpc.StatusCode] = {
     errors.SessionLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.EvaluationFailed: grpc.StatusCode.ABORTED,
     errors.EvaluationInterrupted: grpc.StatusCode.CANCELLED,
-    errors.EvaluationInterrupted: grpc.StatusCode.CANCELLED,
 }
 """The status of each class; a class that is not here has that of its nearest ancestor."""
 

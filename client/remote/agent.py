@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from agent.closeable import Closeable
 from agent.description import SystemDescription
 from agent.inputs import Input
+from agent.pipeline import round_size
+from agent.preprocessing import ImagePreprocessor
 from agent.results import BatchResult
 from agent.server.conversion import open_request, read_description
 from agent.server.messages import encode_batch_request, encode_inputs_request
@@ -33,8 +36,8 @@ class RemoteOptions:
         secret: What the agent asks for, if it does.
         open_timeout_s: How long opening the model may take, in seconds.
         call_timeout_s: How long one call of ``predict`` may take, in seconds; None waits.
-        batches_in_flight: Batches that are read and sent before the first of them is answered; it bounds the
-            memory of ``predict_batches``.
+        batches_in_flight: Batches that are read and sent before the first of them is answered, where the
+            agent overlaps; it bounds the memory of ``predict_batches``.
         read_threads: Threads that read inputs.
     """
 
@@ -101,6 +104,7 @@ class RemoteAgent(Closeable):
         self._description = description
         self._remote = remote
         self._pool = ThreadPoolExecutor(remote.read_threads, thread_name_prefix="read-inputs")
+        self._tensor_bytes = ImagePreprocessor(description.manifest.inputs[0].parameters).tensor_bytes
         self._closed = False
 
     @property
@@ -137,9 +141,12 @@ class RemoteAgent(Closeable):
         return self._connection.predict(request, self._remote.call_timeout_s)
 
     def predict_batches(self, batches: Iterable[Sequence[Input]]) -> Iterator[BatchResult]:
-        """Predicts batch after batch, in order, with a bounded number of them in flight.
+        """Predicts batch after batch, in order.
 
-        Closing the iterator stops the work, here and at the agent.
+        Where the agent predicts in rounds, a round is read and sent, and its results are waited for before
+        the next one: nothing is read or sent while the agent takes the time of its predictions. Where the
+        agent overlaps, a bounded number of batches is in flight all the time. Closing the iterator stops the
+        work, here and at the agent.
 
         Raises:
             InputError: A batch is empty.
@@ -149,15 +156,35 @@ class RemoteAgent(Closeable):
         flight = _Flight(self._connection, self._session_id)
         source = iter(batches)
         try:
-            for inputs in source:
-                flight.add(LocalBatch(inputs, self._pool))
-                if len(flight) >= self._remote.batches_in_flight:
+            for first in source:
+                self._check_open()
+                others = itertools.islice(source, self._round_size(len(first)) - 1)
+                flight.add([self._begin(inputs) for inputs in (first, *others)])
+                while len(flight) >= self._in_flight:
                     yield flight.next()
             flight.end()
             while len(flight):
                 yield flight.next()
         finally:
             flight.cancel()
+
+    def _begin(self, inputs: Sequence[Input]) -> LocalBatch:
+        try:
+            return LocalBatch(inputs, self._pool)
+        except RuntimeError:
+            self._check_open()
+            raise
+
+    @property
+    def _in_flight(self) -> int:
+        """The batches that are waited for before more are sent; in rounds that is each of them."""
+        return self._remote.batches_in_flight if self._description.overlap else 1
+
+    def _round_size(self, batch_size: int) -> int:
+        """The batches that are sent together, those that the agent prepares together."""
+        if self._description.overlap or not self._description.preprocess_threads:
+            return 1
+        return round_size(self._tensor_bytes, batch_size)
 
     def close(self) -> None:
         """Closes the model at the agent and the connection; calling it again does nothing."""
@@ -182,16 +209,17 @@ class _Flight:
     def __init__(self, connection: Connection, session_id: str) -> None:
         self._session_id = session_id
         self._waiting: deque[LocalBatch] = deque()
-        self._outbox: queue.SimpleQueue[LocalBatch | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Sequence[LocalBatch] | None] = queue.SimpleQueue()
         self._failure: Exception | None = None
         self._stream = connection.stream(self._requests())
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, batch: LocalBatch) -> None:
-        self._waiting.append(batch)
-        self._outbox.put(batch)
+    def add(self, batches: Sequence[LocalBatch]) -> None:
+        """Sends the batches of one round."""
+        self._waiting.extend(batches)
+        self._outbox.put(batches)
 
     def end(self) -> None:
         """Tells the agent that no more will come."""
@@ -217,14 +245,14 @@ class _Flight:
         self._outbox.put(None)
 
     def _requests(self) -> Generator[bytes, None, None]:
-        while (batch := self._outbox.get()) is not None:
+        while (batches := self._outbox.get()) is not None:
             try:
-                readable = batch.readable()
-                request = encode_inputs_request(self._session_id, readable) if readable else None
+                # A batch of which nothing could be read is not sent, and so cannot be the last of its round.
+                round_ = [readable for batch in batches if (readable := batch.readable())]
+                for number, readable in enumerate(round_, start=1):
+                    yield encode_inputs_request(self._session_id, readable, more=number < len(round_))
             except CancelledError:
                 return
             except Exception as error:  # noqa: BLE001 - raised again where the result is taken
                 self._failure = error
                 return
-            if request is not None:
-                yield request

@@ -75,7 +75,7 @@ def _explain_unavailable(details: str) -> str:
         return "cannot be reached: the host's name is not known"
     if "timed out" in lowered or "timeout" in lowered or "unreachable" in lowered:
         return "cannot be reached: no connection within the time allowed"
-    if "shutting down" in lowered or "goaway" in lowered:
+    if "shutting down" in lowered or "goaway" in lowered or "cancelling all calls" in lowered:
         return "is stopping, and did not finish the call"
     if "reset" in lowered or "closed" in lowered or "broken pipe" in lowered:
         return "the connection was lost; the agent was stopped or has crashed"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from evaluators.evaluation import Evaluation, InputPrediction
+from manifests.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,13 @@ class EvaluationStore(Protocol):
         """
         ...
 
-    def find(self, wanted: EvaluationFilter) -> Sequence[Evaluation]:
+    def find(
+        self, wanted: EvaluationFilter, on_unreadable: Callable[[StoreError], None] | None = None
+    ) -> Sequence[Evaluation]:
         """Returns the evaluations that are ``wanted``, the newest first, without their predictions.
+
+        One that is damaged, or that a newer version of the program wrote, is told to ``on_unreadable`` and
+        left out; without that it is raised.
 
         Raises:
             StoreError: The database cannot be reached, or holds what cannot be read.

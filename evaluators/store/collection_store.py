@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -114,11 +114,18 @@ class CollectionStore:
                 raise
         return True
 
-    def find(self, wanted: EvaluationFilter) -> Sequence[Evaluation]:
+    def find(
+        self, wanted: EvaluationFilter, on_unreadable: Callable[[StoreError], None] | None = None
+    ) -> Sequence[Evaluation]:
         """Returns the evaluations that are ``wanted``, the newest first, without their predictions.
 
+        Args:
+            wanted: Which.
+            on_unreadable: Told of each evaluation that is damaged or of a newer version, which is then left
+                out; None means that the first such one is raised.
+
         Raises:
-            StoreError: The database cannot be reached, or an evaluation is damaged or of a newer version.
+            StoreError: The database cannot be reached, or an evaluation cannot be read.
             ConfigurationError: The limit is negative.
         """
         if wanted.limit is not None and wanted.limit < 0:
@@ -129,7 +136,7 @@ class CollectionStore:
             found = self._connection.database["evaluation"].find(_query(wanted))
             found = found.sort([("created_at", -1), ("_id", -1)])
             heads: list[Document] = list(found.limit(wanted.limit) if wanted.limit else found)
-            return self._with_parts(heads)
+            return self._with_parts(heads, on_unreadable)
 
     def predictions(self, evaluation_id: str) -> Sequence[InputPrediction]:
         """Returns the predictions that were kept of an evaluation, in order; empty when none were.
@@ -187,7 +194,9 @@ class CollectionStore:
         for name in PARTS:
             self._connection.database[name].delete_many({"save_id": documents.evaluation["save_id"]})
 
-    def _with_parts(self, heads: Sequence[Document]) -> list[Evaluation]:
+    def _with_parts(
+        self, heads: Sequence[Document], on_unreadable: Callable[[StoreError], None] | None
+    ) -> list[Evaluation]:
         performance = self._by_id(
             "performance", [i for head in heads for i in head.get("performance_ids", ())]
         )
@@ -196,17 +205,21 @@ class CollectionStore:
         )
         accuracy_ids = [head["model_accuracy_id"] for head in heads if head.get("model_accuracy_id")]
         accuracy = self._by_id("model_accuracy", accuracy_ids)
-        return [
-            self._evaluation(
-                Documents(
-                    evaluation=head,
-                    performance=_present(performance, head.get("performance_ids", ())),
-                    model_accuracy=_present(accuracy, [head.get("model_accuracy_id")]),
-                    input_failure=_present(failures, head.get("input_failure_ids", ())),
-                )
+        evaluations: list[Evaluation] = []
+        for head in heads:
+            documents = Documents(
+                evaluation=head,
+                performance=_present(performance, head.get("performance_ids", ())),
+                model_accuracy=_present(accuracy, [head.get("model_accuracy_id")]),
+                input_failure=_present(failures, head.get("input_failure_ids", ())),
             )
-            for head in heads
-        ]
+            try:
+                evaluations.append(self._evaluation(documents))
+            except StoreError as error:
+                if on_unreadable is None:
+                    raise
+                on_unreadable(error)
+        return evaluations
 
     def _evaluation(self, documents: Documents) -> Evaluation:
         try:

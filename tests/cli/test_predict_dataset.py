@@ -41,7 +41,7 @@ def test_summary_says_what_was_measured(agent, framework):
     assert top1
     assert float(top1[1]) == pytest.approx(int(top1[2]) / 450, abs=5e-5)
     assert float(top1[1]) >= 0.97
-    assert answer.figure("failures") == "0 inputs"
+    assert answer.figure("failures") == "0"
     assert "over 14 full batches" in answer.figure("latency")
     assert re.search(r"\d inputs/s \(model\) +\d.* inputs/s \(end to end\)", answer.figure("throughput"))
     assert answer.figure("evaluation") in answer.figure("published")
@@ -114,9 +114,9 @@ def test_corrupt_image_is_counted_reported_and_fails_the_call(agent, tmp_path):
     answer = agent("predict", "dataset", "--dataset_path", folder, "-b", "4")
     assert answer.code == 1
     assert answer.figure("top-1") == "1.0000  (11 of 11 inputs)"
-    assert answer.figure("failures") == "1 inputs"
+    assert answer.figure("failures") == "1"
     assert "over 2 full batches" in answer.figure("latency")
-    assert answer.stderr.splitlines()[-1].startswith("1 inputs failed; the first: ")
+    assert answer.stderr.splitlines()[-1].startswith("failed inputs: 1; the first: ")
     assert broken.name in answer.stderr
     report = agent("info", "evaluation", "accuracy", "-f", "csv")
     assert [(row["evaluated_inputs"], row["failed_inputs"]) for row in report.rows] == [("11", "1")]

@@ -75,7 +75,7 @@ def test_corrupt_image_fails_alike_on_a_remote_agent(agent, tmp_path):
     with served() as (address, _):
         remote = agent(*common, f"--agent={address}")
     assert (local.code, remote.code) == (1, 1)
-    assert remote.figure("failures") == local.figure("failures") == "1 inputs"
+    assert remote.figure("failures") == local.figure("failures") == "1"
     assert remote.stderr.splitlines()[-1] == local.stderr.splitlines()[-1]
 
 

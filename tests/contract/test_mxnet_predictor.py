@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -45,6 +46,23 @@ def test_nothing_is_left_running_when_predict_returns(open_predictor, tmp_path):
     mxnet.nd.waitall()
     rest_ns = time.perf_counter_ns() - started
     assert rest_ns < 0.2 * predict_ns
+
+
+def test_predictors_wait_for_each_other_before_they_are_timed(open_predictor):
+    first, second = open_predictor("MXNet"), open_predictor("MXNet")
+    entered = threading.Event()
+
+    def enter() -> None:
+        with second.turn():
+            entered.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        with first.turn():
+            waiting = pool.submit(enter)
+            assert not entered.wait(0.05)
+            first.predict({"data": np.zeros((1, 1, 8, 8), np.float32)})
+        waiting.result(20)
+    assert entered.is_set()
 
 
 THREADS_PROGRAM = """

@@ -357,3 +357,18 @@ def test_whatever_is_in_it_comes_back(
     )
     store.save(evaluation)
     assert_kept(store, evaluation)
+
+
+def test_who_asks_to_be_told_gets_all_that_can_be_read(
+    backend: StoreBackend, name: str, store: EvaluationStore
+) -> None:
+    good, damaged = make_evaluation(), make_evaluation()
+    store.save(good)
+    store.save(damaged)
+    with backend.documents(name) as documents:
+        documents["performance"].delete_many({"evaluation_id": damaged.id})
+        documents["evaluation"].insert_one({"_id": "future", "schema_version": 2, "status": "complete"})
+    told: list[StoreError] = []
+    assert [evaluation.id for evaluation in store.find(ALL, told.append)] == [good.id]
+    assert sorted(damaged.id in str(error) for error in told) == [False, True]
+    assert sorted("future" in str(error) for error in told) == [False, True]

@@ -153,12 +153,28 @@ def test_number_of_batches_in_flight_is_bounded(agent):
             next(read)
             yield [tensor_input(str(n), n)]
 
-    with open_remote_agent(agent.address, "Mean", remote=RemoteOptions(batches_in_flight=3)) as remote:
+    overlapping, options = SessionOptions(overlap=True), RemoteOptions(batches_in_flight=3)
+    with open_remote_agent(agent.address, "Mean", options=overlapping, remote=options) as remote:
         for done, result in enumerate(remote.predict_batches(batches())):
             assert result.input_ids == (str(done),)
             taken = next(read)
             assert taken - done <= done + 3  # every look at the counter counts too
     assert done == 29
+
+
+def test_rounds_are_answered_whole_before_more_is_taken(remote):
+    taken = []
+
+    def batches():
+        for n in range(7):
+            taken.append(n)
+            inputs = [unreadable("x")] if n == 3 else [tensor_input(f"{n}-{i}", n) for i in range(100)]
+            yield inputs * 100 if n == 3 else inputs
+
+    for done, result in enumerate(remote.predict_batches(batches())):
+        assert len(result.input_ids) == (0 if done == 3 else 100)
+        assert len(taken) == min(7, done // 2 * 2 + 2)
+    assert done == 6
 
 
 def test_error_of_the_batches_themselves_comes_through(remote):
@@ -221,6 +237,16 @@ def test_closing_twice_does_nothing_and_a_closed_one_says_so(remote):
     for call in (remote.predict, lambda batch: list(remote.predict_batches([batch]))):
         with pytest.raises(SessionError, match="is closed"):
             call([tensor_input("a", 1)])
+
+
+def test_batches_of_a_remote_that_is_closed_meanwhile_say_so(remote):
+    def batches():
+        yield [tensor_input("0", 0)]
+        remote.close()
+        yield [unreadable("1")]
+
+    with pytest.raises(SessionError, match="is closed"):
+        list(remote.predict_batches(batches()))
 
 
 def test_closing_after_the_agent_has_gone_raises_nothing(start_agent):

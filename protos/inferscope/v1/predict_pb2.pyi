@@ -330,10 +330,15 @@ class PredictRequest(_message.Message):
     INPUTS_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     PADDING_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     padding: _builtins.bytes
     """Means nothing. A client may send it first, as long as it takes for the content of `batch` to begin at a multiple
     of 16 bytes: the agent then need not copy it to where a processor can work on it.
+    """
+    more: _builtins.bool
+    """In a stream: another batch of the same round follows, and the agent waits for it before it predicts. A client
+    that then waits for the answers of the whole round leaves the agent alone while it predicts and takes the time.
     """
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Input]: ...
@@ -348,10 +353,11 @@ class PredictRequest(_message.Message):
         inputs: _abc.Iterable[Global___Input] | None = ...,
         batch: _tensor_pb2.Tensor | None = ...,
         padding: _builtins.bytes = ...,
+        more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "inputs", b"inputs", "padding", b"padding", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "inputs", b"inputs", "more", b"more", "padding", b"padding", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

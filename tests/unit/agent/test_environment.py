@@ -44,6 +44,13 @@ def test_records_the_variables_that_set_threads_where_they_are_set(monkeypatch):
     assert "SECRET_TOKEN" not in variables
 
 
+def test_records_what_changes_how_a_framework_counts_devices_and_limits_threads(monkeypatch):
+    wanted = {"MXNET_OMP_MAX_THREADS": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_WAIT_POLICY": "ACTIVE"}
+    for name, value in wanted.items():
+        monkeypatch.setenv(name, value)
+    assert wanted.items() <= read_environment({}).variables.items()
+
+
 def test_can_be_written_as_json():
     assert json.loads(json.dumps(asdict(read_environment({}))))["architecture"] == platform.machine()
 

@@ -78,6 +78,25 @@ def test_a_prediction_waits_for_what_is_under_way_and_lets_nothing_new_begin() -
     assert order == ["first", "predict", "second"]
 
 
+def test_who_waited_to_prepare_goes_before_the_next_prediction() -> None:
+    gate = Gate(overlap=False)
+    order: list[str] = []
+
+    def prepare() -> None:
+        with gate.prepare():
+            order.append("prepare")
+
+    with ThreadPoolExecutor(2) as pool:
+        with gate.predict():
+            preparing = [pool.submit(prepare) for _ in range(2)]
+            wait_until(lambda: len(at_the_gate()) == 2)
+        with gate.predict():
+            order.append("predict")
+        for done in preparing:
+            done.result(DEADLINE_S)
+    assert order == ["prepare", "prepare", "predict"]
+
+
 def test_with_overlap_both_go_on_at_once() -> None:
     gate = Gate(overlap=True)
     together = threading.Barrier(2)

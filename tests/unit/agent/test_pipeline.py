@@ -239,3 +239,27 @@ def test_closing_refuses_those_who_wait_for_their_inputs() -> None:
             first.result(DEADLINE_S)
         closing_it.result(DEADLINE_S)
     assert predictor.batches == []
+
+
+def test_closing_reads_nothing_more_of_a_batch() -> None:
+    reading, release = threading.Event(), threading.Event()
+    begun: list[int] = []
+
+    def read(value: int) -> Payload:
+        begun.append(value)
+        reading.set()
+        wait_for(release)
+        return number(value)
+
+    with opened(threads=1) as pipeline, ThreadPoolExecutor(3) as pool:
+        first = pool.submit(pipeline.predict, inputs(range(8), read))
+        wait_for(reading)
+        queued = pool.submit(pipeline.predict, inputs([9], read))
+        closing_it = pool.submit(pipeline.close)
+        with pytest.raises(SessionError, match="closed"):  # the closing has begun
+            queued.result(DEADLINE_S)
+        release.set()
+        closing_it.result(DEADLINE_S)
+        with pytest.raises(SessionError, match="closed"):
+            first.result(DEADLINE_S)
+    assert begun == [0]

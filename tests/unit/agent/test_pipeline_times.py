@@ -121,6 +121,26 @@ def test_the_predict_time_has_no_waiting_for_another_batch() -> None:
         assert first.result(DEADLINE_S).times.predict_ns == 777_777 + PREDICT_NS
 
 
+def test_the_predict_time_has_no_waiting_for_another_sessions_turn() -> None:
+    clock = ManualClock()
+    turns = []
+
+    class TakingTurns(EchoPredictor):
+        @contextmanager
+        def turn(self) -> Iterator[None]:
+            clock.advance(777_777)
+            yield
+            turns.append(len(self.batches))
+            clock.advance(777_777)
+
+    predictor = TakingTurns()
+    predictor.during = lambda _: clock.advance(PREDICT_NS)
+    with opened(predictor, clock=clock) as pipeline:
+        result = pipeline.predict_tensor(np.zeros((1, 1, 1, 1), np.float32))
+    assert result.times == StageTimes(0, 0, PREDICT_NS, 0)
+    assert turns == [1]
+
+
 def test_the_predict_time_has_no_waiting_at_the_gate() -> None:
     clock = ManualClock()
     preparing, release = threading.Event(), threading.Event()

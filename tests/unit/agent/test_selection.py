@@ -66,6 +66,13 @@ def test_a_framework_that_is_not_installed_is_refused_with_the_command_that_inst
         select_model(models, registry(Alpha=INSTALLED, Beta=ABSENT), "Tiny", framework="beta")
 
 
+def test_where_none_is_installed_the_commands_for_those_that_have_the_model_are_told(tmp_path: Path) -> None:
+    models = catalog(tmp_path, *(("Tiny", "1.0", name, "*") for name in ("Alpha", "Beta")))
+    frameworks = registry(Alpha=ABSENT, Beta=ABSENT, Gamma=ABSENT)
+    with pytest.raises(FrameworkUnavailableError, match=r"with: pip install Alpha or pip install Beta$"):
+        select_model(models, frameworks, "tiny")
+
+
 def test_a_framework_of_another_version_is_refused_with_the_one_that_is_needed(tmp_path: Path) -> None:
     models = catalog(tmp_path, ("Tiny", "1.0", "Alpha", ">=99"))
     for framework in (None, "Alpha"):

@@ -75,13 +75,19 @@ def test_any_division_counts_every_sample_once(
     chosen = options(batch_size, part, num_file_parts=parts, warmup_num_file_parts=warmup)
     evaluation = DatasetRun(system, Numbered(size), chosen, on_progress=progress.append).run()
     measured = size if parts == -1 else min(size, part * parts)
-    warm = min(size, warmup * part)
+    warm = min(size, max(warmup * part, batch_size)) if warmup else 0
     assert evaluation.batches.sizes.sum() == measured
     assert (evaluation.batches.sizes[:-1] == batch_size).all()
     assert sum(map(len, system.answered)) == warm + measured
     assert progress[-1] == Progress(warm + measured, warm + measured)
     assert [p.done for p in progress] == list(np.cumsum([len(batch) for batch in system.answered]))
     assert {p.total for p in progress} == {warm + measured}
+
+
+def test_the_warm_up_has_a_full_batch_however_small_the_parts_are() -> None:
+    system = FakeSystem()
+    DatasetRun(system, Numbered(8), options(4, 1, warmup_num_file_parts=1)).run()
+    assert [len(batch) for batch in system.answered] == [4, 4, 4]
 
 
 def test_the_warm_up_is_neither_timed_nor_counted() -> None:
