@@ -1,0 +1,1 @@
+"""Architectures written in MXNet; only ``agent.frameworks.mxnet`` loads them, after it has prepared NumPy."""
