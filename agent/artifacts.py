@@ -28,17 +28,22 @@ class Artifacts:
     checksums: Mapping[str, str] = field(default_factory=dict)
 
 
-def resolve_artifacts(manifest: ModelManifest) -> Artifacts:
+def resolve_artifacts(manifest: ModelManifest, *, weights: bool = True) -> Artifacts:
     """Finds the files of a model and compares them with their checksums.
+
+    Args:
+        manifest: The model.
+        weights: Whether the file with the weights is wanted.
 
     Raises:
         ArtifactError: A file is missing, or is not the one that the checksum is of.
     """
     files = manifest.model
     graph = resolve_file(manifest, files.graph_path, files.graph_checksum)
-    weights = resolve_file(manifest, files.weights_path, files.weights_checksum)
-    found = {"graph": graph, "weights": weights}
-    return Artifacts(graph, weights, {kind: f"sha256:{digest(path)}" for kind, path in found.items() if path})
+    weights_file = resolve_file(manifest, files.weights_path, files.weights_checksum) if weights else None
+    found = {"graph": graph, "weights": weights_file}
+    checksums = {kind: f"sha256:{digest(path)}" for kind, path in found.items() if path}
+    return Artifacts(graph, weights_file, checksums)
 
 
 def resolve_file(manifest: Manifest, path: str | None, checksum: str) -> Path | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from agent.device import Device
 from agent.environment import Environment
+from agent.predictor import Weights
 from manifests.schema import ModelManifest
 
 
@@ -24,6 +25,8 @@ class SystemDescription:
         overlap: Whether they go on while a batch is predicted.
         environment: The machine that runs the model.
         agent: ``local`` for this process, else the address of the agent.
+        weights: Where the weights came from.
+        seed: What random weights were drawn from; None for others.
     """
 
     manifest: ModelManifest
@@ -35,3 +38,5 @@ class SystemDescription:
     overlap: bool
     environment: Environment
     agent: str = "local"
+    weights: Weights = Weights.PRETRAINED
+    seed: int | None = None

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +23,17 @@ Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 """Arrays in host memory by the name of the model's input or output; the first axis is the batch."""
 
 
+class Weights(str, Enum):
+    """Where a model's weights come from.
+
+    ``RANDOM`` ones are drawn from a seed, for models that are built in code: enough to measure speed, and
+    nothing else.
+    """
+
+    PRETRAINED = "pretrained"
+    RANDOM = "random"
+
+
 @dataclass(frozen=True, slots=True)
 class PredictorOptions:
     """What a predictor is opened with.
@@ -29,10 +41,14 @@ class PredictorOptions:
     Attributes:
         device: Where the model runs.
         threads: Threads that one operator may use on the CPU; None leaves the framework's default.
+        weights: Where the weights come from.
+        seed: What random weights are drawn from.
     """
 
     device: Device = CPU
     threads: int | None = None
+    weights: Weights = Weights.PRETRAINED
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:

@@ -17,12 +17,12 @@ from agent.environment import read_environment, usable_cores
 from agent.inputs import Input
 from agent.pipeline import Pipeline
 from agent.postprocessing import Postprocessor
-from agent.predictor import Predictor, PredictorOptions
+from agent.predictor import Predictor, PredictorOptions, Weights
 from agent.preparation import Clock, Fetch
 from agent.preprocessing import ImagePreprocessor
 from agent.registry import Registry
 from agent.results import BatchResult
-from manifests.errors import ConfigurationError, InputError
+from manifests.errors import ArtifactError, ConfigurationError, InputError
 from manifests.schema import ModelManifest
 
 MAX_THREADS = 1024
@@ -43,6 +43,8 @@ class SessionOptions:
         overlap: Whether inputs are prepared while a batch is predicted; None means only on a GPU. On a CPU it
             would slow down the predictions that are timed.
         feature_limit: The number of best classes returned for each input; 0 returns all.
+        weights: Where the weights come from; random ones need a model that is built in code.
+        seed: What random weights are drawn from.
 
     Raises:
         ConfigurationError: A number is negative, or too large; it is named.
@@ -53,6 +55,8 @@ class SessionOptions:
     preprocess_threads: int | None = None
     overlap: bool | None = None
     feature_limit: int = 5
+    weights: Weights = Weights.PRETRAINED
+    seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("preprocess_threads", "feature_limit"):
@@ -96,8 +100,15 @@ def open_session(
     """
     entry = registry.find(manifest.framework.name)
     predictor_type = entry.load()
-    artifacts = resolve_artifacts(manifest)
-    predictor = predictor_type(manifest, artifacts, PredictorOptions(options.device, options.threads))
+    random = options.weights is Weights.RANDOM
+    if random and manifest.model.architecture is None:
+        raise ArtifactError(
+            f"model {manifest.name} {manifest.version} for {entry.name} is read from a file, weights and "
+            "all; only a model that is built in code (architecture) can have random weights"
+        )
+    artifacts = resolve_artifacts(manifest, weights=not random)
+    chosen = PredictorOptions(options.device, options.threads, options.weights, options.seed)
+    predictor = predictor_type(manifest, artifacts, chosen)
     try:
         predictor.load()
         threads = options.preprocess_threads
@@ -113,6 +124,8 @@ def open_session(
             preprocess_threads=threads,
             overlap=overlap and threads > 0,
             environment=read_environment(registry.versions),
+            weights=options.weights,
+            seed=options.seed if random else None,
         )
         parameters = manifest.inputs[0].parameters
         pipeline = Pipeline(

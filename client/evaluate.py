@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from agent.device import CPU, Device, DeviceKind
+from agent.predictor import Weights
 from agent.selection import select_model
 from agent.session import SessionOptions, open_session
 from agent.trace_level import TraceLevel
@@ -43,6 +44,8 @@ class DatasetRequest:
     model_version: str | None
     framework_name: str | None
     agent_address: str | None
+    weights: str
+    seed: int
     gpu: bool
     gpu_device_id: int
     threads: int | None
@@ -92,6 +95,8 @@ class DatasetRequest:
             preprocess_threads=self.preprocess_threads,
             overlap=self.overlap,
             feature_limit=0 if self.publish_predictions else TOP_CLASSES,
+            weights=Weights(self.weights.lower()),
+            seed=self.seed,
         )
 
 

@@ -35,6 +35,21 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
             metavar="HOST:PORT",
             help="Run on this served agent.  [default: in this process]",
         ),
+        click.option(
+            "--weights",
+            type=click.Choice(["pretrained", "random"], case_sensitive=False),
+            default="pretrained",
+            show_default=True,
+            help="Random weights measure speed only; for models that are built in code.",
+        ),
+        click.option(
+            "--seed",
+            type=click.IntRange(0, 2**63 - 1),
+            default=0,
+            show_default=True,
+            metavar="N",
+            help="What random weights are drawn from.",
+        ),
         boolean("--gpu", "--use_gpu", help="Run on the GPU; an error where there is none."),
         click.option(
             "--gpu_device_id", type=click.IntRange(min=0), default=0, metavar="N", help="Which GPU."

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from evaluators.evaluation import Accuracy, Evaluation
+from agent.predictor import Weights
+from evaluators.evaluation import Evaluation
 from evaluators.statistics import LatencySummary
 
 _NS_PER_MS = 1_000_000
@@ -14,7 +15,7 @@ def print_summary(evaluation: Evaluation) -> None:
     """Prints accuracy, failures, latency and throughput on stdout."""
     latency = LatencySummary.of(evaluation)
     rows = (
-        *_accuracy_rows(evaluation.accuracy),
+        *_accuracy_rows(evaluation),
         ("failures", str(len(evaluation.failures))),
         ("latency", _latency(latency, evaluation.options.batch_size)),
         ("throughput", _throughput(latency)),
@@ -24,7 +25,10 @@ def print_summary(evaluation: Evaluation) -> None:
         click.echo(f"{name:<12}{value}")
 
 
-def _accuracy_rows(accuracy: Accuracy | None) -> tuple[tuple[str, str], ...]:
+def _accuracy_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
+    if evaluation.system.weights is Weights.RANDOM:
+        return (("accuracy", f"not counted: the weights are random (seed {evaluation.system.seed})"),)
+    accuracy = evaluation.accuracy
     if accuracy is None or accuracy.top1_share is None or accuracy.top5_share is None:
         return (("accuracy", "not known: no input with a label was predicted"),)
     return (

@@ -84,10 +84,12 @@ class AccuracyCounter:
 
     Args:
         manifest: The model. How its classes are found is said in ``ClassIndex``.
+        meaningful: Whether the model's answers mean anything; those of random weights do not, and nothing is
+            counted.
     """
 
-    def __init__(self, manifest: ModelManifest) -> None:
-        self._classifies = manifest.output.type == "classification"
+    def __init__(self, manifest: ModelManifest, *, meaningful: bool = True) -> None:
+        self._classifies = meaningful and manifest.output.type == "classification"
         self._classes = ClassIndex(manifest.output.parameters.labels)
         self._top1 = 0
         self._top5 = 0
@@ -119,7 +121,7 @@ class AccuracyCounter:
             PredictionError: The answer is not for these samples.
             ConfigurationError: The answer has too few classes for top-5.
         """
-        if not isinstance(result.outputs, Classifications):
+        if not self._classifies or not isinstance(result.outputs, Classifications):
             return
         indices = result.outputs.indices
         if len(indices) != len(result.input_ids):

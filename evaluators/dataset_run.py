@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 
 import numpy as np
 
+from agent.predictor import Weights
 from agent.results import BatchResult, Classifications, InputFailure
 from evaluators.accuracy import AccuracyCounter
 from evaluators.datasets.base import Dataset, Sample
@@ -147,7 +148,9 @@ class _Record:
     """What the measured batches gave so far."""
 
     def __init__(self, system: SystemUnderTest) -> None:
-        self.accuracy = AccuracyCounter(system.description.manifest)
+        description = system.description
+        meaningful = description.weights is Weights.PRETRAINED
+        self.accuracy = AccuracyCounter(description.manifest, meaningful=meaningful)
         self.failures: list[InputFailure] = []
         self.predictions: list[InputPrediction] = []
         self.inputs = 0

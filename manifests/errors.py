@@ -30,6 +30,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_SHOWN_NAMES = 12
+
 
 class InferscopeError(Exception):
     """Anything that the program refuses or fails at, said in one line."""
@@ -134,4 +136,5 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)
     if near:
         return "did you mean " + " or ".join(f'"{folded[key]}"' for key in near) + "?"
-    return "known: " + ", ".join(known)
+    shown = ", ".join(known[:_SHOWN_NAMES])
+    return f"known: {shown}" + (f", … ({len(known)} in all)" if len(known) > _SHOWN_NAMES else "")

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from agent.artifacts import Artifacts
-from agent.predictor import Predictor, PredictorOptions, Tensors
+from agent.models.architecture import find_architecture
+from agent.models.mxnet.random_weights import draw_weights
+from agent.predictor import Predictor, PredictorOptions, Tensors, Weights
 from manifests.errors import ArtifactError, ConfigurationError, DeviceError, PredictionError, suggestion
 from manifests.schema import ModelManifest
 
@@ -31,6 +33,7 @@ with warnings.catch_warnings():
 
 _FAILURES = (mxnet.base.MXNetError, AttributeError, OSError, RuntimeError, TypeError, ValueError)
 _REASON_CHARACTERS = 300
+FRAMEWORK = "MXNet"
 _EXECUTORS = 4
 _BARRIER_TIMEOUT_S = 10.0
 # MXNet crashes when two threads use it at once, even each with a model of its own.
@@ -105,18 +108,24 @@ class MXNetPredictor(Predictor):
     def _load(self) -> None:
         self._context = self._find_device()
         self._threads = _WORKERS.fix(self.options.threads)
-        self._symbol = self._read_symbol()
+        name = self.manifest.model.architecture
+        if name is None:
+            self._symbol = self._read_symbol()
         try:
-            self._weights = self._read_weights()
-            self._check_weights()
+            if name is None:
+                self._weights = self._read_weights()
+                self._check_weights()
+            else:
+                self._symbol, self._weights = self._build(name)
             self._executor(1)
             mxnet.nd.waitall()
             self._output_names = list(self._symbol.list_outputs())
         except _FAILURES as error:
             self.close()
             raise ArtifactError(
-                f"{self.artifacts.graph}: does not take {self._parameters.element_type.value} inputs of "
-                f"{self._parameters.dimensions} with {self.artifacts.weights}: {_reason(error)}"
+                f"{self.artifacts.graph or f'{self}, {name}'}: does not take "
+                f"{self._parameters.element_type.value} inputs of {self._parameters.dimensions} with "
+                f"{self.artifacts.weights or 'random weights'}: {_reason(error)}"
             ) from error
         except ArtifactError:
             self.close()
@@ -137,6 +146,23 @@ class MXNetPredictor(Predictor):
         if wanted.index >= count:
             raise DeviceError(f"{where}: the number of GPUs that it finds is {count}; run on the CPU")
         return mxnet.gpu(wanted.index)
+
+    def _build(self, name: str) -> tuple[Any, dict[str, Any]]:
+        """Builds a model in code; random weights depend on the seed alone."""
+        random = self.options.weights is Weights.RANDOM
+        if not random and self.artifacts.weights is None:
+            raise ArtifactError(f"{self}: has no weights; give weights_path, or use --weights=random")
+        net = find_architecture(name, FRAMEWORK).load_builder(FRAMEWORK)()
+        parameters = net.collect_params()
+        parameters.setattr("grad_req", "null")  # gradients would take as much memory again
+        net.infer_shape(mxnet.nd.zeros((1, *self._parameters.dimensions)))
+        if random:
+            net.initialize(mxnet.init.Zero(), ctx=self._context, force_reinit=True)
+            draw_weights(parameters.values(), self.options.seed)
+        else:
+            net.load_parameters(str(self.artifacts.weights), ctx=self._context)
+        symbol = net(mxnet.sym.var(self._parameters.input_layer))
+        return symbol, {parameter.name: parameter.data() for parameter in parameters.values()}
 
     def _read_symbol(self) -> Any:
         graph = self.artifacts.graph

@@ -6,25 +6,21 @@ refused, because ``torch.export.load`` unpickles constants and evaluates express
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import pickle  # for the name of its exception; nothing is unpickled here
-import pkgutil
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-import agent.models.pytorch as architectures
 from agent.artifacts import Artifacts
-from agent.predictor import Predictor, PredictorOptions, Tensors
-from manifests.errors import ArtifactError, DeviceError, PredictionError, suggestion
+from agent.models.architecture import find_architecture
+from agent.predictor import Predictor, PredictorOptions, Tensors, Weights
+from manifests.errors import ArtifactError, DeviceError, PredictionError
 from manifests.schema import ModelManifest
 
 # What PyTorch, and the code of an architecture, raise at a file or at a batch that they cannot take.
@@ -43,6 +39,7 @@ _FAILURES = (
     pickle.UnpicklingError,
 )
 _REASON_CHARACTERS = 300
+FRAMEWORK = "PyTorch"
 
 
 def _read_default_threads() -> int:
@@ -152,12 +149,21 @@ class PyTorchPredictor(Predictor):
             raise DeviceError(f"{where}: the number of GPUs that it finds is {count}; run on the CPU")
         return torch.device("cuda", wanted.index)
 
+    def _from_architecture(self, name: str) -> torch.nn.Module:
+        """Builds a model in code; random weights depend on the seed alone."""
+        random = self.options.weights is Weights.RANDOM
+        if not random and self.artifacts.weights is None:
+            raise ArtifactError(f"{self}: has no weights; give weights_path, or use --weights=random")
+        builder = find_architecture(name, FRAMEWORK).load_builder(FRAMEWORK)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.options.seed)
+            module: torch.nn.Module = builder()
+        return module
+
     def _build(self) -> torch.nn.Module:
         name = self.manifest.model.architecture
         if name is not None:
-            if self.artifacts.weights is None:
-                raise ArtifactError(f"{self}: architecture {name} needs weights_path")
-            return find_architecture(name)()
+            return self._from_architecture(name)
         graph = self.artifacts.graph
         if graph is None:
             raise ArtifactError(f"{self}: needs graph_path or architecture")
@@ -176,42 +182,6 @@ class PyTorchPredictor(Predictor):
         except _FAILURES as error:
             raise ArtifactError(f"{graph}: is no TorchScript archive: {_reason(error)}") from error
         return module
-
-
-def find_architecture(name: str) -> type[torch.nn.Module]:
-    """Returns the class ``name`` of the module in ``agent.models.pytorch`` that is named after it.
-
-    The module's name is the class's in small letters, with underscores anywhere: ``DigitsCNN`` is in
-    ``digits_cnn``. Only modules that are there are imported, whatever ``name`` is.
-
-    Raises:
-        ArtifactError: There is none.
-    """
-    for module in _architecture_modules():
-        if module.rpartition(".")[2].replace("_", "") == name.replace("_", "").lower():
-            found = _architecture_classes(importlib.import_module(module)).get(name)
-            if found is not None:
-                return found
-    known = [
-        known
-        for module in _architecture_modules()
-        for known in _architecture_classes(importlib.import_module(module))
-    ]
-    raise ArtifactError(f'unknown PyTorch architecture "{name}"; {suggestion(name, sorted(known))}')
-
-
-def _architecture_modules() -> Iterator[str]:
-    for module in pkgutil.iter_modules(architectures.__path__):
-        yield f"{architectures.__name__}.{module.name}"
-
-
-def _architecture_classes(module: ModuleType) -> Mapping[str, type[torch.nn.Module]]:
-    """The public modules that a file defines itself."""
-    return {
-        name: value
-        for name, value in inspect.getmembers(module, inspect.isclass)
-        if issubclass(value, torch.nn.Module) and value.__module__ == module.__name__ and name[0] != "_"
-    }
 
 
 def _named_tensors(answer: object) -> Iterator[tuple[str, torch.Tensor]]:

@@ -6,8 +6,10 @@ opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import importlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from manifests.errors import ArtifactError, suggestion
@@ -33,6 +35,12 @@ class Architecture:
     builder: str
     options: Mapping[str, Any] = field(default_factory=dict)
     frameworks: tuple[str, ...] = ("PyTorch", "MXNet")
+
+    def load_builder(self, framework: str) -> Callable[[], Any]:
+        """Imports what builds the model in a framework, with its options."""
+        module, _, name = self.builder.partition(":")
+        package = importlib.import_module(f"agent.models.{framework.lower()}.{module}")
+        return partial(getattr(package, name), **self.options)
 
 
 def _image(name: str, side: int, builder: str, classes: int = 1000, **options: Any) -> Architecture:
@@ -71,5 +79,5 @@ def find_architecture(name: str, framework: str) -> Architecture:
     known: Iterable[str] = (a.name for a in ARCHITECTURES.values() if framework in a.frameworks)
     found = ARCHITECTURES.get(name.strip().casefold())
     if found is None or framework not in found.frameworks:
-        raise ArtifactError(f'{framework} has no architecture "{name}"; {suggestion(name, known)}')
+        raise ArtifactError(f'unknown {framework} architecture "{name}"; {suggestion(name, known)}')
     return found

@@ -16,11 +16,17 @@ from agent.description import SystemDescription
 from agent.device import Device, DeviceKind
 from agent.environment import Environment, Gpu
 from agent.inputs import EncodedImage, Input, Payload, Pixels, Tensor, Url
+from agent.predictor import Weights
 from agent.server.tensors import read_tensor
 from agent.session import SessionOptions
 from manifests.errors import AgentError, ConfigurationError, InputError
 from manifests.schema import ModelManifest
 from protos.inferscope.v1 import predict_pb2
+
+_WEIGHTS = {
+    Weights.PRETRAINED: predict_pb2.WEIGHTS_PRETRAINED,
+    Weights.RANDOM: predict_pb2.WEIGHTS_RANDOM,
+}
 
 
 def read_inputs(messages: Iterable[predict_pb2.Input]) -> tuple[Input, ...]:
@@ -62,6 +68,8 @@ def read_options(request: predict_pb2.OpenRequest) -> SessionOptions:
         preprocess_threads=request.preprocess_threads if request.HasField("preprocess_threads") else None,
         overlap=request.overlap if request.HasField("overlap") else None,
         feature_limit=request.feature_limit,
+        weights=_read_weights(request.weights),
+        seed=request.seed,
     )
 
 
@@ -78,7 +86,19 @@ def open_request(
         preprocess_threads=options.preprocess_threads,
         overlap=options.overlap,
         feature_limit=options.feature_limit,
+        weights=_WEIGHTS[options.weights],
+        seed=options.seed,
     )
+
+
+def _read_weights(number: int) -> Weights:
+    """Raises ConfigurationError where the number is not known; none given means the pretrained weights."""
+    if number == predict_pb2.WEIGHTS_UNSPECIFIED:
+        return Weights.PRETRAINED
+    for weights, known in _WEIGHTS.items():
+        if known == number:
+            return weights
+    raise ConfigurationError(f"weights {number} are not known")
 
 
 def read_device(message: predict_pb2.Device) -> Device:
@@ -111,6 +131,8 @@ def open_response(session_id: str, description: SystemDescription) -> predict_pb
         preprocess_threads=description.preprocess_threads,
         overlap=description.overlap,
         environment_json=json.dumps(dataclasses.asdict(description.environment)),
+        weights=_WEIGHTS[description.weights],
+        seed=description.seed,
     )
 
 
@@ -142,6 +164,8 @@ def read_description(response: predict_pb2.OpenResponse, agent: str) -> SystemDe
         overlap=response.overlap,
         environment=environment,
         agent=agent,
+        weights=_read_weights(response.weights),
+        seed=response.seed if response.HasField("seed") else None,
     )
 
 

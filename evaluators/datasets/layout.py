@@ -9,7 +9,21 @@ from pathlib import PurePosixPath
 from manifests.errors import DatasetError, InputError
 
 IMAGE_SUFFIXES = frozenset(
-    {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
+    {
+        ".bmp",
+        ".gif",
+        ".j2k",
+        ".jp2",
+        ".jpeg",
+        ".jpg",
+        ".pgm",
+        ".png",
+        ".pnm",
+        ".ppm",
+        ".tif",
+        ".tiff",
+        ".webp",
+    }
 )
 MAX_IMAGE_BYTES = 256 * 1024 * 1024
 """No encoded image is larger; what is larger is not read into memory."""

@@ -63,8 +63,8 @@ class MongoConnection:
             self._client.close()
             if isinstance(error, _ERRORS):
                 raise StoreError(
-                    f"database {self.location} cannot be used: {self.reason(error)}; start it, use "
-                    "--publish=false, or leave --database_address away for the local file"
+                    f"database {self.location} cannot be used: {self.reason(error)}; start it, evaluate "
+                    "with --publish=false, or leave --database_address away for the local file"
                 ) from error
             raise
         self.database: Database = database

@@ -29,7 +29,7 @@ def open_sqlite(path: Path) -> CollectionStore:
     except OSError as error:
         raise StoreError(
             f"{path.parent}: the folder for evaluations cannot be made: {error.strerror or error}; "
-            "name a database with --database_address, or use --publish=false"
+            "name a database with --database_address, or evaluate with --publish=false"
         ) from error
     deadline = time.monotonic() + _PATIENCE_S
     while True:
@@ -42,7 +42,7 @@ def open_sqlite(path: Path) -> CollectionStore:
                 continue
             raise StoreError(
                 f"{path}: cannot be opened as a database of evaluations: {_reason(error)}; "
-                "use another --database_name, or --publish=false"
+                "use another --database_name, or evaluate with --publish=false"
             ) from error
 
 

@@ -10,6 +10,7 @@ import pytest
 from fake_framework import SIDE, wait_for
 
 from agent.inputs import Input, Tensor
+from agent.session import SessionOptions
 from client.remote.agent import open_remote_agent
 from client.remote.queries import list_frameworks
 from manifests.errors import AgentError
@@ -17,8 +18,8 @@ from manifests.errors import AgentError
 BATCH = np.ones((1, 1, SIDE, SIDE), np.float32)
 
 
-def inputs(id_):
-    return [Input(id_, Tensor(BATCH[0]))]
+def inputs(*ids):
+    return [Input(id_, Tensor(BATCH[0])) for id_ in ids]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -89,20 +90,21 @@ def test_second_signal_ends_it_at_once(spawn_agent, manifest_folder):
     assert agent.process.returncode == 128 + signal.SIGTERM
 
 
-def test_agent_that_is_killed_in_mid_stream_is_one_clear_error(spawn_agent, manifest_folder):
+@pytest.mark.parametrize(("overlap", "size"), [(True, 1), (False, 128)])
+def test_agent_that_is_killed_in_mid_stream_is_one_clear_error(spawn_agent, manifest_folder, overlap, size):
     agent = spawn_agent()
-    remote = open_remote_agent(agent.address, "Echo")
+    remote = open_remote_agent(agent.address, "Echo", options=SessionOptions(overlap=overlap))
     more = threading.Event()
 
     def batches():
         for n in range(6):
-            yield inputs(str(n))
+            yield inputs(*(str(n) for _ in range(size)))
         assert more.wait(30)
         for n in range(6, 100):
-            yield inputs(str(n))
+            yield inputs(*(str(n) for _ in range(size)))
 
     results = remote.predict_batches(batches())
-    assert next(results).input_ids == ("0",)
+    assert next(results).input_ids == ("0",) * size
     agent.process.kill()
     agent.process.wait(30)
     more.set()

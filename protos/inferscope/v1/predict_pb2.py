@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos.inferscope.v1 import tensor_pb2 as protos_dot_inferscope_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"protos/inferscope/v1/predict.proto\x12\rinferscope.v1\x1a!protos/inferscope/v1/tensor.proto\"@\n\x06\x44\x65vice\x12\'\n\x04kind\x18\x01 \x01(\x0e\x32\x19.inferscope.v1.DeviceKind\x12\r\n\x05index\x18\x02 \x01(\r\"\xf9\x01\n\x0bOpenRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\x16\n\x0e\x66ramework_name\x18\x03 \x01(\t\x12%\n\x06\x64\x65vice\x18\x04 \x01(\x0b\x32\x15.inferscope.v1.Device\x12\x0f\n\x07threads\x18\x05 \x01(\r\x12\x1f\n\x12preprocess_threads\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x15\n\rfeature_limit\x18\x07 \x01(\r\x12\x14\n\x07overlap\x18\x08 \x01(\x08H\x01\x88\x01\x01\x42\x15\n\x13_preprocess_threadsB\n\n\x08_overlap\"\xc4\x02\n\x0cOpenResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x15\n\rmanifest_json\x18\x02 \x01(\t\x12=\n\tchecksums\x18\x03 \x03(\x0b\x32*.inferscope.v1.OpenResponse.ChecksumsEntry\x12\x19\n\x11\x66ramework_version\x18\x04 \x01(\t\x12%\n\x06\x64\x65vice\x18\x05 \x01(\x0b\x32\x15.inferscope.v1.Device\x12\x0f\n\x07threads\x18\x06 \x01(\r\x12\x1a\n\x12preprocess_threads\x18\x07 \x01(\r\x12\x18\n\x10\x65nvironment_json\x18\x08 \x01(\t\x12\x0f\n\x07overlap\x18\t \x01(\x08\x1a\x30\n\x0e\x43hecksumsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\"\n\x0c\x43loseRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x0f\n\rCloseResponse\"\x0e\n\x0cResetRequest\"(\n\rResetResponse\x12\x17\n\x0f\x63losed_sessions\x18\x01 \x01(\r\"\x95\x01\n\x05Input\x12\n\n\x02id\x18\x01 \x01(\t\x12\x17\n\rencoded_image\x18\x02 \x01(\x0cH\x00\x12\r\n\x03url\x18\x03 \x01(\tH\x00\x12\'\n\x06pixels\x18\x04 \x01(\x0b\x32\x15.inferscope.v1.TensorH\x00\x12\'\n\x06tensor\x18\x05 \x01(\x0b\x32\x15.inferscope.v1.TensorH\x00\x42\x06\n\x04\x64\x61ta\"\x8f\x01\n\x0ePredictRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12$\n\x06inputs\x18\x02 \x03(\x0b\x32\x14.inferscope.v1.Input\x12$\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x15.inferscope.v1.Tensor\x12\x0f\n\x07padding\x18\x04 \x01(\x0c\x12\x0c\n\x04more\x18\x05 \x01(\x08\"V\n\x0cInputFailure\x12\x10\n\x08input_id\x18\x01 \x01(\t\x12#\n\x05stage\x18\x02 \x01(\x0e\x32\x14.inferscope.v1.Stage\x12\x0f\n\x07message\x18\x03 \x01(\t\"g\n\x0f\x43lassifications\x12&\n\x07indices\x18\x01 \x01(\x0b\x32\x15.inferscope.v1.Tensor\x12,\n\rprobabilities\x18\x02 \x01(\x0b\x32\x15.inferscope.v1.Tensor\"9\n\nRawOutputs\x12+\n\x07tensors\x18\x01 \x03(\x0b\x32\x1a.inferscope.v1.NamedTensor\"`\n\nStageTimes\x12\x0f\n\x07read_ns\x18\x01 \x01(\x03\x12\x15\n\rpreprocess_ns\x18\x02 \x01(\x03\x12\x12\n\npredict_ns\x18\x03 \x01(\x03\x12\x16\n\x0epostprocess_ns\x18\x04 \x01(\x03\"\xfe\x01\n\x0fPredictResponse\x12\x11\n\tinput_ids\x18\x01 \x03(\t\x12\x39\n\x0f\x63lassifications\x18\x02 \x01(\x0b\x32\x1e.inferscope.v1.ClassificationsH\x00\x12(\n\x03raw\x18\x03 \x01(\x0b\x32\x19.inferscope.v1.RawOutputsH\x00\x12-\n\x08\x66\x61ilures\x18\x04 \x03(\x0b\x32\x1b.inferscope.v1.InputFailure\x12(\n\x05times\x18\x05 \x01(\x0b\x32\x19.inferscope.v1.StageTimes\x12\x0f\n\x07padding\x18\x06 \x01(\x0c\x42\t\n\x07outputs\"\xa1\x02\n\x0e\x44\x61tasetRequest\x12)\n\x05model\x18\x01 \x01(\x0b\x32\x1a.inferscope.v1.OpenRequest\x12\x14\n\x0c\x64\x61taset_name\x18\x02 \x01(\t\x12\x18\n\x10\x64\x61taset_category\x18\x03 \x01(\t\x12\x12\n\nbatch_size\x18\x04 \x01(\r\x12\x1b\n\x13partition_list_size\x18\x05 \x01(\r\x12\x1b\n\x0enum_file_parts\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\"\n\x15warmup_num_file_parts\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x15\n\rfail_on_error\x18\x08 \x01(\x08\x42\x11\n\x0f_num_file_partsB\x18\n\x16_warmup_num_file_parts\"<\n\x0f\x44\x61tasetProgress\x12\x13\n\x0b\x64one_inputs\x18\x01 \x01(\x04\x12\x14\n\x0ctotal_inputs\x18\x02 \x01(\x04\"i\n\x0f\x44\x61tasetResponse\x12\x32\n\x08progress\x18\x01 \x01(\x0b\x32\x1e.inferscope.v1.DatasetProgressH\x00\x12\x19\n\x0f\x65valuation_json\x18\x02 \x01(\tH\x00\x42\x07\n\x05\x65vent*S\n\nDeviceKind\x12\x1b\n\x17\x44\x45VICE_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44\x45VICE_KIND_CPU\x10\x01\x12\x13\n\x0f\x44\x45VICE_KIND_GPU\x10\x02*n\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTAGE_READ\x10\x01\x12\x14\n\x10STAGE_PREPROCESS\x10\x02\x12\x11\n\rSTAGE_PREDICT\x10\x03\x12\x15\n\x11STAGE_POSTPROCESS\x10\x04\x32\xbc\x03\n\x07Predict\x12?\n\x04Open\x12\x1a.inferscope.v1.OpenRequest\x1a\x1b.inferscope.v1.OpenResponse\x12\x42\n\x05\x43lose\x12\x1b.inferscope.v1.CloseRequest\x1a\x1c.inferscope.v1.CloseResponse\x12H\n\x07Predict\x12\x1d.inferscope.v1.PredictRequest\x1a\x1e.inferscope.v1.PredictResponse\x12R\n\rPredictStream\x12\x1d.inferscope.v1.PredictRequest\x1a\x1e.inferscope.v1.PredictResponse(\x01\x30\x01\x12J\n\x07\x44\x61taset\x12\x1d.inferscope.v1.DatasetRequest\x1a\x1e.inferscope.v1.DatasetResponse0\x01\x12\x42\n\x05Reset\x12\x1b.inferscope.v1.ResetRequest\x1a\x1c.inferscope.v1.ResetResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"protos/inferscope/v1/predict.proto\x12\rinferscope.v1\x1a!protos/inferscope/v1/tensor.proto\"@\n\x06\x44\x65vice\x12\'\n\x04kind\x18\x01 \x01(\x0e\x32\x19.inferscope.v1.DeviceKind\x12\r\n\x05index\x18\x02 \x01(\r\"\xb0\x02\n\x0bOpenRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\x16\n\x0e\x66ramework_name\x18\x03 \x01(\t\x12%\n\x06\x64\x65vice\x18\x04 \x01(\x0b\x32\x15.inferscope.v1.Device\x12\x0f\n\x07threads\x18\x05 \x01(\r\x12\x1f\n\x12preprocess_threads\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x15\n\rfeature_limit\x18\x07 \x01(\r\x12\x14\n\x07overlap\x18\x08 \x01(\x08H\x01\x88\x01\x01\x12\'\n\x07weights\x18\t \x01(\x0e\x32\x16.inferscope.v1.Weights\x12\x0c\n\x04seed\x18\n \x01(\x04\x42\x15\n\x13_preprocess_threadsB\n\n\x08_overlap\"\x89\x03\n\x0cOpenResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x15\n\rmanifest_json\x18\x02 \x01(\t\x12=\n\tchecksums\x18\x03 \x03(\x0b\x32*.inferscope.v1.OpenResponse.ChecksumsEntry\x12\x19\n\x11\x66ramework_version\x18\x04 \x01(\t\x12%\n\x06\x64\x65vice\x18\x05 \x01(\x0b\x32\x15.inferscope.v1.Device\x12\x0f\n\x07threads\x18\x06 \x01(\r\x12\x1a\n\x12preprocess_threads\x18\x07 \x01(\r\x12\x18\n\x10\x65nvironment_json\x18\x08 \x01(\t\x12\x0f\n\x07overlap\x18\t \x01(\x08\x12\'\n\x07weights\x18\n \x01(\x0e\x32\x16.inferscope.v1.Weights\x12\x11\n\x04seed\x18\x0b \x01(\x04H\x00\x88\x01\x01\x1a\x30\n\x0e\x43hecksumsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x07\n\x05_seed\"\"\n\x0c\x43loseRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x0f\n\rCloseResponse\"\x0e\n\x0cResetRequest\"(\n\rResetResponse\x12\x17\n\x0f\x63losed_sessions\x18\x01 \x01(\r\"\x95\x01\n\x05Input\x12\n\n\x02id\x18\x01 \x01(\t\x12\x17\n\rencoded_image\x18\x02 \x01(\x0cH\x00\x12\r\n\x03url\x18\x03 \x01(\tH\x00\x12\'\n\x06pixels\x18\x04 \x01(\x0b\x32\x15.inferscope.v1.TensorH\x00\x12\'\n\x06tensor\x18\x05 \x01(\x0b\x32\x15.inferscope.v1.TensorH\x00\x42\x06\n\x04\x64\x61ta\"\x8f\x01\n\x0ePredictRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12$\n\x06inputs\x18\x02 \x03(\x0b\x32\x14.inferscope.v1.Input\x12$\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x15.inferscope.v1.Tensor\x12\x0f\n\x07padding\x18\x04 \x01(\x0c\x12\x0c\n\x04more\x18\x05 \x01(\x08\"V\n\x0cInputFailure\x12\x10\n\x08input_id\x18\x01 \x01(\t\x12#\n\x05stage\x18\x02 \x01(\x0e\x32\x14.inferscope.v1.Stage\x12\x0f\n\x07message\x18\x03 \x01(\t\"g\n\x0f\x43lassifications\x12&\n\x07indices\x18\x01 \x01(\x0b\x32\x15.inferscope.v1.Tensor\x12,\n\rprobabilities\x18\x02 \x01(\x0b\x32\x15.inferscope.v1.Tensor\"9\n\nRawOutputs\x12+\n\x07tensors\x18\x01 \x03(\x0b\x32\x1a.inferscope.v1.NamedTensor\"`\n\nStageTimes\x12\x0f\n\x07read_ns\x18\x01 \x01(\x03\x12\x15\n\rpreprocess_ns\x18\x02 \x01(\x03\x12\x12\n\npredict_ns\x18\x03 \x01(\x03\x12\x16\n\x0epostprocess_ns\x18\x04 \x01(\x03\"\xfe\x01\n\x0fPredictResponse\x12\x11\n\tinput_ids\x18\x01 \x03(\t\x12\x39\n\x0f\x63lassifications\x18\x02 \x01(\x0b\x32\x1e.inferscope.v1.ClassificationsH\x00\x12(\n\x03raw\x18\x03 \x01(\x0b\x32\x19.inferscope.v1.RawOutputsH\x00\x12-\n\x08\x66\x61ilures\x18\x04 \x03(\x0b\x32\x1b.inferscope.v1.InputFailure\x12(\n\x05times\x18\x05 \x01(\x0b\x32\x19.inferscope.v1.StageTimes\x12\x0f\n\x07padding\x18\x06 \x01(\x0c\x42\t\n\x07outputs\"\xa1\x02\n\x0e\x44\x61tasetRequest\x12)\n\x05model\x18\x01 \x01(\x0b\x32\x1a.inferscope.v1.OpenRequest\x12\x14\n\x0c\x64\x61taset_name\x18\x02 \x01(\t\x12\x18\n\x10\x64\x61taset_category\x18\x03 \x01(\t\x12\x12\n\nbatch_size\x18\x04 \x01(\r\x12\x1b\n\x13partition_list_size\x18\x05 \x01(\r\x12\x1b\n\x0enum_file_parts\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\"\n\x15warmup_num_file_parts\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x15\n\rfail_on_error\x18\x08 \x01(\x08\x42\x11\n\x0f_num_file_partsB\x18\n\x16_warmup_num_file_parts\"<\n\x0f\x44\x61tasetProgress\x12\x13\n\x0b\x64one_inputs\x18\x01 \x01(\x04\x12\x14\n\x0ctotal_inputs\x18\x02 \x01(\x04\"i\n\x0f\x44\x61tasetResponse\x12\x32\n\x08progress\x18\x01 \x01(\x0b\x32\x1e.inferscope.v1.DatasetProgressH\x00\x12\x19\n\x0f\x65valuation_json\x18\x02 \x01(\tH\x00\x42\x07\n\x05\x65vent*S\n\nDeviceKind\x12\x1b\n\x17\x44\x45VICE_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44\x45VICE_KIND_CPU\x10\x01\x12\x13\n\x0f\x44\x45VICE_KIND_GPU\x10\x02*N\n\x07Weights\x12\x17\n\x13WEIGHTS_UNSPECIFIED\x10\x00\x12\x16\n\x12WEIGHTS_PRETRAINED\x10\x01\x12\x12\n\x0eWEIGHTS_RANDOM\x10\x02*n\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTAGE_READ\x10\x01\x12\x14\n\x10STAGE_PREPROCESS\x10\x02\x12\x11\n\rSTAGE_PREDICT\x10\x03\x12\x15\n\x11STAGE_POSTPROCESS\x10\x04\x32\xbc\x03\n\x07Predict\x12?\n\x04Open\x12\x1a.inferscope.v1.OpenRequest\x1a\x1b.inferscope.v1.OpenResponse\x12\x42\n\x05\x43lose\x12\x1b.inferscope.v1.CloseRequest\x1a\x1c.inferscope.v1.CloseResponse\x12H\n\x07Predict\x12\x1d.inferscope.v1.PredictRequest\x1a\x1e.inferscope.v1.PredictResponse\x12R\n\rPredictStream\x12\x1d.inferscope.v1.PredictRequest\x1a\x1e.inferscope.v1.PredictResponse(\x01\x30\x01\x12J\n\x07\x44\x61taset\x12\x1d.inferscope.v1.DatasetRequest\x1a\x1e.inferscope.v1.DatasetResponse0\x01\x12\x42\n\x05Reset\x12\x1b.inferscope.v1.ResetRequest\x1a\x1c.inferscope.v1.ResetResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,46 +34,48 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_OPENRESPONSE_CHECKSUMSENTRY']._loaded_options = None
   _globals['_OPENRESPONSE_CHECKSUMSENTRY']._serialized_options = b'8\001'
-  _globals['_DEVICEKIND']._serialized_start=2210
-  _globals['_DEVICEKIND']._serialized_end=2293
-  _globals['_STAGE']._serialized_start=2295
-  _globals['_STAGE']._serialized_end=2405
+  _globals['_DEVICEKIND']._serialized_start=2334
+  _globals['_DEVICEKIND']._serialized_end=2417
+  _globals['_WEIGHTS']._serialized_start=2419
+  _globals['_WEIGHTS']._serialized_end=2497
+  _globals['_STAGE']._serialized_start=2499
+  _globals['_STAGE']._serialized_end=2609
   _globals['_DEVICE']._serialized_start=88
   _globals['_DEVICE']._serialized_end=152
   _globals['_OPENREQUEST']._serialized_start=155
-  _globals['_OPENREQUEST']._serialized_end=404
-  _globals['_OPENRESPONSE']._serialized_start=407
-  _globals['_OPENRESPONSE']._serialized_end=731
-  _globals['_OPENRESPONSE_CHECKSUMSENTRY']._serialized_start=683
-  _globals['_OPENRESPONSE_CHECKSUMSENTRY']._serialized_end=731
-  _globals['_CLOSEREQUEST']._serialized_start=733
-  _globals['_CLOSEREQUEST']._serialized_end=767
-  _globals['_CLOSERESPONSE']._serialized_start=769
-  _globals['_CLOSERESPONSE']._serialized_end=784
-  _globals['_RESETREQUEST']._serialized_start=786
-  _globals['_RESETREQUEST']._serialized_end=800
-  _globals['_RESETRESPONSE']._serialized_start=802
-  _globals['_RESETRESPONSE']._serialized_end=842
-  _globals['_INPUT']._serialized_start=845
-  _globals['_INPUT']._serialized_end=994
-  _globals['_PREDICTREQUEST']._serialized_start=997
-  _globals['_PREDICTREQUEST']._serialized_end=1140
-  _globals['_INPUTFAILURE']._serialized_start=1142
-  _globals['_INPUTFAILURE']._serialized_end=1228
-  _globals['_CLASSIFICATIONS']._serialized_start=1230
-  _globals['_CLASSIFICATIONS']._serialized_end=1333
-  _globals['_RAWOUTPUTS']._serialized_start=1335
-  _globals['_RAWOUTPUTS']._serialized_end=1392
-  _globals['_STAGETIMES']._serialized_start=1394
-  _globals['_STAGETIMES']._serialized_end=1490
-  _globals['_PREDICTRESPONSE']._serialized_start=1493
-  _globals['_PREDICTRESPONSE']._serialized_end=1747
-  _globals['_DATASETREQUEST']._serialized_start=1750
-  _globals['_DATASETREQUEST']._serialized_end=2039
-  _globals['_DATASETPROGRESS']._serialized_start=2041
-  _globals['_DATASETPROGRESS']._serialized_end=2101
-  _globals['_DATASETRESPONSE']._serialized_start=2103
-  _globals['_DATASETRESPONSE']._serialized_end=2208
-  _globals['_PREDICT']._serialized_start=2408
-  _globals['_PREDICT']._serialized_end=2852
+  _globals['_OPENREQUEST']._serialized_end=459
+  _globals['_OPENRESPONSE']._serialized_start=462
+  _globals['_OPENRESPONSE']._serialized_end=855
+  _globals['_OPENRESPONSE_CHECKSUMSENTRY']._serialized_start=798
+  _globals['_OPENRESPONSE_CHECKSUMSENTRY']._serialized_end=846
+  _globals['_CLOSEREQUEST']._serialized_start=857
+  _globals['_CLOSEREQUEST']._serialized_end=891
+  _globals['_CLOSERESPONSE']._serialized_start=893
+  _globals['_CLOSERESPONSE']._serialized_end=908
+  _globals['_RESETREQUEST']._serialized_start=910
+  _globals['_RESETREQUEST']._serialized_end=924
+  _globals['_RESETRESPONSE']._serialized_start=926
+  _globals['_RESETRESPONSE']._serialized_end=966
+  _globals['_INPUT']._serialized_start=969
+  _globals['_INPUT']._serialized_end=1118
+  _globals['_PREDICTREQUEST']._serialized_start=1121
+  _globals['_PREDICTREQUEST']._serialized_end=1264
+  _globals['_INPUTFAILURE']._serialized_start=1266
+  _globals['_INPUTFAILURE']._serialized_end=1352
+  _globals['_CLASSIFICATIONS']._serialized_start=1354
+  _globals['_CLASSIFICATIONS']._serialized_end=1457
+  _globals['_RAWOUTPUTS']._serialized_start=1459
+  _globals['_RAWOUTPUTS']._serialized_end=1516
+  _globals['_STAGETIMES']._serialized_start=1518
+  _globals['_STAGETIMES']._serialized_end=1614
+  _globals['_PREDICTRESPONSE']._serialized_start=1617
+  _globals['_PREDICTRESPONSE']._serialized_end=1871
+  _globals['_DATASETREQUEST']._serialized_start=1874
+  _globals['_DATASETREQUEST']._serialized_end=2163
+  _globals['_DATASETPROGRESS']._serialized_start=2165
+  _globals['_DATASETPROGRESS']._serialized_end=2225
+  _globals['_DATASETRESPONSE']._serialized_start=2227
+  _globals['_DATASETRESPONSE']._serialized_end=2332
+  _globals['_PREDICT']._serialized_start=2612
+  _globals['_PREDICT']._serialized_end=3056
 # @@protoc_insertion_point(module_scope)

@@ -39,6 +39,25 @@ DEVICE_KIND_CPU: DeviceKind.ValueType  # 1
 DEVICE_KIND_GPU: DeviceKind.ValueType  # 2
 Global___DeviceKind: _TypeAlias = DeviceKind  # noqa: Y015
 
+class _Weights:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WeightsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Weights.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WEIGHTS_UNSPECIFIED: _Weights.ValueType  # 0
+    """the pretrained ones"""
+    WEIGHTS_PRETRAINED: _Weights.ValueType  # 1
+    WEIGHTS_RANDOM: _Weights.ValueType  # 2
+
+class Weights(_Weights, metaclass=_WeightsEnumTypeWrapper): ...
+
+WEIGHTS_UNSPECIFIED: Weights.ValueType  # 0
+"""the pretrained ones"""
+WEIGHTS_PRETRAINED: Weights.ValueType  # 1
+WEIGHTS_RANDOM: Weights.ValueType  # 2
+Global___Weights: _TypeAlias = Weights  # noqa: Y015
+
 class _Stage:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -95,6 +114,8 @@ class OpenRequest(_message.Message):
     PREPROCESS_THREADS_FIELD_NUMBER: _builtins.int
     FEATURE_LIMIT_FIELD_NUMBER: _builtins.int
     OVERLAP_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
     model_name: _builtins.str
     model_version: _builtins.str
     """A version or a constraint; empty means the highest."""
@@ -110,6 +131,9 @@ class OpenRequest(_message.Message):
     """The number of best classes returned for each input; 0 means all."""
     overlap: _builtins.bool
     """Whether inputs are prepared while a batch is predicted; unset leaves the agent's default: only on a GPU."""
+    weights: Global___Weights.ValueType
+    seed: _builtins.int
+    """What random weights are drawn from."""
     @_builtins.property
     def device(self) -> Global___Device: ...
     def __init__(
@@ -123,10 +147,12 @@ class OpenRequest(_message.Message):
         preprocess_threads: _builtins.int | None = ...,
         feature_limit: _builtins.int = ...,
         overlap: _builtins.bool | None = ...,
+        weights: Global___Weights.ValueType = ...,
+        seed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_overlap", b"_overlap", "_preprocess_threads", b"_preprocess_threads", "device", b"device", "overlap", b"overlap", "preprocess_threads", b"preprocess_threads"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_overlap", b"_overlap", "_preprocess_threads", b"_preprocess_threads", "device", b"device", "feature_limit", b"feature_limit", "framework_name", b"framework_name", "model_name", b"model_name", "model_version", b"model_version", "overlap", b"overlap", "preprocess_threads", b"preprocess_threads", "threads", b"threads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_overlap", b"_overlap", "_preprocess_threads", b"_preprocess_threads", "device", b"device", "feature_limit", b"feature_limit", "framework_name", b"framework_name", "model_name", b"model_name", "model_version", b"model_version", "overlap", b"overlap", "preprocess_threads", b"preprocess_threads", "seed", b"seed", "threads", b"threads", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__overlap: _TypeAlias = _typing.Literal["overlap"]  # noqa: Y015
     _WhichOneofArgType__overlap: _TypeAlias = _typing.Literal["_overlap", b"_overlap"]  # noqa: Y015
@@ -172,6 +198,8 @@ class OpenResponse(_message.Message):
     PREPROCESS_THREADS_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_JSON_FIELD_NUMBER: _builtins.int
     OVERLAP_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     manifest_json: _builtins.str
     """The model's manifest as JSON, with the fields of the manifest schema."""
@@ -183,6 +211,9 @@ class OpenResponse(_message.Message):
     """The machine and its software as JSON: hostname, cpu_model, gpus, …"""
     overlap: _builtins.bool
     """Whether inputs are prepared while a batch is predicted."""
+    weights: Global___Weights.ValueType
+    seed: _builtins.int
+    """What random weights were drawn from; unset for others."""
     @_builtins.property
     def checksums(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """"sha256:…" of the model's files, by "graph" and "weights"."""
@@ -201,12 +232,16 @@ class OpenResponse(_message.Message):
         preprocess_threads: _builtins.int = ...,
         environment_json: _builtins.str = ...,
         overlap: _builtins.bool = ...,
+        weights: Global___Weights.ValueType = ...,
+        seed: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["device", b"device"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "device", b"device", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksums", b"checksums", "device", b"device", "environment_json", b"environment_json", "framework_version", b"framework_version", "manifest_json", b"manifest_json", "overlap", b"overlap", "preprocess_threads", b"preprocess_threads", "session_id", b"session_id", "threads", b"threads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "checksums", b"checksums", "device", b"device", "environment_json", b"environment_json", "framework_version", b"framework_version", "manifest_json", b"manifest_json", "overlap", b"overlap", "preprocess_threads", b"preprocess_threads", "seed", b"seed", "session_id", b"session_id", "threads", b"threads", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
 
 Global___OpenResponse: _TypeAlias = OpenResponse  # noqa: Y015
 

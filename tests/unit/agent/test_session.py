@@ -139,6 +139,13 @@ def test_options_that_make_no_sense_are_refused(field: str) -> None:
         SessionOptions(**{field: -1})
 
 
+@pytest.mark.parametrize("field", ["threads", "preprocess_threads"])
+def test_more_threads_than_a_machine_survives_are_refused(field: str) -> None:
+    assert getattr(SessionOptions(**{field: 1024}), field) == 1024
+    with pytest.raises(ConfigurationError, match=f"{field} is 1025; at most 1024"):
+        SessionOptions(**{field: 1025})
+
+
 def test_the_number_of_threads_of_an_operator_is_at_least_1(
     predictors: list[EchoPredictor], model: ModelManifest, registry: Registry
 ) -> None:

@@ -302,6 +302,15 @@ def test_options_that_make_no_sense_are_refused_by_name(field: str, value: int) 
 
 
 @pytest.mark.parametrize(
+    "field", ["batch_size", "partition_list_size", "num_file_parts", "warmup_num_file_parts", "feature_limit"]
+)
+def test_a_number_that_no_database_holds_is_refused_before_the_run(field: str) -> None:
+    assert getattr(options(**{field: 2**31 - 1}), field) == 2**31 - 1
+    with pytest.raises(ConfigurationError, match=f"{field} is {2**31}; it must be at most {2**31 - 1}"):
+        options(**{field: 2**31})
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
     [("batch_size", 1), ("num_file_parts", -1), ("num_file_parts", 1), ("feature_limit", 0)],
 )

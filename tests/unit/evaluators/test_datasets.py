@@ -102,6 +102,15 @@ class TestImagesInFolders:
 
         assert ids(dataset) == ["cat/ILSVRC_1.JPEG"]
 
+    @pytest.mark.parametrize(
+        "suffix",
+        ["bmp", "gif", "j2k", "jp2", "jpeg", "jpg", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp"],
+    )
+    def test_every_format_that_is_decoded_is_found(self, kind: str, tmp_path: Path, suffix: str) -> None:
+        assert ids(open_path(make(kind, tmp_path, {f"cat/1.{suffix}": b"x"}), "vision")) == [
+            f"cat/1.{suffix}"
+        ]
+
     def test_images_without_class_folders_are_unlabelled(self, kind: str, tmp_path: Path) -> None:
         dataset = open_path(make(kind, tmp_path, {"b.png": b"", "a.png": b""}), "vision")
 

@@ -1,0 +1,31 @@
+"""Random weights for a network, the same for a seed on any machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+
+def draw_weights(parameters: Iterable[Any], seed: int) -> None:
+    """Sets the parameters of an initialised network, in their order.
+
+    Weights are drawn as Glorot and Bengio (2010) do, uniformly within sqrt(6 / (inputs + outputs)); scales
+    and variances are 1, everything else 0. MXNet's own generators give other values in each run.
+
+    Args:
+        parameters: Gluon's parameters, with their shapes known.
+        seed: What is drawn from.
+    """
+    generator = np.random.default_rng(seed)
+    for parameter in parameters:
+        shape = parameter.shape
+        if parameter.name.endswith("weight"):
+            field = math.prod(shape[2:])
+            bound = math.sqrt(6 / ((shape[0] + shape[1]) * field))
+            values = generator.uniform(-bound, bound, shape)
+        else:
+            values = np.full(shape, float(parameter.name.endswith(("gamma", "running_var"))))
+        parameter.data()[:] = values.astype(np.float32)

@@ -1,0 +1,81 @@
+"""``--weights=random``: models that are built in code, for speed only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from agent.inputs import Input, Tensor
+from agent.predictor import Weights
+from agent.registry import Registry
+from agent.selection import select_model
+from agent.session import SessionOptions, open_session
+from manifests.catalog import Catalog
+from tests.cli.test_serve import served
+
+RUN = ("predict", "dataset", "--model_name=ResNet18", "--weights=random", "--seed=3", "--batch_size=2")
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    random = np.random.default_rng(0)
+    for label in ("cat", "dog"):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        for number in range(2):
+            pixels = random.integers(0, 256, (90, 120, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / label / f"{number}.jpg")
+    return tmp_path / "images"
+
+
+@pytest.mark.parametrize("framework", ["PyTorch", "MXNet"])
+def test_resnet_runs_and_its_accuracy_is_not_counted(agent, images, framework):
+    answer = agent(*RUN, f"--framework_name={framework}", "--dataset_path", images)
+    assert answer.code == 0, answer.stderr
+    assert answer.figure("accuracy") == "not counted: the weights are random (seed 3)"
+    assert "over 2 full batches" in answer.figure("latency")
+    (row,) = agent("info", "evaluation", "accuracy", "-f", "csv").rows
+    assert (row["top1_accuracy"], row["top5_accuracy"], row["evaluated_inputs"]) == ("", "", "0")
+
+
+def test_remote_agent_draws_the_weights_and_says_so(agent, images):
+    with served() as (address, _):
+        answer = agent(*RUN, "--framework_name=PyTorch", "--dataset_path", images, f"--agent={address}")
+    assert answer.code == 0, answer.stderr
+    assert answer.figure("accuracy") == "not counted: the weights are random (seed 3)"
+
+
+@pytest.mark.parametrize("framework", ["PyTorch", "MXNet"])
+def test_weights_depend_on_the_seed_and_on_nothing_else(framework):
+    registry = Registry()
+    manifest = select_model(Catalog(), registry, "ResNet18", framework=framework)
+    image = np.random.default_rng(1).normal(size=(3, 224, 224)).astype(np.float32)
+
+    def answer(seed: int) -> list[float]:
+        options = SessionOptions(weights=Weights.RANDOM, seed=seed, feature_limit=0)
+        with open_session(manifest, options, registry) as session:
+            assert (session.description.weights, session.description.seed) == (Weights.RANDOM, seed)
+            outputs = session.predict([Input("a", Tensor(image))]).outputs
+            return [float(outputs.probabilities[0].std()), *outputs.indices[0][:5].tolist()]
+
+    first = answer(1)
+    np.random.default_rng().random()
+    assert answer(1) == pytest.approx(first)
+    assert answer(2) != pytest.approx(first)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("--model_name=ResNet18",), ["ResNet18", "has no weights", "--weights=random"]),
+        (("--framework_name=ONNXRuntime", "--weights=random"), ["DigitsCNN", "random weights"]),
+        (("--framework_name=MXNet", "--weights=random"), ["DigitsCNN", "random weights"]),
+    ],
+)
+def test_what_cannot_be_had_is_one_line(agent, images, arguments, parts):
+    answer = agent("predict", "dataset", "--dataset_path", images, *arguments)
+    assert answer.code == 4
+    for part in parts:
+        assert part in answer.error
