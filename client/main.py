@@ -27,6 +27,7 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
     cls=Group,
     lazy={
         "database": ("client.database:database", "Publish results that were kept in files."),
+        "export": ("client.export:export", "Write a model as an ONNX file."),
         "info": ("client.info:info", "Reports on evaluations, models, frameworks and this machine."),
         "predict": ("client.predict:predict", "Evaluate a model and publish what was measured."),
         "serve": ("client.serve:serve", "Serve models to other hosts over gRPC."),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -10,6 +14,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from agent.artifacts import Artifacts
+from agent.device import CPU
 from agent.predictor import Predictor, PredictorOptions, Tensors
 from manifests.errors import ArtifactError, DeviceError, PredictionError, suggestion
 from manifests.schema import ModelManifest
@@ -30,6 +35,8 @@ _REASON_CHARACTERS = 300
 class ONNXRuntimePredictor(Predictor):
     """An ONNX graph in ONNX Runtime; ``model.graph_path`` is the ``.onnx`` file.
 
+    A model that is built in code (``model.architecture``) is exported from PyTorch when it is loaded.
+
     Outputs have the graph's names. Each session has its own threads. On a GPU, ONNX Runtime puts operators
     that CUDA lacks, and those that compute shapes, on the CPU; a session that is on the CPU as a whole is an
     error.
@@ -42,28 +49,14 @@ class ONNXRuntimePredictor(Predictor):
 
     def load(self) -> None:
         """Builds the session on the one device that was asked for; see ``Predictor``."""
-        if self.artifacts.graph is None:
-            raise ArtifactError(f"{self}: needs graph_path, the .onnx file")
         self._check_device()
-        onnxruntime.set_default_logger_severity(_FATAL)
-        settings = onnxruntime.SessionOptions()
-        settings.log_severity_level = _FATAL
-        settings.intra_op_num_threads = self.options.threads or 0
-        gpu = self.options.device.is_gpu
-        provider = (_CUDA, {"device_id": str(self.options.device.index)}) if gpu else _CPU
-        try:
-            with warnings.catch_warnings():
-                # it only warns of a provider that it has not, and takes another; that is an error below
-                warnings.simplefilter("ignore", UserWarning)
-                session = onnxruntime.InferenceSession(
-                    str(self.artifacts.graph), settings, providers=[provider], enable_fallback=0
-                )
-        except _FAILURES as error:
-            if gpu and "CUDA" in str(error):
-                raise DeviceError(f"{self._refusal()}: {_reason(error)}") from error
-            raise ArtifactError(f"{self.artifacts.graph}: is no ONNX model: {_reason(error)}") from error
+        if self.manifest.model.architecture is None:
+            session = self._open(self._graph_file())
+        else:
+            with TemporaryDirectory(prefix="inferscope-") as folder:
+                session = self._open(self._export(Path(folder)))
         used = session.get_providers()
-        if used[0] != (_CUDA if gpu else _CPU):
+        if used[0] != (_CUDA if self.options.device.is_gpu else _CPU):
             raise DeviceError(
                 f"{self._refusal()}: its session uses {', '.join(used)} instead; run on the CPU"
             )
@@ -97,6 +90,46 @@ class ONNXRuntimePredictor(Predictor):
     def close(self) -> None:
         """Drops the session, and with it its threads and its memory on the device."""
         self._session = None
+
+    def _open(self, graph: Path) -> Any:
+        """Builds the session of an ``.onnx`` file."""
+        onnxruntime.set_default_logger_severity(_FATAL)
+        settings = onnxruntime.SessionOptions()
+        settings.log_severity_level = _FATAL
+        settings.intra_op_num_threads = self.options.threads or 0
+        gpu = self.options.device.is_gpu
+        provider = (_CUDA, {"device_id": str(self.options.device.index)}) if gpu else _CPU
+        try:
+            with warnings.catch_warnings():
+                # it only warns of a provider that it has not, and takes another; that is an error in load
+                warnings.simplefilter("ignore", UserWarning)
+                return onnxruntime.InferenceSession(
+                    str(graph), settings, providers=[provider], enable_fallback=0
+                )
+        except _FAILURES as error:
+            if gpu and "CUDA" in str(error):
+                raise DeviceError(f"{self._refusal()}: {_reason(error)}") from error
+            raise ArtifactError(f"{graph}: is no ONNX model: {_reason(error)}") from error
+
+    def _graph_file(self) -> Path:
+        if self.artifacts.graph is None:
+            raise ArtifactError(f"{self}: needs graph_path, the .onnx file, or architecture")
+        return self.artifacts.graph
+
+    def _export(self, folder: Path) -> Path:
+        """A model that is built in code is built in PyTorch, with PyTorch's weights for the seed."""
+        try:
+            pytorch = importlib.import_module("agent.frameworks.pytorch")
+        except ImportError as error:
+            raise ArtifactError(
+                f"{self}: is built in PyTorch and exported, and PyTorch is not installed; "
+                "install it with: pip install 'inferscope[pytorch]'"
+            ) from error
+        options = replace(self.options, device=CPU)
+        path = folder / "model.onnx"
+        with pytorch.PyTorchPredictor(self.manifest, self.artifacts, options) as predictor:
+            predictor.export_onnx(path)
+        return path
 
     def _refusal(self) -> str:
         return f"{self}: ONNX Runtime {onnxruntime.__version__} cannot use {self.options.device}"

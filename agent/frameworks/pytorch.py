@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from agent.artifacts import Artifacts
 from agent.models.architecture import find_architecture
 from agent.predictor import Predictor, PredictorOptions, Tensors, Weights
 from manifests.errors import ArtifactError, DeviceError, PredictionError
-from manifests.schema import ModelManifest
+from manifests.schema import ElementType, ModelManifest
 
 # What PyTorch, and the code of an architecture, raise at a file or at a batch that they cannot take.
 _FAILURES = (
@@ -40,6 +41,13 @@ _FAILURES = (
 )
 _REASON_CHARACTERS = 300
 FRAMEWORK = "PyTorch"
+ONNX_OPSET = 17
+"""ONNX Runtime reads it since 1.12."""
+_DTYPES = {
+    ElementType.FLOAT32: torch.float32,
+    ElementType.FLOAT16: torch.float16,
+    ElementType.UINT8: torch.uint8,
+}
 
 
 def _read_default_threads() -> int:
@@ -127,6 +135,34 @@ class PyTorchPredictor(Predictor):
             self._module = None
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
+
+    def export_onnx(self, path: Path) -> None:
+        """Writes the loaded model to a file as an ONNX graph, for batches of any size.
+
+        The input has the name of the manifest's ``input_layer``, the output is ``output0``.
+
+        Raises:
+            ArtifactError: PyTorch cannot express the model in ONNX.
+        """
+        parameters = self.manifest.inputs[0].parameters
+        example = torch.zeros((1, *parameters.dimensions), dtype=_DTYPES[parameters.element_type])
+        names = {"input_names": [parameters.input_layer], "output_names": ["output0"]}
+        axes = {name: {0: "batch"} for name in (parameters.input_layer, "output0")}
+        try:
+            with warnings.catch_warnings():
+                # it warns that this exporter is the older one; the newer one needs onnxscript
+                warnings.simplefilter("ignore")
+                torch.onnx.export(
+                    self._module,  # type: ignore[arg-type]  # the callable of a loaded predictor is a module
+                    (example.to(self._device),),
+                    path,
+                    dynamo=False,
+                    dynamic_axes=axes,
+                    opset_version=ONNX_OPSET,
+                    **names,  # type: ignore[arg-type]  # mypy takes each value for every argument
+                )
+        except (*_FAILURES, torch.onnx.OnnxExporterError) as error:
+            raise ArtifactError(f"{self}: cannot be exported to ONNX: {_reason(error)}") from error
 
     def _use_threads(self) -> None:
         if torch.get_num_threads() != self._threads:

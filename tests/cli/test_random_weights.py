@@ -30,7 +30,7 @@ def images(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-@pytest.mark.parametrize("framework", ["PyTorch", "MXNet"])
+@pytest.mark.parametrize("framework", ["PyTorch", "MXNet", "ONNXRuntime"])
 def test_resnet_runs_and_its_accuracy_is_not_counted(agent, images, framework):
     answer = agent(*RUN, f"--framework_name={framework}", "--dataset_path", images)
     assert answer.code == 0, answer.stderr
@@ -47,7 +47,7 @@ def test_remote_agent_draws_the_weights_and_says_so(agent, images):
     assert answer.figure("accuracy") == "not counted: the weights are random (seed 3)"
 
 
-@pytest.mark.parametrize("framework", ["PyTorch", "MXNet"])
+@pytest.mark.parametrize("framework", ["PyTorch", "MXNet", "ONNXRuntime"])
 def test_weights_depend_on_the_seed_and_on_nothing_else(framework):
     registry = Registry()
     manifest = select_model(Catalog(), registry, "ResNet18", framework=framework)
