@@ -86,7 +86,7 @@ def _request(url: str, deadline_s: float, max_bytes: int, allow_private: bool) -
         if answer.status in _REDIRECTS and (location := answer.getheader("Location")):
             return b"", location
         if answer.status != _OK:
-            raise InputError(f"the server answered {answer.status} {answer.reason}".strip())
+            raise InputError(f"the server answered {answer.status} {_shown(answer.reason)}".strip())
         return _read(answer, deadline_s, max_bytes), None
     finally:
         breaker.cancel()

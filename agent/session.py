@@ -21,6 +21,7 @@ from agent.predictor import Predictor, PredictorOptions, Weights
 from agent.preparation import Clock, Fetch
 from agent.preprocessing import ImagePreprocessor
 from agent.registry import Registry
+from agent.requirements import require_supported, with_labels, with_local_files
 from agent.results import BatchResult
 from manifests.errors import ArtifactError, ConfigurationError, InputError
 from manifests.schema import ModelManifest
@@ -96,8 +97,10 @@ def open_session(
     Raises:
         UnknownFrameworkError, FrameworkUnavailableError: The framework is not known, or not installed.
         ArtifactError: A file of the model is missing, changed or not what the framework can load.
+        ManifestError: The manifest asks for what this program does not do.
         DeviceError: The device is not there.
     """
+    manifest = with_labels(require_supported(manifest))
     entry = registry.find(manifest.framework.name)
     predictor_type = entry.load()
     random = options.weights is Weights.RANDOM
@@ -106,7 +109,7 @@ def open_session(
             f"model {manifest.name} {manifest.version} for {entry.name} is read from a file, weights and "
             "all; only a model that is built in code (architecture) can have random weights"
         )
-    artifacts = resolve_artifacts(manifest, weights=not random)
+    artifacts = resolve_artifacts(with_local_files(manifest, weights=not random), weights=not random)
     chosen = PredictorOptions(options.device, options.threads, options.weights, options.seed)
     predictor = predictor_type(manifest, artifacts, chosen)
     try:

@@ -1,30 +1,31 @@
-"""One ``predict dataset`` from its options to its published evaluation."""
+"""One ``predict dataset`` or ``predict urls`` from its options to its published evaluation."""
 
 from __future__ import annotations
 
 import logging
 import shlex
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 
-from agent.device import CPU, Device, DeviceKind
-from agent.predictor import Weights
+from agent.fetching import fetch_image
 from agent.selection import select_model
-from agent.session import SessionOptions, open_session
-from agent.trace_level import TraceLevel
+from agent.session import open_session
 from client.dataset_selection import dataset_of_model
+from client.evaluation_request import EvaluationRequest
 from client.exit_codes import INTERRUPTED, SUCCESS
 from client.invocation import Invocation
+from client.predictions import failure_line, print_failures, print_predictions
 from client.progress import ProgressBar
 from client.stopping import StopRequest
 from client.summary import print_summary
 from evaluators.dataset_run import DatasetRun
 from evaluators.datasets.base import Dataset
-from evaluators.datasets.opening import open_dataset, open_path
-from evaluators.evaluation import Evaluation, EvaluationOptions, Status
+from evaluators.evaluation import Evaluation, Status
 from evaluators.store.base import EvaluationStore
 from evaluators.store.spool import write_spool
 from evaluators.system import SystemUnderTest
@@ -32,75 +33,10 @@ from manifests.errors import StoreError
 
 FAILED_INPUTS = 1
 """The exit code of an evaluation that finished although some of its inputs failed."""
-TOP_CLASSES = 5
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetRequest:
-    """The options of ``predict dataset``, under their names on the command line."""
-
-    model_name: str
-    model_version: str | None
-    framework_name: str | None
-    agent_address: str | None
-    weights: str
-    seed: int
-    gpu: bool
-    gpu_device_id: int
-    threads: int | None
-    preprocess_threads: int | None
-    overlap: bool | None
-    fail_on_error: bool
-    publish: bool
-    publish_predictions: bool
-    database_address: str | None
-    database_name: str | None
-    trace_level: str | None
-    tracer_address: str | None
-    batch_size: int
-    partition_list_size: int
-    num_file_parts: int
-    warmup_num_file_parts: int
-    dataset_category: str | None
-    dataset_name: str | None
-    dataset_path: Path | None
-
-    def evaluation_options(self, default_level: str | None) -> EvaluationOptions:
-        """What the evaluator is asked for.
-
-        Args:
-            default_level: The trace level when the options name none.
-
-        Raises:
-            ConfigurationError: A number makes no sense, or there is no such trace level.
-        """
-        level = self.trace_level or default_level
-        return EvaluationOptions(
-            batch_size=self.batch_size,
-            partition_list_size=self.partition_list_size,
-            num_file_parts=self.num_file_parts,
-            warmup_num_file_parts=self.warmup_num_file_parts,
-            feature_limit=0 if self.publish_predictions else TOP_CLASSES,
-            fail_on_error=self.fail_on_error,
-            trace_level=TraceLevel.named(level) if level else TraceLevel.APPLICATION_TRACE,
-        )
-
-    @property
-    def session_options(self) -> SessionOptions:
-        """What the model is opened with."""
-        return SessionOptions(
-            device=Device(DeviceKind.GPU, self.gpu_device_id) if self.gpu else CPU,
-            threads=self.threads,
-            preprocess_threads=self.preprocess_threads,
-            overlap=self.overlap,
-            feature_limit=0 if self.publish_predictions else TOP_CLASSES,
-            weights=Weights(self.weights.lower()),
-            seed=self.seed,
-        )
-
-
-def evaluate(invocation: Invocation, request: DatasetRequest) -> int:
+def evaluate(invocation: Invocation, request: EvaluationRequest) -> int:
     """Runs the evaluation, publishes it and prints its summary.
 
     What can fail without the model fails before it is loaded: the options, the database, the dataset.
@@ -121,7 +57,7 @@ def evaluate(invocation: Invocation, request: DatasetRequest) -> int:
             store = invocation.open_store(request.database_address, request.database_name)
             resources.callback(store.close)
             _log.info("the evaluation will be published to %s", store.location)
-        dataset = _named_dataset(invocation, request)
+        dataset = request.open_dataset(invocation.catalog)
         if dataset:
             resources.callback(dataset.close)
         system = resources.enter_context(closing(_open_system(invocation, request)))
@@ -135,18 +71,21 @@ def evaluate(invocation: Invocation, request: DatasetRequest) -> int:
                 system,
                 dataset,
                 options,
-                keep_predictions=request.publish_predictions and request.publish,
+                keep_predictions=request.show_inputs or (request.publish_predictions and request.publish),
                 on_progress=progress,
                 stop_requested=stop,
             ).run()
+        show = partial(_show, evaluation, inputs=request.show_inputs)
+        if not request.publish_predictions:
+            evaluation = replace(evaluation, predictions=())
         if store:
-            _publish(evaluation, store, invocation.data_directory)
+            _publish(evaluation, store, invocation.data_directory, show)
         else:
-            print_summary(evaluation)
+            show()
         return _code(evaluation, published=store is not None)
 
 
-def _open_system(invocation: Invocation, request: DatasetRequest) -> SystemUnderTest:
+def _open_system(invocation: Invocation, request: EvaluationRequest) -> SystemUnderTest:
     """Opens the model, in this process or on a served agent."""
     framework = request.framework_name or invocation.configuration.framework
     address = request.agent_address or invocation.configuration.agent
@@ -164,18 +103,9 @@ def _open_system(invocation: Invocation, request: DatasetRequest) -> SystemUnder
     manifest = select_model(
         invocation.catalog, invocation.registry, request.model_name, request.model_version, framework
     )
-    return open_session(manifest, request.session_options, invocation.registry)
-
-
-def _named_dataset(invocation: Invocation, request: DatasetRequest) -> Dataset | None:
-    """The dataset that the options name; None leaves it to the model's manifest."""
-    if request.dataset_path:
-        return open_path(request.dataset_path, request.dataset_category or "vision")
-    if request.dataset_name:
-        return open_dataset(
-            invocation.catalog.find_dataset(request.dataset_name, category=request.dataset_category)
-        )
-    return None
+    # The user names the URLs, so that they may lead to this machine and its network.
+    fetch = partial(fetch_image, allow_private=True)
+    return open_session(manifest, request.session_options, invocation.registry, fetch=fetch)
 
 
 def _announce(system: SystemUnderTest, dataset: Dataset) -> None:
@@ -198,8 +128,18 @@ def _announce(system: SystemUnderTest, dataset: Dataset) -> None:
     )
 
 
-def _publish(evaluation: Evaluation, store: EvaluationStore, data_directory: Path) -> None:
-    """Publishes the evaluation, or keeps it in a file when the database is gone.
+def _show(evaluation: Evaluation, *, inputs: bool) -> None:
+    """Prints the summary, and before it what the single inputs gave, if that is asked for."""
+    if inputs:
+        print_predictions(evaluation)
+        print_failures(evaluation)
+    print_summary(evaluation)
+
+
+def _publish(
+    evaluation: Evaluation, store: EvaluationStore, data_directory: Path, show: Callable[[], None]
+) -> None:
+    """Publishes the evaluation and shows it, or keeps it in a file when the database is gone.
 
     Raises:
         StoreError: It was kept in a file; the message says where, and how to publish it later.
@@ -208,13 +148,13 @@ def _publish(evaluation: Evaluation, store: EvaluationStore, data_directory: Pat
         store.save(evaluation)
     except StoreError as error:
         with suppress(OSError):  # where it is kept has to be said in any case
-            print_summary(evaluation)
+            show()
         path = write_spool(evaluation, data_directory / "unpublished")
         raise StoreError(
             f"{error}; the evaluation was kept in {path}: publish it later, with the same --database_address "
             f"and --database_name, by: agent database import {shlex.quote(str(path))}"
         ) from error
-    print_summary(evaluation)
+    show()
     click.echo(f"published   {evaluation.id} to {store.location}")
 
 
@@ -233,8 +173,7 @@ def _code(evaluation: Evaluation, *, published: bool) -> int:
     if evaluation.failures:
         first = evaluation.failures[0]
         click.echo(
-            f"failed inputs: {len(evaluation.failures)}; the first: {first.input_id} in {first.stage.value}: "
-            f"{first.message}",
+            f"failed inputs: {len(evaluation.failures)}; the first: {failure_line(first)}",
             err=True,
         )
         return FAILED_INPUTS

@@ -10,6 +10,7 @@ import click
 
 from agent.artifacts import resolve_artifacts
 from agent.predictor import PredictorOptions, Weights
+from agent.requirements import require_supported, with_local_files
 from agent.selection import select_model
 from client.command import Command
 from client.invocation import current_invocation
@@ -53,6 +54,7 @@ def export(model_name: str, model_version: str | None, weights: str, seed: int, 
         invocation.catalog, invocation.registry, model_name, model_version, framework=_FRAMEWORK
     )
     chosen = Weights(weights.lower())
+    manifest = with_local_files(require_supported(manifest), weights=chosen is Weights.PRETRAINED)
     artifacts = resolve_artifacts(manifest, weights=chosen is Weights.PRETRAINED)
     pytorch = importlib.import_module("agent.frameworks.pytorch")
     options = PredictorOptions(weights=chosen, seed=seed)

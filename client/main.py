@@ -29,6 +29,7 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
         "database": ("client.database:database", "Publish results that were kept in files."),
         "export": ("client.export:export", "Write a model as an ONNX file."),
         "info": ("client.info:info", "Reports on evaluations, models, frameworks and this machine."),
+        "manifest": ("client.manifest:manifest", "Check manifests, and print their schema."),
         "predict": ("client.predict:predict", "Evaluate a model and publish what was measured."),
         "serve": ("client.serve:serve", "Serve models to other hosts over gRPC."),
     },

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from agent.trace_level import TraceLevel
 from client.command import Command, Group, boolean, database_options
 from manifests.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from client.evaluation_request import EvaluationRequest
+
+_LARGEST = 2**31 - 1  # of a number of parts; see EvaluationOptions
 
 
 def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,7 +85,29 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     for option in reversed(options):
         function = option(function)
-    return database_options(function)
+    return database_options(_batch_options(function))
+
+
+def _batch_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that cut the inputs into batches and parts."""
+    batch_size = click.option(
+        "-b",
+        "--batch_size",
+        type=click.IntRange(min=1),
+        default=64,
+        show_default=True,
+        metavar="N",
+        help="Inputs in a batch.",
+    )
+    partition_list_size = click.option(
+        "-p",
+        "--partition_list_size",
+        type=click.IntRange(min=0),
+        default=0,
+        metavar="N",
+        help="Inputs in one part of the dataset.  [default: the batch size]",
+    )
+    return batch_size(partition_list_size(function))
 
 
 @click.group(cls=Group)
@@ -90,23 +117,6 @@ def predict() -> None:
 
 @predict.command(cls=Command)
 @model_options
-@click.option(
-    "-b",
-    "--batch_size",
-    type=click.IntRange(min=1),
-    default=64,
-    show_default=True,
-    metavar="N",
-    help="Inputs in a batch.",
-)
-@click.option(
-    "-p",
-    "--partition_list_size",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="Inputs in one part of the dataset.  [default: the batch size]",
-)
 @click.option(
     "--num_file_parts",
     type=int,
@@ -137,11 +147,68 @@ def dataset(**given: Any) -> None:
     The first parts are run once to warm up and are not measured. Latency is that of a full batch from host
     memory to host memory; the last, smaller batch counts for the accuracy but not for the latency.
     """
-    # Imported here because help needs none of it.
-    from client.evaluate import DatasetRequest, evaluate
-    from client.invocation import current_invocation
+    from client.evaluation_request import DatasetRequest
 
     if given["dataset_path"] and given["dataset_name"]:
         raise ConfigurationError("--dataset_path and --dataset_name both name a dataset; give one of them")
+    _evaluate(DatasetRequest, given)
+
+
+@predict.command(cls=Command)
+@model_options
+@click.option(
+    "--urls_file_path",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="One URL or path a line; blank lines and # comments are skipped, paths are relative to the file.",
+)
+@click.option(
+    "--duplicate_input",
+    type=click.IntRange(1, _LARGEST),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How many times the list is gone through.",
+)
+@click.option(
+    "--num_urls_parts",
+    "--num_url_parts",
+    "num_file_parts",
+    type=click.IntRange(-1, _LARGEST),
+    default=-1,
+    show_default=True,
+    metavar="N",
+    help="Parts to evaluate; -1 for all.",
+)
+@click.option(
+    "--num_warmup_url_parts",
+    "warmup_num_file_parts",
+    type=click.IntRange(0, _LARGEST),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Parts to run first without measuring.",
+)
+def urls(**given: Any) -> None:
+    """Evaluate a model over the images that a file lists: predictions, latency, throughput.
+
+    URLs are fetched by whoever runs the model: here, or by the served agent within its own limits. Files are
+    read here. The inputs have no labels, so that there is no accuracy; the first predictions are printed.
+    The warm-up fetches its inputs once more.
+    """
+    from client.evaluation_request import UrlsRequest
+
+    if given["num_file_parts"] == 0:
+        raise ConfigurationError("num_urls_parts is 0; it must be at least 1, or -1 for all")
+    _evaluate(UrlsRequest, given)
+
+
+def _evaluate(kind: type[EvaluationRequest], given: dict[str, Any]) -> NoReturn:
+    """Evaluates what the options ask for, and ends with its exit code."""
+    # Imported here because help needs none of it.
+    from client.evaluate import evaluate
+    from client.invocation import current_invocation
+
     given["partition_list_size"] = given["partition_list_size"] or given["batch_size"]
-    click.get_current_context().exit(evaluate(current_invocation(), DatasetRequest(**given)))
+    click.get_current_context().exit(evaluate(current_invocation(), kind(**given)))

@@ -51,8 +51,8 @@ class Catalog:
 
     @property
     def models(self) -> tuple[ModelManifest, ...]:
-        """Every model, in alphabetical order, the highest version first."""
-        return tuple(m for m in self._content[0] if isinstance(m, ModelManifest))
+        """Every model that is not hidden, in alphabetical order, the highest version first."""
+        return tuple(m for m in self._models if not m.hidden)
 
     @property
     def datasets(self) -> tuple[DatasetManifest, ...]:
@@ -69,6 +69,8 @@ class Catalog:
     ) -> ModelManifest:
         """Returns the highest version of a model that one of the installed ``frameworks`` can run.
 
+        A model that is hidden is found as any other.
+
         Args:
             name: The model's name; case does not matter.
             version: A version or a constraint; None means any.
@@ -78,7 +80,7 @@ class Catalog:
             UnknownModelError: No manifest has this name, version or framework.
             FrameworkUnavailableError: There is one, but no installed framework that it accepts.
         """
-        named = _named(name, self.models, UnknownModelError, self.problems)
+        named = _named(name, self._models, UnknownModelError, self.problems)
         order = {framework.casefold(): rank for rank, framework in enumerate(frameworks)}
         installed = {framework.casefold(): found for framework, found in frameworks.items()}
         fitting = [m for m in named if m.framework.name.casefold() in order]
@@ -119,6 +121,10 @@ class Catalog:
             raise UnknownDatasetError(f'no dataset is of category "{category}"; known: {known}')
         named = _named(name, datasets, UnknownDatasetError, self.problems)
         return _of_version(named, version, UnknownDatasetError)[0]
+
+    @property
+    def _models(self) -> tuple[ModelManifest, ...]:
+        return tuple(m for m in self._content[0] if isinstance(m, ModelManifest))
 
     @cached_property
     def _content(self) -> tuple[tuple[Manifest, ...], tuple[ManifestError, ...]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import stat
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from manifests.errors import ManifestError, suggestion
 from manifests.schema import DatasetManifest, FrameworkManifest, Manifest, ModelManifest
@@ -44,6 +44,20 @@ def load_manifest(path: Path) -> Manifest:
     except _YAML_ERRORS as error:
         raise ManifestError(f"{path}: cannot be read as YAML: {_one_line(error)}") from error
     return parse_manifest(content, path)
+
+
+def manifest_schema() -> dict[str, Any]:
+    """Returns the JSON Schema (draft 2020-12) of all manifests, for editors and other programs.
+
+    It says less than the loader checks: relations between fields are not in it.
+    """
+    kinds = Annotated[ModelManifest | FrameworkManifest | DatasetManifest, Field(union_mode="left_to_right")]
+    schema = TypeAdapter[Any](kinds).json_schema()
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "inferscope manifest",
+        **schema,
+    }
 
 
 class _ManifestLoader(yaml.SafeLoader):

@@ -10,55 +10,24 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from packaging.version import Version
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    field_validator,
-    model_validator,
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+
+from manifests.fields import (
+    Checksum,
+    Dimensions,
+    FilePath,
+    InputLayer,
+    Layer,
+    Name,
+    OutputType,
+    PerChannel,
+    VersionText,
+    check_constraint,
+    check_version,
+    leave_out_empty,
 )
-
-from manifests.versions import Constraint, InvalidConstraintError
-
-
-def _version_text(value: object) -> object:
-    """YAML reads ``1.0`` as a number; a version is text."""
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-def _check_version(value: str) -> str:
-    try:
-        Version(value)
-    except ValueError:  # InvalidVersion, or a number too long for int
-        raise ValueError("a version is written like 1.0 or 2.1.3") from None
-    return value
-
-
-def _check_constraint(value: str) -> str:
-    try:
-        Constraint(value)
-    except InvalidConstraintError as error:
-        raise ValueError(str(error)) from None
-    return value
-
-
-def _one_or_three(value: object) -> object:
-    return (value,) if isinstance(value, int | float) else value
-
-
-Name = Annotated[
-    str,
-    Field(min_length=1, max_length=200),
-    BeforeValidator(lambda v: v.strip() if isinstance(v, str) else v),
-]
-VersionText = Annotated[str, BeforeValidator(_version_text)]
-PerChannel = Annotated[
-    tuple[Annotated[float, Field(allow_inf_nan=False)], ...], BeforeValidator(_one_or_three)
-]
-Checksum = Annotated[str, Field(pattern=r"^(sha256:[0-9a-fA-F]{64}|[0-9a-fA-F]{32})?$")]
+from manifests.original import FIRST_INPUT, any_size_where_none_is_given, full_dimensions
+from manifests.versions import Constraint
 
 
 class Layout(str, Enum):
@@ -111,6 +80,7 @@ class Manifest(BaseModel):
     """What every manifest has."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+    _empty_is_left_out = model_validator(mode="before")(leave_out_empty)
     _source: Path | None = PrivateAttr(default=None)
 
     @property
@@ -121,6 +91,7 @@ class Manifest(BaseModel):
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+    _empty_is_left_out = model_validator(mode="before")(leave_out_empty)
 
 
 class FrameworkRequirement(_Part):
@@ -129,7 +100,7 @@ class FrameworkRequirement(_Part):
     name: Name
     version: Annotated[VersionText, Field(default="*")]
 
-    _constraint = field_validator("version")(_check_constraint)
+    _constraint = field_validator("version")(check_constraint)
 
 
 class ImageParameters(_Part):
@@ -139,9 +110,14 @@ class ImageParameters(_Part):
     ``color_mode``, resized and cropped, and becomes ``(pixel - mean) / scale`` with pixels in 0…255;
     ``mean`` and ``scale`` are one number, or one per channel in the order of ``color_mode``. With
     ``element_type`` uint8 the pixels stay as they are, and there is neither.
+
+    ``dimensions`` may be one number n, for three channels of n × n, and empty for images of any size, which
+    nothing here can open. Nor can it open ``max_dimension``, nor dimensions that begin with the channels
+    under ``layout: HWC``, as some of MLModelScope's manifests have them: ``agent.requirements`` says so.
+    ``input_layer`` is a name or a number; 0, the first input, is called ``data``.
     """
 
-    dimensions: tuple[Annotated[int, Field(ge=1, le=16384)], ...] = Field(min_length=3, max_length=3)
+    dimensions: Dimensions
     layout: Layout = Layout.CHW
     color_mode: ColorMode = ColorMode.RGB
     element_type: ElementType = ElementType.FLOAT32
@@ -151,7 +127,10 @@ class ImageParameters(_Part):
     crop_method: CropMethod = CropMethod.CENTER
     crop_ratio: float = Field(default=1.0, gt=0.0, le=1.0)
     interpolation: Interpolation = Interpolation.BILINEAR
-    input_layer: Name = "data"
+    max_dimension: Annotated[int, Field(ge=1)] | None = None
+    input_layer: InputLayer = FIRST_INPUT
+
+    _three_dimensions = model_validator(mode="before")(full_dimensions)
 
     @property
     def channels(self) -> int:
@@ -168,19 +147,30 @@ class ImageParameters(_Part):
         """The width in pixels."""
         return self.dimensions[2] if self.layout is Layout.CHW else self.dimensions[1]
 
+    @property
+    def channels_first(self) -> bool:
+        """Whether ``dimensions`` begin with the channels although ``layout`` is HWC."""
+        wanted = 1 if self.color_mode is ColorMode.GRAY else 3
+        return self.layout is Layout.HWC and self.dimensions[:1] == (wanted,) != self.dimensions[2:]
+
+    @field_validator("dimensions")
+    @classmethod
+    def _three_or_any(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(value) not in {0, 3}:
+            raise ValueError(f"has {len(value)} items; allowed: 3 items, without the batch, or one number")
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> ImageParameters:
         wanted = 1 if self.color_mode is ColorMode.GRAY else 3
-        if self.channels != wanted:
+        if self.dimensions and not self.channels_first and self.channels != wanted:
             raise ValueError(
                 f"dimensions {list(self.dimensions)} in layout {self.layout.value} have {self.channels} "
                 f"channels, but color_mode {self.color_mode.value} has {wanted}"
             )
         for field in ("mean", "scale"):
-            if len(getattr(self, field)) not in {1, self.channels}:
-                raise ValueError(
-                    f"{field} has {len(getattr(self, field))} values; allowed: 1 or {self.channels}"
-                )
+            if len(getattr(self, field)) not in {1, wanted}:
+                raise ValueError(f"{field} has {len(getattr(self, field))} values; allowed: 1 or {wanted}")
         if any(value == 0 for value in self.scale):
             raise ValueError(f"scale is {list(self.scale)}; it divides, so that it may not hold 0")
         if self.element_type is ElementType.UINT8 and (any(self.mean) or set(self.scale) != {1.0}):
@@ -203,18 +193,32 @@ class OutputParameters(_Part):
     """How a model's output is read.
 
     ``probabilities_layer`` is the output's name or its index; ``labels`` are the classes' names in the order
-    of the model's scores.
+    of the model's scores. The file at ``features_url``, with a label in each line, replaces them when it lies
+    beside the manifest. The fields after ``element_type`` describe outputs of the types that have no
+    postprocessing here.
     """
 
-    probabilities_layer: int | str = 0
+    probabilities_layer: Layer = 0
     probabilities_transform: Transform = Transform.NONE
     labels: tuple[str, ...] = ()
+    features_url: str = ""
+    features_checksum: Checksum = ""
+    element_type: str = ""
+    classes_layer: Layer | None = None
+    boxes_layer: Layer | None = None
+    masks_layer: Layer | None = None
+    dimensions: tuple[int, ...] = ()
+    layout: Layout | None = None
+    color_mode: ColorMode | None = None
 
 
 class ModelOutput(_Part):
-    """The output of a model: ``classification`` is ranked classes, ``raw`` the tensors as they are."""
+    """The output of a model: ``classification`` is ranked classes, ``raw`` the tensors as they are.
 
-    type: Literal["classification", "raw"]
+    ``feature`` is another word for classification. The other types can be listed, but not opened.
+    """
+
+    type: OutputType
     description: str = ""
     parameters: OutputParameters = OutputParameters()
 
@@ -222,14 +226,17 @@ class ModelOutput(_Part):
 class ModelFiles(_Part):
     """Where a model's graph and weights are: paths relative to the manifest, with their checksums.
 
+    They may be URLs, or relative to the URL ``base_url``; the file then has to lie beside the manifest.
     ``architecture`` names a model built in code, which then needs weights only.
     """
 
     architecture: Name | None = None
-    graph_path: str | None = None
+    base_url: str = ""
+    graph_path: FilePath = None
     graph_checksum: Checksum = ""
-    weights_path: str | None = None
+    weights_path: FilePath = None
     weights_checksum: Checksum = ""
+    is_archive: bool = False
 
     @model_validator(mode="after")
     def _something(self) -> ModelFiles:
@@ -239,7 +246,11 @@ class ModelFiles(_Part):
 
 
 class ModelManifest(Manifest):
-    """A model: the framework it needs, its files, its inputs and its output."""
+    """A model: the framework it needs, its files, its inputs and its output.
+
+    A ``hidden`` one is found by its name only. The fields from ``before_preprocess`` on hold code, which is
+    never run: a model with any of them can be listed, but not opened.
+    """
 
     kind: Literal["model"] = "model"
     name: Name
@@ -248,14 +259,22 @@ class ModelManifest(Manifest):
     description: str = ""
     references: tuple[str, ...] = ()
     license: str = ""
-    inputs: tuple[ModelInput, ...] = Field(min_length=1, max_length=1)
+    inputs: tuple[ModelInput, ...] = Field(min_length=1)
     output: ModelOutput
     model: ModelFiles
     dataset: Name | None = None
     container: dict[str, dict[str, str]] = Field(default_factory=dict)
     attributes: dict[str, Any] = Field(default_factory=dict)
+    hidden: bool = False
+    before_preprocess: str = ""
+    preprocess: str = ""
+    after_preprocess: str = ""
+    before_postprocess: str = ""
+    postprocess: str = ""
+    after_postprocess: str = ""
 
-    _version = field_validator("version")(_check_version)
+    _any_size = model_validator(mode="before")(any_size_where_none_is_given)
+    _version = field_validator("version")(check_version)
 
     def runs_in(self, framework_version: str | None) -> bool:
         """Whether the model runs in this version of its framework; None, not installed, runs nothing."""
@@ -273,7 +292,7 @@ class FrameworkManifest(Manifest):
     license: str = ""
     container: dict[str, dict[str, str]] = Field(default_factory=dict)
 
-    _constraint = field_validator("version")(_check_constraint)
+    _constraint = field_validator("version")(check_constraint)
 
 
 class DatasetManifest(Manifest):
@@ -289,4 +308,4 @@ class DatasetManifest(Manifest):
     path: str
     checksum: Checksum = ""
 
-    _version = field_validator("version")(_check_version)
+    _version = field_validator("version")(check_version)

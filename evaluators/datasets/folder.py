@@ -41,13 +41,22 @@ class FolderDataset(ImageDataset):
 
     def read(self, place: Place) -> EncodedImage:
         """Reads one image. An ``OSError`` is left to ``Input.read``, which names the input."""
-        path = self._root / place.path
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"{path}: is no file that can be read")
-        if status.st_size > MAX_IMAGE_BYTES:
-            raise too_large(str(path), status.st_size)
-        return EncodedImage(path.read_bytes())
+        return read_image(self._root / place.path)
+
+
+def read_image(path: Path) -> EncodedImage:
+    """Reads the file of one image.
+
+    Raises:
+        InputError: It is no file, or larger than an image is.
+        OSError: It cannot be read.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path}: is no file that can be read")
+    if status.st_size > MAX_IMAGE_BYTES:
+        raise too_large(str(path), status.st_size)
+    return EncodedImage(path.read_bytes())
 
 
 def _image_paths(root: Path) -> Iterator[str]:

@@ -176,7 +176,7 @@ def test_batch_of_another_shape_is_an_invalid_argument(predict):
 @pytest.mark.parametrize(
     ("fields", "code", "message"),
     [
-        ({"model_name": "Maen"}, grpc.StatusCode.NOT_FOUND, 'did you mean "Mean"?'),
+        ({"model_name": "Maen"}, grpc.StatusCode.NOT_FOUND, 'did you mean "Mean"'),
         ({"model_name": ""}, grpc.StatusCode.NOT_FOUND, 'unknown model ""'),
         (
             {"model_name": "Mean", "framework_name": "Fak"},

@@ -1,0 +1,127 @@
+"""What a command that evaluates is asked for: the options of the command line, and what they mean."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from agent.device import CPU, Device, DeviceKind
+from agent.predictor import Weights
+from agent.session import SessionOptions
+from agent.trace_level import TraceLevel
+from evaluators.datasets.base import Dataset
+from evaluators.datasets.opening import open_dataset, open_path
+from evaluators.datasets.urls import UrlsDataset
+from evaluators.evaluation import EvaluationOptions
+from manifests.catalog import Catalog
+
+TOP_CLASSES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRequest(ABC):
+    """The options that every evaluation has, under their names on the command line."""
+
+    show_inputs: ClassVar[bool]
+    """Whether what the single inputs gave is printed."""
+
+    model_name: str
+    model_version: str | None
+    framework_name: str | None
+    agent_address: str | None
+    weights: str
+    seed: int
+    gpu: bool
+    gpu_device_id: int
+    threads: int | None
+    preprocess_threads: int | None
+    overlap: bool | None
+    fail_on_error: bool
+    publish: bool
+    publish_predictions: bool
+    database_address: str | None
+    database_name: str | None
+    trace_level: str | None
+    tracer_address: str | None
+    batch_size: int
+    partition_list_size: int
+    num_file_parts: int
+    warmup_num_file_parts: int
+    dataset_category: str | None = None
+    """The category that the dataset must be of, where one is asked for."""
+
+    def evaluation_options(self, default_level: str | None) -> EvaluationOptions:
+        """What the evaluator is asked for.
+
+        Args:
+            default_level: The trace level when the options name none.
+
+        Raises:
+            ConfigurationError: A number makes no sense, or there is no such trace level.
+        """
+        level = self.trace_level or default_level
+        return EvaluationOptions(
+            batch_size=self.batch_size,
+            partition_list_size=self.partition_list_size,
+            num_file_parts=self.num_file_parts,
+            warmup_num_file_parts=self.warmup_num_file_parts,
+            feature_limit=0 if self.publish_predictions else TOP_CLASSES,
+            fail_on_error=self.fail_on_error,
+            trace_level=TraceLevel.named(level) if level else TraceLevel.APPLICATION_TRACE,
+        )
+
+    @property
+    def session_options(self) -> SessionOptions:
+        """What the model is opened with."""
+        return SessionOptions(
+            device=Device(DeviceKind.GPU, self.gpu_device_id) if self.gpu else CPU,
+            threads=self.threads,
+            preprocess_threads=self.preprocess_threads,
+            overlap=self.overlap,
+            feature_limit=0 if self.publish_predictions else TOP_CLASSES,
+            weights=Weights(self.weights.lower()),
+            seed=self.seed,
+        )
+
+    @abstractmethod
+    def open_dataset(self, catalog: Catalog) -> Dataset | None:
+        """Opens the dataset that the options name; None leaves it to the model's manifest.
+
+        Raises:
+            UnknownDatasetError: The catalogue has none of that name.
+            DatasetError: It cannot be opened.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRequest(EvaluationRequest):
+    """The options of ``predict dataset``."""
+
+    show_inputs: ClassVar[bool] = False
+
+    dataset_name: str | None
+    dataset_path: Path | None
+
+    def open_dataset(self, catalog: Catalog) -> Dataset | None:
+        """Opens the dataset at the path or of the name; see ``EvaluationRequest``."""
+        if self.dataset_path:
+            return open_path(self.dataset_path, self.dataset_category or "vision")
+        if self.dataset_name:
+            return open_dataset(catalog.find_dataset(self.dataset_name, category=self.dataset_category))
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UrlsRequest(EvaluationRequest):
+    """The options of ``predict urls``."""
+
+    show_inputs: ClassVar[bool] = True
+
+    urls_file_path: Path
+    duplicate_input: int
+
+    def open_dataset(self, catalog: Catalog) -> Dataset:
+        """Opens the list; see ``EvaluationRequest``."""
+        return UrlsDataset(self.urls_file_path, duplicate_input=self.duplicate_input)

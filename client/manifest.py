@@ -1,0 +1,68 @@
+"""``agent manifest``: checks manifests, and prints the schema that they have to fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from client.command import Command, Group
+
+
+@click.group(cls=Group)
+def manifest() -> None:
+    """Check manifests, and print the schema that they have to fit."""
+
+
+@manifest.command(cls=Command)
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path))
+def check(files: tuple[Path, ...]) -> int:
+    """Check that each FILE is a valid manifest.
+
+    What a valid model asks for, and would be refused when it is opened, is said below it. The exit code is
+    that of a bad manifest if one of the files is none.
+    """
+    from client.exit_codes import EXIT_CODES, SUCCESS
+    from manifests.errors import ManifestError
+
+    code = SUCCESS
+    for file in files:
+        try:
+            lines = _described(file)
+        except ManifestError as error:
+            click.echo(" ".join(str(error).split()), err=True)
+            code = EXIT_CODES[ManifestError]
+        else:
+            click.echo("\n".join(lines))
+    return code
+
+
+def _described(file: Path) -> list[str]:
+    """What the manifest in a file is of, and what of it is not supported.
+
+    Raises:
+        ManifestError: It is none.
+    """
+    from agent.requirements import unsupported
+    from manifests.loader import load_manifest
+    from manifests.schema import FrameworkManifest, ModelManifest
+
+    found = load_manifest(file)
+    if isinstance(found, ModelManifest):
+        needs = f"{found.framework.name} {found.framework.version}"
+        return [
+            f"{file}: model {found.name} {found.version} for {needs}",
+            *(f"  cannot be opened: {line}" for line in unsupported(found)),
+        ]
+    kind = "framework" if isinstance(found, FrameworkManifest) else "dataset"
+    return [f"{file}: {kind} {getattr(found, 'name', '')} {getattr(found, 'version', '')}"]
+
+
+@manifest.command(cls=Command)
+def schema() -> None:
+    """Print the JSON Schema of manifests, for editors that check and complete YAML."""
+    import json
+
+    from manifests.loader import manifest_schema
+
+    click.echo(json.dumps(manifest_schema(), indent=2))

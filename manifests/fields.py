@@ -1,0 +1,86 @@
+"""The types of a manifest's fields: how each is written, and what it then is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from packaging.version import Version
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
+from pydantic.functional_validators import AfterValidator
+
+from manifests.original import layer_name, without_empty_fields
+from manifests.versions import Constraint, InvalidConstraintError
+
+
+def _version_text(value: object) -> object:
+    """YAML reads ``1.0`` as a number; a version is text."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def check_version(value: str) -> str:
+    """Returns a version.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        Version(value)
+    except ValueError:  # InvalidVersion, or a number too long for int
+        raise ValueError("a version is written like 1.0 or 2.1.3") from None
+    return value
+
+
+def check_constraint(value: str) -> str:
+    """Returns a version constraint.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        Constraint(value)
+    except InvalidConstraintError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+def leave_out_empty(cls: type[BaseModel], content: object) -> object:
+    """Leaves out the known fields that have nothing behind them."""
+    return without_empty_fields(content, cls.model_fields)
+
+
+def _one_or_three(value: object) -> object:
+    return (value,) if isinstance(value, int | float) else value
+
+
+Name = Annotated[
+    str,
+    Field(min_length=1, max_length=200),
+    BeforeValidator(lambda v: v.strip() if isinstance(v, str) else v),
+]
+VersionText = Annotated[
+    str, BeforeValidator(_version_text), WithJsonSchema({"type": ["string", "number"]}, mode="validation")
+]
+PerChannel = Annotated[
+    tuple[Annotated[float, Field(allow_inf_nan=False)], ...],
+    BeforeValidator(_one_or_three),
+    WithJsonSchema({"type": ["number", "array"], "items": {"type": "number"}}, mode="validation"),
+]
+InputLayer = Annotated[
+    Name, BeforeValidator(layer_name), WithJsonSchema({"type": ["string", "integer"]}, mode="validation")
+]
+Dimensions = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=16384)], ...],
+    WithJsonSchema({"type": ["integer", "array"], "items": {"type": "integer"}}, mode="validation"),
+]
+OutputType = Annotated[
+    Literal["feature", "boundingbox", "semanticsegment", "instancesegment", "image", "classification", "raw"],
+    AfterValidator(lambda v: "classification" if v == "feature" else v),
+]
+Layer = int | str
+FilePath = Annotated[str | None, AfterValidator(lambda v: v or None)]
+_CHECKSUM = r"^(sha256:[0-9a-fA-F]{64}|[0-9a-fA-F]{32})?$"
+Checksum = Annotated[
+    str,
+    Field(pattern=_CHECKSUM),
+    WithJsonSchema({"type": ["string", "null"], "pattern": _CHECKSUM}, mode="validation"),
+]
