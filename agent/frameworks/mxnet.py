@@ -160,7 +160,12 @@ class MXNetPredictor(Predictor):
             net.initialize(mxnet.init.Zero(), ctx=self._context, force_reinit=True)
             draw_weights(parameters.values(), self.options.seed)
         else:
-            net.load_parameters(str(self.artifacts.weights), ctx=self._context)
+            try:
+                net.load_parameters(str(self.artifacts.weights), ctx=self._context)
+            except (*_FAILURES, AssertionError) as error:  # which it raises where names do not fit
+                raise ArtifactError(
+                    f"{self.artifacts.weights}: are not the weights of {self}: {_reason(error)}"
+                ) from error
         symbol = net(mxnet.sym.var(self._parameters.input_layer))
         return symbol, {parameter.name: parameter.data() for parameter in parameters.values()}
 

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from agent.description import SystemDescription
 from agent.device import Device, DeviceKind
 from agent.environment import Environment, Gpu
+from agent.predictor import Weights
 from agent.results import InputFailure, Stage
 from agent.trace_level import TraceLevel
 from evaluators.datasets.base import DatasetIdentity
@@ -169,6 +170,7 @@ def _evaluation(head: Mapping[str, Any], documents: Documents) -> Evaluation:
     """The evaluation, whether or not all of its parts are there."""
     options = restored(head["options"])
     environment = restored(head["environment"])
+    system = restored(head["system"])
     return Evaluation(
         id=str(head["_id"]),
         created_at=head["created_at"].astimezone(timezone.utc),
@@ -177,7 +179,7 @@ def _evaluation(head: Mapping[str, Any], documents: Documents) -> Evaluation:
             manifest=ModelManifest.model_validate(restored(head["model"])),
             device=Device(DeviceKind(head["device"]["kind"]), int(head["device"]["index"])),
             environment=Environment(**environment | {"gpus": tuple(Gpu(**g) for g in environment["gpus"])}),
-            **restored(head["system"]),
+            **system | {"weights": Weights(system.get("weights", Weights.PRETRAINED))},
         ),
         dataset=DatasetIdentity(**restored(head["dataset"])),
         options=EvaluationOptions(**options | {"trace_level": TraceLevel[options["trace_level"]]}),

@@ -10,13 +10,16 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from agent.artifacts import Artifacts
 from agent.frameworks.mxnet import mxnet
+from agent.models.mxnet.resnet import ResNet
 from manifests.errors import ArtifactError, PredictionError
+from manifests.loader import parse_manifest
 
 
 def save(symbol, folder, parameters=None) -> Artifacts:
@@ -216,3 +219,49 @@ def test_a_batch_that_the_graph_cannot_take_is_one_line_and_the_next_one_works(
 def test_says_nothing_on_stderr(open_predictor, images, capfd):
     open_predictor("MXNet").predict({"data": images})
     assert capfd.readouterr().err == ""
+
+
+RESNET = parse_manifest(
+    {
+        "name": "Resnet",
+        "framework": {"name": "MXNet"},
+        "inputs": [{"type": "image", "parameters": {"dimensions": [3, 32, 32]}}],
+        "output": {"type": "classification"},
+        "model": {"architecture": "resnet18", "weights_path": "resnet.params"},
+    },
+    Path("resnet.yml"),
+)
+
+
+def test_an_architecture_in_code_gets_its_weights(open_predictor, tmp_path):
+    net = ResNet(depth=18)
+    net.initialize(mxnet.init.Xavier())
+    batch = np.random.default_rng(1).normal(size=(3, 3, 32, 32)).astype(np.float32)
+    expected = net(mxnet.nd.from_numpy(batch, zero_copy=False)).asnumpy()
+    net.save_parameters(str(tmp_path / "resnet.params"))
+    artifacts = Artifacts(weights=tmp_path / "resnet.params")
+    predictor = open_predictor("MXNet", manifest=RESNET, artifacts=artifacts)
+    (output,) = predictor.predict({"data": batch}).values()
+    np.testing.assert_allclose(output, expected, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("content", ["truncated", "of another network", "foreign"])
+def test_weights_that_are_not_those_of_the_architecture_are_refused(open_predictor, tmp_path, content):
+    path = tmp_path / "resnet.params"
+    net = ResNet(depth=34 if content == "of another network" else 18)
+    net.initialize()
+    net(mxnet.nd.zeros((1, 3, 32, 32)))
+    net.save_parameters(str(path))
+    if content == "truncated":
+        path.write_bytes(path.read_bytes()[:100_000])
+    elif content == "foreign":
+        path.write_bytes(b"no parameters")
+    with pytest.raises(ArtifactError) as error:
+        open_predictor("MXNet", manifest=RESNET, artifacts=Artifacts(weights=path))
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_architecture_without_weights_is_refused(open_predictor):
+    with pytest.raises(ArtifactError, match="has no weights; give weights_path, or use --weights=random"):
+        open_predictor("MXNet", manifest=RESNET, artifacts=Artifacts())

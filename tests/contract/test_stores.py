@@ -14,9 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.device import Device, DeviceKind
+from agent.predictor import Weights
 from agent.results import InputFailure, Stage
 from evaluators.evaluation import Accuracy, Evaluation, InputPrediction, Status
 from evaluators.store.base import EvaluationFilter, EvaluationStore
+from evaluators.store.json_text import evaluation_from_json, evaluation_to_json
 from manifests.errors import ConfigurationError, StoreError
 from tests.contract.store_fixtures import (
     StoreBackend,
@@ -372,3 +374,30 @@ def test_who_asks_to_be_told_gets_all_that_can_be_read(
     assert [evaluation.id for evaluation in store.find(ALL, told.append)] == [good.id]
     assert sorted(damaged.id in str(error) for error in told) == [False, True]
     assert sorted("future" in str(error) for error in told) == [False, True]
+
+
+def test_where_the_weights_came_from_is_kept(
+    backend: StoreBackend, name: str, store: EvaluationStore
+) -> None:
+    random = replace(make_system(), weights=Weights.RANDOM, seed=2**62 + 1)
+    evaluation = make_evaluation(system=random, accuracy=None)
+    store.save(evaluation)
+    (found,) = store.find(ALL)
+    assert found.system.weights is Weights.RANDOM
+    assert found.system.seed == 2**62 + 1
+    spooled = evaluation_from_json(evaluation_to_json(evaluation))
+    assert spooled.system.weights is Weights.RANDOM
+
+
+def test_an_evaluation_from_before_weights_were_recorded_is_read(
+    backend: StoreBackend, name: str, store: EvaluationStore
+) -> None:
+    evaluation = make_evaluation()
+    store.save(evaluation)
+    with backend.documents(name) as documents:
+        head = documents["evaluation"].find_one({"_id": evaluation.id})
+        del head["system"]["weights"], head["system"]["seed"]
+        documents["evaluation"].delete_one({"_id": evaluation.id})
+        documents["evaluation"].insert_one(head)
+    (found,) = store.find(ALL)
+    assert found.system.weights is Weights.PRETRAINED
