@@ -6,7 +6,7 @@ import os
 import platform
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -52,6 +52,18 @@ _VARIABLES = (
 )
 
 
+_CONTAINER_ARCHITECTURES = {
+    "x86_64": "amd64",
+    "x64": "amd64",
+    "aarch64": "arm64",
+    "i386": "386",
+    "i686": "386",
+    "armv7l": "arm",
+    "powerpc64le": "ppc64le",
+}
+"""The names of container images, where they are others than the system's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU as its driver describes it."""
@@ -77,11 +89,14 @@ class Environment:
         kernel: The kernel's release.
         python_version: The interpreter's version.
         inferscope_version: This program's version.
-        frameworks: The installed version of each framework by name.
+        frameworks: The installed version of each framework by name, and of the package that the model's
+            architecture is from, if it is from one.
         gpus: The GPUs; empty where there is none, or no driver.
         gpu_driver: The GPU driver's version, or None.
         variables: Environment variables that set threads, devices, kernels and the allocator, where they are
             set.
+        image_libraries: The versions of the libraries that decode and resize the model's images, by name;
+            empty where it takes none.
     """
 
     hostname: str
@@ -99,10 +114,18 @@ class Environment:
     gpus: tuple[Gpu, ...]
     gpu_driver: str | None
     variables: Mapping[str, str]
+    image_libraries: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_environment(frameworks: Mapping[str, str | None]) -> Environment:
-    """Reads the facts of this machine; ``frameworks`` are the known ones with their installed versions."""
+def read_environment(
+    frameworks: Mapping[str, str | None], image_libraries: Mapping[str, str] | None = None
+) -> Environment:
+    """Reads the facts of this machine.
+
+    Args:
+        frameworks: Those to record, with their installed versions.
+        image_libraries: Those that the model's images are decoded and resized with, with their versions.
+    """
     gpus, driver = _read_gpus()
     return Environment(
         hostname=socket.gethostname(),
@@ -120,7 +143,17 @@ def read_environment(frameworks: Mapping[str, str | None]) -> Environment:
         gpus=gpus,
         gpu_driver=driver,
         variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        image_libraries=dict(image_libraries or {}),
     )
+
+
+def container_architecture(machine: str) -> str:
+    """Returns what container images call an architecture that the system calls ``machine``.
+
+    It is empty where the system does not tell.
+    """
+    name = machine.strip().casefold()
+    return _CONTAINER_ARCHITECTURES.get(name, name)
 
 
 def usable_cores() -> int:

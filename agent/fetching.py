@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import socket
 import ssl
 import threading
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import quote, urljoin, urlsplit
 
+from agent.addresses import is_public, shown
 from manifests.errors import InputError
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -20,8 +20,6 @@ MAX_REDIRECTS = 5
 _CHUNK_BYTES = 1024 * 1024
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _OK = 200
-_SHOWN_CHARACTERS = 200
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 def fetch_image(
@@ -49,7 +47,7 @@ def fetch_image(
         if location is None:
             return content
         address = urljoin(address, location)
-    raise InputError(f"{_shown(url)}: redirects more than {MAX_REDIRECTS} times")
+    raise InputError(f"{shown(url)}: redirects more than {MAX_REDIRECTS} times")
 
 
 @contextmanager
@@ -58,12 +56,12 @@ def _failures_named(url: str, deadline_s: float, timeout_s: float) -> Iterator[N
     try:
         yield
     except InputError as error:
-        raise InputError(f"{_shown(url)}: {error}") from error
+        raise InputError(f"{shown(url)}: {error}") from error
     except (OSError, http.client.HTTPException, UnicodeError, ValueError) as error:
         if time.monotonic() >= deadline_s:
-            raise InputError(f"{_shown(url)}: did not answer within {timeout_s:g} s") from error
+            raise InputError(f"{shown(url)}: did not answer within {timeout_s:g} s") from error
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise InputError(f"{_shown(url)}: cannot be fetched: {' '.join(reason.split())}") from error
+        raise InputError(f"{shown(url)}: cannot be fetched: {' '.join(reason.split())}") from error
 
 
 def _request(url: str, deadline_s: float, max_bytes: int, allow_private: bool) -> tuple[bytes, str | None]:
@@ -86,7 +84,7 @@ def _request(url: str, deadline_s: float, max_bytes: int, allow_private: bool) -
         if answer.status in _REDIRECTS and (location := answer.getheader("Location")):
             return b"", location
         if answer.status != _OK:
-            raise InputError(f"the server answered {answer.status} {_shown(answer.reason)}".strip())
+            raise InputError(f"the server answered {answer.status} {shown(answer.reason)}".strip())
         return _read(answer, deadline_s, max_bytes), None
     finally:
         breaker.cancel()
@@ -125,7 +123,7 @@ class _Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         """Connects to the first of the host's addresses that may be reached and answers."""
         found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        allowed = [entry for entry in found if self._allow_private or _is_public(str(entry[4][0]))]
+        allowed = [entry for entry in found if self._allow_private or is_public(str(entry[4][0]))]
         if not allowed:
             raise InputError("leads to this machine or a private network, which is not allowed")
         failure: OSError | None = None
@@ -155,26 +153,8 @@ class _Connection(http.client.HTTPConnection):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
-def _is_public(address: str) -> bool:
-    """Whether an address is one of the public internet, also where IPv6 wraps an IPv4 address."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        wrapped = ip.ipv4_mapped or ip.sixtofour
-        if wrapped is None and ip in _NAT64:
-            wrapped = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-        if wrapped is not None:
-            ip = wrapped
-    return ip.is_global and not ip.is_multicast
-
-
 def _left_s(deadline_s: float) -> float:
     left_s = deadline_s - time.monotonic()
     if left_s <= 0:
         raise TimeoutError
     return left_s
-
-
-def _shown(url: str) -> str:
-    text = url.encode("ascii", "backslashreplace").decode()
-    text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"

@@ -14,7 +14,7 @@ from manifests.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """An image file's bytes: PNG, JPEG or another of ``agent.preprocessing.FORMATS``."""
+    """An image file's bytes: PNG, JPEG or another of ``agent.pillow_decoder.FORMATS``."""
 
     content: bytes
 

@@ -6,19 +6,26 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from agent.gate import Gate
 from agent.inputs import Input
 from agent.postprocessing import Postprocessor
 from agent.predictor import Predictor, Tensors
-from agent.preparation import Clock, Fetch, Preparation, PreparedInput, Preparing, closed
-from agent.preprocessing import ImagePreprocessor
+from agent.preparation import Clock, Fetch, Preparation, PreparedInput, Preparing
+from agent.preparation import closed as closed_error
+from agent.preprocessor import Preprocessor
 from agent.results import BatchResult, InputFailure, Stage, StageTimes
+from agent.trace_level import TraceLevel
+from agent.tracing.profiler import Profiler
+from agent.tracing.run import RunTracing
+from agent.tracing.scope import TraceScope
+from agent.tracing.span import AttributeValue
 from manifests.errors import InputError, PredictionError
 
 BATCHES_AHEAD = 2
@@ -51,13 +58,14 @@ class Pipeline:
         fetch: Gets what a URL names.
         threads: Threads that read and preprocess; 0 does both in the calling thread, with nothing ahead.
         overlap: Whether inputs are prepared while a batch is predicted.
-        clock: The clock of the stage times.
+        clock: The clock of the stage times, and of the recorders that spans go to.
+        attributes: What the spans of predictions are said to be of.
     """
 
     def __init__(
         self,
         predictor: Predictor,
-        preprocessor: ImagePreprocessor,
+        preprocessor: Preprocessor,
         postprocessor: Postprocessor,
         input_layer: str,
         *,
@@ -65,6 +73,7 @@ class Pipeline:
         threads: int,
         overlap: bool = False,
         clock: Clock = time.perf_counter_ns,
+        attributes: Mapping[str, AttributeValue] = MappingProxyType({}),
     ) -> None:
         self._predictor = predictor
         self._preprocessor = preprocessor
@@ -75,6 +84,8 @@ class Pipeline:
         self._tensor_bytes = preprocessor.tensor_bytes
         self._gate = Gate(overlap)
         self._preparation = Preparation(preprocessor, fetch, self._gate, threads=threads, clock=clock)
+        self._attributes = attributes
+        self._profiler: Profiler | None = None
         self._one_at_a_time = threading.Lock()
         self._closed = False
 
@@ -103,7 +114,9 @@ class Pipeline:
         ids = tuple(map(str, range(len(batch))))
         return self._run(ids, tensor, (), read_ns=0, preprocess_ns=self._clock() - started)
 
-    def predict_batches(self, batches: Iterable[Sequence[Input]]) -> Iterator[BatchResult]:
+    def predict_batches(
+        self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
+    ) -> Iterator[BatchResult]:
         """Runs batch after batch, in order, preparing a bounded number of them ahead.
 
         Without overlap it goes in rounds: some batches are prepared, and only when all of them are, and no
@@ -112,21 +125,60 @@ class Pipeline:
         ``BATCHES_AHEAD``, or for small batches by ``INPUTS_AHEAD`` and ``BYTES_AHEAD``. Closing the iterator
         stops the work.
 
+        Args:
+            batches: The batches.
+            trace: Where spans go.
+
         Raises:
             InputError: A batch is empty.
             SessionError: The pipeline is closed.
+            PredictionError: The framework's profiler cannot be used.
         """
         source = iter(batches)
-        return self._overlapping(source) if self._gate.overlap and self._ahead else self._in_rounds(source)
+        tracing = RunTracing(trace, self._open_profiler(trace), self._attributes) if trace else None
+        overlapping = self._gate.overlap and self._ahead
+        results = self._overlapping(source, tracing) if overlapping else self._in_rounds(source, tracing)
+        return results if tracing is None else self._collected(results, tracing)
 
     def close(self) -> None:
         """Stops the threads and waits for a prediction under way; calling it again does nothing."""
         self._closed = True
         self._preparation.close()
         with self._one_at_a_time:
-            pass
+            profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            with self._predictor.turn():
+                profiler.close()
 
-    def _in_rounds(self, source: Iterator[Sequence[Input]]) -> Iterator[BatchResult]:
+    def _open_profiler(self, trace: TraceScope) -> Profiler | None:
+        """The one profiler of the model, where the level asks for layers and the framework has any."""
+        recorder = trace.recorder
+        if not recorder.wants(TraceLevel.FRAMEWORK_TRACE):
+            return None
+        with self._one_at_a_time, self._predictor.turn():
+            if self._closed:
+                raise closed_error()
+            if self._profiler is None:
+                self._profiler = self._predictor.profiler(recorder.level)
+        if self._profiler is None:
+            recorder.note(f"no layers: {self._predictor.manifest.framework.name} has no profiler here")
+        return self._profiler
+
+    def _collected(
+        self, results: Generator[BatchResult, None, None], tracing: RunTracing
+    ) -> Iterator[BatchResult]:
+        """The results of a run; at its end the profiler's last spans are taken."""
+        try:
+            with closing(results):
+                yield from results
+        finally:
+            with self._one_at_a_time, self._predictor.turn():
+                if not self._closed:
+                    tracing.collect()
+
+    def _in_rounds(
+        self, source: Iterator[Sequence[Input]], tracing: RunTracing | None
+    ) -> Generator[BatchResult, None, None]:
         for first in source:
             batches = [first, *itertools.islice(source, self._round(first) - 1)]
             preparing = self._preparation.begin_round(batches)
@@ -135,17 +187,19 @@ class Pipeline:
             finally:
                 preparing.cancel()
             for batch in batches:
-                yield self._finish(list(itertools.islice(prepared, len(batch))))
+                yield self._finish(list(itertools.islice(prepared, len(batch))), tracing)
 
-    def _overlapping(self, source: Iterator[Sequence[Input]]) -> Iterator[BatchResult]:
+    def _overlapping(
+        self, source: Iterator[Sequence[Input]], tracing: RunTracing | None
+    ) -> Generator[BatchResult, None, None]:
         waiting: deque[Preparing] = deque()
         try:
             for batch in source:
                 waiting.append(self._preparation.begin(batch))
                 if len(waiting) > self._round(batch):
-                    yield self._finish(list(waiting.popleft()))
+                    yield self._finish(list(waiting.popleft()), tracing)
             while waiting:
-                yield self._finish(list(waiting.popleft()))
+                yield self._finish(list(waiting.popleft()), tracing)
         finally:
             for preparing in waiting:
                 preparing.cancel()
@@ -154,18 +208,30 @@ class Pipeline:
         """The number of batches like this one that are prepared together."""
         return round_size(self._tensor_bytes, len(batch)) if self._ahead else 1
 
-    def _finish(self, prepared: list[PreparedInput]) -> BatchResult:
+    def _finish(self, prepared: list[PreparedInput], tracing: RunTracing | None = None) -> BatchResult:
         """Predicts a prepared batch, without the inputs that failed."""
+        if tracing is not None:
+            tracing.begin_batch(prepared)
         started = self._clock()
-        good = [(p.input_id, p.tensor) for p in prepared if p.tensor is not None]
+        result = self._predict_prepared(prepared, started, tracing)
+        if tracing is not None:
+            tracing.end_batch(started, self._clock())
+        return result
+
+    def _predict_prepared(
+        self, prepared: list[PreparedInput], started: int, tracing: RunTracing | None
+    ) -> BatchResult:
+        good = [p for p in prepared if p.failure is None]
         failures = tuple(p.failure for p in prepared if p.failure)
         read_ns = sum(p.read_ns for p in prepared)
         preprocess_ns = sum(p.preprocess_ns for p in prepared)
         if not good:
             return BatchResult((), None, failures, StageTimes(read_ns, preprocess_ns, 0, 0))
-        tensor = np.stack([tensor for _, tensor in good])
+        tensor = good[0].batch
+        if len(good) < len(prepared):
+            tensor = tensor[[p.place for p in good]]
         preprocess_ns += self._clock() - started
-        return self._run(tuple(id_ for id_, _ in good), tensor, failures, read_ns, preprocess_ns)
+        return self._run(tuple(p.input_id for p in good), tensor, failures, read_ns, preprocess_ns, tracing)
 
     def _run(
         self,
@@ -174,15 +240,19 @@ class Pipeline:
         failures: tuple[InputFailure, ...],
         read_ns: int,
         preprocess_ns: int,
+        tracing: RunTracing | None = None,
     ) -> BatchResult:
         stage = Stage.PREDICT
         predict_ns = postprocess_ns = 0
         try:
-            outputs, predict_ns = self._timed_predict({self._input_layer: tensor})
+            outputs, predict_ns = self._timed_predict({self._input_layer: tensor}, tracing)
             stage = Stage.POSTPROCESS
             started = self._clock()
             predictions, usable = self._postprocessor(outputs, len(ids))
-            postprocess_ns = self._clock() - started
+            ended = self._clock()
+            postprocess_ns = ended - started
+            if tracing is not None:
+                tracing.after_postprocess(started, ended)
         except PredictionError as error:
             failures += tuple(InputFailure(id_, stage, str(error)) for id_ in ids)
             return BatchResult(
@@ -199,11 +269,25 @@ class Pipeline:
         times = StageTimes(read_ns, preprocess_ns, predict_ns, postprocess_ns)
         return BatchResult(ids, predictions if ids else None, failures, times)
 
-    def _timed_predict(self, inputs: Tensors) -> tuple[Tensors, int]:
+    def _timed_predict(self, inputs: Tensors, tracing: RunTracing | None) -> tuple[Tensors, int]:
         """Predicts, and times nothing but that: not the waiting for another batch, session or the gate."""
         with self._one_at_a_time, self._predictor.turn(), self._gate.predict():
             if self._closed:
-                raise closed()
+                raise closed_error()
+            if tracing is not None:
+                return self._traced_predict(inputs, tracing)
             started = self._clock()
             outputs = self._predictor.predict(inputs)
             return outputs, self._clock() - started
+
+    def _traced_predict(self, inputs: Tensors, tracing: RunTracing) -> tuple[Tensors, int]:
+        tracing.before_predict()
+        started = self._clock()
+        try:
+            outputs = self._predictor.predict(inputs)
+        except BaseException:
+            tracing.after_predict(started, self._clock(), failed=True)
+            raise
+        ended = self._clock()
+        tracing.after_predict(started, ended)
+        return outputs, ended - started

@@ -16,6 +16,8 @@ from typing_extensions import Self
 from agent.artifacts import Artifacts
 from agent.closeable import Closeable
 from agent.device import CPU, Device
+from agent.trace_level import TraceLevel
+from agent.tracing.profiler import Profiler
 from manifests.errors import ConfigurationError, PredictionError
 from manifests.schema import ModelManifest
 
@@ -103,6 +105,17 @@ class Predictor(Closeable):
         their work is not in this one's time. By default there is nothing to wait for.
         """
         return nullcontext()
+
+    def profiler(self, level: TraceLevel) -> Profiler | None:
+        """Returns what records the layers of the loaded model, and from deeper levels what they are made of.
+
+        Args:
+            level: FRAMEWORK_TRACE or deeper.
+
+        Returns:
+            None where the framework tells nothing of layers, which is the default.
+        """
+        return None
 
     def checked_input(self, inputs: Tensors) -> NDArray[Any]:
         """Returns the array of the model's one input, in C order, if it is what the manifest says.

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from agent.gate import Gate
 from agent.inputs import EncodedImage, Input, Url
-from agent.preprocessing import ImagePreprocessor
+from agent.preprocessor import Preprocessor
 from agent.results import InputFailure, Stage
 from manifests.errors import InputError, SessionError
 
@@ -20,17 +21,44 @@ Clock: TypeAlias = Callable[[], int]
 """A monotonic clock in nanoseconds."""
 Fetch: TypeAlias = Callable[[str], bytes]
 """Gets the bytes at an address, or raises InputError."""
+_SHARES = 4
+"""Pieces of work for each thread: with one, a thread with small images would wait for one with large ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedInput:
-    """One input after reading and preprocessing: its tensor, or why there is none."""
+    """One input after reading and preprocessing: where its tensor is, or why there is none.
+
+    Attributes:
+        input_id: The input.
+        batch: The tensor of its whole batch; its own is in there at its place, unless there is a failure.
+        place: Its place in the batch.
+        failure: What went wrong.
+        read_ns: How long reading took.
+        preprocess_ns: How long preprocessing took, without the time at the gate.
+        read_at_ns: When reading began, on the clock.
+        preprocess_at_ns: When preprocessing began; 0 where reading failed.
+        thread: The thread that did it.
+    """
 
     input_id: str
-    tensor: NDArray[Any] | None
+    batch: NDArray[Any]
+    place: int
     failure: InputFailure | None
     read_ns: int
     preprocess_ns: int
+    read_at_ns: int = 0
+    preprocess_at_ns: int = 0
+    thread: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slot:
+    """An input, and where its tensor goes: into that of its batch, which then need not be put together."""
+
+    item: Input
+    batch: NDArray[Any]
+    place: int
 
 
 class Preparation:
@@ -45,7 +73,7 @@ class Preparation:
     """
 
     def __init__(
-        self, preprocessor: ImagePreprocessor, fetch: Fetch, gate: Gate, *, threads: int, clock: Clock
+        self, preprocessor: Preprocessor, fetch: Fetch, gate: Gate, *, threads: int, clock: Clock
     ) -> None:
         self._preprocessor = preprocessor
         self._fetch = fetch
@@ -62,20 +90,7 @@ class Preparation:
             InputError: There are none.
             SessionError: The preparation is closed.
         """
-        if not inputs:
-            raise InputError("the batch is empty; it needs at least one input")
-        if not self._pool:
-            done: Future[list[PreparedInput]] = Future()
-            done.set_result(self._prepare_all(inputs))
-            return Preparing([done])
-        share = -(-len(inputs) // self._threads)
-        slices = [inputs[start : start + share] for start in range(0, len(inputs), share)]
-        try:
-            return Preparing([self._pool.submit(self._prepare_all, part) for part in slices])
-        except RuntimeError as error:
-            if self._closed:
-                raise closed() from error
-            raise
+        return self.begin_round([inputs])
 
     def begin_round(self, batches: Sequence[Sequence[Input]]) -> Preparing:
         """Starts to prepare several batches as one.
@@ -86,7 +101,23 @@ class Preparation:
         """
         if not all(batches):
             raise InputError("the batch is empty; it needs at least one input")
-        return self.begin(tuple(itertools.chain.from_iterable(batches)))
+        slots = [
+            _Slot(item, tensor, place)
+            for batch, tensor in zip(batches, map(self._new_batch, batches), strict=True)
+            for place, item in enumerate(batch)
+        ]
+        if not self._pool:
+            done: Future[list[PreparedInput]] = Future()
+            done.set_result(self._prepare_all(slots))
+            return Preparing([done])
+        share = -(-len(slots) // (self._threads * _SHARES))
+        slices = [slots[start : start + share] for start in range(0, len(slots), share)]
+        try:
+            return Preparing([self._pool.submit(self._prepare_all, part) for part in slices])
+        except RuntimeError as error:
+            if self._closed:
+                raise closed() from error
+            raise
 
     def close(self) -> None:
         """Stops the threads; calling it again does nothing."""
@@ -94,33 +125,42 @@ class Preparation:
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
 
-    def _prepare_all(self, inputs: Sequence[Input]) -> list[PreparedInput]:
+    def _new_batch(self, inputs: Sequence[Input]) -> NDArray[Any]:
+        return np.empty((len(inputs), *self._preprocessor.dimensions), self._preprocessor.dtype)
+
+    def _prepare_all(self, slots: Sequence[_Slot]) -> list[PreparedInput]:
         prepared = []
-        for item in inputs:
+        for slot in slots:
             if self._closed:  # nobody waits for the rest, and reading it may take long
                 raise closed()
-            prepared.append(self._prepare(item))
+            prepared.append(self._prepare(slot))
         return prepared
 
-    def _prepare(self, item: Input) -> PreparedInput:
+    def _prepare(self, slot: _Slot) -> PreparedInput:
         """Reads and preprocesses one input; the time at the gate counts to neither."""
-        started = self._clock()
+        item, batch, place = slot.item, slot.batch, slot.place
+        thread = threading.get_native_id() if self._pool else 0
+        read_at = self._clock()
         try:
             payload = item.read()
             if isinstance(payload, Url):
                 payload = EncodedImage(self._fetch(payload.address))
         except InputError as error:
             failure = InputFailure(item.id, Stage.READ, str(error))
-            return PreparedInput(item.id, None, failure, self._clock() - started, 0)
-        read_ns = self._clock() - started
+            read_ns = self._clock() - read_at
+            return PreparedInput(item.id, batch, place, failure, read_ns, 0, read_at, 0, thread)
+        read_ns = self._clock() - read_at
         with self._gate.prepare():
             started = self._clock()
+            failed = None
             try:
-                tensor = self._preprocessor(payload)
+                self._preprocessor.write(payload, batch[place])
             except InputError as error:
-                failure = InputFailure(item.id, Stage.PREPROCESS, str(error))
-                return PreparedInput(item.id, None, failure, read_ns, self._clock() - started)
-            return PreparedInput(item.id, tensor, None, read_ns, self._clock() - started)
+                failed = InputFailure(item.id, Stage.PREPROCESS, str(error))
+            preprocess_ns = self._clock() - started
+            return PreparedInput(
+                item.id, batch, place, failed, read_ns, preprocess_ns, read_at, started, thread
+            )
 
 
 class Preparing:

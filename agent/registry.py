@@ -10,9 +10,12 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from typing import TYPE_CHECKING
 
-from agent.predictor import Predictor
 from manifests.errors import FrameworkUnavailableError, UnknownFrameworkError
+
+if TYPE_CHECKING:  # a listing of frameworks needs no NumPy
+    from agent.predictor import Predictor
 
 ENTRY_POINTS = "inferscope.frameworks"
 _log = logging.getLogger(__name__)
@@ -62,6 +65,8 @@ class FrameworkEntry:
         Raises:
             FrameworkUnavailableError: The framework is not installed, or fails to import.
         """
+        from agent.predictor import Predictor
+
         self.require_installed()
         module, _, attribute = self.predictor.partition(":")
         try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
@@ -13,18 +14,26 @@ from agent.artifacts import resolve_artifacts
 from agent.closeable import Closeable
 from agent.description import SystemDescription
 from agent.device import CPU, Device
-from agent.environment import read_environment, usable_cores
+from agent.environment import container_architecture, read_environment, usable_cores
+from agent.input_types import preprocessor_of
 from agent.inputs import Input
+from agent.labels import with_labels
+from agent.models.architecture import Architecture
+from agent.models.sources import BUILTIN_ARCHITECTURES, Architectures
 from agent.pipeline import Pipeline
 from agent.postprocessing import Postprocessor
 from agent.predictor import Predictor, PredictorOptions, Weights
 from agent.preparation import Clock, Fetch
-from agent.preprocessing import ImagePreprocessor
 from agent.registry import Registry
-from agent.requirements import require_supported, with_labels, with_local_files
+from agent.requirements import require_supported
 from agent.results import BatchResult
+from agent.tracing.scope import TraceScope
+from agent.tracing.span import AttributeValue
 from manifests.errors import ArtifactError, ConfigurationError, InputError
 from manifests.schema import ModelManifest
+
+if TYPE_CHECKING:
+    from agent.artifact_cache import ArtifactCache
 
 MAX_THREADS = 1024
 """The most threads that may be asked for: more than help, and few enough not to bring the machine down."""
@@ -82,8 +91,11 @@ def open_session(
     options: SessionOptions,
     registry: Registry,
     *,
+    architectures: Architectures = BUILTIN_ARCHITECTURES,
+    cache: ArtifactCache | None = None,
     fetch: Fetch = no_fetch,
     clock: Clock = time.perf_counter_ns,
+    machine: str | None = None,
 ) -> Session:
     """Loads a model.
 
@@ -91,25 +103,30 @@ def open_session(
         manifest: The model.
         options: Device, threads, and how much is returned.
         registry: Where the manifest's framework is found.
-        fetch: Gets what a URL names.
+        architectures: Where a model that is built in code is found.
+        cache: Gets the model's files that are at URLs; with None, all are on this machine.
+        fetch: Gets what a URL of an input names.
         clock: The clock of the stage times.
+        machine: The architecture that a manifest's container has to be for; None means this machine's.
 
     Raises:
-        UnknownFrameworkError, FrameworkUnavailableError: The framework is not known, or not installed.
+        UnknownFrameworkError, FrameworkUnavailableError: The framework is not known, or not installed;
+            or the library that decodes images is not.
         ArtifactError: A file of the model is missing, changed or not what the framework can load.
-        ManifestError: The manifest asks for what this program does not do.
+        ManifestError: The manifest asks for what this program does not do, or for other hardware.
         DeviceError: The device is not there.
     """
-    manifest = with_labels(require_supported(manifest))
+    require_supported(manifest, container_architecture(machine or platform.machine()))
+    parameters = manifest.inputs[0].parameters
+    preprocessor = preprocessor_of(parameters)
     entry = registry.find(manifest.framework.name)
     predictor_type = entry.load()
     random = options.weights is Weights.RANDOM
-    if random and manifest.model.architecture is None:
-        raise ArtifactError(
-            f"model {manifest.name} {manifest.version} for {entry.name} is read from a file, weights and "
-            "all; only a model that is built in code (architecture) can have random weights"
-        )
-    artifacts = resolve_artifacts(with_local_files(manifest, weights=not random), weights=not random)
+    architecture = _find_architecture(manifest, entry.name, architectures, random=random)
+    # random weights name no class rightly, so that no labels are worth a download
+    manifest = with_labels(manifest, needed=not random, cache=None if random else cache)
+    artifacts = resolve_artifacts(manifest, weights=not random, cache=cache).with_architecture(architecture)
+    versions = {**registry.versions, **(architecture.versions if architecture else {})}
     chosen = PredictorOptions(options.device, options.threads, options.weights, options.seed)
     predictor = predictor_type(manifest, artifacts, chosen)
     try:
@@ -126,25 +143,52 @@ def open_session(
             threads=predictor.threads,
             preprocess_threads=threads,
             overlap=overlap and threads > 0,
-            environment=read_environment(registry.versions),
+            environment=read_environment(versions, preprocessor.libraries),
             weights=options.weights,
             seed=options.seed if random else None,
         )
-        parameters = manifest.inputs[0].parameters
         pipeline = Pipeline(
             predictor,
-            ImagePreprocessor(parameters),
+            preprocessor,
             Postprocessor(manifest.output, options.feature_limit),
             parameters.input_layer,
             fetch=fetch,
             threads=threads,
             overlap=overlap,
             clock=clock,
+            attributes=_span_attributes(description),
         )
     except BaseException:
         predictor.close()
         raise
     return Session(predictor, pipeline, description)
+
+
+def _span_attributes(description: SystemDescription) -> dict[str, AttributeValue]:
+    """What the spans of predictions say of the model and what it runs on."""
+    manifest = description.manifest
+    return {
+        "model_name": manifest.name,
+        "model_version": manifest.version,
+        "framework_name": manifest.framework.name,
+        "framework_version": description.framework_version,
+        "device": str(description.device),
+    }
+
+
+def _find_architecture(
+    manifest: ModelManifest, framework: str, architectures: Architectures, *, random: bool
+) -> Architecture | None:
+    """The model in code; None for one whose graph is a file, or that a plug-in's predictor builds."""
+    name = manifest.model.architecture
+    if name is not None:
+        return architectures.find(name, framework)
+    if random:
+        raise ArtifactError(
+            f"model {manifest.name} {manifest.version} for {framework} is read from a file, weights and "
+            "all; only a model that is built in code (architecture) can have random weights"
+        )
+    return None
 
 
 class Session(Closeable):
@@ -171,9 +215,11 @@ class Session(Closeable):
         """Predicts a batch that is one preprocessed tensor; see ``Pipeline.predict_tensor``."""
         return self._pipeline.predict_tensor(batch)
 
-    def predict_batches(self, batches: Iterable[Sequence[Input]]) -> Iterator[BatchResult]:
+    def predict_batches(
+        self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
+    ) -> Iterator[BatchResult]:
         """Predicts batch after batch, preparing a bounded number ahead; see ``Pipeline.predict_batches``."""
-        return self._pipeline.predict_batches(batches)
+        return self._pipeline.predict_batches(batches, trace)
 
     def close(self) -> None:
         """Frees the model; calling it again does nothing."""

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated
 
 import platformdirs
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from client.places import CONFIG_VARIABLE, PROGRAM, cache_directory, default_configuration_path, expanded
 from manifests.errors import ConfigurationError
 
-PROGRAM = "inferscope"
-CONFIG_VARIABLE = "AGENT_CONFIG"
 DATA_VARIABLE = "AGENT_DATA_DIR"
+ARCHITECTURES_VARIABLE = "AGENT_ARCHITECTURES"
 _SHOWN_CHARACTERS = 60
+_BYTES_PER_GIB = 1024**3
 
 
 class _Part(BaseModel):
@@ -45,30 +47,49 @@ class Configuration(_Part):
         database: The database.
         tracer: The tracer.
         manifests: Directories with manifests, relative to the configuration file.
+        architectures: Directories with architectures in code, relative to the configuration file.
         framework: The framework that is used when none is named.
         agent: The remote agent, ``host:port``, that is used when none is named.
         data_dir: Where evaluations, and results that could not be published, are kept; relative to the
             configuration file.
+        cache_dir: Where files of models and datasets that were downloaded are kept; relative to the
+            configuration file.
+        max_download_gib: The largest file that is downloaded, and the most that an archive may hold, in GiB.
     """
 
     database: DatabaseSettings = DatabaseSettings()
     tracer: TracerSettings = TracerSettings()
     manifests: tuple[Path, ...] = ()
+    architectures: tuple[Path, ...] = ()
     framework: str | None = None
     agent: str | None = None
     data_dir: Path | None = None
+    cache_dir: Path | None = None
+    max_download_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 32.0
+
+    @property
+    def cache_directory(self) -> Path:
+        """The directory that the program keeps in what it has downloaded."""
+        return cache_directory(self.cache_dir)
+
+    @property
+    def max_download_bytes(self) -> int:
+        """The largest file that is downloaded, in bytes."""
+        return int(self.max_download_gib * _BYTES_PER_GIB)
 
     @property
     def data_directory(self) -> Path:
         """The directory that the program keeps its data in."""
         if variable := os.environ.get(DATA_VARIABLE):
-            return _expanded(Path(variable))
+            return expanded(Path(variable))
         return self.data_dir or platformdirs.user_data_path(PROGRAM)
 
-
-def default_path() -> Path:
-    """Where the configuration file is when none is named."""
-    return platformdirs.user_config_path(PROGRAM) / "config.yaml"
+    @property
+    def architecture_directories(self) -> tuple[Path, ...]:
+        """The directories with architectures in code: the environment variable's, and then these."""
+        variable = os.environ.get(ARCHITECTURES_VARIABLE, "")
+        named = tuple(expanded(Path(part)) for part in variable.split(os.pathsep) if part.strip())
+        return (*named, *self.architectures)
 
 
 def load_configuration(path: Path | None) -> Configuration:
@@ -84,7 +105,7 @@ def load_configuration(path: Path | None) -> Configuration:
     if path is None and (variable := os.environ.get(CONFIG_VARIABLE)):
         path = Path(variable)
     named = path is not None
-    path = path or default_path()
+    path = path or default_configuration_path()
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -108,8 +129,10 @@ def load_configuration(path: Path | None) -> Configuration:
         raise ConfigurationError(f"configuration file {path}: {_explain(error)}") from error
     return configuration.model_copy(
         update={
-            "manifests": tuple(path.parent / _expanded(folder) for folder in configuration.manifests),
-            "data_dir": configuration.data_dir and path.parent / _expanded(configuration.data_dir),
+            "manifests": tuple(path.parent / expanded(folder) for folder in configuration.manifests),
+            "architectures": tuple(path.parent / expanded(folder) for folder in configuration.architectures),
+            "data_dir": configuration.data_dir and path.parent / expanded(configuration.data_dir),
+            "cache_dir": configuration.cache_dir and path.parent / expanded(configuration.cache_dir),
         }
     )
 
@@ -130,11 +153,6 @@ def _explain(error: ValidationError) -> str:
         return f"field {field}: is not known; fields: {', '.join(known) if known else _FIELDS}"
     allowed = _ALLOWED.get(first["type"], first["msg"])
     return f"field {field}: found {_shown(first['input'])}; allowed: {allowed}"
-
-
-def _expanded(path: Path) -> Path:
-    """The path with the home directory for ``~``; as it is, where there is no such home."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser fails where there is none
 
 
 def _shown(value: object) -> str:

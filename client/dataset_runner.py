@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 
+from agent.artifact_cache import ArtifactCache
 from agent.server.dataset_runner import DatasetOrder
 from agent.session import Session
 from client.dataset_selection import dataset_of_model
@@ -21,10 +22,12 @@ class CatalogDatasetRunner:
 
     Args:
         catalog: The datasets.
+        cache: Gets those that are at URLs; with None, all are on this machine.
     """
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, cache: ArtifactCache | None = None) -> None:
         self._catalog = catalog
+        self._cache = cache
 
     def __call__(
         self,
@@ -35,10 +38,12 @@ class CatalogDatasetRunner:
     ) -> str:
         """Runs the evaluation and returns it as JSON; see ``DatasetRunner``."""
         if order.dataset_name is None:
-            dataset = dataset_of_model(self._catalog, session.description.manifest, order.dataset_category)
+            dataset = dataset_of_model(
+                self._catalog, session.description.manifest, order.dataset_category, self._cache
+            )
         else:
             dataset = open_dataset(
-                self._catalog.find_dataset(order.dataset_name, category=order.dataset_category)
+                self._catalog.find_dataset(order.dataset_name, category=order.dataset_category), self._cache
             )
         options = EvaluationOptions(
             batch_size=order.batch_size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent.artifact_cache import ArtifactCache
 from evaluators.datasets.base import Dataset
 from evaluators.datasets.opening import open_dataset
 from manifests.catalog import Catalog
@@ -9,8 +10,15 @@ from manifests.errors import ConfigurationError
 from manifests.schema import ModelManifest
 
 
-def dataset_of_model(catalog: Catalog, model: ModelManifest, category: str | None = None) -> Dataset:
+def dataset_of_model(
+    catalog: Catalog,
+    model: ModelManifest,
+    category: str | None = None,
+    cache: ArtifactCache | None = None,
+) -> Dataset:
     """Opens the dataset that a model's manifest names; it must be of the ``category``, where one is given.
+
+    One that is at a URL is downloaded into the ``cache``.
 
     Raises:
         ConfigurationError: It names none.
@@ -22,4 +30,4 @@ def dataset_of_model(catalog: Catalog, model: ModelManifest, category: str | Non
         raise ConfigurationError(
             f"model {model.name} names no dataset; give --dataset_name (known: {known}) or --dataset_path"
         )
-    return open_dataset(catalog.find_dataset(model.dataset, category=category))
+    return open_dataset(catalog.find_dataset(model.dataset, category=category), cache)

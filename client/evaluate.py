@@ -57,15 +57,20 @@ def evaluate(invocation: Invocation, request: EvaluationRequest) -> int:
             store = invocation.open_store(request.database_address, request.database_name)
             resources.callback(store.close)
             _log.info("the evaluation will be published to %s", store.location)
-        dataset = request.open_dataset(invocation.catalog)
+        dataset = request.open_dataset(invocation.catalog, invocation.cache)
         if dataset:
             resources.callback(dataset.close)
         system = resources.enter_context(closing(_open_system(invocation, request)))
         if dataset is None:
             manifest = system.description.manifest
-            dataset = dataset_of_model(invocation.catalog, manifest, request.dataset_category)
+            dataset = dataset_of_model(
+                invocation.catalog, manifest, request.dataset_category, invocation.cache
+            )
             resources.callback(dataset.close)
+        stop.begin_batches()
         _announce(system, dataset)
+        if request.publish_predictions and system.description.manifest.output.type != "classification":
+            click.echo("--publish_predictions keeps nothing: the model's output has no classes", err=True)
         with ProgressBar(request.model_name) as progress:
             evaluation = DatasetRun(
                 system,
@@ -101,11 +106,23 @@ def _open_system(invocation: Invocation, request: EvaluationRequest) -> SystemUn
             RemoteOptions(secret=invocation.secret),
         )
     manifest = select_model(
-        invocation.catalog, invocation.registry, request.model_name, request.model_version, framework
+        invocation.catalog,
+        invocation.registry,
+        request.model_name,
+        request.model_version,
+        framework,
+        request.session_options.weights,
     )
     # The user names the URLs, so that they may lead to this machine and its network.
     fetch = partial(fetch_image, allow_private=True)
-    return open_session(manifest, request.session_options, invocation.registry, fetch=fetch)
+    return open_session(
+        manifest,
+        request.session_options,
+        invocation.registry,
+        architectures=invocation.architectures,
+        cache=invocation.cache,
+        fetch=fetch,
+    )
 
 
 def _announce(system: SystemUnderTest, dataset: Dataset) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from agent.artifact_cache import ArtifactCache
 from agent.device import CPU, Device, DeviceKind
 from agent.predictor import Weights
 from agent.session import SessionOptions
@@ -86,8 +87,12 @@ class EvaluationRequest(ABC):
         )
 
     @abstractmethod
-    def open_dataset(self, catalog: Catalog) -> Dataset | None:
+    def open_dataset(self, catalog: Catalog, cache: ArtifactCache) -> Dataset | None:
         """Opens the dataset that the options name; None leaves it to the model's manifest.
+
+        Args:
+            catalog: The datasets.
+            cache: Gets one that is at a URL.
 
         Raises:
             UnknownDatasetError: The catalogue has none of that name.
@@ -104,12 +109,13 @@ class DatasetRequest(EvaluationRequest):
     dataset_name: str | None
     dataset_path: Path | None
 
-    def open_dataset(self, catalog: Catalog) -> Dataset | None:
+    def open_dataset(self, catalog: Catalog, cache: ArtifactCache) -> Dataset | None:
         """Opens the dataset at the path or of the name; see ``EvaluationRequest``."""
         if self.dataset_path:
             return open_path(self.dataset_path, self.dataset_category or "vision")
         if self.dataset_name:
-            return open_dataset(catalog.find_dataset(self.dataset_name, category=self.dataset_category))
+            found = catalog.find_dataset(self.dataset_name, category=self.dataset_category)
+            return open_dataset(found, cache)
         return None
 
 
@@ -122,6 +128,6 @@ class UrlsRequest(EvaluationRequest):
     urls_file_path: Path
     duplicate_input: int
 
-    def open_dataset(self, catalog: Catalog) -> Dataset:
+    def open_dataset(self, catalog: Catalog, cache: ArtifactCache) -> Dataset:
         """Opens the list; see ``EvaluationRequest``."""
         return UrlsDataset(self.urls_file_path, duplicate_input=self.duplicate_input)

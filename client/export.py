@@ -10,7 +10,7 @@ import click
 
 from agent.artifacts import resolve_artifacts
 from agent.predictor import PredictorOptions, Weights
-from agent.requirements import require_supported, with_local_files
+from agent.requirements import require_supported
 from agent.selection import select_model
 from client.command import Command
 from client.invocation import current_invocation
@@ -21,7 +21,11 @@ _FRAMEWORK = "PyTorch"
 
 @click.command(cls=Command)
 @click.option("--model_name", required=True, metavar="NAME", help="Model.")
-@click.option("--model_version", metavar="VERSION", help="Version or constraint.  [default: the highest]")
+@click.option(
+    "--model_version",
+    metavar="VERSION",
+    help="Version or constraint.  [default: the highest that has the weights]",
+)
 @click.option(
     "--weights",
     type=click.Choice(["pretrained", "random"], case_sensitive=False),
@@ -50,12 +54,16 @@ def export(model_name: str, model_version: str | None, weights: str, seed: int, 
         raise OutputError(f"{output}: exists; name another file, or remove it")
     if not output.parent.is_dir():
         raise OutputError(f"{output}: the folder {output.parent} does not exist")
-    manifest = select_model(
-        invocation.catalog, invocation.registry, model_name, model_version, framework=_FRAMEWORK
-    )
     chosen = Weights(weights.lower())
-    manifest = with_local_files(require_supported(manifest), weights=chosen is Weights.PRETRAINED)
-    artifacts = resolve_artifacts(manifest, weights=chosen is Weights.PRETRAINED)
+    manifest = select_model(
+        invocation.catalog, invocation.registry, model_name, model_version, _FRAMEWORK, chosen
+    )
+    artifacts = resolve_artifacts(
+        require_supported(manifest), weights=chosen is Weights.PRETRAINED, cache=invocation.cache
+    )
+    if manifest.model.architecture is not None:
+        found = invocation.architectures.find(manifest.model.architecture, _FRAMEWORK)
+        artifacts = artifacts.with_architecture(found)
     pytorch = importlib.import_module("agent.frameworks.pytorch")
     options = PredictorOptions(weights=chosen, seed=seed)
     try:

@@ -7,14 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.registry import Registry
-from client.configuration import Configuration, load_configuration
-from evaluators.store.base import EvaluationStore
-from manifests.catalog import Catalog
+from client.places import cache_directory, configuration_path
+
+if TYPE_CHECKING:  # each is imported when it is asked for: most commands need few of them
+    from agent.artifact_cache import ArtifactCache
+    from agent.models.sources import Architectures
+    from agent.registry import Registry
+    from client.configuration import Configuration
+    from evaluators.store.base import EvaluationStore
+    from manifests.catalog import Catalog
 
 DEFAULT_DATABASE = "inferscope"
 _PACKAGES = ("agent", "client", "evaluators", "manifests")
@@ -33,8 +38,26 @@ class Invocation:
     @cached_property
     def configuration(self) -> Configuration:
         """The configuration, read when first asked for."""
+        from client.configuration import load_configuration
+
         named = self.flags.get("config")
         return load_configuration(Path(named) if named else None)
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether there is a configuration file; without one its defaults hold, and need not be loaded."""
+        return configuration_path(self.flags.get("config")) is not None
+
+    @property
+    def manifest_directories(self) -> tuple[Path, ...]:
+        """The user's directories with manifests: first those that flags name, then the configuration's."""
+        named = tuple(Path(directory) for directory in self.flags.get("manifests", ()))
+        return (*named, *self.configuration.manifests) if self.is_configured else named
+
+    @property
+    def cache_directory(self) -> Path:
+        """Where what was downloaded is kept."""
+        return self.configuration.cache_directory if self.is_configured else cache_directory()
 
     @property
     def data_directory(self) -> Path:
@@ -47,15 +70,42 @@ class Invocation:
 
         A file in them that is no valid manifest is said on stderr, and left out.
         """
-        named = [Path(directory) for directory in self.flags.get("manifests", ())]
-        catalog = Catalog((*named, *self.configuration.manifests))
+        from manifests.catalog import Catalog
+
+        catalog = Catalog(self.manifest_directories)
         for problem in catalog.problems:
             click.echo(f"warning: left out {problem}", err=True)
         return catalog
 
     @cached_property
+    def cache(self) -> ArtifactCache:
+        """What was downloaded; more is downloaded into it, with a bar on stderr that shows how far it is."""
+        from agent.archives import UnpackLimits
+        from agent.artifact_cache import ArtifactCache
+        from agent.downloading import Downloader, DownloadLimits
+        from client.download_bar import DownloadBar
+
+        configuration = self.configuration
+        most_bytes = configuration.max_download_bytes
+        downloader = Downloader(DownloadLimits(max_bytes=most_bytes), DownloadBar())
+        return ArtifactCache(self.cache_directory, downloader, UnpackLimits(max_bytes=most_bytes))
+
+    @cached_property
+    def architectures(self) -> Architectures:
+        """What models that are built in code may name.
+
+        Raises:
+            ConfigurationError: A directory that the environment or the configuration names is not there.
+        """
+        from agent.models.sources import Architectures
+
+        return Architectures(self.configuration.architecture_directories)
+
+    @cached_property
     def registry(self) -> Registry:
         """The frameworks."""
+        from agent.registry import Registry
+
         return Registry.discover()
 
     @property

@@ -2,38 +2,59 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.environment import read_environment
-from client.command import Command
+from client.command import Command, boolean
 from client.invocation import current_invocation
 from client.output import output_options, print_rows
 from evaluators.reports.base import Column
 
+if TYPE_CHECKING:
+    from agent.model_listing import ListedModel
+
 
 @click.command(cls=Command)
+@click.option("--model_name", metavar="NAME", help="Only this model.")
 @click.option("--framework_name", metavar="NAME", help="Only models for this framework.")
+@boolean("--include_hidden", help="List hidden models, too.")
 @output_options
-def models(framework_name: str | None, **output: Any) -> None:
-    """List the models, and whether an installed framework can run them."""
+def models(model_name: str | None, framework_name: str | None, include_hidden: bool, **output: Any) -> None:
+    """List the models, whether an installed framework can run them, and where their weights are.
+
+    \b
+    files: none needed   built in code, and no weights are published: for --weights=random
+           local         beside the manifest
+           cached        downloaded
+           to download   got when the model is opened, or by: agent download models
+           missing       neither on this machine nor at a URL that can be downloaded
+    """  # noqa: D301 - the backspace tells click to leave the lines as they are
+    from agent.model_listing import list_models
+
     invocation = current_invocation()
+    listing = list_models(invocation.manifest_directories, invocation.cache_directory)
+    for problem in listing.problems:
+        click.echo(f"warning: left out {problem}", err=True)
     only = invocation.registry.find(framework_name).name.casefold() if framework_name else None
+    wanted = model_name.strip().casefold() if model_name is not None else None
     versions = {name.casefold(): version for name, version in invocation.registry.versions.items()}
     rows = [
         {
             "name": model.name,
             "version": model.version,
-            "framework_name": model.framework.name,
-            "framework_constraint": model.framework.version,
-            "runnable": model.runs_in(versions.get(model.framework.name.casefold())),
+            "framework_name": model.framework,
+            "framework_constraint": model.constraint,
+            "runnable": _runnable(model, versions),
+            "files": model.availability(invocation.cache_directory).value,
             "dataset": model.dataset,
             "description": model.description,
         }
-        for model in invocation.catalog.models
-        if only in {None, model.framework.name.casefold()}
+        for model in listing.models
+        if only in {None, model.framework.casefold()}
+        and wanted in {None, model.name.casefold()}
+        and (include_hidden or not model.hidden)
     ]
     columns = (
         Column("name", "name"),
@@ -41,10 +62,18 @@ def models(framework_name: str | None, **output: Any) -> None:
         Column("framework_name", "framework"),
         Column("framework_constraint", "needs"),
         Column("runnable", "runnable"),
+        Column("files", "files"),
         Column("dataset", "dataset"),
         Column("description", "description"),
     )
     print_rows(columns, rows, **output)
+
+
+def _runnable(model: ListedModel, versions: Mapping[str, str | None]) -> bool:
+    """Whether what is installed can run a model; ONNX Runtime gets one in code from PyTorch, by export."""
+    framework = model.framework.casefold()
+    exported = model.in_code and framework == "onnxruntime"
+    return model.runs_in(versions.get(framework)) and not (exported and versions.get("pytorch") is None)
 
 
 @click.command(cls=Command)
@@ -93,6 +122,10 @@ def datasets(**output: Any) -> None:
 @output_options
 def system(**output: Any) -> None:
     """Show this machine and its software, as an evaluation records them."""
+    import dataclasses
+
+    from agent.environment import read_environment
+
     environment = read_environment(current_invocation().registry.versions)
     rows = []
     for field in dataclasses.fields(environment):

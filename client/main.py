@@ -27,6 +27,7 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
     cls=Group,
     lazy={
         "database": ("client.database:database", "Publish results that were kept in files."),
+        "download": ("client.download:download", "Download the files of models and datasets into the cache."),
         "export": ("client.export:export", "Write a model as an ONNX file."),
         "info": ("client.info:info", "Reports on evaluations, models, frameworks and this machine."),
         "manifest": ("client.manifest:manifest", "Check manifests, and print their schema."),

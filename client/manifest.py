@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import click
@@ -43,16 +44,18 @@ def _described(file: Path) -> list[str]:
     Raises:
         ManifestError: It is none.
     """
+    from agent.environment import container_architecture
     from agent.requirements import unsupported
     from manifests.loader import load_manifest
     from manifests.schema import FrameworkManifest, ModelManifest
 
     found = load_manifest(file)
     if isinstance(found, ModelManifest):
+        machine = container_architecture(platform.machine())
         needs = f"{found.framework.name} {found.framework.version}"
         return [
             f"{file}: model {found.name} {found.version} for {needs}",
-            *(f"  cannot be opened: {line}" for line in unsupported(found)),
+            *(f"  cannot be opened: {line}" for line in unsupported(found, machine)),
         ]
     kind = "framework" if isinstance(found, FrameworkManifest) else "dataset"
     return [f"{file}: {kind} {getattr(found, 'name', '')} {getattr(found, 'version', '')}"]

@@ -23,7 +23,9 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.option("--model_name", default="DigitsCNN", show_default=True, metavar="NAME", help="Model."),
         click.option(
-            "--model_version", metavar="VERSION", help="Version or constraint.  [default: the highest]"
+            "--model_version",
+            metavar="VERSION",
+            help="Version or constraint.  [default: the highest that has the weights]",
         ),
         click.option(
             "--framework_name",

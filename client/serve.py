@@ -90,7 +90,9 @@ def serve(
             session_idle_s=session_idle_s,
             grace_s=grace_s,
         ),
-        dataset_runner=CatalogDatasetRunner(invocation.catalog),
+        dataset_runner=CatalogDatasetRunner(invocation.catalog, invocation.cache),
+        architectures=invocation.architectures,
+        cache=invocation.cache,
         fetch=partial(fetch_image, allow_private=allow_private_urls),
     )
     serve_until_stopped(server, lambda address: click.echo(f"serving on {address}"))

@@ -10,18 +10,23 @@ from typing_extensions import Self
 
 
 class StopRequest:
-    """While it is entered, the first SIGINT or SIGTERM asks to stop after the current batch.
+    """While it is entered, SIGINT and SIGTERM raise KeyboardInterrupt.
 
-    The second one raises KeyboardInterrupt at once.
+    After ``begin_batches``, the first of them asks to stop after the current batch instead.
     """
 
     def __init__(self) -> None:
         self._requested = False
+        self._in_batches = False
         self._before: dict[signal.Signals, object] = {}
 
     def __call__(self) -> bool:
         """Whether a stop was asked for."""
         return self._requested
+
+    def begin_batches(self) -> None:
+        """Says that batches are run from here on: what came before, such as a download, is not waited for."""
+        self._in_batches = True
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -35,7 +40,7 @@ class StopRequest:
             signal.signal(number, handler)  # type: ignore[arg-type] # it came from signal.signal itself
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        if self._requested:
+        if self._requested or not self._in_batches:
             raise KeyboardInterrupt
         self._requested = True
         click.echo("stopping after this batch (again to stop at once)", err=True)

@@ -26,6 +26,9 @@ def print_summary(evaluation: Evaluation) -> None:
 
 
 def _accuracy_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
+    output = evaluation.system.manifest.output.type
+    if output != "classification":
+        return (("accuracy", f"not counted: the model's output is {output}, without classes"),)
     if evaluation.system.weights is Weights.RANDOM:
         return (("accuracy", f"not counted: the weights are random (seed {evaluation.system.seed})"),)
     accuracy = evaluation.accuracy

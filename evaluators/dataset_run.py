@@ -15,6 +15,9 @@ import numpy as np
 
 from agent.predictor import Weights
 from agent.results import BatchResult, Classifications, InputFailure
+from agent.trace_level import TraceLevel
+from agent.tracing.scope import TraceScope, traced
+from agent.tracing.span import SpanKind
 from evaluators.accuracy import AccuracyCounter
 from evaluators.datasets.base import Dataset, Sample
 from evaluators.evaluation import (
@@ -26,6 +29,9 @@ from evaluators.evaluation import (
 )
 from evaluators.system import SystemUnderTest
 from manifests.errors import DatasetError, EvaluationFailed, EvaluationInterrupted
+
+MEASURE = "measure"
+"""The name of the span that holds what was measured, and none of the warm-up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,8 @@ class DatasetRun:
         keep_predictions: Whether the evaluation holds every input's prediction.
         on_progress: Told after every batch.
         stop_requested: Asked after every batch; once it says yes, the run ends as interrupted.
+        trace: Where spans go: one for the warm-up and one for the measured part, and below them what the
+            system records. None records none.
         clock: A monotonic clock in nanoseconds.
 
     Raises:
@@ -66,6 +74,7 @@ class DatasetRun:
         keep_predictions: bool = False,
         on_progress: Callable[[Progress], None] = lambda _: None,
         stop_requested: Callable[[], bool] = lambda: False,
+        trace: TraceScope | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         if not len(dataset):
@@ -76,6 +85,7 @@ class DatasetRun:
         self._keep_predictions = keep_predictions
         self._on_progress = on_progress
         self._stop_requested = stop_requested
+        self._trace = trace
         self._clock = clock
         self._record = _Record(system)
         parts = options.num_file_parts
@@ -97,12 +107,15 @@ class DatasetRun:
             AgentError: A remote agent was lost.
         """
         created_at = datetime.now(timezone.utc)
-        for _ in self._results(self._warmup):
-            pass
+        if self._warmup:
+            with traced(self._trace, _span_kind("warm_up", self._options, self._warmup)) as scope:
+                for _ in self._results(scope and scope.without_layers(), self._warmup):
+                    pass
         started = ended = self._clock()
-        for samples, result in self._results(self._measured, self._warmup):
-            ended = self._clock()
-            self._record.add(samples, result, self._keep_predictions)
+        with traced(self._trace, _span_kind(MEASURE, self._options, self._measured)) as scope:
+            for samples, result in self._results(scope, self._measured, self._warmup):
+                ended = self._clock()
+                self._record.add(samples, result, self._keep_predictions)
         if not self._record.sizes:
             raise EvaluationInterrupted("stopped before a batch was measured; nothing was published")
         complete = self._record.inputs == self._measured
@@ -120,7 +133,9 @@ class DatasetRun:
             predictions=tuple(self._record.predictions),
         )
 
-    def _results(self, count: int, done: int = 0) -> Iterator[tuple[Sequence[Sample], BatchResult]]:
+    def _results(
+        self, scope: TraceScope | None, count: int, done: int = 0
+    ) -> Iterator[tuple[Sequence[Sample], BatchResult]]:
         """Runs the first ``count`` samples and yields each batch with its result, in order."""
         if not count or self._stop_requested():
             return
@@ -132,7 +147,7 @@ class DatasetRun:
                 yield batch
 
         total = self._warmup + self._measured
-        with closing(_as_generator(self._system.predict_batches(batches()))) as results:
+        with closing(_as_generator(self._system.predict_batches(batches(), scope))) as results:
             for result in results:
                 samples = waiting.popleft()
                 if self._options.fail_on_error and result.failures:
@@ -176,6 +191,10 @@ class _Record:
     def times(self) -> BatchTimes:
         columns = np.asarray(self._times, np.int64).reshape(-1, 4).T
         return BatchTimes(np.asarray(self.sizes, np.int64), *columns)
+
+
+def _span_kind(name: str, options: EvaluationOptions, inputs: int) -> SpanKind:
+    return SpanKind.of(name, TraceLevel.APPLICATION_TRACE, batch_size=options.batch_size, inputs=inputs)
 
 
 def _stopped(failure: InputFailure, done: int, total: int) -> EvaluationFailed:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from agent.description import SystemDescription
 from agent.results import InputFailure
 from agent.trace_level import TraceLevel
+from agent.tracing.span import SpanChunk
 from evaluators.datasets.base import DatasetIdentity
 from manifests.errors import ConfigurationError
 
@@ -137,6 +138,27 @@ class InputPrediction:
     probabilities: NDArray[np.float32]
 
 
+@dataclass(frozen=True, slots=True)
+class TraceSummary:
+    """The trace of an evaluation, without its spans.
+
+    Attributes:
+        trace_id: 32 hexadecimal digits.
+        span_count: The spans that were kept.
+        dropped: Spans that were recorded, and left out because there were too many.
+        notes: What the trace cannot give and why, one line each.
+        url: Where a person finds it in Jaeger; None where it was not exported.
+        undelivered: Spans that the collector did not take; None where it was not exported.
+    """
+
+    trace_id: str
+    span_count: int
+    dropped: int = 0
+    notes: tuple[str, ...] = ()
+    url: str | None = None
+    undelivered: int | None = None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
     """One run of one model over one dataset, and everything needed to run it again.
@@ -153,6 +175,9 @@ class Evaluation:
         accuracy: None where the dataset has no labels or the model does not classify.
         failures: The inputs that were not predicted.
         predictions: The predictions, if they were asked for; empty in an evaluation that the store returns.
+        trace: What was traced; None for a run at NO_TRACE.
+        spans: The trace's spans; empty in an evaluation that the store returns.
+        group_id: The same for evaluations that belong together, such as a run at each trace level.
     """
 
     id: str
@@ -166,3 +191,6 @@ class Evaluation:
     accuracy: Accuracy | None
     failures: tuple[InputFailure, ...]
     predictions: tuple[InputPrediction, ...] = ()
+    trace: TraceSummary | None = None
+    spans: tuple[SpanChunk, ...] = ()
+    group_id: str | None = None

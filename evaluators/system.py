@@ -8,6 +8,7 @@ from typing import Protocol
 from agent.description import SystemDescription
 from agent.inputs import Input
 from agent.results import BatchResult
+from agent.tracing.scope import TraceScope
 
 
 class SystemUnderTest(Protocol):
@@ -26,10 +27,16 @@ class SystemUnderTest(Protocol):
         """
         ...
 
-    def predict_batches(self, batches: Iterable[Sequence[Input]]) -> Iterator[BatchResult]:
+    def predict_batches(
+        self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
+    ) -> Iterator[BatchResult]:
         """Predicts batch after batch, in order, reading and preprocessing a bounded number of batches ahead.
 
         Closing the iterator stops the work.
+
+        Args:
+            batches: The batches; those of a trace are counted from 0.
+            trace: Where its spans go; None records none.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -18,11 +18,11 @@ from manifests.errors import (
     UnknownDatasetError,
     UnknownModelError,
 )
+from manifests.files import check_directories, manifest_files
 from manifests.loader import load_manifest
 from manifests.schema import DatasetManifest, FrameworkManifest, Manifest, ModelManifest
 from manifests.versions import Constraint, InvalidConstraintError
 
-BUILTIN = Path(__file__).parent / "builtin"
 _Versioned = TypeVar("_Versioned", ModelManifest, DatasetManifest)
 
 
@@ -38,11 +38,8 @@ class Catalog:
     """
 
     def __init__(self, directories: Sequence[Path] = ()) -> None:
-        for directory in directories:
-            if not directory.is_dir():
-                wrong = "is no directory" if directory.exists() else "does not exist"
-                raise ConfigurationError(f"manifest directory {directory} {wrong}")
-        self._directories = (*directories, BUILTIN)
+        check_directories(directories)
+        self._directories = tuple(directories)
 
     @property
     def problems(self) -> tuple[ManifestError, ...]:
@@ -65,7 +62,11 @@ class Catalog:
         return tuple(m for m in self._content[0] if isinstance(m, FrameworkManifest))
 
     def find_model(
-        self, name: str, version: str | None, frameworks: Mapping[str, str | None]
+        self,
+        name: str,
+        version: str | None,
+        frameworks: Mapping[str, str | None],
+        preference: Callable[[ModelManifest], int] = lambda _: 0,
     ) -> ModelManifest:
         """Returns the highest version of a model that one of the installed ``frameworks`` can run.
 
@@ -75,6 +76,7 @@ class Catalog:
             name: The model's name; case does not matter.
             version: A version or a constraint; None means any.
             frameworks: The frameworks that may be used, best first, each with its installed version or None.
+            preference: One with a higher value comes before a higher version.
 
         Raises:
             UnknownModelError: No manifest has this name, version or framework.
@@ -99,11 +101,24 @@ class Catalog:
                 + "; installed: "
                 + ", ".join(f"{name} {found or '(not installed)'}" for name, found in frameworks.items())
             )
-        best = max(Version(m.version) for m in runnable)
+        best = max((preference(m), Version(m.version)) for m in runnable)
         return min(
-            (m for m in runnable if Version(m.version) == best),
+            (m for m in runnable if (preference(m), Version(m.version)) == best),
             key=lambda m: order[m.framework.name.casefold()],
         )
+
+    def find_models(self, name: str, version: str | None = None) -> tuple[ModelManifest, ...]:
+        """Returns every manifest of a model, hidden or not, whatever is installed; the highest version first.
+
+        Args:
+            name: The model's name; case does not matter.
+            version: A version or a constraint; None means any.
+
+        Raises:
+            UnknownModelError: No manifest has this name or version.
+        """
+        named = _named(name, self._models, UnknownModelError, self.problems)
+        return tuple(_of_version(named, version, UnknownModelError))
 
     def find_dataset(
         self, name: str, version: str | None = None, category: str | None = None
@@ -130,14 +145,13 @@ class Catalog:
     def _content(self) -> tuple[tuple[Manifest, ...], tuple[ManifestError, ...]]:
         found: dict[tuple[str, ...], Manifest] = {}
         problems: list[ManifestError] = []
-        for directory in self._directories:
-            for path in sorted(p for p in directory.rglob("*") if p.suffix in {".yml", ".yaml"}):
-                try:
-                    manifest = load_manifest(path)
-                except ManifestError as error:
-                    problems.append(error)
-                else:
-                    found.setdefault(_key(manifest), manifest)
+        for path in manifest_files(self._directories):
+            try:
+                manifest = load_manifest(path)
+            except ManifestError as error:
+                problems.append(error)
+            else:
+                found.setdefault(_key(manifest), manifest)
         return _in_order(found), tuple(problems)
 
 

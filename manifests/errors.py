@@ -9,6 +9,7 @@ InferscopeError
 ├── FrameworkUnavailableError  a known framework that is not installed, or of another version
 ├── ConfigurationError         a configuration file, environment variable or option that makes no sense
 ├── ArtifactError              a graph, weights or label file that is missing, truncated or changed
+│   └── ArtifactUnavailableError  one that is missing, or cannot be downloaded
 ├── DeviceError                a device that was asked for and is not there
 ├── DatasetError               a dataset that is missing, empty or does not fit the model
 ├── InputError                 one input that cannot be read, decoded or preprocessed
@@ -80,7 +81,11 @@ class ConfigurationError(InferscopeError):
 
 
 class ArtifactError(InferscopeError):
-    """A file that a manifest names is missing, truncated or not the one that the checksum is of."""
+    """A file that a manifest names is missing or changed, or its architecture cannot be built."""
+
+
+class ArtifactUnavailableError(ArtifactError):
+    """A file is not there, and cannot be downloaded."""
 
 
 class DeviceError(InferscopeError):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from packaging.version import Version
-from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.functional_validators import AfterValidator
 
 from manifests.original import layer_name, without_empty_fields
 from manifests.versions import Constraint, InvalidConstraintError
+
+MAX_TENSOR_ELEMENTS = 2**28
+"""The most elements of one input: 1 GiB of float32, far more than any takes."""
 
 
 def _version_text(value: object) -> object:
@@ -52,6 +55,13 @@ def _one_or_three(value: object) -> object:
     return (value,) if isinstance(value, int | float) else value
 
 
+def _list_only(value: object) -> object:
+    """One number would mean something else for an image, where it is a height and a width."""
+    if not isinstance(value, list | tuple):
+        raise ValueError("allowed: a list of whole numbers, without the batch")
+    return value
+
+
 Name = Annotated[
     str,
     Field(min_length=1, max_length=200),
@@ -72,15 +82,28 @@ Dimensions = Annotated[
     tuple[Annotated[int, Field(ge=1, le=16384)], ...],
     WithJsonSchema({"type": ["integer", "array"], "items": {"type": "integer"}}, mode="validation"),
 ]
+TensorDimensions = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=MAX_TENSOR_ELEMENTS)], ...],
+    Field(min_length=1, max_length=8),
+    BeforeValidator(_list_only),
+]
 OutputType = Annotated[
     Literal["feature", "boundingbox", "semanticsegment", "instancesegment", "image", "classification", "raw"],
     AfterValidator(lambda v: "classification" if v == "feature" else v),
 ]
 Layer = int | str
 FilePath = Annotated[str | None, AfterValidator(lambda v: v or None)]
-_CHECKSUM = r"^(sha256:[0-9a-fA-F]{64}|[0-9a-fA-F]{32})?$"
+# Of SHA-256 also the first 8 digits, which torchvision has in its file names; MLModelScope's MD5 has no name.
+_CHECKSUM = r"^(sha256:([0-9a-fA-F]{64}|[0-9a-fA-F]{8})|sha1:[0-9a-fA-F]{40}|[0-9a-fA-F]{32})?$"
 Checksum = Annotated[
     str,
     Field(pattern=_CHECKSUM),
     WithJsonSchema({"type": ["string", "null"], "pattern": _CHECKSUM}, mode="validation"),
 ]
+
+
+class Part(BaseModel):
+    """What every part of a manifest has: it is frozen, and refuses fields which it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+    _empty_is_left_out = model_validator(mode="before")(leave_out_empty)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from manifests.errors import ManifestError, suggestion
 from manifests.schema import DatasetManifest, FrameworkManifest, Manifest, ModelManifest
@@ -20,6 +21,7 @@ _KINDS: dict[str, type[Manifest]] = {
 }
 _MAX_BYTES = 4 * 1024 * 1024
 _SHOWN_CHARACTERS = 60
+_MAX_NUMBER_BITS = 63
 _NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
 # What PyYAML raises, beside its own errors, at a value that does not fit its tag, and at one nested too deep.
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
@@ -66,7 +68,16 @@ class _ManifestLoader(yaml.SafeLoader):
     - ``version: 1.10`` stays that text; YAML takes it for the number 1.1.
     - A field that is given twice is an error; YAML takes the last one.
     - An alias is an error: a few lines of them stand for more than fits into memory.
+    - A whole number of more than 63 bits is an error: no database takes one.
     """
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        number = super().construct_yaml_int(node)
+        if number.bit_length() > _MAX_NUMBER_BITS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"found a whole number of more than {_MAX_NUMBER_BITS} bits", node.start_mark
+            )
+        return number
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -90,6 +101,9 @@ class _ManifestLoader(yaml.SafeLoader):
                 if key.value == "version" and value.tag in _NUMBER_TAGS:
                     value.tag = "tag:yaml.org,2002:str"
         return super().construct_mapping(node, deep)
+
+
+_ManifestLoader.add_constructor("tag:yaml.org,2002:int", _ManifestLoader.construct_yaml_int)
 
 
 def parse_manifest(content: object, source: Path) -> Manifest:
@@ -116,30 +130,63 @@ def parse_manifest(content: object, source: Path) -> Manifest:
 
 def _explain(error: ValidationError, schema: type[Manifest]) -> str:
     """Says one thing that is wrong, and how many more there are."""
-    problems = error.errors(include_url=False)
+    problems = _distinct(error.errors(include_url=False))
     # A misspelt field is told rather than that the one which was meant is missing.
     first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
-    field = ".".join(map(_field_name, first["loc"])) or "(the whole)"
-    if first["type"] == "missing":
+    location, fields_beside = _locate(schema, first["loc"])
+    if first["type"].startswith("union_tag"):
+        location.append(first["ctx"]["discriminator"].strip("'"))
+    field = ".".join(map(_field_name, location)) or "(the whole)"
+    tag = first["input"].get(location[-1]) if first["type"] == "union_tag_invalid" else None
+    if first["type"] in ("missing", "union_tag_not_found") or (
+        first["type"] == "union_tag_invalid" and tag is None
+    ):
         text = f"field {field}: is missing"
+    elif first["type"] == "union_tag_invalid":
+        text = f"field {field}: found {_shown(tag)}; allowed: {first['ctx']['expected_tags']}"
     elif first["type"] == "extra_forbidden":
-        allowed = _fields_beside(schema, first["loc"])
-        text = f"field {field}: is not known; {suggestion(str(first['loc'][-1]), allowed)}"
+        text = f"field {field}: is not known; {suggestion(str(location[-1]), fields_beside)}"
     else:
         reason = first["msg"].removeprefix("Value error, ")
         text = f"field {field}: found {_shown(first['input'])}; {reason[:1].lower()}{reason[1:]}"
     return text + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
 
 
-def _fields_beside(schema: type[Manifest], location: tuple[int | str, ...]) -> list[str]:
-    """The names of the fields that the part of the schema at ``location`` knows."""
+def _distinct(problems: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Leaves out that a list is too short, where that is only so because its items are wrong."""
+    return [
+        problem
+        for problem in problems
+        if problem["type"] != "too_short"
+        or not any(_is_inside(other["loc"], problem["loc"]) for other in problems)
+    ]
+
+
+def _is_inside(place: tuple[int | str, ...], other: tuple[int | str, ...]) -> bool:
+    return len(place) > len(other) and place[: len(other)] == other
+
+
+def _locate(schema: type[Manifest], place: tuple[int | str, ...]) -> tuple[list[int | str], list[str]]:
+    """Returns where a problem is, as its fields are written, and the fields that are known beside it.
+
+    In pydantic's ``place`` of one inside a union there is also the tag that chose one of its parts.
+    """
     node: Any = schema.model_json_schema()
     definitions = node.get("$defs", {})
-    for part in location[:-1]:
-        node = node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
+    location: list[int | str] = []
+    beside: list[str] = []
+    for part in place:
+        if "discriminator" in node:
+            node = {"$ref": node["discriminator"]["mapping"].get(part, "")}
+        else:
+            location.append(part)
+            beside = list(node.get("properties", {}))
+            node = (
+                node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
+            )
         while "$ref" in node:
-            node = definitions[node["$ref"].rsplit("/", 1)[-1]]
-    return list(node.get("properties", {}))
+            node = definitions.get(node["$ref"].rsplit("/", 1)[-1], {})
+    return location, beside
 
 
 def _field_name(part: int | str) -> str:

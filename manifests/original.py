@@ -61,7 +61,7 @@ def _of_any_size(entry: object) -> object:
     parameters = entry.get("parameters") if isinstance(entry, Mapping) else None
     if not isinstance(entry, Mapping) or not isinstance(parameters, Mapping):
         return entry
-    if parameters.get("dimensions") is not None:
+    if entry.get("type") == "tensor" or parameters.get("dimensions") is not None:
         return entry
     return {**entry, "parameters": {**parameters, "dimensions": ()}}
 

@@ -14,59 +14,19 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from manifests.fields import (
     Checksum,
-    Dimensions,
     FilePath,
-    InputLayer,
     Layer,
     Name,
     OutputType,
-    PerChannel,
+    Part,
     VersionText,
     check_constraint,
     check_version,
     leave_out_empty,
 )
-from manifests.original import FIRST_INPUT, any_size_where_none_is_given, full_dimensions
+from manifests.inputs import ColorMode, Layout, ModelInput
+from manifests.original import any_size_where_none_is_given
 from manifests.versions import Constraint
-
-
-class Layout(str, Enum):
-    """The order of an image's axes: channel, height, width."""
-
-    CHW = "CHW"
-    HWC = "HWC"
-
-
-class ColorMode(str, Enum):
-    """What the channels of an image are."""
-
-    RGB = "RGB"
-    BGR = "BGR"
-    GRAY = "GRAY"
-
-
-class ElementType(str, Enum):
-    """The dtype of a model's input."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    UINT8 = "uint8"
-
-
-class CropMethod(str, Enum):
-    """Which part of an image is taken."""
-
-    CENTER = "center"
-    NONE = "none"
-
-
-class Interpolation(str, Enum):
-    """How an image is resampled."""
-
-    NEAREST = "nearest"
-    BILINEAR = "bilinear"
-    BICUBIC = "bicubic"
-    LANCZOS = "lanczos"
 
 
 class Transform(str, Enum):
@@ -89,12 +49,7 @@ class Manifest(BaseModel):
         return self._source
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
-    _empty_is_left_out = model_validator(mode="before")(leave_out_empty)
-
-
-class FrameworkRequirement(_Part):
+class FrameworkRequirement(Part):
     """The framework that a model runs in, and the versions of it that will do."""
 
     name: Name
@@ -103,98 +58,12 @@ class FrameworkRequirement(_Part):
     _constraint = field_validator("version")(check_constraint)
 
 
-class ImageParameters(_Part):
-    """How an encoded image becomes a model's input tensor.
-
-    ``dimensions`` leaves out the batch and follows ``layout``. The image is decoded, brought to
-    ``color_mode``, resized and cropped, and becomes ``(pixel - mean) / scale`` with pixels in 0…255;
-    ``mean`` and ``scale`` are one number, or one per channel in the order of ``color_mode``. With
-    ``element_type`` uint8 the pixels stay as they are, and there is neither.
-
-    ``dimensions`` may be one number n, for three channels of n × n, and empty for images of any size, which
-    nothing here can open. Nor can it open ``max_dimension``, nor dimensions that begin with the channels
-    under ``layout: HWC``, as some of MLModelScope's manifests have them: ``agent.requirements`` says so.
-    ``input_layer`` is a name or a number; 0, the first input, is called ``data``.
-    """
-
-    dimensions: Dimensions
-    layout: Layout = Layout.CHW
-    color_mode: ColorMode = ColorMode.RGB
-    element_type: ElementType = ElementType.FLOAT32
-    mean: PerChannel = (0.0,)
-    scale: PerChannel = (1.0,)
-    keep_aspect_ratio: bool = False
-    crop_method: CropMethod = CropMethod.CENTER
-    crop_ratio: float = Field(default=1.0, gt=0.0, le=1.0)
-    interpolation: Interpolation = Interpolation.BILINEAR
-    max_dimension: Annotated[int, Field(ge=1)] | None = None
-    input_layer: InputLayer = FIRST_INPUT
-
-    _three_dimensions = model_validator(mode="before")(full_dimensions)
-
-    @property
-    def channels(self) -> int:
-        """The number of channels."""
-        return self.dimensions[0] if self.layout is Layout.CHW else self.dimensions[2]
-
-    @property
-    def height(self) -> int:
-        """The height in pixels."""
-        return self.dimensions[1] if self.layout is Layout.CHW else self.dimensions[0]
-
-    @property
-    def width(self) -> int:
-        """The width in pixels."""
-        return self.dimensions[2] if self.layout is Layout.CHW else self.dimensions[1]
-
-    @property
-    def channels_first(self) -> bool:
-        """Whether ``dimensions`` begin with the channels although ``layout`` is HWC."""
-        wanted = 1 if self.color_mode is ColorMode.GRAY else 3
-        return self.layout is Layout.HWC and self.dimensions[:1] == (wanted,) != self.dimensions[2:]
-
-    @field_validator("dimensions")
-    @classmethod
-    def _three_or_any(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if len(value) not in {0, 3}:
-            raise ValueError(f"has {len(value)} items; allowed: 3 items, without the batch, or one number")
-        return value
-
-    @model_validator(mode="after")
-    def _consistent(self) -> ImageParameters:
-        wanted = 1 if self.color_mode is ColorMode.GRAY else 3
-        if self.dimensions and not self.channels_first and self.channels != wanted:
-            raise ValueError(
-                f"dimensions {list(self.dimensions)} in layout {self.layout.value} have {self.channels} "
-                f"channels, but color_mode {self.color_mode.value} has {wanted}"
-            )
-        for field in ("mean", "scale"):
-            if len(getattr(self, field)) not in {1, wanted}:
-                raise ValueError(f"{field} has {len(getattr(self, field))} values; allowed: 1 or {wanted}")
-        if any(value == 0 for value in self.scale):
-            raise ValueError(f"scale is {list(self.scale)}; it divides, so that it may not hold 0")
-        if self.element_type is ElementType.UINT8 and (any(self.mean) or set(self.scale) != {1.0}):
-            raise ValueError(
-                f"element_type uint8 takes the pixels as they are; mean is {list(self.mean)} and scale "
-                f"{list(self.scale)}; allowed: 0 and 1, or another element_type"
-            )
-        return self
-
-
-class ModelInput(_Part):
-    """One input of a model."""
-
-    type: Literal["image"]
-    description: str = ""
-    parameters: ImageParameters
-
-
-class OutputParameters(_Part):
+class OutputParameters(Part):
     """How a model's output is read.
 
     ``probabilities_layer`` is the output's name or its index; ``labels`` are the classes' names in the order
-    of the model's scores. The file at ``features_url``, with a label in each line, replaces them when it lies
-    beside the manifest. The fields after ``element_type`` describe outputs of the types that have no
+    of the model's scores. Those in the file at ``features_url``, a path or a URL, one in each line, go before
+    them. The fields after ``element_type`` describe outputs of the types that have no
     postprocessing here.
     """
 
@@ -212,7 +81,7 @@ class OutputParameters(_Part):
     color_mode: ColorMode | None = None
 
 
-class ModelOutput(_Part):
+class ModelOutput(Part):
     """The output of a model: ``classification`` is ranked classes, ``raw`` the tensors as they are.
 
     ``feature`` is another word for classification. The other types can be listed, but not opened.
@@ -223,10 +92,11 @@ class ModelOutput(_Part):
     parameters: OutputParameters = OutputParameters()
 
 
-class ModelFiles(_Part):
+class ModelFiles(Part):
     """Where a model's graph and weights are: paths relative to the manifest, with their checksums.
 
-    They may be URLs, or relative to the URL ``base_url``; the file then has to lie beside the manifest.
+    They may be URLs, or relative to the URL or path ``base_url``. With ``is_archive`` that is an archive, and
+    paths and checksums are of files in it.
     ``architecture`` names a model built in code, which then needs weights only.
     """
 
@@ -296,7 +166,7 @@ class FrameworkManifest(Manifest):
 
 
 class DatasetManifest(Manifest):
-    """A labelled dataset: a folder of class folders, a zip of the same, or an ``.npz``."""
+    """A labelled dataset: a folder of class folders; or a zip of the same or an ``.npz``, also at a URL."""
 
     kind: Literal["dataset"]
     name: Name

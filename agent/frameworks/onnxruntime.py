@@ -35,7 +35,7 @@ _REASON_CHARACTERS = 300
 class ONNXRuntimePredictor(Predictor):
     """An ONNX graph in ONNX Runtime; ``model.graph_path`` is the ``.onnx`` file.
 
-    A model that is built in code (``model.architecture``) is exported from PyTorch when it is loaded.
+    A model that is built in code (``artifacts.architecture``) is exported from PyTorch when it is loaded.
 
     Outputs have the graph's names. Each session has its own threads. On a GPU, ONNX Runtime puts operators
     that CUDA lacks, and those that compute shapes, on the CPU; a session that is on the CPU as a whole is an
@@ -50,7 +50,7 @@ class ONNXRuntimePredictor(Predictor):
     def load(self) -> None:
         """Builds the session on the one device that was asked for; see ``Predictor``."""
         self._check_device()
-        if self.manifest.model.architecture is None:
+        if self.artifacts.architecture is None:
             session = self._open(self._graph_file())
         else:
             with TemporaryDirectory(prefix="inferscope-") as folder:

@@ -19,10 +19,12 @@ import torch
 from numpy.typing import NDArray
 
 from agent.artifacts import Artifacts
-from agent.models.architecture import find_architecture
+from agent.models.architecture import Architecture
 from agent.predictor import Predictor, PredictorOptions, Tensors, Weights
+from agent.trace_level import TraceLevel
+from agent.tracing.profiler import Profiler
 from manifests.errors import ArtifactError, DeviceError, PredictionError
-from manifests.schema import ElementType, ModelManifest
+from manifests.schema import ModelManifest
 
 # What PyTorch, and the code of an architecture, raise at a file or at a batch that they cannot take.
 _FAILURES = (
@@ -33,6 +35,7 @@ _FAILURES = (
     ImportError,
     LookupError,
     MemoryError,
+    NameError,
     OSError,
     RuntimeError,
     TypeError,
@@ -40,13 +43,14 @@ _FAILURES = (
     pickle.UnpicklingError,
 )
 _REASON_CHARACTERS = 300
-FRAMEWORK = "PyTorch"
 ONNX_OPSET = 17
 """ONNX Runtime reads it since 1.12."""
 _DTYPES = {
-    ElementType.FLOAT32: torch.float32,
-    ElementType.FLOAT16: torch.float16,
-    ElementType.UINT8: torch.uint8,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "uint8": torch.uint8,
+    "int32": torch.int32,
+    "int64": torch.int64,
 }
 
 
@@ -66,8 +70,8 @@ _DEFAULT_THREADS = _read_default_threads()
 class PyTorchPredictor(Predictor):
     """A model in PyTorch.
 
-    ``model.architecture`` names a class in ``agent.models.pytorch`` whose weights are a state dict; otherwise
-    the graph is a TorchScript archive. Outputs are named by the model where it returns a mapping, and are
+    Of a model that is built in code (``artifacts.architecture``) the weights are a state dict; otherwise the
+    graph is a TorchScript archive. Outputs are named by the model where it returns a mapping, and are
     ``output0``, ``output1``, … where it returns a tensor or a sequence of tensors.
 
     PyTorch keeps the number of threads per calling thread, and starts each with the one set last. ``predict``
@@ -91,6 +95,7 @@ class PyTorchPredictor(Predictor):
                     # it warns of newer pickle protocols, and raises at what it cannot read
                     warnings.simplefilter("ignore", UserWarning)
                     state = torch.load(self.artifacts.weights, map_location="cpu", weights_only=True)
+                _leave_out(state, getattr(module, "ignored_weights", ()))
                 module.load_state_dict(state, strict=True)
             except _FAILURES as error:
                 raise ArtifactError(
@@ -124,6 +129,14 @@ class PyTorchPredictor(Predictor):
             ) from error
         return {name: _own(output, array) for name, output in outputs.items()}
 
+    def profiler(self, level: TraceLevel) -> Profiler | None:
+        """Returns a profiler of the module's operators; see ``Predictor``."""
+        from agent.frameworks.pytorch_profiler import PyTorchProfiler  # most runs need none
+
+        if not isinstance(self._module, torch.nn.Module):
+            return None
+        return PyTorchProfiler(self._module, level, gpu=self._device.type == "cuda")
+
     @property
     def threads(self) -> int | None:
         """The number of threads that ``predict`` sets."""
@@ -145,7 +158,7 @@ class PyTorchPredictor(Predictor):
             ArtifactError: PyTorch cannot express the model in ONNX.
         """
         parameters = self.manifest.inputs[0].parameters
-        example = torch.zeros((1, *parameters.dimensions), dtype=_DTYPES[parameters.element_type])
+        example = torch.zeros((1, *parameters.dimensions), dtype=_DTYPES[parameters.element_type.value])
         names = {"input_names": [parameters.input_layer], "output_names": ["output0"]}
         axes = {name: {0: "batch"} for name in (parameters.input_layer, "output0")}
         try:
@@ -185,21 +198,24 @@ class PyTorchPredictor(Predictor):
             raise DeviceError(f"{where}: the number of GPUs that it finds is {count}; run on the CPU")
         return torch.device("cuda", wanted.index)
 
-    def _from_architecture(self, name: str) -> torch.nn.Module:
+    def _from_architecture(self, architecture: Architecture) -> torch.nn.Module:
         """Builds a model in code; random weights depend on the seed alone."""
         random = self.options.weights is Weights.RANDOM
         if not random and self.artifacts.weights is None:
             raise ArtifactError(f"{self}: has no weights; give weights_path, or use --weights=random")
-        builder = find_architecture(name, FRAMEWORK).load_builder(FRAMEWORK)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.options.seed)
-            module: torch.nn.Module = builder()
+            module = architecture.build(initialize=random)
+        if not isinstance(module, torch.nn.Module):
+            raise ArtifactError(
+                f'{self}: architecture "{architecture.name}" is {type(module).__name__}, which is no '
+                "torch.nn.Module"
+            )
         return module
 
     def _build(self) -> torch.nn.Module:
-        name = self.manifest.model.architecture
-        if name is not None:
-            return self._from_architecture(name)
+        if self.artifacts.architecture is not None:
+            return self._from_architecture(self.artifacts.architecture)
         graph = self.artifacts.graph
         if graph is None:
             raise ArtifactError(f"{self}: needs graph_path or architecture")
@@ -218,6 +234,13 @@ class PyTorchPredictor(Predictor):
         except _FAILURES as error:
             raise ArtifactError(f"{graph}: is no TorchScript archive: {_reason(error)}") from error
         return module
+
+
+def _leave_out(state: object, prefixes: tuple[str, ...]) -> None:
+    """Removes the tensors from a state dict that a class declares to have no use for."""
+    if isinstance(state, dict):  # else it is no state dict, which loading it says
+        for key in [key for key in state if str(key).startswith(prefixes)]:
+            del state[key]
 
 
 def _named_tensors(answer: object) -> Iterator[tuple[str, torch.Tensor]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from agent.artifact_cache import ArtifactCache
+from agent.models.sources import Architectures
 from agent.preparation import Fetch
 from agent.registry import Registry
 from agent.selection import select_model
@@ -19,12 +21,23 @@ class ModelOpener:
     Args:
         catalog: The models.
         registry: The frameworks.
-        fetch: Gets what a URL names.
+        architectures: What models that are built in code may name.
+        cache: Gets the models' files that are at URLs; with None, all are on this machine.
+        fetch: Gets what a URL of an input names.
     """
 
-    def __init__(self, catalog: Catalog, registry: Registry, fetch: Fetch) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        registry: Registry,
+        architectures: Architectures,
+        cache: ArtifactCache | None,
+        fetch: Fetch,
+    ) -> None:
         self._catalog = catalog
         self._registry = registry
+        self._architectures = architectures
+        self._cache = cache
         self._fetch = fetch
 
     def __call__(self, request: predict_pb2.OpenRequest) -> Callable[[], Session]:
@@ -33,6 +46,7 @@ class ModelOpener:
         Raises:
             UnknownModelError, UnknownFrameworkError, FrameworkUnavailableError: It cannot be run here.
             ConfigurationError: The request's options make no sense.
+            ArtifactError: Pretrained weights are wanted, and it has none.
         """
         options = read_options(request)
         manifest = select_model(
@@ -41,5 +55,13 @@ class ModelOpener:
             request.model_name,
             request.model_version or None,
             request.framework_name or None,
+            options.weights,
         )
-        return lambda: open_session(manifest, options, self._registry, fetch=self._fetch)
+        return lambda: open_session(
+            manifest,
+            options,
+            self._registry,
+            architectures=self._architectures,
+            cache=self._cache,
+            fetch=self._fetch,
+        )

@@ -18,7 +18,9 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from typing_extensions import Self
 
+from agent.artifact_cache import ArtifactCache
 from agent.fetching import fetch_image
+from agent.models.sources import BUILTIN_ARCHITECTURES, Architectures
 from agent.preparation import Fetch
 from agent.registry import Registry
 from agent.server import predict_service, registry_service
@@ -72,7 +74,9 @@ class AgentServer:
         registry: The frameworks.
         options: Where and how it is served.
         dataset_runner: Evaluates datasets; with None the ``Dataset`` method is not there.
-        fetch: Gets what a URL names.
+        architectures: What models that are built in code may name.
+        cache: Gets the models' files that are at URLs; with None, all are on this machine.
+        fetch: Gets what a URL of an input names.
 
     Raises:
         ConfigurationError: The address cannot be bound, or the secret cannot be sent.
@@ -85,6 +89,8 @@ class AgentServer:
         options: ServerOptions,
         *,
         dataset_runner: DatasetRunner | None = None,
+        architectures: Architectures = BUILTIN_ARCHITECTURES,
+        cache: ArtifactCache | None = None,
         fetch: Fetch = fetch_image,
     ) -> None:
         self._options = options
@@ -106,7 +112,7 @@ class AgentServer:
         )
         services = {
             predict_service.SERVICE: PredictService(
-                ModelOpener(catalog, registry, fetch),
+                ModelOpener(catalog, registry, architectures, cache, fetch),
                 self._sessions,
                 dataset_runner,
                 max_streams=max(1, options.workers // 2),

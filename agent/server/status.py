@@ -28,6 +28,7 @@ STATUS_CODES: dict[type[errors.InferscopeError], grpc.StatusCode] = {
     errors.FrameworkUnavailableError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ConfigurationError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.ArtifactError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.ArtifactUnavailableError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.DeviceError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.DatasetError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.InputError: grpc.StatusCode.INVALID_ARGUMENT,

@@ -16,11 +16,12 @@ from agent.closeable import Closeable
 from agent.description import SystemDescription
 from agent.inputs import Input
 from agent.pipeline import round_size
-from agent.preprocessing import ImagePreprocessor
+from agent.preprocessor import tensor_bytes
 from agent.results import BatchResult
 from agent.server.conversion import open_request, read_description
 from agent.server.messages import encode_batch_request, encode_inputs_request
 from agent.session import SessionOptions
+from agent.tracing.scope import TraceScope
 from client.remote.address import AgentAddress
 from client.remote.connection import Connection
 from client.remote.failures import told
@@ -104,7 +105,7 @@ class RemoteAgent(Closeable):
         self._description = description
         self._remote = remote
         self._pool = ThreadPoolExecutor(remote.read_threads, thread_name_prefix="read-inputs")
-        self._tensor_bytes = ImagePreprocessor(description.manifest.inputs[0].parameters).tensor_bytes
+        self._tensor_bytes = tensor_bytes(description.manifest.inputs[0].parameters)
         self._closed = False
 
     @property
@@ -140,7 +141,9 @@ class RemoteAgent(Closeable):
         request = encode_batch_request(self._session_id, batch)
         return self._connection.predict(request, self._remote.call_timeout_s)
 
-    def predict_batches(self, batches: Iterable[Sequence[Input]]) -> Iterator[BatchResult]:
+    def predict_batches(
+        self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
+    ) -> Iterator[BatchResult]:
         """Predicts batch after batch, in order.
 
         Where the agent predicts in rounds, a round is read and sent, and its results are waited for before

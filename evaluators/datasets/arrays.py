@@ -1,4 +1,4 @@
-"""A dataset in an ``.npz``: images as one NumPy array, labels as another."""
+"""A dataset in an ``.npz``: images or tensors as one NumPy array, labels as another."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from agent.inputs import Payload, Pixels, Tensor
 from evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from manifests.errors import DatasetError
 
-_IMAGES = ("images", "x")
+_TENSORS = "inputs"
+_SAMPLES = (_TENSORS, "images", "x")
 _LABELS = ("labels", "y")
-_LARGEST_FLOAT_BYTES = 8
+_LARGEST_ELEMENT_BYTES = 8
 
 
 class ArraysDataset(Dataset):
-    """Images and labels in arrays. The order is the arrays', and a sample's id is its index.
+    """Images or tensors, and labels, in arrays. The order is the arrays', and a sample's id is its index.
 
     ``images`` (or ``x``) is uint8, N × height × width (grey), N × height × width × 1 (grey) or
     N × height × width × 3 (RGB), and gives decoded images that are preprocessed; or it is floating-point,
-    N × the shape of the model's input, and gives tensors that are not. ``labels`` (or ``y``), which may be
-    missing, holds N whole numbers or texts. Nothing is unpickled.
+    N × the shape of the model's input, and gives tensors that are not. ``inputs``, instead of these, gives
+    tensors of any element type, uint8 too. ``labels`` (or ``y``), which may be missing, holds N whole numbers
+    or texts. Nothing is unpickled.
 
     Args:
         path: The file.
@@ -48,31 +50,33 @@ class ArraysDataset(Dataset):
         name: str | None = None,
         version: str | None = None,
     ) -> None:
-        images, labels = _load(path)
-        self._images, self._payload = _payloads(images, path)
-        self._labels = None if labels is None else _texts(labels, len(images), path)
-        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(images)))
+        array_name, samples, labels = _load(path)
+        self._samples, self._payload = _payloads(array_name, samples, path)
+        self._labels = None if labels is None else _texts(labels, len(samples), path)
+        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(samples)))
 
     def __iter__(self) -> Iterator[Sample]:
-        for index, image in enumerate(self._images):
+        for index, sample in enumerate(self._samples):
             label = None if self._labels is None else self._labels[index]
-            yield Sample(str(index), self._payload(image), label)
+            yield Sample(str(index), self._payload(sample), label)
 
 
-def _load(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Reads the images and, where there are any, the labels."""
+def _load(path: Path) -> tuple[str, NDArray[Any], NDArray[Any] | None]:
+    """Reads the samples with their array's name and, where there are any, the labels."""
     try:
         content = np.load(path, allow_pickle=False)
         if not isinstance(content, np.lib.npyio.NpzFile):
-            raise DatasetError(f"{path}: is a single array; accepted: an .npz with images and labels")
+            raise DatasetError(
+                f"{path}: is a single array; accepted: an .npz with images (or inputs) and labels"
+            )
         with content:
-            images = next((name for name in _IMAGES if name in content.files), None)
+            named = [name for name in _SAMPLES if name in content.files]
             labels = next((name for name in _LABELS if name in content.files), None)
-            if images is None:
-                raise DatasetError(
-                    f"{path}: has no array images (or x); it has: {', '.join(content.files) or 'none'}"
-                )
-            return content[images], None if labels is None else content[labels]
+            if len(named) != 1:
+                found = ", ".join(content.files) or "none"
+                wanted = "has no array" if not named else "needs one array of"
+                raise DatasetError(f"{path}: {wanted} images (or x) or inputs; it has: {found}")
+            return named[0], content[named[0]], None if labels is None else content[labels]
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (
@@ -89,34 +93,44 @@ def _load(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
         ) from error
 
 
-def _payloads(images: NDArray[Any], path: Path) -> tuple[NDArray[Any], Callable[[NDArray[Any]], Payload]]:
-    """Checks the images; returns them and what makes one of them an input's data."""
-    found = f"{path}: images are {images.dtype} of shape {list(images.shape)}"
-    if images.ndim and not len(images):
-        raise DatasetError(f"{path}: holds no images")
-    if 0 in images.shape:
+def _payloads(
+    name: str, samples: NDArray[Any], path: Path
+) -> tuple[NDArray[Any], Callable[[NDArray[Any]], Payload]]:
+    """Checks the array of the samples; returns it and what makes one of them an input's data."""
+    found = f"{path}: {name} are {samples.dtype} of shape {list(samples.shape)}"
+    if samples.ndim and not len(samples):
+        raise DatasetError(f"{path}: holds no {name}")
+    if 0 in samples.shape:
         raise DatasetError(f"{found}, which is empty")
-    if images.dtype == np.uint8:
-        if images.ndim == 4 and images.shape[3] == 1:
-            return images[..., 0], Pixels
-        if images.ndim == 3 or (images.ndim == 4 and images.shape[3] == 3):
-            return images, Pixels
-        raise DatasetError(
-            f"{found}; accepted for uint8: N × height × width, also with × 1 or × 3 at the end"
-        )
-    if images.dtype.kind == "f" and images.dtype.itemsize <= _LARGEST_FLOAT_BYTES:
-        if images.ndim < 2:
-            raise DatasetError(f"{found}; accepted for float: N × the shape of the model's input")
-        return images.astype(images.dtype.newbyteorder("="), copy=False), Tensor
+    if name == _TENSORS:
+        kinds, accepted = "fiu", "float32 (also 16, 64) or whole numbers"
+    else:
+        kinds, accepted = "f", f"uint8 pixels, or float32 (also 16, 64) tensors; others are called {_TENSORS}"
+        if samples.dtype == np.uint8:
+            return _pixels(samples, found), Pixels
+    if samples.dtype.kind not in kinds or samples.dtype.itemsize > _LARGEST_ELEMENT_BYTES:
+        raise DatasetError(f"{found}; accepted: {accepted}")
+    if samples.ndim < 2:
+        raise DatasetError(f"{found}; accepted for tensors: N × the shape of the model's input")
+    return samples.astype(samples.dtype.newbyteorder("="), copy=False), Tensor
+
+
+def _pixels(samples: NDArray[Any], found: str) -> NDArray[Any]:
+    """Checks the shape of decoded images; grey ones lose their last axis."""
+    if samples.ndim == 4 and samples.shape[3] == 1:
+        return samples[..., 0]
+    if samples.ndim == 3 or (samples.ndim == 4 and samples.shape[3] == 3):
+        return samples
     raise DatasetError(
-        f"{found}; accepted: uint8 pixels, or float32 (also 16, 64) tensors as the model takes"
+        f"{found}; accepted for uint8: pixels, N × height × width, also with × 1 or × 3 at the end; "
+        f"tensors are called {_TENSORS}"
     )
 
 
 def _texts(labels: NDArray[Any], count: int, path: Path) -> list[str]:
-    """The labels as text, one for each of the ``count`` images."""
+    """The labels as text, one for each of the ``count`` samples."""
     if labels.shape not in {(count,), (count, 1)}:
-        raise DatasetError(f"{path}: labels have shape {list(labels.shape)}, but there are {count} images")
+        raise DatasetError(f"{path}: labels have shape {list(labels.shape)}, but there are {count} samples")
     if labels.dtype.kind in "iuU":
         return [str(label) for label in labels.ravel().tolist()]
     if labels.dtype.kind == "S":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from agent.artifacts import digest, resolve_file
+from agent.artifacts import resolve_file
+from agent.checksums import SHA256, digest
 from evaluators.datasets.archive import ArchiveDataset
 from evaluators.datasets.arrays import ArraysDataset
 from evaluators.datasets.base import Dataset
@@ -13,15 +15,21 @@ from evaluators.datasets.folder import FolderDataset
 from manifests.errors import ArtifactError, DatasetError
 from manifests.schema import DatasetManifest
 
+if TYPE_CHECKING:
+    from agent.artifact_cache import ArtifactCache
+
 _ACCEPTED = "a folder of class folders with images, a zip of the same, or an .npz"
-_SHA256 = "sha256:"
 
 
-def open_dataset(manifest: DatasetManifest) -> Dataset:
+def open_dataset(manifest: DatasetManifest, cache: ArtifactCache | None = None) -> Dataset:
     """Opens the dataset that a manifest describes.
 
+    Args:
+        manifest: The dataset.
+        cache: Gets what is at a URL; with None, it has to lie beside the manifest.
+
     Raises:
-        DatasetError: It is missing, has another checksum, or is not what a dataset can be.
+        DatasetError: It is missing, cannot be downloaded, has another checksum, or is no dataset.
     """
     path = Path(manifest.path) if manifest.source is None else manifest.source.parent / manifest.path
     if path.is_dir():
@@ -32,11 +40,10 @@ def open_dataset(manifest: DatasetManifest) -> Dataset:
             )
         return FolderDataset(path, manifest.category, name=manifest.name, version=manifest.version)
     try:
-        resolve_file(manifest, manifest.path, manifest.checksum)
+        file = resolve_file(manifest, manifest.path, manifest.checksum, cache=cache)
     except ArtifactError as error:
         raise DatasetError(str(error)) from error
-    known = manifest.checksum.casefold() if manifest.checksum.startswith(_SHA256) else None
-    return _open_file(path, manifest.category, manifest.name, manifest.version, known)
+    return _open_file(file.path, manifest.category, manifest.name, manifest.version, file.checksum)
 
 
 def open_path(path: Path, category: str) -> Dataset:
@@ -68,7 +75,7 @@ def _open_file(
     else:
         raise DatasetError(f"dataset {path} is none that can be read; accepted: {_ACCEPTED}")
     try:
-        checksum = checksum or f"{_SHA256}{digest(path)}"
+        checksum = checksum or f"{SHA256}:{digest(path)}"
     except ArtifactError as error:
         raise DatasetError(f"dataset {error}") from error
     return kind(path, category, checksum=checksum, name=name, version=version)

@@ -18,6 +18,7 @@ EVALUATION_COLUMNS = (
     Column("using_gpu", "GPU"),
     Column("batch_size", "batch size"),
     Column("hostname", "host"),
+    Column("weights", "weights"),
 )
 STATUS_COLUMN = Column("status", "status")
 
@@ -40,5 +41,6 @@ def describe(evaluation: Evaluation) -> Row:
         "using_gpu": system.device.is_gpu,
         "batch_size": evaluation.options.batch_size,
         "hostname": system.environment.hostname,
+        "weights": system.weights.value,
         "status": evaluation.status.value,
     }

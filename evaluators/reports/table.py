@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len
-from rich.console import Console
-from rich.text import Text
 
 from evaluators.reports.base import Column, Row, Value
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _GAP = "  "
 _NOTHING = "-"
@@ -26,6 +27,9 @@ def terminal_table(columns: Sequence[Column], rows: Sequence[Row], terminal: Tex
     Where it is wider than the terminal it is turned, with one line for each column and the rows beside each
     other, unless there is to be no header.
     """
+    from rich.console import Console  # which a pipe or a file does not need
+    from rich.text import Text
+
     console = Console(file=terminal, highlight=False)
     lines = _lines(columns, rows, header)
     with console.capture() as captured:
@@ -39,6 +43,8 @@ def terminal_table(columns: Sequence[Column], rows: Sequence[Row], terminal: Tex
 
 def _print_turned(console: Console, columns: Sequence[Column], rows: Sequence[Row]) -> None:
     """Prints a line for each column, with as many rows beside each other as fit, and at least one."""
+    from rich.text import Text
+
     names = max(cell_len(column.header) for column in columns)
     cells = [[_shown(row[column.key], column) for column in columns] for row in rows]
     widths = [max(map(cell_len, row)) for row in cells]

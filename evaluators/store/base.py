@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from agent.tracing.span import SpanChunk
 from evaluators.evaluation import Evaluation, InputPrediction
 from manifests.errors import StoreError
 
@@ -71,6 +72,14 @@ class EvaluationStore(Protocol):
 
         Raises:
             StoreError: The database cannot be reached, or does not hold the evaluation and its predictions.
+        """
+        ...
+
+    def spans(self, evaluation_id: str) -> Iterator[SpanChunk]:
+        """Yields the spans that were kept of an evaluation's trace, piece by piece; none when it has none.
+
+        Raises:
+            StoreError: The database cannot be reached, or does not hold the evaluation and all its spans.
         """
         ...
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
+from agent.tracing.span import SpanChunk
 from evaluators.evaluation import Evaluation, InputPrediction
 from evaluators.store.base import EvaluationFilter
 from evaluators.store.documents import (
@@ -20,6 +21,7 @@ from evaluators.store.documents import (
     release_of,
     to_documents,
 )
+from evaluators.store.span_documents import chunk_from_document, span_document_id
 from manifests.errors import ConfigurationError, StoreError
 
 INDEXES = {
@@ -28,6 +30,7 @@ INDEXES = {
     "model_accuracy": ("evaluation_id",),
     "input_failure": ("evaluation_id",),
     "input_prediction": ("evaluation_id",),
+    "span": ("evaluation_id",),
 }
 """The collections, and the fields of each that have an index."""
 
@@ -161,6 +164,27 @@ class CollectionStore:
                 )
             return [self._prediction(document) for document in found]
 
+    def spans(self, evaluation_id: str) -> Iterator[SpanChunk]:
+        """Yields the spans that were kept of an evaluation's trace, one piece after the other in order.
+
+        Raises:
+            StoreError: The database cannot be reached, or does not hold the evaluation and all its spans.
+        """
+        with self._wrapped(f"spans of evaluation {evaluation_id} cannot be read"):
+            head = self._connection.database["evaluation"].find_one({"_id": evaluation_id})
+            if head is None:
+                raise StoreError(f"{self._connection.location}: holds no evaluation {evaluation_id}")
+            for sequence in range(head.get("span_document_count", 0)):
+                document = self._connection.database["span"].find_one(
+                    {"_id": span_document_id(head["save_id"], sequence)}
+                )
+                if document is None:
+                    raise StoreError(
+                        f"{self._connection.location}: evaluation {evaluation_id} is damaged: piece "
+                        f"{sequence} of {head['span_document_count']} of its spans is missing; evaluate again"
+                    )
+                yield self._chunk(document)
+
     def close(self) -> None:
         """Closes the connection; calling it again does nothing."""
         if not self._closed:
@@ -234,6 +258,15 @@ class CollectionStore:
             raise StoreError(
                 f"{self._connection.location}: evaluation {document['evaluation_id']} is damaged: a "
                 f"prediction cannot be read: {type(error).__name__}: {error}"
+            ) from error
+
+    def _chunk(self, document: Document) -> SpanChunk:
+        try:
+            return chunk_from_document(document)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"{self._connection.location}: evaluation {document['evaluation_id']} is damaged: spans "
+                f"cannot be read: {type(error).__name__}: {error}"
             ) from error
 
     def _by_id(self, name: str, ids: Sequence[str]) -> dict[str, Document]:

@@ -9,6 +9,7 @@ The collections are those of MLModelScope, and one for failures:
 | ``model_accuracy`` | one an evaluation with an accuracy |
 | ``input_failure`` | the inputs that were not predicted, many a document |
 | ``input_prediction`` | one an input, with the best classes |
+| ``span`` | the spans of its trace in columns, many a document; see ``span_documents`` |
 
 Every part carries ``evaluation_id``, and ``save_id``, which stands for one attempt to save: what an attempt
 that was cut off has left behind belongs to no ``evaluation`` document, and so to no evaluation. Times are
@@ -39,7 +40,9 @@ from evaluators.evaluation import (
     EvaluationOptions,
     InputPrediction,
     Status,
+    TraceSummary,
 )
+from evaluators.store.span_documents import chunk_from_document, span_documents
 from evaluators.store.values import restored, storable, storable_text
 from manifests.errors import ConfigurationError, StoreError
 from manifests.schema import ModelManifest
@@ -64,6 +67,7 @@ class Documents:
     model_accuracy: Sequence[Document] = ()
     input_failure: Sequence[Document] = ()
     input_prediction: Iterable[Document] = ()
+    span: Iterable[Document] = ()
 
 
 PARTS = tuple(field.name for field in fields(Documents) if field.name != "evaluation")
@@ -82,7 +86,10 @@ def to_documents(evaluation: Evaluation, save_id: str) -> Documents:
         "model_accuracy_id": accuracy[0]["_id"] if accuracy else None,
         "input_failure_ids": [document["_id"] for document in failures],
     }
-    return Documents(head, performance, accuracy, failures, _prediction_documents(evaluation, owner))
+    predictions = _prediction_documents(evaluation, owner)
+    return Documents(
+        head, performance, accuracy, failures, predictions, span_documents(evaluation.spans, owner)
+    )
 
 
 def from_documents(documents: Documents) -> Evaluation:
@@ -163,6 +170,9 @@ def _evaluation_document(evaluation: Evaluation) -> Document:
         "batch_count": len(evaluation.batches.sizes),
         "failure_count": len(evaluation.failures),
         "input_prediction_count": len(evaluation.predictions),
+        "trace": _fields_of(evaluation.trace) if evaluation.trace else None,
+        "span_document_count": len(evaluation.spans),
+        "group_id": evaluation.group_id,
     }
 
 
@@ -195,7 +205,20 @@ def _evaluation(head: Mapping[str, Any], documents: Documents) -> Evaluation:
             prediction_from_document(document)
             for document in sorted(documents.input_prediction, key=lambda d: int(d["input_index"]))
         ),
+        trace=_trace(head.get("trace")),
+        spans=tuple(
+            chunk_from_document(document)
+            for document in sorted(documents.span, key=lambda d: int(d["sequence"]))
+        ),
+        group_id=head.get("group_id"),
     )
+
+
+def _trace(stored: Any) -> TraceSummary | None:
+    if stored is None:
+        return None
+    fields_of = restored(stored)
+    return TraceSummary(**fields_of | {"notes": tuple(fields_of["notes"])})
 
 
 def _missing_parts(evaluation: Evaluation, documents: Documents) -> str:

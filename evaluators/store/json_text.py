@@ -18,6 +18,7 @@ def evaluation_to_json(evaluation: Evaluation) -> str:
     documents = to_documents(evaluation, evaluation.id)
     content = {"format": _FORMAT} | {part.name: getattr(documents, part.name) for part in fields(documents)}
     content["input_prediction"] = list(documents.input_prediction)
+    content["span"] = list(documents.span)
     content["evaluation"] = documents.evaluation | {
         "created_at": documents.evaluation["created_at"].isoformat(timespec="milliseconds")
     }
@@ -38,7 +39,8 @@ def evaluation_from_json(text: str) -> Evaluation:
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise StoreError(f'is no evaluation: it has no "format": "{_FORMAT}"')
     try:
-        parts = {part.name: content[part.name] for part in fields(Documents)}
+        parts = {part.name: content[part.name] for part in fields(Documents) if part.name != "span"}
+        parts["span"] = content.get("span", [])  # which files of earlier versions do not have
         parts["evaluation"]["created_at"] = datetime.fromisoformat(parts["evaluation"]["created_at"])
         documents = Documents(**parts)
     except (KeyError, TypeError, ValueError) as error:
@@ -46,4 +48,6 @@ def evaluation_from_json(text: str) -> Evaluation:
     evaluation = from_documents(documents)
     if len(evaluation.predictions) != documents.evaluation["input_prediction_count"]:
         raise StoreError(f"evaluation {evaluation.id} is damaged: predictions are missing")
+    if len(evaluation.spans) != documents.evaluation.get("span_document_count", 0):
+        raise StoreError(f"evaluation {evaluation.id} is damaged: spans of its trace are missing")
     return evaluation

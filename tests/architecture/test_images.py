@@ -63,6 +63,7 @@ def test_no_requirements_are_left_over(root: Path) -> None:
 
 def test_the_manifests_and_the_documentation_name_the_images_of_the_matrix(root: Path) -> None:
     images = {f"inferscope/{entry.name.lower()}:amd64-{device}" for entry, device in MATRIX}
+    images |= {f"inferscope/{entry.name.lower()}:arm64-cpu" for entry in BUILTIN}
     readme = (root / "docker" / "README.md").read_text(encoding="utf-8")
     catalog = Catalog()
     named = {

@@ -82,3 +82,14 @@ assert Catalog().models
 """
 
     assert loaded_by(code, FRAMEWORKS) == []
+
+
+def test_looking_for_files_loads_nothing_that_downloads(loaded_by: LoadedBy) -> None:
+    code = """
+from pathlib import Path
+from agent.file_locations import availability
+from manifests.catalog import Catalog
+assert [availability(model, Path("cache")) for model in Catalog().models]
+"""
+
+    assert loaded_by(code, ("urllib3", "filelock", "requests", "numpy", *FRAMEWORKS)) == []

@@ -16,14 +16,18 @@ MOST_BYTES_OF_WEIGHTS = 1_000_000
 
 _LOAD_EVERYTHING = """
 import manifests
+from pathlib import Path
 from agent.artifacts import resolve_artifacts
+from agent.file_locations import Availability, availability, labels_file
+from agent.labels import with_labels
 from evaluators.datasets.opening import open_dataset
 from manifests.catalog import Catalog
 catalog = Catalog()
 assert not catalog.problems, catalog.problems
 for model in catalog.models:
-    resolve_artifacts(model)
-    print(model.name, model.framework.name)
+    resolve_artifacts(model, weights=not model.model.base_url)
+    labels = with_labels(model).output.parameters.labels
+    print(model.name, model.framework.name, len(labels))
 for dataset in catalog.datasets:
     print(dataset.name, len(open_dataset(dataset)))
 print(manifests.__file__)
@@ -104,7 +108,8 @@ def test_the_installed_wheel_loads_its_models_and_datasets(installed: Path) -> N
     *found, source = _run_installed(installed, sys.executable, "-c", _LOAD_EVERYTHING).splitlines()
 
     assert Path(source).is_relative_to(installed)
-    assert {"DigitsCNN PyTorch", "DigitsCNN MXNet", "DigitsCNN ONNXRuntime"} <= set(found)
+    assert {f"DigitsCNN {framework} 10" for framework in ("PyTorch", "MXNet", "ONNXRuntime")} <= set(found)
+    assert "ResNet50 MXNet 1000" in found
     assert "digits_validation 450" in found
 
 

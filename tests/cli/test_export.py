@@ -17,7 +17,7 @@ from manifests.catalog import Catalog
 def probabilities(framework: str, model: str, options: SessionOptions, batch: np.ndarray) -> np.ndarray:
     """The probabilities in the order of the classes, inputs × classes."""
     registry = Registry()
-    manifest = select_model(Catalog(), registry, model, framework=framework)
+    manifest = select_model(Catalog(), registry, model, framework=framework, weights=options.weights)
     with open_session(manifest, options, registry) as session:
         outputs = session.predict([Input(str(i), Tensor(item)) for i, item in enumerate(batch)]).outputs
     return np.take_along_axis(outputs.probabilities, outputs.indices.argsort(axis=1), axis=1)
@@ -49,11 +49,17 @@ def test_exported_file_gives_what_the_shipped_one_gives(agent, tmp_path):
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".export")] == []
 
 
+def test_the_version_is_chosen_by_the_weights(agent, tmp_path):
+    answer = agent("export", "--model_name=GoogLeNet", "--weights=random", "-o", tmp_path / "net.onnx")
+    assert answer.code == 0, answer.stderr
+    assert "GoogLeNet 1.0 to" in answer.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "part"),
     [
         (("--model_name=DigitCNN", "-o", "x.onnx"), 2, "DigitsCNN"),
-        (("--model_name=ResNet18", "-o", "x.onnx"), 4, "--weights=random"),
+        (("--model_name=ResNet200", "-o", "x.onnx"), 4, "--weights=random"),
         (("--model_name=DigitsCNN", "-o", "nowhere/x.onnx"), 7, "nowhere"),
         (("--model_name=DigitsCNN", "-o", "."), 7, "exists"),
         (("--model_name=DigitsCNN",), 2, "--output"),

@@ -6,7 +6,10 @@ import json
 import shutil
 from pathlib import Path
 
-from manifests.catalog import BUILTIN
+import pytest
+
+from agent.file_locations import cached_path
+from manifests.files import BUILTIN
 
 MODEL = """\
 name: Old
@@ -99,10 +102,10 @@ output:
   type: feature
   parameters:
     probabilities_transform: softmax
-    features_url: http://models.example/synsets/digits.txt
+    features_url: http://127.0.0.1:1/synsets/digits.txt
     features_checksum:
 model:
-  base_url: http://models.example/digits
+  base_url: http://127.0.0.1:1/digits
   graph_path: "digits_cnn-symbol.json "
   weights_path: digits_cnn-0000.params
   is_archive: false
@@ -111,7 +114,10 @@ model:
 """
 
 
-def test_a_model_in_the_originals_notation_runs_as_the_same_one_in_ours(agent, tmp_path: Path) -> None:
+def test_a_model_in_the_originals_notation_runs_as_the_same_one_in_ours(
+    agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "*")
     own = BUILTIN / "models" / "DigitsCNN"
     (tmp_path / "old.yml").write_text(DIGITS)
     (tmp_path / "digits.txt").write_text("\n".join(str(digit) for digit in range(10)) + "\n")
@@ -120,8 +126,9 @@ def test_a_model_in_the_originals_notation_runs_as_the_same_one_in_ours(agent, t
 
     missing = agent(*old)
     assert missing.code == 4
-    assert "field model.graph_path: http://models.example/digits/digits_cnn-symbol.json" in missing.stderr
-    assert f"put it at {tmp_path / 'digits_cnn-symbol.json'}" in missing.stderr
+    url = "http://127.0.0.1:1/digits/digits_cnn-symbol.json"
+    assert f"field model.graph_path: {url} cannot be downloaded: Connection refused" in missing.error
+    assert f"put it at {cached_path(tmp_path / 'cache', url)}" in missing.error
 
     for name in ("digits_cnn-symbol.json", "digits_cnn-0000.params"):
         shutil.copy(own / name, tmp_path)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from agent.fetching import fetch_image
-from manifests.catalog import BUILTIN
+from manifests.files import BUILTIN
 from tests.cli.test_serve import served
 
 DIGITS = BUILTIN / "datasets" / "digits_validation" / "digits_validation.zip"

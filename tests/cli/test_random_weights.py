@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -47,10 +48,23 @@ def test_remote_agent_draws_the_weights_and_says_so(agent, images):
     assert answer.figure("accuracy") == "not counted: the weights are random (seed 3)"
 
 
+@pytest.mark.parametrize("remote", [False, True])
+def test_the_version_is_chosen_by_the_weights(agent, images, remote):
+    run = ("predict", "dataset", "--model_name=GoogLeNet", "--framework_name=PyTorch", "--publish=false")
+    with served() if remote else nullcontext((None, None)) as (address, _):
+        run = (*run, "--dataset_path", images, *([f"--agent={address}"] if remote else []))
+        refused = agent(*run, "--model_version=1.0")
+        ran = agent(*run, "--weights=random")
+    assert refused.code != 0
+    assert "GoogLeNet 1.0 for PyTorch has no published weights; GoogLeNet 1.1" in refused.error
+    assert ran.code == 0, ran.stderr
+    assert "GoogLeNet 1.0 on PyTorch" in ran.stderr
+
+
 @pytest.mark.parametrize("framework", ["PyTorch", "MXNet", "ONNXRuntime"])
 def test_weights_depend_on_the_seed_and_on_nothing_else(framework):
     registry = Registry()
-    manifest = select_model(Catalog(), registry, "ResNet18", framework=framework)
+    manifest = select_model(Catalog(), registry, "ResNet18", framework=framework, weights=Weights.RANDOM)
     image = np.random.default_rng(1).normal(size=(3, 224, 224)).astype(np.float32)
 
     def answer(seed: int) -> list[float]:
@@ -69,7 +83,11 @@ def test_weights_depend_on_the_seed_and_on_nothing_else(framework):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("--model_name=ResNet18",), ["ResNet18", "has no weights", "--weights=random"]),
+        (("--model_name=ResNet200",), ["ResNet200 1.0", "no published weights", "--weights=random"]),
+        (
+            ("--model_name=GoogLeNet", "--framework_name=MXNet"),
+            ["GoogLeNet 1.0", "no published weights", "GoogLeNet 1.1 has them for ONNXRuntime, PyTorch"],
+        ),
         (("--framework_name=ONNXRuntime", "--weights=random"), ["DigitsCNN", "random weights"]),
         (("--framework_name=MXNet", "--weights=random"), ["DigitsCNN", "random weights"]),
     ],

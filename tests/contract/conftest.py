@@ -13,6 +13,7 @@ import pytest
 
 from agent.artifacts import Artifacts
 from agent.device import CPU, Device
+from agent.models.sources import BUILTIN_ARCHITECTURES
 from agent.predictor import Predictor, PredictorOptions
 from agent.registry import Registry
 from manifests.schema import ModelManifest
@@ -58,13 +59,12 @@ def open_predictor(tiny_models: dict[str, TinyModel]) -> Iterator[OpenPredictor]
         threads: int | None = None,
     ) -> Predictor:
         model = tiny_models[framework]
-        predictor = (
-            Registry()
-            .find(framework)
-            .load()(
-                manifest or model.manifest, artifacts or model.artifacts, PredictorOptions(device, threads)
-            )
-        )
+        manifest = manifest or model.manifest
+        artifacts = artifacts or model.artifacts
+        if name := manifest.model.architecture:
+            artifacts = artifacts.with_architecture(BUILTIN_ARCHITECTURES.find(name, framework))
+        predictor_type = Registry().find(framework).load()
+        predictor = predictor_type(manifest, artifacts, PredictorOptions(device, threads))
         opened.append(predictor)
         predictor.load()
         return predictor

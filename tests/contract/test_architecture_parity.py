@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.models.architecture import ARCHITECTURES, Architecture
+from agent.models.catalogue import ARCHITECTURES, BuiltinArchitecture
 
 # Of the largest logit; the two frameworks add in other orders
 TOLERANCE = 1e-4
@@ -25,7 +25,7 @@ def free_memory() -> Iterator[None]:
     gc.collect()
 
 
-def build(architecture: Architecture, framework: str) -> Any:
+def build(architecture: BuiltinArchitecture, framework: str) -> Any:
     if framework == "mxnet":
         importlib.import_module("agent.frameworks.mxnet")
     module, class_name = architecture.builder.split(":")

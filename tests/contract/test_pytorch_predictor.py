@@ -16,6 +16,7 @@ from tiny_models import save_torchscript, tiny_manifest
 
 from agent.artifacts import Artifacts
 from agent.models.pytorch.digits_cnn import DigitsCNN
+from agent.models.pytorch.inception3 import Inception3
 from manifests.errors import ArtifactError, PredictionError
 
 DIGITS = tiny_manifest("PyTorch", (1, 16, 16), architecture="DigitsCNN", weights_path="digits.pt")
@@ -61,6 +62,19 @@ def test_weights_that_do_not_fit_are_an_artifact_error_of_one_line(open_predicto
     with pytest.raises(ArtifactError, match=r"wrong\.pt") as caught:
         open_predictor("PyTorch", manifest=DIGITS, artifacts=Artifacts(weights=path))
     assert "\n" not in str(caught.value)
+
+
+def test_inception3_passes_over_the_auxiliary_classifier_and_nothing_else(open_predictor, tmp_path):
+    manifest = tiny_manifest("PyTorch", architecture="inception3", weights_path="published.pt")
+    state = Inception3().state_dict()
+    state["AuxLogits.fc.weight"] = torch.zeros(1000, 768)
+    artifacts = Artifacts(weights=tmp_path / "published.pt")
+    torch.save(state, artifacts.weights)
+    open_predictor("PyTorch", manifest=manifest, artifacts=artifacts)
+    state["Mixed_8a.conv.weight"] = torch.zeros(1)
+    torch.save(state, artifacts.weights)
+    with pytest.raises(ArtifactError, match=r'Unexpected key\(s\) in state_dict: "Mixed_8a.conv.weight"'):
+        open_predictor("PyTorch", manifest=manifest, artifacts=artifacts)
 
 
 class Exploit:
@@ -174,11 +188,14 @@ import numpy as np
 import torch
 from agent.artifacts import Artifacts
 from agent.frameworks.pytorch import PyTorchPredictor
+from agent.models.sources import BUILTIN_ARCHITECTURES
 from agent.predictor import PredictorOptions
 from manifests.schema import ModelManifest
 
 manifest = ModelManifest.model_validate_json(sys.argv[1])
-with PyTorchPredictor(manifest, Artifacts(weights=Path(sys.argv[2])), PredictorOptions()) as predictor:
+digits = BUILTIN_ARCHITECTURES.find("DigitsCNN", "PyTorch")
+artifacts = Artifacts(weights=Path(sys.argv[2]), architecture=digits)
+with PyTorchPredictor(manifest, artifacts, PredictorOptions()) as predictor:
     predictor.predict({"data": np.ones((1, 1, 16, 16), np.float32)})
     assert predictor.threads == torch.get_num_threads()
     print(predictor.threads)

@@ -125,7 +125,7 @@ def test_redirect_to_what_is_not_http_is_refused(site, target):
 
 
 def test_redirect_into_a_private_network_is_refused(site, monkeypatch):
-    monkeypatch.setattr(fetching, "_is_public", lambda address: address == "127.0.0.1")
+    monkeypatch.setattr(fetching, "is_public", lambda address: address == "127.0.0.1")
     assert fetch_image(f"{site}/image") == IMAGE
     port = site.rpartition(":")[2]
     with refused(f"127.0.0.2:{port}/image: leads to this machine or a private network"):
@@ -149,7 +149,7 @@ def test_name_is_looked_up_once_and_what_is_checked_is_what_is_connected_to(site
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     monkeypatch.setattr(socket.socket, "connect", connect)
-    monkeypatch.setattr(fetching, "_is_public", lambda address: address == "192.0.2.77")
+    monkeypatch.setattr(fetching, "is_public", lambda address: address == "192.0.2.77")
     with refused("Connection refused"):
         fetch_image(f"http://changing.example:{port}/image")
     assert looked_up == ["changing.example"]

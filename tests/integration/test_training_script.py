@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from manifests.catalog import BUILTIN
+from manifests.files import BUILTIN
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPT = ROOT / "tools" / "train_digits_cnn.py"

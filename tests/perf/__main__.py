@@ -7,10 +7,10 @@ import os
 
 from agent.environment import read_environment
 from agent.registry import Registry
-from tests.perf import dataset_overhead, grpc_round_trip, start_up
+from tests.perf import dataset_overhead, grpc_round_trip, resnet50, start_up
 from tests.perf.ratios import print_table
 
-SECTIONS = ("start_up", "dataset", "grpc")
+SECTIONS = ("start_up", "dataset", "resnet50", "grpc")
 
 
 def main() -> None:
@@ -31,6 +31,9 @@ def main() -> None:
         added, overlap = dataset_overhead.measure(given.rounds, given.threads)
         print_table(f"predict dataset over a bare loop, {given.threads} thread(s) on both sides", added)
         print_table("Overlapping preparation and prediction, over one after the other (the default)", overlap)
+    if "resnet50" in sections:
+        what = f"ResNet50, random weights, batches of {resnet50.BATCH_SIZE}"
+        print_table(f"{what}, the frameworks' own number of threads", resnet50.measure(given.rounds))
     if "grpc" in sections:
         print_table("gRPC Predict", grpc_round_trip.measure())
     print(f"\nload of the machine at the end: {os.getloadavg()[0]:.1f}")

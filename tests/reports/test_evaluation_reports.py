@@ -32,6 +32,7 @@ COMMON_KEYS = [
     "using_gpu",
     "batch_size",
     "hostname",
+    "weights",
 ]
 
 
@@ -151,6 +152,7 @@ def test_the_common_columns_say_what_ran_on_what(evaluations: list[Evaluation]) 
         True,
         8,
         "bench-1",
+        "pretrained",
     ]
 
 

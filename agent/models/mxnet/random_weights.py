@@ -22,9 +22,11 @@ def draw_weights(parameters: Iterable[Any], seed: int) -> None:
     generator = np.random.default_rng(seed)
     for parameter in parameters:
         shape = parameter.shape
-        if parameter.name.endswith("weight"):
+        if parameter.name.endswith("weight") and len(shape) > 1:
             field = math.prod(shape[2:])
-            bound = math.sqrt(6 / ((shape[0] + shape[1]) * field))
+            # a filter of one channel is taken for a depthwise one, whose result is of one channel, too
+            channels = 2 if field > 1 and shape[1] == 1 else shape[0] + shape[1]
+            bound = math.sqrt(6 / (channels * field))
             values = generator.uniform(-bound, bound, shape)
         else:
             values = np.full(shape, float(parameter.name.endswith(("gamma", "running_var"))))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -147,6 +146,7 @@ class Inception3(nn.Module):
     """
 
     implements: ClassVar[tuple[str, ...]] = ("inception3",)
+    ignored_weights: ClassVar[tuple[str, ...]] = ("AuxLogits.",)
 
     def __init__(self, *, classes: int = 1000) -> None:
         super().__init__()
@@ -183,10 +183,3 @@ class Inception3(nn.Module):
         data = self.Mixed_7c(self.Mixed_7b(self.Mixed_7a(data)))
         logits: torch.Tensor = self.fc(self.dropout(self.avgpool(data).flatten(1)))
         return logits
-
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
-    ) -> Any:
-        """Takes a state dict as ``nn.Module`` does, but passes over the auxiliary classifier's tensors."""
-        kept = {key: value for key, value in state_dict.items() if not key.startswith("AuxLogits.")}
-        return super().load_state_dict(kept, strict=strict, assign=assign)

@@ -13,7 +13,7 @@ from PIL import Image
 from agent.inputs import EncodedImage
 from agent.preprocessing import ImagePreprocessor
 from manifests.errors import InputError
-from manifests.schema import ImageParameters
+from manifests.inputs import ImageParameters
 
 RED = (200, 10, 60)
 

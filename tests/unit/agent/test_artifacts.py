@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.artifacts import Artifacts, digest, resolve_artifacts, resolve_file
+from agent.artifacts import Artifacts, resolve_artifacts, resolve_file
+from agent.checksums import CheckedFile, digest, digests
 from manifests.errors import ArtifactError
 from manifests.loader import parse_manifest
 from manifests.schema import Manifest
@@ -58,12 +59,31 @@ def test_a_file_that_the_manifest_does_not_name_is_none(folder):
     assert set(artifacts.checksums) == {"weights"}
 
 
+@pytest.mark.parametrize(
+    "checksum",
+    [
+        "",
+        hashlib.md5(GRAPH).hexdigest(),
+        SHA256,
+        "sha256:" + SHA256[7:15],
+        "sha1:" + hashlib.sha1(GRAPH).hexdigest(),
+    ],
+)
+def test_a_checksum_has_an_algorithm_and_may_be_the_first_digits(folder, checksum):
+    found = resolve_file(manifest_in(folder, graph_path="x"), "net.json", checksum)
+    assert found == CheckedFile(folder / "net.json", SHA256[7:])
+    assert found.checksum == SHA256
+
+
 @pytest.mark.parametrize("checksum", [SHA256, "sha256:" + SHA256[7:].upper()])
 def test_a_checksum_may_be_written_in_capitals(folder, checksum):
-    assert resolve_file(manifest_in(folder, graph_path="x"), "net.json", checksum) == folder / "net.json"
+    assert resolve_file(manifest_in(folder, graph_path="x"), "net.json", checksum).path == folder / "net.json"
 
 
-@pytest.mark.parametrize("checksum", [SHA256, hashlib.md5(GRAPH).hexdigest()])
+@pytest.mark.parametrize(
+    "checksum",
+    [SHA256, SHA256[:15], hashlib.md5(GRAPH).hexdigest(), "sha1:" + hashlib.sha1(GRAPH).hexdigest()],
+)
 @pytest.mark.parametrize("content", [GRAPH[:-1], GRAPH + b"!", b"", b"another"])
 def test_a_changed_file_is_an_error_that_says_both_checksums(folder, checksum, content):
     (folder / "net.json").write_bytes(content)
@@ -101,7 +121,7 @@ def test_the_digest_is_that_of_the_whole_content(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "digested"
     path.write_bytes(content)
     assert digest(path) == hashlib.sha256(content).hexdigest()
-    assert digest(path, "md5") == hashlib.md5(content).hexdigest()
+    assert digests(path, MD5)["md5"] == hashlib.md5(content).hexdigest()
 
 
 def test_the_digest_of_a_file_larger_than_a_chunk(tmp_path):

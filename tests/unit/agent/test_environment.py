@@ -13,7 +13,7 @@ import pynvml
 import pytest
 
 import agent
-from agent.environment import Gpu, read_environment, usable_cores
+from agent.environment import Gpu, container_architecture, read_environment, usable_cores
 
 
 def test_records_this_machine():
@@ -49,6 +49,20 @@ def test_records_what_changes_how_a_framework_counts_devices_and_limits_threads(
     for name, value in wanted.items():
         monkeypatch.setenv(name, value)
     assert wanted.items() <= read_environment({}).variables.items()
+
+
+def test_records_what_images_are_decoded_with():
+    assert read_environment({}, {"Pillow": "11.0.0"}).image_libraries == {"Pillow": "11.0.0"}
+    assert read_environment({}).image_libraries == {}
+
+
+@pytest.mark.parametrize(
+    ("machine", "name"),
+    [("x86_64", "amd64"), ("AMD64", "amd64"), ("amd64", "amd64"), ("aarch64", "arm64"), ("arm64", "arm64"),
+     ("ppc64le", "ppc64le"), ("riscv64", "riscv64"), ("", "")],
+)  # fmt: skip
+def test_architectures_are_called_as_container_images_call_them(machine, name):
+    assert container_architecture(machine) == name
 
 
 def test_can_be_written_as_json():

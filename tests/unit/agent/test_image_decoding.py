@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from preprocessing_images import RED, encode, grey, noise, preprocessor, refusal
 
+from agent.image_fit import MAX_PIXELS
 from agent.inputs import EncodedImage, Url
-from agent.preprocessing import MAX_PIXELS
 from manifests.errors import InputError
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import agent.frameworks.mxnet  # prepares NumPy for MXNet
-from agent.models.architecture import ARCHITECTURES, Architecture, find_architecture
+from agent.models.catalogue import ARCHITECTURES, BuiltinArchitecture
 
 mxnet = agent.frameworks.mxnet.mxnet
 
@@ -57,20 +57,20 @@ def free_memory() -> Iterator[None]:
     gc.collect()
 
 
-def builder(architecture: Architecture) -> Any:
+def builder(architecture: BuiltinArchitecture) -> Any:
     module, class_name = architecture.builder.split(":")
     return getattr(importlib.import_module(f"agent.models.mxnet.{module}"), class_name)
 
 
 def build(name: str, **options: Any) -> Any:
-    architecture = find_architecture(name, "MXNet")
+    architecture = ARCHITECTURES[name]
     return builder(architecture)(**{**architecture.options, **options})
 
 
 def parameters(name: str) -> list[Any]:
     """The parameters with their shapes, none of which is allocated."""
     net = build(name)
-    net.infer_shape(mxnet.nd.zeros((1, *find_architecture(name, "MXNet").input_shape)))
+    net.infer_shape(mxnet.nd.zeros((1, *ARCHITECTURES[name].input_shape)))
     return list(net.collect_params().values())
 
 

@@ -26,7 +26,7 @@ from agent.inputs import Input, Payload, Url
 from agent.pipeline import BATCHES_AHEAD, INPUTS_AHEAD
 from agent.preprocessing import ImagePreprocessor
 from manifests.errors import InputError, SessionError
-from manifests.schema import ImageParameters
+from manifests.inputs import ImageParameters
 
 
 def batched(count: int, size: int) -> list[list[Input]]:

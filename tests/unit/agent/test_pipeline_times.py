@@ -146,10 +146,10 @@ def test_the_predict_time_has_no_waiting_at_the_gate() -> None:
     preparing, release = threading.Event(), threading.Event()
 
     class Blocking(TimedPreprocessor):
-        def __call__(self, payload: Payload) -> NDArray[Any]:
+        def write(self, payload: Payload, out: NDArray[Any]) -> None:
             preparing.set()
             wait_for(release)
-            return super().__call__(payload)
+            super().write(payload, out)
 
     predictor = EchoPredictor()
     predictor.during = lambda _: clock.advance(PREDICT_NS)
@@ -174,10 +174,10 @@ def test_no_input_is_preprocessed_while_a_batch_is_predicted() -> None:
     predicting, release = threading.Event(), threading.Event()
 
     class Watched(TimedPreprocessor):
-        def __call__(self, payload: Payload) -> NDArray[Any]:
+        def write(self, payload: Payload, out: NDArray[Any]) -> None:
             if predicting.is_set():
                 preprocessing.set()
-            return super().__call__(payload)
+            super().write(payload, out)
 
     def reading(value: int) -> Payload:
         read.set()
@@ -208,9 +208,9 @@ def test_without_overlap_a_round_is_prepared_before_the_first_of_it_is_predicted
     happened: list[str] = []
 
     class Watched(TimedPreprocessor):
-        def __call__(self, payload: Payload) -> NDArray[Any]:
+        def write(self, payload: Payload, out: NDArray[Any]) -> None:
             happened.append("preprocess")
-            return super().__call__(payload)
+            super().write(payload, out)
 
     predictor = EchoPredictor()
     predictor.during = lambda _: happened.append("predict")
@@ -223,10 +223,10 @@ def test_with_overlap_an_input_is_preprocessed_while_a_batch_is_predicted() -> N
     preprocessed, predicting = threading.Event(), threading.Event()
 
     class Watched(TimedPreprocessor):
-        def __call__(self, payload: Payload) -> NDArray[Any]:
+        def write(self, payload: Payload, out: NDArray[Any]) -> None:
             if predicting.is_set():
                 preprocessed.set()
-            return super().__call__(payload)
+            super().write(payload, out)
 
     def reading(value: int) -> Payload:
         if value:
@@ -261,9 +261,9 @@ def test_many_callers_at_once_each_get_their_own_answer(overlap: bool, threads: 
             running[stage] -= 1
 
     class Watched(ImagePreprocessor):
-        def __call__(self, payload: Payload) -> NDArray[Any]:
+        def write(self, payload: Payload, out: NDArray[Any]) -> None:
             with within("preprocess", () if overlap else ("predict",)):
-                return super().__call__(payload)
+                super().write(payload, out)
 
     class WatchedPredictor(EchoPredictor):
         def predict(self, inputs: Tensors) -> Tensors:

@@ -48,13 +48,13 @@ def test_a_grey_image_has_three_equal_channels_in_rgb() -> None:
 
 
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
-def test_mean_and_scale_are_per_channel_in_the_order_of_the_colour_mode(layout: str) -> None:
+def test_mean_and_scale_are_of_red_green_and_blue_in_any_colour_mode(layout: str) -> None:
     dimensions = (3, 4, 4) if layout == "CHW" else (4, 4, 3)
     mean, scale = [10.0, 20.0, 30.0], [2.0, 4.0, 8.0]
     process = preprocessor(dimensions, layout=layout, color_mode="BGR", mean=mean, scale=scale)
     result = process(encode(Image.new("RGB", (4, 4), RED)))
     pixel = result[:, 1, 2] if layout == "CHW" else result[1, 2]
-    assert pixel.tolist() == [(60 - 10) / 2, (10 - 20) / 4, (200 - 30) / 8]
+    assert pixel.tolist() == [(60 - 30) / 8, (10 - 20) / 4, (200 - 10) / 2]
 
 
 def test_one_mean_and_scale_count_for_all_channels() -> None:
@@ -100,6 +100,13 @@ def test_without_a_crop_the_border_stays() -> None:
     process = preprocessor((3, 224, 224), crop_method="none", crop_ratio=0.875, interpolation="nearest")
     result = process(encode(bordered(224, 16)))
     assert result[:, 0, 0].tolist() == result[:, -1, -1].tolist() == [255, 0, 0]
+
+
+def test_the_crop_at_the_top_left_keeps_the_border_there() -> None:
+    process = preprocessor((3, 224, 224), crop_ratio=0.875, crop_method="topleft", interpolation="nearest")
+    result = process(encode(bordered(224, 16)))
+    assert result[:, 15, 100].tolist() == result[:, 100, 15].tolist() == [255, 0, 0]
+    assert result[:, 16, 16].tolist() == result[:, -1, -1].tolist() == [0, 255, 0]
 
 
 def test_an_aspect_ratio_that_is_kept_crops_the_longer_side() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.models.architecture import ARCHITECTURES, Architecture
+from agent.models.catalogue import ARCHITECTURES, BuiltinArchitecture
 
 torch = pytest.importorskip("torch")
 
@@ -55,7 +55,7 @@ OUTPUT_SHAPES = {"deep_speech2": (67, 842), "single_convolution": (32, 256, 256)
 NORMALISATION = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
-def build(architecture: Architecture) -> Any:
+def build(architecture: BuiltinArchitecture) -> Any:
     module, _, name = architecture.builder.partition(":")
     builder = getattr(importlib.import_module(f"agent.models.pytorch.{module}"), name)
     with torch.random.fork_rng():
@@ -70,12 +70,12 @@ def state_shapes(name: str) -> dict[str, tuple[int, ...]]:
 
 
 @pytest.fixture(scope="module", params=TRAINABLE_PARAMETERS)
-def architecture(request: pytest.FixtureRequest) -> Architecture:
+def architecture(request: pytest.FixtureRequest) -> BuiltinArchitecture:
     return ARCHITECTURES[request.param]
 
 
 @pytest.fixture(scope="module")
-def network(architecture: Architecture) -> Any:
+def network(architecture: BuiltinArchitecture) -> Any:
     # only one is in memory at a time: pytest runs all tests of one architecture before the next is built
     return build(architecture)
 
@@ -218,15 +218,6 @@ def test_the_3x3_convolution_of_a_bottleneck_has_the_stride():
     with torch.device("meta"):
         block = build(ARCHITECTURES["resnet50"]).layer2[0]
     assert (block.conv1.stride, block.conv2.stride, block.conv3.stride) == ((1, 1), (2, 2), (1, 1))
-
-
-def test_inception3_takes_a_state_dict_with_the_auxiliary_classifier_but_no_other_addition():
-    with torch.device("meta"):
-        network = build(ARCHITECTURES["inception3"])
-    published = {**network.state_dict(), "AuxLogits.fc.weight": torch.zeros(1000, 768)}
-    network.load_state_dict(published, assign=True)
-    with pytest.raises(RuntimeError, match="Unexpected key"):
-        network.load_state_dict({**published, "Mixed_8a.conv.weight": torch.zeros(1)}, assign=True)
 
 
 def test_the_same_seed_gives_the_same_weights():

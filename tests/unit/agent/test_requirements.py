@@ -1,26 +1,20 @@
-"""What a manifest asks for and cannot have is refused when it is opened; files at URLs lie beside it."""
+"""What a manifest asks for and cannot have is refused when it is opened."""
 
 from __future__ import annotations
 
-import hashlib
+import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pipeline_fakes import manifest
 
-from agent.artifacts import resolve_artifacts
 from agent.registry import Registry
-from agent.requirements import require_supported, unsupported, with_labels, with_local_files
+from agent.requirements import require_supported, unsupported
 from agent.session import SessionOptions, open_session
-from manifests.errors import ArtifactError, InferscopeError, ManifestError
+from manifests.errors import InferscopeError
 from manifests.schema import ModelManifest
 
-URL = "http://models.example/a/b"
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -64,7 +58,6 @@ UNSUPPORTED: list[tuple[Change, str]] = [
     (image(max_dimension=300), "field inputs.0.parameters.max_dimension: found 300"),
     (image(layout="HWC"), "field inputs.0.parameters.dimensions: found [3, 8, 8]"),
     (image(input_layer=1), "field inputs.0.parameters.input_layer: found 1"),
-    (lambda c: c["model"].update(is_archive=True), "field model.is_archive: is true"),
     *(
         (lambda c, hook=f"{when}{what}process": c.update({hook: "import os"}), f"field {when}{what}process: ")
         for when in ("", "before_", "after_")
@@ -98,110 +91,52 @@ def test_the_first_of_several_is_said_and_the_others_counted(tmp_path: Path) -> 
     assert refusal(lambda: require_supported(old)).endswith("(and 1 more)")
 
 
+def made_for(*architectures: str) -> Change:
+    return lambda content: content.update(container={name: {"cpu": "a:b"} for name in architectures})
+
+
+def test_a_model_for_other_hardware_is_refused_when_it_is_opened_and_the_line_says_what_to_do(
+    tmp_path: Path,
+) -> None:
+    old = model(tmp_path, made_for("ppc64le", "amd64"))
+    message = refusal(lambda: open_session(old, SessionOptions(), Registry([]), machine="aarch64"))
+    assert message == (
+        f"{tmp_path / 'old.yml'}: model Old 1.0 cannot be opened: field container: the model was made "
+        "for amd64, ppc64le, and this machine is arm64; to run it here all the same, "
+        "add arm64 to container, or leave container out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("architectures", "machine"),
+    [
+        ((), "arm64"),
+        (("amd64",), "amd64"),
+        (("amd64", "arm64"), "arm64"),
+        (("X86_64",), "amd64"),
+        (("amd64",), ""),
+    ],
+)
+def test_a_model_for_this_hardware_or_for_any_is_supported(
+    tmp_path: Path, architectures: tuple[str, ...], machine: str
+) -> None:
+    assert unsupported(model(tmp_path, made_for(*architectures)), machine) == []
+
+
+def test_a_decoder_that_is_not_installed_is_said_when_the_model_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    monkeypatch.delitem(sys.modules, "agent.opencv_decoder", raising=False)
+    message = refusal(
+        lambda: open_session(model(tmp_path, image(decoder="opencv")), SessionOptions(), Registry([]))
+    )
+    assert message.endswith("install it with: pip install 'inferscope[opencv]'")
+
+
 @pytest.mark.parametrize(
     "change", [output("raw", element_type="int64"), image(input_layer=0), lambda _: None]
 )
 def test_what_is_supported_is_opened(tmp_path: Path, change: Change) -> None:
     old = model(tmp_path, change)
     assert require_supported(old) is old
-
-
-@pytest.mark.parametrize(
-    ("files", "address", "name"),
-    [
-        ({"graph_path": f"{URL}/net.json"}, f"{URL}/net.json", "net.json"),
-        ({"graph_path": f"{URL}/my%20net.json?x=/y"}, f"{URL}/my%20net.json?x=/y", "my net.json"),
-        ({"graph_path": "net.json", "base_url": URL}, f"{URL}/net.json", "net.json"),
-        ({"graph_path": " c/net.json ", "base_url": f" {URL}/ "}, f"{URL}/c/net.json", "net.json"),
-        (
-            {"graph_path": f"{URL}/net.json", "base_url": "http://other.example"},
-            f"{URL}/net.json",
-            "net.json",
-        ),
-    ],
-)
-def test_a_file_at_a_url_is_taken_from_beside_the_manifest_and_else_said_where_to_put(
-    tmp_path: Path, files: dict[str, object], address: str, name: str
-) -> None:
-    old = model(tmp_path, **files)
-    message = refusal(lambda: with_local_files(old))
-    assert f"field model.graph_path: {address} is not downloaded" in message
-    assert message.endswith(f"put it at {tmp_path / name}")
-    (tmp_path / name).write_bytes(b"graph")
-    found = resolve_artifacts(with_local_files(old))
-    assert found.graph == tmp_path / name
-
-
-def test_a_file_below_the_manifest_comes_before_one_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "net.json").write_bytes(b"below")
-    (tmp_path / "net.json").write_bytes(b"beside")
-    found = resolve_artifacts(with_local_files(model(tmp_path, graph_path="c/net.json", base_url=URL)))
-    assert found.graph == tmp_path / "c" / "net.json"
-
-
-def test_the_checksum_of_a_file_at_a_url_counts(tmp_path: Path) -> None:
-    checksum = hashlib.md5(b"graph", usedforsecurity=False).hexdigest()
-    old = model(tmp_path, graph_path=f"{URL}/net.json", graph_checksum=checksum)
-    (tmp_path / "net.json").write_bytes(b"graph")
-    assert resolve_artifacts(with_local_files(old)).graph == tmp_path / "net.json"
-    (tmp_path / "net.json").write_bytes(b"grap")
-    assert "changed or truncated" in refusal(lambda: resolve_artifacts(with_local_files(old)))
-
-
-def test_weights_that_are_not_wanted_need_not_be_there(tmp_path: Path) -> None:
-    old = model(tmp_path, graph_path=None, architecture="alexnet", weights_path=f"{URL}/w.pt")
-    assert with_local_files(old, weights=False).model.architecture == "alexnet"
-    with pytest.raises(ArtifactError, match=r"field model\.weights_path: .*/w\.pt is not downloaded"):
-        with_local_files(old)
-
-
-@pytest.mark.parametrize("address", ["http://models.example", "http://models.example/a/?b", "x://"])
-def test_a_url_without_a_file_name_is_refused(tmp_path: Path, address: str) -> None:
-    message = refusal(lambda: with_local_files(model(tmp_path, graph_path=address)))
-    assert address in message
-
-
-def labelled(folder: Path, **parameters: object) -> ModelManifest:
-    values = {"features_url": f"{URL}/synset.txt", "labels": ["own"], **parameters}
-    return model(folder, output("feature", **values))
-
-
-def test_the_labels_of_a_file_beside_the_manifest_replace_its_own(tmp_path: Path) -> None:
-    old = labelled(tmp_path)
-    assert with_labels(old).output.parameters.labels == ("own",)
-    (tmp_path / "synset.txt").write_text("n01 tench, Tinca\r\nn02 Füße \n\nn03 hen\n\n", encoding="utf-8")
-    found = with_labels(old)
-    assert found.output.parameters.labels == ("n01 tench, Tinca", "n02 Füße", "", "n03 hen")
-    assert found.source == old.source
-
-
-@pytest.mark.parametrize(
-    ("content", "checksum", "said"),
-    [
-        (b"a\nb\n", "0" * 32, "changed or truncated"),
-        (b"\xff\xfe\xff", "", "cannot be read"),
-        (b"\n \n", "", "holds no labels"),
-    ],
-)
-def test_labels_that_are_none_are_refused(tmp_path: Path, content: bytes, checksum: str, said: str) -> None:
-    (tmp_path / "synset.txt").write_bytes(content)
-    assert said in refusal(lambda: with_labels(labelled(tmp_path, features_checksum=checksum)))
-
-
-ADDRESSES = st.one_of(
-    st.text(max_size=12),
-    st.sampled_from(["..", "http://[", "file:///etc/passwd", "a://b/%00", "http://h/..", "/", "~"]),
-)
-
-
-@given(ADDRESSES, ADDRESSES, ADDRESSES)
-def test_any_address_is_opened_or_refused_by_an_error_of_the_tree(graph: str, base: str, labels: str) -> None:
-    content = manifest().model_dump(mode="json")
-    content["model"].update(graph_path=graph or "graph", base_url=base)
-    content["output"]["parameters"]["features_url"] = labels
-    with suppress(ValueError):  # pydantic refuses it, as the loader does
-        old = ModelManifest.model_validate(content)
-        old._source = Path("/nowhere/old.yml")
-        with suppress(ArtifactError, ManifestError):
-            resolve_artifacts(with_local_files(with_labels(require_supported(old))))

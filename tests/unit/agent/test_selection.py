@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from agent.predictor import Weights
 from agent.registry import FrameworkEntry, Registry
 from agent.selection import select_model
 from manifests.catalog import Catalog
-from manifests.errors import FrameworkUnavailableError, UnknownFrameworkError, UnknownModelError
+from manifests.errors import (
+    ArtifactError,
+    FrameworkUnavailableError,
+    UnknownFrameworkError,
+    UnknownModelError,
+)
 
 INSTALLED, ABSENT = ("numpy",), ("a-distribution-that-is-not-there",)
 MODEL = """\
@@ -19,8 +25,12 @@ framework: {{name: {framework}, version: "{needs}"}}
 inputs:
   - {{type: image, parameters: {{dimensions: [3, 8, 8]}}}}
 output: {{type: classification}}
-model: {{graph_path: graph}}
+model: {{{files}}}
 """
+GRAPH = "graph_path: graph"
+PUBLISHED = "architecture: net, weights_path: net.params"
+IN_CODE = "architecture: net"
+OF_A_PACKAGE = "architecture: 'package:net', weights_path: net.params"
 
 
 def registry(**distributions: tuple[str, ...]) -> Registry:
@@ -30,10 +40,11 @@ def registry(**distributions: tuple[str, ...]) -> Registry:
     )
 
 
-def catalog(folder: Path, *models: tuple[str, str, str, str]) -> Catalog:
-    """A catalogue with models of (name, version, framework, constraint)."""
-    for place, (name, version, framework, needs) in enumerate(models):
-        text = MODEL.format(name=name, version=version, framework=framework, needs=needs)
+def catalog(folder: Path, *models: tuple[str, ...]) -> Catalog:
+    """A catalogue with models of name, version, framework, constraint and, where it is no graph, files."""
+    for place, model in enumerate(models):
+        name, version, framework, needs, files = (*model, GRAPH)[:5]
+        text = MODEL.format(name=name, version=version, framework=framework, needs=needs, files=files)
         (folder / f"{place}.yml").write_text(text)
     return Catalog([folder])
 
@@ -89,3 +100,69 @@ def test_unknown_names_are_refused(tmp_path: Path) -> None:
         select_model(models, frameworks, "Tiny", framework="Alfa")
     with pytest.raises(UnknownModelError, match="no manifest for Beta; it has one for: Alpha"):
         select_model(models, frameworks, "Tiny", framework="Beta")
+
+
+def test_a_version_with_the_wanted_weights_comes_before_a_higher_one_without(tmp_path: Path) -> None:
+    models = catalog(
+        tmp_path,
+        ("Tiny", "1.0", "MXNet", "*", PUBLISHED),
+        ("Tiny", "1.5", "MXNet", "*", IN_CODE),
+        ("Tiny", "1.2", "MXNet", "*", GRAPH),
+    )
+    frameworks = registry(MXNet=INSTALLED)
+    assert select_model(models, frameworks, "Tiny").version == "1.2"
+    assert select_model(models, frameworks, "Tiny", weights=Weights.RANDOM).version == "1.5"
+    assert select_model(models, frameworks, "Tiny", "1.0", weights=Weights.RANDOM).version == "1.0"
+
+
+def test_the_first_framework_that_can_have_the_weights_is_taken(tmp_path: Path) -> None:
+    models = catalog(
+        tmp_path,
+        ("Tiny", "1.0", "PyTorch", "*", IN_CODE),
+        ("Tiny", "1.0", "MXNet", "*", PUBLISHED),
+        ("Tiny", "1.0", "ONNXRuntime", "*", GRAPH),
+    )
+    frameworks = registry(PyTorch=INSTALLED, ONNXRuntime=INSTALLED, MXNet=INSTALLED)
+    assert select_model(models, frameworks, "Tiny").framework.name == "ONNXRuntime"
+    assert select_model(models, frameworks, "Tiny", weights=Weights.RANDOM).framework.name == "PyTorch"
+    without = registry(PyTorch=ABSENT, ONNXRuntime=INSTALLED, MXNet=INSTALLED)
+    assert select_model(models, without, "Tiny", weights=Weights.RANDOM).framework.name == "MXNet"
+
+
+def test_random_weights_rather_go_into_the_programs_architecture_than_into_a_packages(tmp_path: Path) -> None:
+    models = catalog(
+        tmp_path,
+        ("Tiny", "1.0", "PyTorch", "*", IN_CODE),
+        ("Tiny", "1.1", "PyTorch", "*", OF_A_PACKAGE),
+        ("Other", "1.1", "PyTorch", "*", OF_A_PACKAGE),
+    )
+    frameworks = registry(PyTorch=INSTALLED)
+    assert select_model(models, frameworks, "Tiny", weights=Weights.RANDOM).version == "1.0"
+    assert select_model(models, frameworks, "Tiny").version == "1.1"
+    assert select_model(models, frameworks, "Other", weights=Weights.RANDOM).version == "1.1"
+
+
+def test_what_has_no_weights_is_refused_with_what_has(tmp_path: Path) -> None:
+    models = catalog(
+        tmp_path,
+        ("My-Tiny", "1.0", "MXNet", "*", IN_CODE),
+        ("Tiny", "1.0", "MXNet", "*", PUBLISHED),
+        ("Tiny", "1.5", "MXNet", "*", IN_CODE),
+        ("Tiny", "1.5", "PyTorch", "*", PUBLISHED),
+        ("Tinier", "1.5", "PyTorch", "*", PUBLISHED),
+        ("Alone", "1.5", "MXNet", "*", IN_CODE),
+    )
+    frameworks = registry(MXNet=INSTALLED)
+    have = "; Tiny 1.5 has them for PyTorch; Tiny 1.0 has them for MXNet; --weights=random"
+    with pytest.raises(ArtifactError, match=f"Tiny 1.5 for MXNet has no published weights{have}"):
+        select_model(models, frameworks, "Tiny", "1.5")
+    with pytest.raises(ArtifactError, match=f"My-Tiny 1.0 for MXNet has no published weights{have}"):
+        select_model(models, frameworks, "my-tiny")
+    with pytest.raises(ArtifactError, match=r"Alone 1.5 for MXNet has no published weights; --"):
+        select_model(models, frameworks, "Alone")
+    assert select_model(models, frameworks, "Alone", weights=Weights.RANDOM).name == "Alone"
+
+
+def test_a_plug_in_says_itself_whether_its_architectures_have_weights(tmp_path: Path) -> None:
+    models = catalog(tmp_path, ("Tiny", "1.0", "Alpha", "*", IN_CODE))
+    assert select_model(models, registry(Alpha=INSTALLED), "Tiny").name == "Tiny"

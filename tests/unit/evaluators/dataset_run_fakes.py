@@ -12,6 +12,7 @@ from agent.device import CPU
 from agent.environment import Environment
 from agent.inputs import Input, Tensor
 from agent.results import BatchResult, Classifications, InputFailure, RawOutputs, Stage, StageTimes
+from agent.tracing.scope import TraceScope
 from evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from evaluators.evaluation import EvaluationOptions
 from manifests.schema import ModelManifest
@@ -118,7 +119,9 @@ class FakeSystem:
         times = StageTimes(READ_NS, PREPROCESS_NS, BATCH_NS if good else 0, POSTPROCESS_NS)
         return BatchResult(good, outputs if good else None, failures, times)
 
-    def predict_batches(self, batches: Iterable[Sequence[Input]]) -> Iterator[BatchResult]:
+    def predict_batches(
+        self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
+    ) -> Iterator[BatchResult]:
         self.runs.append("begun")
         waiting: list[Sequence[Input]] = []
         try:

@@ -362,8 +362,8 @@ class TestArrays:
     @pytest.mark.parametrize(
         ("labels", "message"),
         [
-            (np.arange(3), r"labels have shape \[3\], but there are 2 images"),
-            (np.eye(2, dtype=np.int64), r"labels have shape \[2, 2\], but there are 2 images"),
+            (np.arange(3), r"labels have shape \[3\], but there are 2 samples"),
+            (np.eye(2, dtype=np.int64), r"labels have shape \[2, 2\], but there are 2 samples"),
             (np.array([0.0, 1.0]), "labels are float64; accepted: whole numbers or texts"),
             (np.array([b"\xff", b"a"]), "not UTF-8"),
             (np.array(["a", None]), "no .npz of plain arrays"),

@@ -11,19 +11,9 @@ from hypothesis import strategies as st
 from manifest_content import DATASET, MODEL, REMOVED, changed
 
 from manifests.errors import ManifestError
+from manifests.inputs import ColorMode, CropMethod, ElementType, ImageParameters, Interpolation, Layout
 from manifests.loader import parse_manifest
-from manifests.schema import (
-    ColorMode,
-    CropMethod,
-    DatasetManifest,
-    ElementType,
-    FrameworkManifest,
-    ImageParameters,
-    Interpolation,
-    Layout,
-    ModelManifest,
-    Transform,
-)
+from manifests.schema import DatasetManifest, FrameworkManifest, ModelManifest, Transform
 
 SOURCE = Path("folder") / "tiny.yml"
 IMAGE = "inputs.0.parameters"
@@ -129,6 +119,8 @@ def test_a_version_is_text(written: object, version: str) -> None:
         (f"{IMAGE}.keep_aspect_ratio", "perhaps", ["keep_aspect_ratio", "'perhaps'", "boolean"]),
         ("model", {}, ["field model", "graph_path", "architecture"]),
         ("model.graph_checksum", "sha256:12", ["graph_checksum", "'sha256:12'", "pattern"]),
+        ("model.graph_checksum", "sha1:12345678", ["graph_checksum", "'sha1:12345678'", "pattern"]),
+        ("model.graph_checksum", "sha256:" + "0" * 40, ["graph_checksum", "pattern"]),
         ("container", {"amd64": "image"}, ["container.amd64", "'image'", "dictionary"]),
         ("kind", "modle", ["field kind", "'modle'", "model, framework, dataset"]),
         ("kind", ["model"], ["field kind", "['model']", "model, framework, dataset"]),

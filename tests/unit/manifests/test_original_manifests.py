@@ -15,16 +15,9 @@ from original_content import EVERY, HEAD_RESNET50, SEED_RESNET50, SEGMENTATION, 
 
 from manifests.catalog import Catalog
 from manifests.errors import InferscopeError, ManifestError
+from manifests.inputs import ColorMode, CropMethod, ElementType, Interpolation, Layout
 from manifests.loader import load_manifest, manifest_schema, parse_manifest
-from manifests.schema import (
-    ColorMode,
-    CropMethod,
-    ElementType,
-    Interpolation,
-    Layout,
-    ModelManifest,
-    Transform,
-)
+from manifests.schema import ModelManifest, Transform
 
 SYNSET = "http://models.example/synsets/imagenet/synset.txt"
 IMAGE = "inputs.0.parameters"

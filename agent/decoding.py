@@ -1,0 +1,90 @@
+"""Decoding: an encoded image becomes the pixels of a model's input, in one library from the bytes on.
+
+Which library decodes and resizes changes a model's accuracy, so that a manifest says it.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.image_fit import MAX_PIXELS
+from manifests.errors import FrameworkUnavailableError, InputError
+from manifests.inputs import Decoder, ImageParameters
+
+
+class ImageDecoder(ABC):
+    """Decodes images and fits them to one model's input. Thread-safe.
+
+    Pixels come out as uint8, height × width × 3 in the order red, green, blue, or height × width × 1 for a
+    model that takes grey. An image is not turned as its EXIF data say: torchvision does not, either.
+
+    Args:
+        parameters: The manifest's description of the input.
+    """
+
+    def __init__(self, parameters: ImageParameters) -> None:
+        self._parameters = parameters
+
+    @property
+    @abstractmethod
+    def versions(self) -> Mapping[str, str]:
+        """The library that decodes and resizes, and the one that it reads JPEG with, by name."""
+
+    @abstractmethod
+    def decode(self, content: bytes) -> NDArray[np.uint8]:
+        """Returns the fitted pixels of an image file.
+
+        Raises:
+            InputError: It is no image of a format that is read, is damaged or too large.
+        """
+
+    @abstractmethod
+    def fit(self, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Returns the fitted pixels of an image that is decoded already and has passed ``check_pixels``.
+
+        Raises:
+            InputError: It is empty, or would be resized to too many pixels.
+        """
+
+
+def check_pixels(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Returns a decoded image in one piece of memory, height × width for grey or height × width × 3.
+
+    Raises:
+        InputError: It is none: uint8 of height × width, or that × 1 or × 3.
+    """
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.dtype != np.uint8 or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)):
+        raise InputError(
+            f"pixels of shape {list(array.shape)} and type {array.dtype}; "
+            "an image is uint8, height × width or height × width × 3"
+        )
+    return np.ascontiguousarray(array)
+
+
+def open_decoder(parameters: ImageParameters) -> ImageDecoder:
+    """Returns what decodes images as a manifest asks for.
+
+    Raises:
+        FrameworkUnavailableError: Its library is not installed; the line says how to install it.
+    """
+    if parameters.decoder is Decoder.PILLOW:
+        from agent.pillow_decoder import PillowDecoder
+
+        return PillowDecoder(parameters)
+    # OpenCV reads its limit when it is loaded: 2 ** 30 pixels unless this says less
+    os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))
+    try:
+        from agent.opencv_decoder import OpenCvDecoder
+    except ImportError as error:
+        raise FrameworkUnavailableError(
+            "decoder opencv, which the manifest asks for, needs OpenCV, which cannot be imported "
+            f"({' '.join(str(error).split())}); install it with: pip install 'inferscope[opencv]'"
+        ) from error
+    return OpenCvDecoder(parameters)

@@ -1,0 +1,1 @@
+"""Tracing: where the time goes, as spans; nothing here imports a framework."""

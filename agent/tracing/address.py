@@ -1,0 +1,156 @@
+"""The address of a trace collector: which protocol it speaks, and where."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import SplitResult, urlsplit
+
+from manifests.errors import ConfigurationError
+
+JAEGER_UI_PORT = 16686
+_ALLOWED = "HOST[:PORT], http[s]://HOST[:PORT][/PATH], jaeger://HOST[:PORT] or jaeger+http://HOST[:PORT]"
+_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?")
+_MAX_PORT = 65_535
+_SHOWN = 80
+
+
+class TraceProtocol(Enum):
+    """What a collector speaks.
+
+    Attributes:
+        title: What a person calls it.
+        scheme: What stands before ``://`` in an address; empty where nothing does.
+        port: Where collectors listen unless told otherwise.
+        path: Where an HTTP server takes spans unless told otherwise; empty for what is no HTTP.
+    """
+
+    def __init__(self, title: str, scheme: str, port: int, path: str) -> None:
+        self.title = title
+        self.scheme = scheme
+        self.port = port
+        self.path = path
+
+    OTLP_GRPC = ("OTLP/gRPC", "", 4317, "")
+    OTLP_HTTP = ("OTLP/HTTP", "http", 4318, "/v1/traces")
+    OTLP_HTTPS = ("OTLP/HTTPS", "https", 4318, "/v1/traces")
+    JAEGER_UDP = ("Jaeger Thrift over UDP", "jaeger", 6831, "")
+    JAEGER_HTTP = ("Jaeger Thrift over HTTP", "jaeger+http", 14268, "/api/traces?format=jaeger.thrift")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceAddress:
+    """Where spans are sent.
+
+    Attributes:
+        protocol: What the collector speaks.
+        host: A name, an IPv4 address, or an IPv6 address without its brackets.
+        port: From 1 to 65535.
+        path: The path and query of an HTTP server, with the leading slash; empty for what is no HTTP.
+    """
+
+    protocol: TraceProtocol
+    host: str
+    port: int
+    path: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> TraceAddress:
+        """Returns the address that ``--tracer_address`` names.
+
+        ``HOST`` alone is OTLP/gRPC, ``http://`` and ``https://`` are OTLP/HTTP, ``jaeger://`` is Jaeger's
+        Thrift over UDP and ``jaeger+http://`` the same over HTTP. The port of Jaeger's web pages stands for
+        the host, as no Jaeger takes spans there.
+
+        Raises:
+            ConfigurationError: It is none.
+        """
+        given = text.strip()
+        scheme, separator, _ = given.rpartition("://")
+        protocol = next((p for p in TraceProtocol if p.scheme == scheme.lower()), None)
+        if protocol is None or bool(separator) != bool(protocol.scheme):
+            raise _refused(text, f"allowed: {_ALLOWED}")
+        if any(character.isspace() or not character.isprintable() for character in given):
+            raise _refused(text, f"allowed: {_ALLOWED}")  # urlsplit would leave some of them out
+        try:
+            parts = urlsplit(given if separator else f"//{given}")
+        except ValueError:  # its own words are of no help, such as "Invalid IPv6 URL"
+            raise _refused(text, f"allowed: {_ALLOWED}") from None
+        host = _host(text, parts)
+        port = _port(text, parts)
+        asked = parts.path.rstrip("/") + (f"?{parts.query}" if parts.query else "")
+        if parts.fragment or (asked and not protocol.path):
+            raise _refused(text, f"allowed: {_ALLOWED}")
+        if port is None or (port == JAEGER_UI_PORT and not asked):
+            port = protocol.port
+        return cls(protocol, host, port, asked or protocol.path)
+
+    @property
+    def netloc(self) -> str:
+        """The host and the port, as in a URL."""
+        return f"{self._bracketed}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """Where an HTTP server takes spans; only for protocols over HTTP."""
+        return f"{self.protocol.scheme.removeprefix('jaeger+')}://{self.netloc}{self.path}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is on this machine, where no proxy leads to."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host.rstrip(".").rpartition(".")[2] == "localhost"
+
+    def trace_url(self, trace_id: str) -> str:
+        """Returns where Jaeger, if it runs on this host and its usual port, shows a trace."""
+        return f"http://{self._bracketed}:{JAEGER_UI_PORT}/trace/{trace_id}"
+
+    @property
+    def _bracketed(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    def __str__(self) -> str:
+        """The address in full, which ``parse`` takes."""
+        scheme = self.protocol.scheme
+        return f"{scheme}://{self.netloc}{self.path}" if scheme else self.netloc
+
+
+def _host(text: str, parts: SplitResult) -> str:
+    """Returns the host, or raises ConfigurationError."""
+    host = parts.hostname or ""
+    if "@" in parts.netloc:
+        # said without the address, as it holds a password
+        raise ConfigurationError(
+            "tracer address: it must hold no user and no password; OTEL_EXPORTER_OTLP_HEADERS may"
+        )
+    if parts.netloc.startswith("["):
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise _refused(text, f'"{host[:_SHOWN]}" is no IPv6 address') from None
+    elif parts.netloc.count(":") > 1:
+        raise _refused(text, "an IPv6 address stands in brackets, such as [::1]:4317")
+    elif not _HOST_NAME.fullmatch(host):
+        raise _refused(text, f"allowed: {_ALLOWED}")
+    return host
+
+
+def _port(text: str, parts: SplitResult) -> int | None:
+    """Returns the port, None where none is given, or raises ConfigurationError."""
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0 or parts.netloc.endswith(":"):
+        raise _refused(text, f"the port must be 1 to {_MAX_PORT}")
+    return port
+
+
+def _refused(text: str, what: str) -> ConfigurationError:
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return ConfigurationError(f"tracer address {shown!r}: {what}")

@@ -1,0 +1,143 @@
+"""Collectors that speak OTLP, over gRPC and over HTTP.
+
+OpenTelemetry's exporters encode the spans, and take headers, certificates and compression from their
+``OTEL_EXPORTER_OTLP_…`` variables. Of an attempt that fails they would tell no reason, log it, and try again
+after seconds; so each gets a transport that raises ``DeliveryError``, which they let through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from agent.tracing.address import TraceAddress
+from agent.tracing.collector import ATTEMPT_TIMEOUT_S, Collector, DeliveryError, innermost
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExportResult
+    from requests import Response
+
+# What the specification of OTLP allows to be sent again.
+_AGAIN_CODES = {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
+_AGAIN_STATUSES = {429, 502, 503, 504}
+# Any: the exporter's types allow text only, and it hands them to grpc as they are.
+_CHANNEL_OPTIONS: Any = (
+    # a collector that starts again is found within a second, not within gRPC's two minutes
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+
+class OtlpGrpcCollector(Collector):
+    """OTLP over gRPC, without TLS."""
+
+    def __init__(self, address: TraceAddress, resource: Resource) -> None:
+        # here, so that importing this module does not load grpc
+        import grpc
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+
+        self.span_resource = resource
+        self._error = grpc.RpcError
+        self._exporter = OTLPSpanExporter(
+            endpoint=f"http://{address.netloc}",
+            insecure=True,
+            timeout=ATTEMPT_TIMEOUT_S,
+            channel_options=(*_CHANNEL_OPTIONS, ("grpc.enable_http_proxy", int(not address.is_loopback))),
+        )
+        stub = self._exporter._client
+        self._call = stub.Export
+        stub.Export = self._export
+
+    def deliver(self, spans: Sequence[ReadableSpan]) -> None:  # noqa: D102 - as in Collector, here and below
+        _check_exported(self._exporter.export(spans))
+
+    def close(self) -> None:  # noqa: D102
+        # not the exporter's shutdown: to a delivery that is just about to begin, it would log a warning
+        self._exporter._channel.close()
+
+    def _export(self, request: Any, metadata: Any, timeout: float) -> ExportTraceServiceResponse:
+        try:
+            response: ExportTraceServiceResponse = self._call(request, metadata=metadata, timeout=timeout)
+        except self._error as error:
+            name = error.code().name
+            reason = f"{name}: {error.details()}" if error.details() else name
+            raise DeliveryError(reason, again=name in _AGAIN_CODES) from error
+        _check_taken(response)
+        return response
+
+
+class OtlpHttpCollector(Collector):
+    """OTLP over HTTP or HTTPS, in protobuf."""
+
+    def __init__(self, address: TraceAddress, resource: Resource) -> None:
+        import requests
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        # requests merges these with the proxies of the environment
+        proxies = {"no_proxy": address.host} if address.is_loopback else None
+
+        class Session(requests.Session):
+            """Raises DeliveryError for all answers but a collector's."""
+
+            def post(self, url: str | bytes, data: Any = None, json: Any = None, **given: Any) -> Response:
+                try:
+                    # a redirected POST becomes a GET, and its answer looks like success
+                    response = super().post(url, data, json, allow_redirects=False, proxies=proxies, **given)
+                except requests.Timeout as error:
+                    reason = f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
+                    raise DeliveryError(reason, again=True) from error
+                except requests.ConnectionError as error:
+                    raise DeliveryError(innermost(error), again=True) from error
+                except requests.RequestException as error:
+                    raise DeliveryError(innermost(error)) from error
+                _check_answer(response)
+                return response
+
+        self.span_resource = resource
+        self._session = Session()
+        self._exporter = OTLPSpanExporter(
+            endpoint=address.url, timeout=ATTEMPT_TIMEOUT_S, session=self._session
+        )
+
+    def deliver(self, spans: Sequence[ReadableSpan]) -> None:  # noqa: D102
+        _check_exported(self._exporter.export(spans))
+
+    def close(self) -> None:  # noqa: D102
+        self._session.close()
+
+
+def _check_exported(result: SpanExportResult) -> None:
+    """Raises DeliveryError when an exporter has not exported, for a reason that it has logged."""
+    if result.name != "SUCCESS":
+        raise DeliveryError("OpenTelemetry's exporter failed")
+
+
+def _check_answer(response: Response) -> None:
+    """Raises DeliveryError unless an HTTP server has taken all spans."""
+    status = f"HTTP {response.status_code} {response.reason}"
+    if response.is_redirect:
+        raise DeliveryError(f"{status}, to {response.headers['Location']}")
+    if not 200 <= response.status_code < 300:
+        raise DeliveryError(status, again=response.status_code in _AGAIN_STATUSES)
+    kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if kind == "text/html":
+        raise DeliveryError(f"{status} with a web page: what listens there is no collector")
+    if kind == "application/x-protobuf":
+        from google.protobuf.message import DecodeError
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+        try:
+            answer = ExportTraceServiceResponse.FromString(response.content)
+        except DecodeError as error:
+            raise DeliveryError(f"{status} with what is no answer of OTLP") from error
+        _check_taken(answer)
+
+
+def _check_taken(answer: ExportTraceServiceResponse) -> None:
+    """Raises DeliveryError for the spans that a collector has taken the request without."""
+    rejected = answer.partial_success.rejected_spans
+    if rejected:
+        raise DeliveryError(f"rejected: {answer.partial_success.error_message}", lost=rejected)

@@ -1,0 +1,96 @@
+"""Recorded spans as OpenTelemetry's: columns become the objects that its exporters take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
+
+from agent import __version__
+from agent.tracing.span import NO_PARENT, AttributeValue, SpanChunk, SpanKind
+
+_SCOPE = InstrumentationScope("inferscope", __version__)
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_UNSET = Status(StatusCode.UNSET)
+_INT64 = range(-(2**63), 2**63)
+
+
+def readable_spans(
+    trace_id: str, chunk: SpanChunk, resource: Resource, most: int
+) -> Iterator[list[ReadableSpan]]:
+    """Yields the spans of a chunk in their order, in lists of ``most`` spans; the last may hold fewer.
+
+    To the attributes of its kind each span adds ``inferscope.trace_level``, ``inferscope.batch`` where it
+    belongs to one, and ``thread.id`` where its thread is known. A kind with ``error.type`` has the status
+    ERROR. What OpenTelemetry's wire format cannot hold is made text, as one such value would cost its list.
+
+    Args:
+        trace_id: 32 hexadecimal digits.
+        chunk: The spans.
+        resource: What they come from.
+        most: Positive.
+    """
+    trace = int(trace_id, 16)
+    kinds = [_ReadableKind(kind) for kind in chunk.kinds]
+    for first in range(0, len(chunk), most):
+        part = slice(first, first + most)
+        columns = (chunk.kind, chunk.span_id, chunk.parent_id, chunk.start_ns, chunk.duration_ns)
+        rows = zip(*(column[part].tolist() for column in (*columns, chunk.batch, chunk.thread)), strict=True)
+        yield [
+            ReadableSpan(
+                name=kinds[place].name,
+                context=SpanContext(trace, span_id, is_remote=False, trace_flags=_SAMPLED),
+                parent=_parent(trace, parent_id),
+                resource=resource,
+                attributes=kinds[place].attributes(batch, thread),
+                status=kinds[place].status,
+                start_time=start_ns,
+                end_time=start_ns + duration_ns,
+                instrumentation_scope=_SCOPE,
+            )
+            for place, span_id, parent_id, start_ns, duration_ns, batch, thread in rows
+        ]
+
+
+def plain(value: AttributeValue) -> AttributeValue:
+    """Returns a value that the wire formats can hold: integers of 64 bits, and text that is Unicode."""
+    if isinstance(value, str):
+        return _unicode(value)
+    if isinstance(value, tuple):
+        held = all(plain(element) == element for element in value)
+        return value if held else tuple(_unicode(str(element)) for element in value)
+    return str(value) if isinstance(value, int) and value not in _INT64 else value
+
+
+def _unicode(text: str) -> str:
+    """Returns text without the lone surrogates of a file name that is not UTF-8."""
+    return text.encode(errors="replace").decode()
+
+
+class _ReadableKind:
+    """What all spans of a kind share, made once."""
+
+    def __init__(self, kind: SpanKind) -> None:
+        self.name = _unicode(kind.name)
+        self._attributes = {key: plain(value) for key, value in kind.attributes}
+        self._attributes["inferscope.trace_level"] = kind.level.name
+        error = self._attributes.get("error.type")
+        self.status = _UNSET if error is None else Status(StatusCode.ERROR, str(error))
+
+    def attributes(self, batch: int, thread: int) -> dict[str, AttributeValue]:
+        """The attributes of one span; a negative batch and thread 0 mean none."""
+        own = dict(self._attributes)
+        if batch >= 0:
+            own["inferscope.batch"] = batch
+        if thread:
+            own["thread.id"] = thread
+        return own
+
+
+def _parent(trace: int, parent_id: int) -> SpanContext | None:
+    if parent_id == NO_PARENT:
+        return None
+    return SpanContext(trace, parent_id, is_remote=False, trace_flags=_SAMPLED)

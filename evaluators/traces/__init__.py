@@ -1,0 +1,1 @@
+"""Stored traces in the formats that other programs and people read."""

@@ -1,0 +1,152 @@
+"""A trace as a flame graph: the stacks of spans by their names, as wide as the time that they took."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.tracing.span import SpanChunk
+
+WIDTH_PX = 1200
+_ROW_PX = 18
+_HEAD_PX = 44
+_MARGIN_PX = 10
+_CHARACTER_PX = 6.6
+_SMALLEST_PX = 0.1
+_NS_PER_MS = 1e6
+
+
+@dataclass(slots=True)
+class Frame:
+    """All spans with the same names above them.
+
+    Attributes:
+        name: Their name.
+        count: How many they are.
+        total_ns: Their time, together.
+        children: The frames below.
+    """
+
+    name: str
+    count: int = 0
+    total_ns: int = 0
+    children: list[Frame] = field(default_factory=list)
+
+    @property
+    def width_ns(self) -> int:
+        """The time that the frame is drawn with: that of those below it where they ran side by side."""
+        return max(self.total_ns, sum(child.width_ns for child in self.children))
+
+
+def frames(chunks: Iterable[SpanChunk]) -> Frame:
+    """Sums up spans by their names and those above them; what has no parent in the trace is at the top.
+
+    Frames of one level are in the order in which the first of their spans began.
+
+    Returns:
+        A frame without a name that holds the topmost ones.
+    """
+    names: dict[str, int] = {}
+    columns: list[tuple[NDArray[np.int64], ...]] = []
+    for chunk in chunks:
+        ids = np.array([names.setdefault(kind.name, len(names)) for kind in chunk.kinds], np.int64)
+        columns.append((ids[chunk.kind], chunk.span_id, chunk.parent_id, chunk.start_ns, chunk.duration_ns))
+    top = Frame("")
+    if not columns:
+        return top
+    name, span_id, parent_id, start_ns, duration_ns = map(np.concatenate, zip(*columns, strict=True))
+    above = _positions(span_id, parent_id)
+    texts = list(names)
+    # Level by level: a span's frame is found by the frame of the span above it and its own name.
+    frame_of: NDArray[np.int64] = np.full(len(name), -1, np.int64)
+    known: list[Frame] = [top]
+    level = np.flatnonzero(above < 0)
+    parents = np.zeros(len(level), np.int64)
+    while len(level):
+        keys, first, inverse = np.unique(
+            parents * len(texts) + name[level], return_index=True, return_inverse=True
+        )
+        starts = np.full(len(keys), np.iinfo(np.int64).max)
+        np.minimum.at(starts, inverse, start_ns[level])
+        counts = np.bincount(inverse, minlength=len(keys))
+        totals = np.zeros(len(keys), np.int64)
+        np.add.at(totals, inverse, duration_ns[level])
+        places = np.empty(len(keys), np.int64)
+        for key in np.argsort(starts, kind="stable").tolist():
+            frame = Frame(texts[int(name[level[first[key]]])], int(counts[key]), int(totals[key]))
+            known[int(parents[first[key]])].children.append(frame)
+            places[key] = len(known)
+            known.append(frame)
+        frame_of[level] = places[inverse]
+        below = np.flatnonzero((above >= 0) & (frame_of < 0))
+        level = below[frame_of[above[below]] >= 0]
+        parents = frame_of[above[level]]
+    return top
+
+
+def _positions(span_id: NDArray[np.int64], parent_id: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the parent of each span is; -1 for one that is not there."""
+    order = np.argsort(span_id)
+    found = np.searchsorted(span_id, parent_id, sorter=order).clip(max=len(order) - 1)
+    places = order[found]
+    return np.where(span_id[places] == parent_id, places, -1)
+
+
+def flame_graph_svg(chunks: Iterable[SpanChunk], title: str) -> str:
+    """Returns a flame graph as an SVG that needs nothing else; pointing at a frame tells its figures."""
+    top = frames(chunks)
+    depth = _depth(top)
+    height = _HEAD_PX + max(depth, 1) * _ROW_PX + _MARGIN_PX
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH_PX} {height}" width="{WIDTH_PX}" '
+        f'height="{height}" font-family="monospace" font-size="11">',
+        f'<rect width="{WIDTH_PX}" height="{height}" fill="#ffffff"/>',
+        f'<text x="{_MARGIN_PX}" y="18" font-size="14">{escape(title)}</text>',
+    ]
+    whole_ns = top.width_ns
+    if whole_ns:
+        note = f"{whole_ns / _NS_PER_MS:.3f} ms in all; a row lies below what called it"
+        lines.append(f'<text x="{_MARGIN_PX}" y="34" fill="#555555">{note}</text>')
+        scale = (WIDTH_PX - 2 * _MARGIN_PX) / whole_ns
+        lines += _drawn(top, _MARGIN_PX, 0, scale, whole_ns)
+    else:
+        lines.append(f'<text x="{_MARGIN_PX}" y="34" fill="#555555">no spans</text>')
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def _drawn(frame: Frame, left_px: float, row: int, scale: float, whole_ns: int) -> Iterator[str]:
+    for child in frame.children:
+        width_px = child.width_ns * scale
+        if width_px >= _SMALLEST_PX:
+            yield _box(child, left_px, _HEAD_PX + row * _ROW_PX, width_px, whole_ns)
+            yield from _drawn(child, left_px, row + 1, scale, whole_ns)
+        left_px += width_px
+
+
+def _box(frame: Frame, left_px: float, top_px: int, width_px: float, whole_ns: int) -> str:
+    room = int((width_px - 4) / _CHARACTER_PX)
+    shown = frame.name if len(frame.name) <= room else frame.name[: max(room - 1, 0)] + "…"
+    label = f'<text x="{left_px + 3:.2f}" y="{top_px + 12}">{escape(shown)}</text>' if room >= 2 else ""
+    figures = (
+        f"{frame.name}: {frame.total_ns / _NS_PER_MS:.3f} ms in {frame.count} spans, "
+        f"{100 * frame.total_ns / whole_ns:.2f} %"
+    )
+    return (
+        f'<g><title>{escape(figures)}</title><rect x="{left_px:.2f}" y="{top_px}" width="{width_px:.2f}" '
+        f'height="{_ROW_PX - 1}" rx="1" fill="{_colour(frame.name)}"/>{label}</g>'
+    )
+
+
+def _colour(name: str) -> str:
+    """A warm colour that is the same for a name in every picture."""
+    digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).digest()
+    return f"hsl({20 + digest[0] % 40}, {70 + digest[1] % 25}%, {62 + digest[2] % 14}%)"
+
+
+def _depth(frame: Frame) -> int:
+    return 1 + max(map(_depth, frame.children)) if frame.children else 0

@@ -1,0 +1,93 @@
+"""A trace as OTLP's JSON, which OpenTelemetry's collectors and viewers read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from agent.tracing.context import span_id_text
+from agent.tracing.span import NO_BATCH, NO_PARENT, AttributeValue, SpanChunk
+
+SCOPE = "inferscope"
+_INTERNAL = 1  # the kind of a span that crosses no process
+
+
+def otlp_json(
+    chunks: Iterable[SpanChunk], trace_id: str, resource: Mapping[str, AttributeValue]
+) -> Iterator[str]:
+    """Yields the pieces of a JSON text: one ``ExportTraceServiceRequest`` in OTLP's JSON encoding (1.0).
+
+    Args:
+        chunks: The spans.
+        trace_id: 32 hexadecimal digits.
+        resource: The attributes of what made them.
+    """
+    head = {"attributes": [_attribute(key, value) for key, value in resource.items()]}
+    yield (
+        f'{{"resourceSpans": [{{"resource": {_text(head)}, '
+        f'"scopeSpans": [{{"scope": {_text({"name": SCOPE})}, "spans": ['
+    )
+    separator = "\n"
+    for chunk in chunks:
+        for span in _spans(chunk, trace_id):
+            yield separator + _text(span)
+            separator = ",\n"
+    yield "\n]}]}]}\n"
+
+
+def _spans(chunk: SpanChunk, trace_id: str) -> Iterator[dict[str, Any]]:
+    shared = [[_attribute(key, value) for key, value in kind.attributes] for kind in chunk.kinds]
+    for place, id_, parent, start, duration, batch, thread in zip(
+        chunk.kind.tolist(),
+        chunk.span_id.tolist(),
+        chunk.parent_id.tolist(),
+        chunk.start_ns.tolist(),
+        chunk.duration_ns.tolist(),
+        chunk.batch.tolist(),
+        chunk.thread.tolist(),
+        strict=True,
+    ):
+        kind = chunk.kinds[place]
+        own: list[tuple[str, AttributeValue]] = [
+            ("inferscope.trace_level", kind.level.name),
+            ("thread.id", thread),
+        ]
+        if batch != NO_BATCH:
+            own.append(("inferscope.batch", batch))
+        yield {
+            "traceId": trace_id,
+            "spanId": span_id_text(id_),
+            **({} if parent == NO_PARENT else {"parentSpanId": span_id_text(parent)}),
+            "name": kind.name,
+            "kind": _INTERNAL,
+            "startTimeUnixNano": str(start),
+            "endTimeUnixNano": str(start + duration),
+            "attributes": shared[place] + [_attribute(key, value) for key, value in own],
+        }
+
+
+def _attribute(key: str, value: AttributeValue) -> dict[str, Any]:
+    return {"key": key, "value": _value(value)}
+
+
+def _value(value: AttributeValue) -> dict[str, Any]:
+    """A value in protobuf's JSON mapping: 64-bit integers and what JSON has no number for are texts."""
+    match value:
+        case bool():
+            return {"boolValue": value}
+        case int():
+            return {"intValue": str(value)}
+        case float():
+            return {"doubleValue": value if math.isfinite(value) else _NAMES[str(value)]}
+        case str():
+            return {"stringValue": value}
+    return {"arrayValue": {"values": [_value(item) for item in value]}}
+
+
+_NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

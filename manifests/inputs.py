@@ -1,0 +1,194 @@
+"""What a model takes: images, which are preprocessed, or tensors as they are.
+
+``InputParameters`` is either; all that runs a model reads of them the ``dimensions``, without the batch, the
+``element_type`` and the ``input_layer``, which both have.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field, field_validator, model_validator
+
+from manifests.fields import MAX_TENSOR_ELEMENTS, Dimensions, InputLayer, Part, PerChannel, TensorDimensions
+from manifests.original import FIRST_INPUT, full_dimensions
+
+
+class Layout(str, Enum):
+    """The order of an image's axes: channel, height, width."""
+
+    CHW = "CHW"
+    HWC = "HWC"
+
+
+class ColorMode(str, Enum):
+    """What the channels of an image are."""
+
+    RGB = "RGB"
+    BGR = "BGR"
+    GRAY = "GRAY"
+
+
+class ElementType(str, Enum):
+    """The dtype of what an image becomes."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    UINT8 = "uint8"
+
+
+class TensorElementType(str, Enum):
+    """The dtype of an input that is a tensor from the start."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    UINT8 = "uint8"
+    INT32 = "int32"
+    INT64 = "int64"
+
+
+class CropMethod(str, Enum):
+    """Which part of an image is taken."""
+
+    CENTER = "center"
+    TOPLEFT = "topleft"
+    NONE = "none"
+
+
+class Interpolation(str, Enum):
+    """How an image is resampled."""
+
+    NEAREST = "nearest"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+    LANCZOS = "lanczos"
+
+
+class Decoder(str, Enum):
+    """The library that decodes and resizes images, which changes what the model sees of them."""
+
+    PILLOW = "pillow"
+    OPENCV = "opencv"
+
+
+class ImageParameters(Part):
+    """How an encoded image becomes a model's input tensor.
+
+    ``dimensions`` leaves out the batch and follows ``layout``. The image is decoded, brought to
+    ``color_mode``, resized and cropped, and becomes ``(pixel - mean) / scale`` with pixels in 0…255;
+    ``mean`` and ``scale`` are one number, or one for red, green and blue each, in this order for every
+    ``color_mode``, as in MLModelScope. With ``element_type`` uint8 the pixels stay as they are, and there is
+    neither. ``decoder`` is the library that does all this until the crop.
+
+    ``dimensions`` may be one number n, for three channels of n × n, and empty for images of any size, which
+    nothing here can open. Nor can it open ``max_dimension``, nor dimensions that begin with the channels
+    under ``layout: HWC``, as some of MLModelScope's manifests have them: ``agent.requirements`` says so.
+    ``input_layer`` is a name or a number; 0, the first input, is called ``data``.
+    """
+
+    dimensions: Dimensions
+    layout: Layout = Layout.CHW
+    color_mode: ColorMode = ColorMode.RGB
+    element_type: ElementType = ElementType.FLOAT32
+    mean: PerChannel = (0.0,)
+    scale: PerChannel = (1.0,)
+    keep_aspect_ratio: bool = False
+    crop_method: CropMethod = CropMethod.CENTER
+    crop_ratio: float = Field(default=1.0, gt=0.0, le=1.0)
+    interpolation: Interpolation = Interpolation.BILINEAR
+    decoder: Decoder = Decoder.PILLOW
+    max_dimension: Annotated[int, Field(ge=1)] | None = None
+    input_layer: InputLayer = FIRST_INPUT
+
+    _three_dimensions = model_validator(mode="before")(full_dimensions)
+
+    @property
+    def channels(self) -> int:
+        """The number of channels."""
+        return self.dimensions[0] if self.layout is Layout.CHW else self.dimensions[2]
+
+    @property
+    def height(self) -> int:
+        """The height in pixels."""
+        return self.dimensions[1] if self.layout is Layout.CHW else self.dimensions[0]
+
+    @property
+    def width(self) -> int:
+        """The width in pixels."""
+        return self.dimensions[2] if self.layout is Layout.CHW else self.dimensions[1]
+
+    @property
+    def channels_first(self) -> bool:
+        """Whether ``dimensions`` begin with the channels although ``layout`` is HWC."""
+        wanted = 1 if self.color_mode is ColorMode.GRAY else 3
+        return self.layout is Layout.HWC and self.dimensions[:1] == (wanted,) != self.dimensions[2:]
+
+    @field_validator("dimensions")
+    @classmethod
+    def _three_or_any(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(value) not in {0, 3}:
+            raise ValueError(f"has {len(value)} items; allowed: 3 items, without the batch, or one number")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ImageParameters:
+        wanted = 1 if self.color_mode is ColorMode.GRAY else 3
+        if self.dimensions and not self.channels_first and self.channels != wanted:
+            raise ValueError(
+                f"dimensions {list(self.dimensions)} in layout {self.layout.value} have {self.channels} "
+                f"channels, but color_mode {self.color_mode.value} has {wanted}"
+            )
+        for field in ("mean", "scale"):
+            if len(getattr(self, field)) not in {1, wanted}:
+                raise ValueError(f"{field} has {len(getattr(self, field))} values; allowed: 1 or {wanted}")
+        if any(value == 0 for value in self.scale):
+            raise ValueError(f"scale is {list(self.scale)}; it divides, so that it may not hold 0")
+        if self.element_type is ElementType.UINT8 and (any(self.mean) or set(self.scale) != {1.0}):
+            raise ValueError(
+                f"element_type uint8 takes the pixels as they are; mean is {list(self.mean)} and scale "
+                f"{list(self.scale)}; allowed: 0 and 1, or another element_type"
+            )
+        return self
+
+
+class TensorParameters(Part):
+    """A tensor that goes into the model as it is: features, a spectrogram, token numbers.
+
+    ``dimensions`` leaves out the batch. Nothing is preprocessed, so that there are no other fields.
+    """
+
+    dimensions: TensorDimensions
+    element_type: TensorElementType = TensorElementType.FLOAT32
+    input_layer: InputLayer = FIRST_INPUT
+
+    @field_validator("dimensions")
+    @classmethod
+    def _fits_into_memory(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if (elements := math.prod(value)) > MAX_TENSOR_ELEMENTS:
+            raise ValueError(f"has {elements} elements together; allowed: {MAX_TENSOR_ELEMENTS}")
+        return value
+
+
+InputParameters: TypeAlias = ImageParameters | TensorParameters
+
+
+class ImageInput(Part):
+    """An input of a model that is an image."""
+
+    type: Literal["image"]
+    description: str = ""
+    parameters: ImageParameters
+
+
+class TensorInput(Part):
+    """An input of a model that is a tensor."""
+
+    type: Literal["tensor"]
+    description: str = ""
+    parameters: TensorParameters
+
+
+ModelInput = Annotated[ImageInput | TensorInput, Field(discriminator="type")]
+"""One input of a model; its ``type`` says what its parameters are."""

@@ -1,0 +1,18 @@
+"""A web server for tests that download, and no proxy between them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from file_server import FileServer, running_file_server
+
+
+@pytest.fixture
+def file_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    """A server of files that asks nobody else for them."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    with running_file_server() as server:
+        yield server

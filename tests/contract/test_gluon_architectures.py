@@ -1,0 +1,118 @@
+"""``gluon:NAME``: the models of MXNet's model zoo, with parameters as the zoo publishes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent.artifacts import Artifacts
+from agent.frameworks.mxnet import MXNetPredictor, mxnet
+from agent.models.sources import BUILTIN_ARCHITECTURES
+from agent.predictor import PredictorOptions, Weights
+from manifests.errors import ArtifactError
+from manifests.loader import parse_manifest
+from manifests.schema import ModelManifest
+
+vision = mxnet.gluon.model_zoo.vision
+
+
+@pytest.fixture(autouse=True)
+def no_download(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("gluon wanted to download")
+
+    monkeypatch.setattr(mxnet.gluon.utils, "download", refuse)
+    monkeypatch.setattr(mxnet.gluon.model_zoo.model_store, "download", refuse)
+
+
+def manifest(architecture: str, side: int) -> ModelManifest:
+    return parse_manifest(
+        {
+            "name": "Zoo",
+            "framework": {"name": "MXNet"},
+            "inputs": [{"type": "image", "parameters": {"dimensions": [3, side, side]}}],
+            "output": {"type": "raw"},
+            "model": {"architecture": architecture, "weights_path": "zoo.params"},
+        },
+        Path("zoo.yml"),
+    )
+
+
+def predictor(
+    architecture: str, weights: Path | None, side: int = 64, options: PredictorOptions | None = None
+) -> MXNetPredictor:
+    found = BUILTIN_ARCHITECTURES.find(architecture, "MXNet")
+    artifacts = Artifacts(weights=weights).with_architecture(found)
+    return MXNetPredictor(manifest(architecture, side), artifacts, options or PredictorOptions())
+
+
+def saved_by_gluon(name: str, path: Path, side: int) -> mxnet.gluon.HybridBlock:
+    """A model of the zoo with drawn parameters, which gluon itself has saved."""
+    mxnet.random.seed(7)
+    net = vision.get_model(name, pretrained=False)
+    net.initialize(mxnet.init.Xavier())
+    net(mxnet.nd.zeros((1, 3, side, side)))
+    net.save_parameters(str(path))
+    return net
+
+
+@pytest.mark.parametrize(
+    ("architecture", "side"),
+    [
+        ("gluon:resnet18_v1", 64),
+        ("gluon:ResNet50_v1", 64),
+        ("gluon:mobilenet0.25", 64),
+        ("gluon:alexnet", 224),
+        ("gluon:inceptionv3", 299),
+        # the program's own that are gluon's classes
+        ("inception3", 299),
+        ("alexnet_owt", 224),
+    ],
+)
+def test_parameters_that_gluon_saved_give_what_gluon_gives(
+    tmp_path: Path, architecture: str, side: int
+) -> None:
+    name = {"inception3": "inceptionv3", "alexnet_owt": "alexnet"}.get(architecture)
+    net = saved_by_gluon(name or architecture.partition(":")[2], tmp_path / "zoo.params", side)
+    batch = np.random.default_rng(1).normal(size=(2, 3, side, side)).astype(np.float32)
+    expected = net(mxnet.nd.from_numpy(batch, zero_copy=False)).asnumpy()
+    with predictor(architecture, tmp_path / "zoo.params", side) as opened:
+        (output,) = opened.predict({"data": batch}).values()
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(output, expected, atol=1e-4 * scale)
+    assert np.abs(expected[0] - expected[1]).max() > 1e-2 * scale
+
+
+def test_parameters_of_another_model_are_refused(tmp_path: Path) -> None:
+    saved_by_gluon("resnet18_v2", tmp_path / "zoo.params", 64)
+    with pytest.raises(ArtifactError, match=r"zoo\.params: are not the weights of model Zoo") as caught:
+        predictor("gluon:resnet18_v1", tmp_path / "zoo.params").load()
+    assert "\n" not in str(caught.value)
+
+
+def test_random_weights_depend_on_the_seed() -> None:
+    batch = np.random.default_rng(1).normal(size=(1, 3, 64, 64)).astype(np.float32)
+
+    def answer(seed: int) -> np.ndarray:
+        options = PredictorOptions(weights=Weights.RANDOM, seed=seed)
+        with predictor("gluon:mobilenet0.25", None, options=options) as opened:
+            return opened.predict({"data": batch}).popitem()[1]
+
+    first, again, other = answer(1), answer(1), answer(2)
+    np.testing.assert_array_equal(first, again)
+    scale = np.abs(first).max()
+    assert np.abs(first - other).max() > 0.1 * scale
+    assert scale > 1e-7, "depthwise convolutions have let the activations fade away"
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("resnet50", '"resnet50_v1"'), ("vgg-16", '"vgg16"'), ("qqqqqq", "alexnet, ")]
+)
+def test_an_unknown_name_is_refused_with_the_nearest(name: str, nearest: str) -> None:
+    options = PredictorOptions(weights=Weights.RANDOM)
+    with pytest.raises(ArtifactError, match=f'architecture "gluon:{name}": unknown gluon model; ') as caught:
+        predictor(f"gluon:{name}", None, options=options).load()
+    assert nearest in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,196 @@
+"""Traces over real sockets: every kind of collector decodes the same span tree."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from trace_collectors import COLLECTORS, HOST, Seen, SeenSpan
+
+from agent import __version__
+from agent.trace_level import TraceLevel
+from agent.tracing.address import TraceAddress
+from agent.tracing.context import TraceContext
+from agent.tracing.exporting import TraceExport
+from agent.tracing.recorder import SpanRecorder
+from agent.tracing.span import SpanKind
+
+PATIENT_S = 60.0
+PREDICT = SpanKind.of("predict", TraceLevel.MODEL_TRACE, batch_size=8)
+LAYER = SpanKind.of(
+    "conv1 · Faltung",
+    TraceLevel.FRAMEWORK_TRACE,
+    layer_index=3,
+    layer_type="Convolution",
+    memory_share=0.25,
+    fused=True,
+    allocated_bytes=2**40,
+)
+FAILED = SpanKind("postprocess", TraceLevel.APPLICATION_TRACE, (("error.type", "PredictionError"),))
+KINDS = pytest.mark.parametrize("scheme", COLLECTORS, ids=lambda scheme: scheme.strip(":/") or "grpc")
+
+
+@pytest.fixture
+def recorder() -> SpanRecorder:
+    return SpanRecorder(TraceContext("f" * 30 + "07"), TraceLevel.FULL_TRACE)
+
+
+def record_tree(recorder: SpanRecorder) -> None:
+    """An evaluation of three batches, from another chunk than its layers."""
+    start_ns = recorder.clock()
+    root = recorder.new_id()
+    for batch in range(3):
+        at_ns = start_ns + 1_000_000 * batch
+        predict = recorder.add(PREDICT, at_ns, at_ns + 900_000, root, batch=batch, thread=140_000_000_000_001)
+        for layer in range(2):
+            recorder.add(LAYER, at_ns + layer * 400_500, at_ns + layer * 400_500 + 333, predict, batch=batch)
+        recorder.chunks()
+        recorder.add(FAILED, at_ns + 900_000, at_ns + 950_000, root, batch=batch)
+    evaluation = SpanKind.of("evaluation", TraceLevel.APPLICATION_TRACE)
+    recorder.add(evaluation, start_ns, start_ns + 4_000_000, recorder.context.span_id, span_id=root)
+
+
+def expected(recorder: SpanRecorder) -> dict[int, SeenSpan]:
+    """What a collector must see, taken from the chunks one value at a time."""
+    spans = {}
+    for chunk in recorder.chunks():
+        for row in range(len(chunk)):
+            kind = chunk.kinds[chunk.kind[row]]
+            attributes = {**dict(kind.attributes), "inferscope.trace_level": kind.level.name}
+            if chunk.batch[row] >= 0:
+                attributes["inferscope.batch"] = chunk.batch[row]
+            if chunk.thread[row]:
+                attributes["thread.id"] = chunk.thread[row]
+            spans[int(chunk.span_id[row])] = SeenSpan(
+                kind.name,
+                recorder.context.trace_id,
+                chunk.parent_id[row],
+                chunk.start_ns[row],
+                chunk.duration_ns[row],
+                attributes,
+                "inferscope",
+                kind is FAILED,
+            )
+    return spans
+
+
+def in_microseconds(span: SeenSpan) -> SeenSpan:
+    """A span as Jaeger's format holds it."""
+    rounded = [(ns + 500) // 1000 * 1000 for ns in (span.start_ns, span.duration_ns)]
+    return replace(span, start_ns=rounded[0], duration_ns=rounded[1])
+
+
+def open_export(scheme: str, port: int) -> TraceExport:
+    return TraceExport.open(TraceAddress.parse(f"{scheme}{HOST}:{port}"))
+
+
+@KINDS
+def test_every_collector_sees_the_span_tree_that_was_recorded(scheme: str, recorder: SpanRecorder) -> None:
+    record_tree(recorder)
+    wanted = expected(recorder)
+    seen = Seen()
+
+    with COLLECTORS[scheme](seen) as port:
+        export = open_export(scheme, port)
+        export.send(recorder.context.trace_id, recorder.chunks())
+        report = export.close(PATIENT_S)
+        seen.wait_for(lambda: len(seen.spans) >= len(wanted))
+
+    assert len(wanted) == 13
+    if scheme.startswith("jaeger"):
+        wanted = {span_id: in_microseconds(span) for span_id, span in wanted.items()}
+    assert seen.spans == wanted
+    assert (report.delivered, report.undelivered, report.reason) == (13, 0, "")
+
+
+@KINDS
+def test_every_collector_is_told_what_program_the_spans_come_from(
+    scheme: str, recorder: SpanRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=lab")
+    record_tree(recorder)
+    seen = Seen()
+
+    with COLLECTORS[scheme](seen) as port:
+        export = open_export(scheme, port)
+        export.send(recorder.context.trace_id, recorder.chunks())
+        export.close(PATIENT_S)
+        seen.wait_for(lambda: bool(seen.resources))
+
+    assert seen.resources[0]["service.name"] == "inferscope"
+    assert seen.resources[0]["service.version"] == __version__
+    assert seen.resources[0]["host.name"]
+    assert isinstance(seen.resources[0]["process.pid"], int)
+    assert seen.resources[0]["deployment.environment.name"] == "lab"
+
+
+@KINDS
+def test_spans_of_two_traces_keep_their_traces(scheme: str) -> None:
+    recorders = [SpanRecorder(TraceContext.new(), TraceLevel.FULL_TRACE) for _ in range(2)]
+    seen = Seen()
+
+    with COLLECTORS[scheme](seen) as port:
+        export = open_export(scheme, port)
+        for recorder in recorders:
+            record_tree(recorder)
+            export.send(recorder.context.trace_id, recorder.take())
+        export.close(PATIENT_S)
+        seen.wait_for(lambda: len(seen.spans) == 26)
+
+    traces = [span.trace_id for span in seen.spans.values()]
+    assert sorted(set(traces)) == sorted(recorder.context.trace_id for recorder in recorders)
+    assert traces.count(traces[0]) == 13
+
+
+@pytest.mark.parametrize("scheme", ["", "http://"], ids=["grpc", "http"])
+def test_a_hundred_thousand_spans_all_arrive_in_bounded_batches(scheme: str, recorder: SpanRecorder) -> None:
+    for number in range(100_000):
+        recorder.add(LAYER, number, number + 1, 7, batch=number)
+    seen = Seen()
+
+    with COLLECTORS[scheme](seen) as port:
+        export = open_export(scheme, port)
+        export.send(recorder.context.trace_id, recorder.chunks())
+        report = export.close(PATIENT_S)
+
+    assert (report.delivered, report.undelivered) == (100_000, 0)
+    assert len(seen.spans) == 100_000
+    assert max(seen.sizes) == 512
+
+
+def test_packets_over_udp_are_filled_but_never_too_large(recorder: SpanRecorder) -> None:
+    kinds = [
+        SpanKind.of("layer", TraceLevel.FRAMEWORK_TRACE, input_shapes="8x3x224x224 " * repeats)
+        for repeats in (1, 100, 500)
+    ]
+    chosen = random.Random(1)
+    seen = Seen()
+
+    with COLLECTORS["jaeger://"](seen) as port:
+        export = open_export("jaeger://", port)
+        for sent in range(40, 440, 40):
+            for number in range(40):
+                recorder.add(chosen.choice(kinds), number, number + 1, 7)
+            export.send(recorder.context.trace_id, recorder.take())
+            # one after the other: a system drops packets that come faster than they are read
+            seen.wait_for(lambda sent=sent: len(seen.spans) == sent)
+        report = export.close(PATIENT_S)
+
+    # the reader asserts the size of each packet; all together are of 1 MB
+    assert (report.delivered, report.undelivered) == (400, 0)
+    assert 16 <= len(seen.sizes) <= 40
+
+
+def test_a_span_larger_than_a_packet_is_counted_and_the_others_are_sent(recorder: SpanRecorder) -> None:
+    for repeats in (1, 10_000, 1):
+        kind = SpanKind.of("layer", TraceLevel.FRAMEWORK_TRACE, input_shapes="8x3x224x224 " * repeats)
+        recorder.add(kind, 1, 2, 7)
+    seen = Seen()
+
+    with COLLECTORS["jaeger://"](seen) as port:
+        export = open_export("jaeger://", port)
+        export.send(recorder.context.trace_id, recorder.chunks())
+        report = export.close(PATIENT_S)
+        seen.wait_for(lambda: len(seen.spans) == 2)
+
+    assert (report.delivered, report.undelivered) == (2, 1)
+    assert "larger than a packet" in report.reason

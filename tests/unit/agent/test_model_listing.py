@@ -1,0 +1,223 @@
+"""The list of models: what is remembered of a manifest holds as long as its file is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agent import model_listing
+from agent.file_locations import Availability, availability, cached_path
+from agent.model_listing import ListedModel, list_models
+from manifests import loader
+from manifests.catalog import Catalog
+from manifests.errors import ConfigurationError
+from manifests.loader import load_manifest
+
+URL = "http://host/net.onnx"
+
+
+def content(name: str = "Mine", **changes: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "framework": {"name": "ONNXRuntime", "version": ">=1"},
+        "inputs": [{"type": "image", "parameters": {"dimensions": [3, 8, 8]}}],
+        "output": {"type": "raw"},
+        "model": {"graph_path": URL},
+        **changes,
+    }
+
+
+def write(path: Path, **changes: Any) -> Path:
+    path.write_text(yaml.safe_dump(content(**changes)))
+    return path
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    directory = tmp_path / "mine"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are read as YAML."""
+    names: list[str] = []
+
+    def watched(path: Path) -> Any:
+        names.append(path.name)
+        return load_manifest(path)
+
+    monkeypatch.setattr(loader, "load_manifest", watched)
+    return names
+
+
+def named(name: str, directory: Path, cache: Path) -> list[ListedModel]:
+    return [model for model in list_models([directory], cache).models if model.name == name]
+
+
+def test_it_lists_what_the_catalogue_has_in_its_order(cache: Path) -> None:
+    for _ in range(2):  # read, and then remembered
+        listing = list_models([], cache)
+
+        models = Catalog().models
+        listed = [(m.name, m.version, m.framework, m.constraint) for m in listing.models if not m.hidden]
+        assert listed == [(m.name, m.version, m.framework.name, m.framework.version) for m in models]
+        places = [model.availability(cache) for model in listing.models if not model.hidden]
+        assert places == [availability(manifest, cache) for manifest in models]
+        assert listing.problems == ()
+
+
+def test_what_is_remembered_is_not_read_again(cache: Path, mine: Path, parsed: list[str]) -> None:
+    write(mine / "mine.yml")
+    first = list_models([mine], cache)
+    assert "mine.yml" in parsed
+    parsed.clear()
+
+    assert list_models([mine], cache) == first
+    assert parsed == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: write(path, description="another"),
+        lambda path: os.utime(path, ns=(5, 5)),
+        lambda path: write(path.with_suffix(".new"), name="Mine").replace(path),
+    ],
+)
+def test_a_file_that_changed_is_read_again(
+    cache: Path, mine: Path, parsed: list[str], change: Callable[[Path], object]
+) -> None:
+    path = write(mine / "mine.yml")
+    list_models([mine], cache)
+    parsed.clear()
+    change(path)
+
+    [model] = named("Mine", mine, cache)
+
+    assert parsed == ["mine.yml"]
+    assert model.description == ("another" if "another" in path.read_text() else "")
+
+
+def test_files_that_come_and_go_are_seen_at_once(cache: Path, mine: Path) -> None:
+    path = write(mine / "mine.yml")
+    list_models([mine], cache)
+    write(mine / "more.yaml", name="More")
+    assert named("More", mine, cache)
+    path.unlink()
+
+    assert named("Mine", mine, cache) == []
+    assert named("More", mine, cache)
+
+
+def test_what_is_wrong_is_said_each_time(cache: Path, mine: Path) -> None:
+    write(mine / "bad.yml", model={})
+    for _ in range(2):
+        [problem] = list_models([mine], cache).problems
+        assert problem.startswith(f"{mine / 'bad.yml'}: field model: ")
+
+
+def test_a_hidden_model_and_what_it_runs_in_are_told(cache: Path, mine: Path) -> None:
+    write(mine / "mine.yml", hidden=True)
+
+    [model] = named("Mine", mine, cache)
+
+    assert model.hidden
+    assert model.has_weights
+    assert not model.in_code
+    assert model.runs_in("1.2")
+    assert not model.runs_in("0.9")
+    assert not model.runs_in(None)
+
+
+def test_the_earlier_directory_counts(cache: Path, mine: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    write(mine / "mine.yml", description="first")
+    write(other / "mine.yml", description="second")
+
+    models = list_models([mine, other], cache).models
+
+    assert [model.description for model in models if model.name == "Mine"] == ["first"]
+
+
+def test_where_the_files_are_is_looked_up_each_time(cache: Path, mine: Path) -> None:
+    write(mine / "mine.yml")
+    [model] = named("Mine", mine, cache)
+    assert model.availability(cache) is Availability.TO_DOWNLOAD
+
+    place = cached_path(cache, URL)
+    place.parent.mkdir(parents=True)
+    place.touch()
+    [model] = named("Mine", mine, cache)
+    assert model.availability(cache) is Availability.CACHED
+
+    (mine / "net.onnx").touch()
+    assert model.availability(cache) is Availability.LOCAL
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: text[: len(text) // 2],
+        lambda text: "[]",
+        lambda text: json.dumps(json.loads(text) | {"program": ["0"]}),
+        lambda text: json.dumps(json.loads(text) | {"files": {"a": {}}}),
+        lambda text: text.replace('"name": "Mine"', '"naem": "Mine"'),
+    ],
+)
+def test_what_is_remembered_wrongly_is_read_again(
+    cache: Path, mine: Path, parsed: list[str], damage: Callable[[str], str]
+) -> None:
+    write(mine / "mine.yml")
+    first = list_models([mine], cache)
+    index = cache / "models.json"
+    index.write_text(damage(index.read_text()))
+    parsed.clear()
+
+    assert list_models([mine], cache) == first
+    assert "mine.yml" in parsed
+    parsed.clear()
+    assert list_models([mine], cache) == first
+    assert parsed == []
+
+
+def test_without_a_place_to_remember_in_the_files_are_read_each_time(
+    tmp_path: Path, mine: Path, parsed: list[str]
+) -> None:
+    (tmp_path / "file").touch()
+    write(mine / "mine.yml")
+    for _ in range(2):
+        parsed.clear()
+        assert named("Mine", mine, tmp_path / "file" / "cache")
+        assert "mine.yml" in parsed
+
+
+def test_a_directory_that_is_not_there_is_an_error(cache: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"manifest directory .*nowhere does not exist"):
+        list_models([tmp_path / "nowhere"], cache)
+
+
+def test_another_reading_of_manifests_forgets_all(
+    cache: Path, mine: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(mine / "mine.yml")
+    list_models([mine], cache)
+    parsed.clear()
+    monkeypatch.setattr(model_listing, "__version__", "9.9")
+
+    assert named("Mine", mine, cache)
+    assert "mine.yml" in parsed
