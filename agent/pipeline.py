@@ -86,6 +86,7 @@ class Pipeline:
         self._preparation = Preparation(preprocessor, fetch, self._gate, threads=threads, clock=clock)
         self._attributes = attributes
         self._profiler: Profiler | None = None
+        self._profiled_level = TraceLevel.NO_TRACE
         self._one_at_a_time = threading.Lock()
         self._closed = False
 
@@ -158,8 +159,12 @@ class Pipeline:
         with self._one_at_a_time, self._predictor.turn():
             if self._closed:
                 raise closed_error()
+            if self._profiler is not None and self._profiled_level is not recorder.level:
+                self._profiler.close()
+                self._profiler = None
             if self._profiler is None:
                 self._profiler = self._predictor.profiler(recorder.level)
+                self._profiled_level = recorder.level
         if self._profiler is None:
             recorder.note(f"no layers: {self._predictor.manifest.framework.name} has no profiler here")
         return self._profiler

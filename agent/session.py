@@ -27,6 +27,7 @@ from agent.preparation import Clock, Fetch
 from agent.registry import Registry
 from agent.requirements import require_supported
 from agent.results import BatchResult
+from agent.trace_level import TraceLevel
 from agent.tracing.scope import TraceScope
 from agent.tracing.span import AttributeValue
 from manifests.errors import ArtifactError, ConfigurationError, InputError
@@ -219,7 +220,18 @@ class Session(Closeable):
         self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
     ) -> Iterator[BatchResult]:
         """Predicts batch after batch, preparing a bounded number ahead; see ``Pipeline.predict_batches``."""
-        return self._pipeline.predict_batches(batches, trace)
+        results = self._pipeline.predict_batches(batches, trace)
+        if trace is None or not trace.recorder.wants(TraceLevel.HARDWARE_TRACE):
+            return results
+        return self._sampled(results, trace)
+
+    def _sampled(self, results: Iterator[BatchResult], trace: TraceScope) -> Iterator[BatchResult]:
+        """The results, while the hardware is sampled."""
+        from agent.tracing.hardware import HardwareSampler  # few runs look as deep
+
+        with HardwareSampler(trace, self._description.device) as sampler:
+            sampler.start()
+            yield from results
 
     def close(self) -> None:
         """Frees the model; calling it again does nothing."""

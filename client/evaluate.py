@@ -15,8 +15,12 @@ import click
 from agent.fetching import fetch_image
 from agent.selection import select_model
 from agent.session import open_session
+from agent.trace_level import TraceLevel
+from agent.tracing.scope import TraceScope, traced
+from agent.tracing.span import SpanKind
 from client.dataset_selection import dataset_of_model
 from client.evaluation_request import EvaluationRequest
+from client.evaluation_trace import EvaluationTrace
 from client.exit_codes import INTERRUPTED, SUCCESS
 from client.invocation import Invocation
 from client.predictions import failure_line, print_failures, print_predictions
@@ -25,7 +29,7 @@ from client.stopping import StopRequest
 from client.summary import print_summary
 from evaluators.dataset_run import DatasetRun
 from evaluators.datasets.base import Dataset
-from evaluators.evaluation import Evaluation, Status
+from evaluators.evaluation import Evaluation, EvaluationOptions, Status
 from evaluators.store.base import EvaluationStore
 from evaluators.store.spool import write_spool
 from evaluators.system import SystemUnderTest
@@ -47,20 +51,44 @@ def evaluate(invocation: Invocation, request: EvaluationRequest) -> int:
     Raises:
         InferscopeError: Whatever keeps it from running, or from being published.
     """
-    options = request.evaluation_options(invocation.configuration.tracer.level)
-    if request.tracer_address:
-        click.echo("note: this version records no spans; --tracer_address has no effect", err=True)
+    settings = invocation.configuration.tracer
+    options = request.evaluation_options(settings.level)
+    trace = EvaluationTrace(options.trace_level, request.tracer_address or settings.address)
     with ExitStack() as resources:
+        resources.callback(trace.close)
         stop = resources.enter_context(StopRequest())
         store: EvaluationStore | None = None
         if request.publish:
             store = invocation.open_store(request.database_address, request.database_name)
             resources.callback(store.close)
             _log.info("the evaluation will be published to %s", store.location)
+        with trace.root(request.model_name) as scope:
+            evaluation = _run(invocation, request, options, stop, scope)
+        evaluation = trace.kept(evaluation)
+        show = partial(_show, evaluation, inputs=request.show_inputs)
+        if not request.publish_predictions:
+            evaluation = replace(evaluation, predictions=())
+        if store:
+            _publish(evaluation, store, invocation.data_directory, show)
+        else:
+            show()
+        return _code(evaluation, published=store is not None)
+
+
+def _run(
+    invocation: Invocation,
+    request: EvaluationRequest,
+    options: EvaluationOptions,
+    stop: StopRequest,
+    scope: TraceScope | None,
+) -> Evaluation:
+    """Opens the dataset and the model, and evaluates."""
+    with ExitStack() as resources:
         dataset = request.open_dataset(invocation.catalog, invocation.cache)
         if dataset:
             resources.callback(dataset.close)
-        system = resources.enter_context(closing(_open_system(invocation, request)))
+        with traced(scope, SpanKind("open", TraceLevel.APPLICATION_TRACE)):
+            system = resources.enter_context(closing(_open_system(invocation, request)))
         if dataset is None:
             manifest = system.description.manifest
             dataset = dataset_of_model(
@@ -72,22 +100,15 @@ def evaluate(invocation: Invocation, request: EvaluationRequest) -> int:
         if request.publish_predictions and system.description.manifest.output.type != "classification":
             click.echo("--publish_predictions keeps nothing: the model's output has no classes", err=True)
         with ProgressBar(request.model_name) as progress:
-            evaluation = DatasetRun(
+            return DatasetRun(
                 system,
                 dataset,
                 options,
                 keep_predictions=request.show_inputs or (request.publish_predictions and request.publish),
                 on_progress=progress,
                 stop_requested=stop,
+                trace=scope,
             ).run()
-        show = partial(_show, evaluation, inputs=request.show_inputs)
-        if not request.publish_predictions:
-            evaluation = replace(evaluation, predictions=())
-        if store:
-            _publish(evaluation, store, invocation.data_directory, show)
-        else:
-            show()
-        return _code(evaluation, published=store is not None)
 
 
 def _open_system(invocation: Invocation, request: EvaluationRequest) -> SystemUnderTest:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -10,7 +11,10 @@ import click
 from client.command import Command, Group, boolean, database_options
 from client.invocation import current_invocation
 from client.output import output_options, print_rows
+from evaluators.evaluation import Evaluation
+from evaluators.reports.base import Row
 from evaluators.reports.registry import ALIASES, REPORTS, find_report
+from evaluators.reports.trace_report import TraceReport
 from evaluators.store.base import EvaluationFilter
 from manifests.errors import ConfigurationError
 
@@ -36,6 +40,7 @@ def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="The newest N evaluations; -1 for all.",
         ),
         boolean("--include_interrupted", help="Show evaluations that were stopped, too."),
+        click.option("--id", "evaluation_id", metavar="ID", help="Only this evaluation."),
     )
     for option in reversed(options):
         function = option(function)
@@ -58,6 +63,13 @@ class ReportGroup(Group):
             cmd_name, callback=lambda **given: _report(cmd_name, **given), help=f"Show {report.summary}."
         )
         output_options(filter_options(command))
+        if isinstance(report, TraceReport) and "share_percent" in {column.key for column in report.columns}:
+            click.option(
+                "--top_layers",
+                type=click.IntRange(min=1),
+                metavar="N",
+                help="Only the N rows of each evaluation that took longest.",
+            )(command)
         return command
 
 
@@ -80,6 +92,8 @@ def _report(
     framework_version: str | None,
     hostname: str | None,
     include_interrupted: bool,
+    evaluation_id: str | None,
+    top_layers: int | None = None,
     **output: Any,
 ) -> None:
     """Finds the evaluations and prints the report on them."""
@@ -94,15 +108,44 @@ def _report(
         hostname=hostname,
         batch_size=batch_size or None,
         limit=None if limit == -1 else limit,
-        include_interrupted=include_interrupted,
+        include_interrupted=include_interrupted or evaluation_id is not None,
+        evaluation_id=evaluation_id,
     )
     store = current_invocation().open_store(database_address, database_name)
     try:
         evaluations = store.find(wanted, lambda error: click.echo(f"warning: left out {error}", err=True))
-        location = store.location
+        report = find_report(name)
+        if isinstance(report, TraceReport):
+            rows = list(report.rows_of(evaluations, store.spans))
+            print_rows(report.columns, rows if top_layers is None else _heaviest(rows, top_layers), **output)
+            _explain(report, evaluations, rows)
+        else:
+            print_rows(report.columns, report.rows(evaluations), **output)
+        if not evaluations:
+            click.echo(f"no evaluation in {store.location} matches", err=True)
     finally:
         store.close()
-    report = find_report(name)
-    print_rows(report.columns, report.rows(evaluations), **output)
-    if not evaluations:
-        click.echo(f"no evaluation in {location} matches", err=True)
+
+
+def _heaviest(rows: Sequence[Row], count: int) -> list[Row]:
+    """The rows of each evaluation with the largest shares, in the order that they have."""
+    chosen: list[Row] = []
+    for _, group in itertools.groupby(rows, key=lambda row: row["id"]):
+        of_one = list(group)
+        ranked = sorted(range(len(of_one)), key=lambda place: -float(of_one[place]["share_percent"] or 0))
+        chosen += (of_one[place] for place in sorted(ranked[:count]))
+    return chosen
+
+
+def _explain(report: TraceReport, evaluations: Sequence[Evaluation], rows: Sequence[Row]) -> None:
+    """Says why there are no rows, and what the traces that there are cannot give."""
+    traced = [e for e in evaluations if e.trace is not None and e.options.trace_level >= report.level]
+    if evaluations and not traced:
+        click.echo(
+            f"none of the {len(evaluations)} evaluations was traced deep enough; "
+            f"evaluate with --trace_level={report.level.name}",
+            err=True,
+        )
+    if not rows:
+        for note in dict.fromkeys(note for e in traced if e.trace for note in e.trace.notes):
+            click.echo(note, err=True)

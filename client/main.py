@@ -33,6 +33,7 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
         "manifest": ("client.manifest:manifest", "Check manifests, and print their schema."),
         "predict": ("client.predict:predict", "Evaluate a model and publish what was measured."),
         "serve": ("client.serve:serve", "Serve models to other hosts over gRPC."),
+        "trace": ("client.trace:trace", "Write stored traces for other programs."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from agent.predictor import Weights
+from agent.trace_level import TraceLevel
 from evaluators.evaluation import Evaluation
 from evaluators.statistics import LatencySummary
 
@@ -19,10 +20,22 @@ def print_summary(evaluation: Evaluation) -> None:
         ("failures", str(len(evaluation.failures))),
         ("latency", _latency(latency, evaluation.options.batch_size)),
         ("throughput", _throughput(latency)),
+        *_trace_rows(evaluation),
         ("evaluation", evaluation.id),
     )
     for name, value in rows:
         click.echo(f"{name:<12}{value}")
+
+
+def _trace_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
+    """What was traced, where it was more than the application's own steps, or goes to a collector."""
+    trace = evaluation.trace
+    if trace is None or (evaluation.options.trace_level <= TraceLevel.APPLICATION_TRACE and not trace.url):
+        return ()
+    dropped = f", {trace.dropped} more were too many" if trace.dropped else ""
+    place = f"  {trace.url}" if trace.url else ""
+    notes = tuple(("", note) for note in trace.notes)
+    return (("trace", f"{trace.span_count} spans{dropped}{place}"), *notes)
 
 
 def _accuracy_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:

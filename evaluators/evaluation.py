@@ -148,7 +148,6 @@ class TraceSummary:
         dropped: Spans that were recorded, and left out because there were too many.
         notes: What the trace cannot give and why, one line each.
         url: Where a person finds it in Jaeger; None where it was not exported.
-        undelivered: Spans that the collector did not take; None where it was not exported.
     """
 
     trace_id: str
@@ -156,7 +155,6 @@ class TraceSummary:
     dropped: int = 0
     notes: tuple[str, ...] = ()
     url: str | None = None
-    undelivered: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

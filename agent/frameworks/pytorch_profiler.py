@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,11 +96,10 @@ class PyTorchProfiler(Profiler):
             profiled.stop()
 
     def _add_hooks(self) -> None:
-        # A submodule of a TorchScript archive is called without Python, and no hook of it would run.
-        script = isinstance(self._module, torch.jit.ScriptModule)
-        modules = [("", self._module)] if script else self._module.named_modules()
+        if isinstance(self._module, torch.jit.ScriptModule):
+            return  # which has no hooks
         enter, leave = torch.ops.profiler._record_function_enter_new, torch.ops.profiler._record_function_exit
-        for path, module in modules:
+        for path, module in self._module.named_modules():
             parts = any(True for _ in module.children())
             name = f"{_MARK}{path}{'/' if parts else ''}"
             opened: list[Any] = []
@@ -133,10 +133,9 @@ class _Operator:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call of the model: when it was marked as running, and the operators from the call before on."""
+    """One call of the model: how far the profiler's clock is behind, and the operators of the prediction."""
 
-    start_ns: int
-    end_ns: int
+    shift_ns: int
     operators: Sequence[_Operator]
 
 
@@ -153,7 +152,8 @@ class _Calls:
         read = cls()
         by_correlation: dict[int, _Operator] = {}
         marks = [event for event in events if event.name() == f"{_MARK}/" or event.name() == _MARK]
-        thread = marks[0].start_thread_id() if marks else 0
+        operators = Counter(event.start_thread_id() for event in events if event.activity_type() == _OPERATOR)
+        thread = marks[0].start_thread_id() if marks else next(iter(dict(operators.most_common(1))), 0)
         host = [e for e in events if e.device_type() == _CPU and e.start_thread_id() == thread]
         host.sort(key=lambda event: (event.start_ns(), -event.duration_ns()))
         modules: list[Any] = []
@@ -171,7 +171,8 @@ class _Calls:
             elif kind == _MEMORY:
                 if open_:
                     open_[0].memory.append(int(event.nbytes()))
-            elif kind == _OPERATOR or kind in _RUNTIME:
+            # what has no namespace is a method of a TorchScript archive, which holds operators
+            elif (kind == _OPERATOR and "::" in name) or kind in _RUNTIME:
                 path = modules[-1].name().removeprefix(_MARK) if modules else ""
                 operator = _Operator(event, path)
                 (open_[-1].children if open_ else read.operators).append(operator)
@@ -199,18 +200,21 @@ def _matched(
     Both clocks count from 1970, and may still differ by what the system's clock was set by since the
     recorder was made. A call that lies outside of its prediction tells by how much.
     """
-    if len(windows) != len(read.calls):
+    # without hooks the clocks have to be trusted
+    calls: Sequence[tuple[int, int] | None] = read.calls or [None] * len(windows)
+    if len(windows) != len(calls):
         raise PredictionError(
             f"PyTorch's profiler recorded {len(read.calls)} calls of the model, not the {len(windows)} that "
             "were made"
         )
     starts = [operator.event.start_ns() for operator in read.operators]
-    for window, (start_ns, end_ns) in zip(windows, read.calls, strict=True):
+    for window, call in zip(windows, calls, strict=True):
         begin_ns, stop_ns = window.start_ns + epoch_offset_ns, window.end_ns + epoch_offset_ns
+        start_ns, end_ns = call or (begin_ns, stop_ns)
         shift_ns = max(begin_ns - start_ns, min(0, stop_ns - end_ns))
         low = bisect_right(starts, begin_ns - shift_ns - 1)
         high = bisect_right(starts, stop_ns - shift_ns)
-        yield window, _Call(shift_ns, stop_ns, read.operators[low:high])
+        yield window, _Call(shift_ns, read.operators[low:high])
 
 
 class _SpanWriter:
@@ -223,7 +227,7 @@ class _SpanWriter:
 
     def write(self, call: _Call) -> None:
         """Adds the layers of a call, and what lies inside of them."""
-        offset_ns = call.start_ns - self._recorder.epoch_offset_ns
+        offset_ns = call.shift_ns - self._recorder.epoch_offset_ns
         for index, operator in enumerate(call.operators):
             start_ns, end_ns = _times(operator)
             span_id = self._add(_layer_kind(index, operator), start_ns + offset_ns, end_ns + offset_ns)

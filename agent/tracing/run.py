@@ -11,9 +11,6 @@ from agent.tracing.recorder import SpanRecorder
 from agent.tracing.scope import TraceScope
 from agent.tracing.span import AttributeValue, SpanKind
 
-PROFILED_BATCHES = 16
-"""Batches after which what a profiler holds is turned into spans, to bound its memory."""
-
 _READ = SpanKind("read", TraceLevel.APPLICATION_TRACE)
 _PREPROCESS = SpanKind("preprocess", TraceLevel.APPLICATION_TRACE)
 _POSTPROCESS = SpanKind("postprocess", TraceLevel.APPLICATION_TRACE)
@@ -87,11 +84,14 @@ class RunTracing:
             return
         if failed:  # what it recorded of that cannot be told apart from the rest
             self._profiler.close()
+            if self._profiled:
+                lost = f"{self._profiled} batches before batch {self._batch}, whose prediction failed"
+                self._recorder.note(f"no layers of {lost}")
             self._profiled = 0
             return
         self._profiler.predicted(PredictWindow(span_id, start_ns, end_ns, self._batch))
         self._profiled += 1
-        if self._profiled >= PROFILED_BATCHES:
+        if self._profiled >= self._profiler.round_batches:
             self.collect()
 
     def after_postprocess(self, start_ns: int, end_ns: int) -> None:

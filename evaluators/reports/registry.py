@@ -13,9 +13,14 @@ REPORTS: Mapping[str, str] = MappingProxyType(
     {
         "latency": "evaluators.reports.latency:LatencyReport",
         "accuracy": "evaluators.reports.accuracy:AccuracyReport",
+        "duration": "evaluators.reports.duration:DurationReport",
+        "layers": "evaluators.reports.layers:LayersReport",
+        "layer_tree": "evaluators.reports.layer_tree:LayerTreeReport",
+        "cuda_launch": "evaluators.reports.kernels:KernelsReport",
+        "eventflow": "evaluators.reports.eventflow:EventflowReport",
     }
 )
-ALIASES: Mapping[str, str] = MappingProxyType({"throughput": "latency"})
+ALIASES: Mapping[str, str] = MappingProxyType({"throughput": "latency", "kernels": "cuda_launch"})
 
 
 def find_report(name: str) -> Report:

@@ -19,6 +19,7 @@ class EvaluationFilter:
         framework_version: Without a local part such as ``+cpu`` it means the versions with any such part.
         limit: The number of evaluations at most, the newest first; None means all.
         include_interrupted: Whether interrupted evaluations are wanted too.
+        evaluation_id: The one evaluation with this id.
     """
 
     model_name: str | None = None
@@ -30,6 +31,7 @@ class EvaluationFilter:
     batch_size: int | None = None
     limit: int | None = None
     include_interrupted: bool = False
+    evaluation_id: str | None = None
 
 
 class EvaluationStore(Protocol):

@@ -300,6 +300,8 @@ def _query(wanted: EvaluationFilter) -> Document:
     query: Document = {key: lookup_key(name) for key, name in names.items() if name is not None}
     if wanted.batch_size is not None:
         query["batch_size"] = wanted.batch_size
+    if wanted.evaluation_id is not None:
+        query["_id"] = wanted.evaluation_id
     if not wanted.include_interrupted:
         query["status"] = "complete"
     return query

@@ -70,7 +70,7 @@ def make_chunks(count: int) -> tuple[SpanChunk, ...]:
 def traced_evaluation(count: int) -> Evaluation:
     chunks = make_chunks(count)
     summary = TraceSummary(
-        "ab" * 16, count, 5, ("no kernels: CPU only", "no memory"), "http://h:16686/trace/1", 3
+        "ab" * 16, count, 5, ("no kernels: CPU only", "no memory"), "http://h:16686/trace/1"
     )
     return make_evaluation(trace=summary, spans=chunks, group_id="group-1")
 

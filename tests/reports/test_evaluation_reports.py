@@ -21,6 +21,7 @@ from evaluators.statistics import LatencySummary
 from manifests.errors import ConfigurationError
 
 GOLDEN = Path(__file__).parent / "golden"
+WITH_COMMON_COLUMNS = ("latency", "accuracy")
 COMMON_KEYS = [
     "id",
     "created_at",
@@ -42,7 +43,7 @@ def written(report: Report, evaluations: list[Evaluation], output_format: Format
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("name", WITH_COMMON_COLUMNS)
 @pytest.mark.parametrize("output_format", Format)
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_report_is_its_golden_output(
@@ -55,7 +56,7 @@ def test_a_report_is_its_golden_output(
     assert text == golden.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("name", WITH_COMMON_COLUMNS)
 def test_csv_json_and_columns_have_the_same_keys_and_values(name: str, evaluations: list[Evaluation]) -> None:
     report = find_report(name)
 

@@ -1,0 +1,116 @@
+"""``agent trace``: stored traces in the formats that other programs read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from client.command import Command, Group, boolean, database_options
+from client.invocation import current_invocation
+from manifests.errors import ConfigurationError, StoreError
+
+if TYPE_CHECKING:
+    from agent.tracing.span import SpanChunk
+    from evaluators.evaluation import Evaluation
+
+_FORMATS = ("chrome", "otlp-json", "flamegraph")
+
+
+@click.group(cls=Group)
+def trace() -> None:
+    """Stored traces in the formats that other programs read."""
+
+
+@trace.command(cls=Command)
+@click.argument("evaluation_id", metavar="ID")
+@click.option(
+    "-f",
+    "--format",
+    "format_name",
+    type=click.Choice(_FORMATS, case_sensitive=False),
+    default="chrome",
+    show_default=True,
+    help="What is written.",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to this file.")
+@boolean("--overwrite", help="Replace the file if it exists.")
+@database_options
+def export(
+    evaluation_id: str,
+    format_name: str,
+    output: Path | None,
+    overwrite: bool,
+    database_address: str | None,
+    database_name: str | None,
+) -> None:
+    """Write the trace of an evaluation.
+
+    \b
+    chrome      Chrome's trace events: for ui.perfetto.dev and chrome://tracing
+    otlp-json   OpenTelemetry's JSON, for a collector
+    flamegraph  a picture, SVG, that a browser shows
+    """  # noqa: D301 - the backspace tells click to leave the lines as they are
+    from evaluators.reports.output_file import OutputFile
+
+    if overwrite and output is None:
+        raise ConfigurationError("--overwrite is for a file; name one with --output")
+    file = OutputFile(output) if output else None
+    if file is not None and file.exists() and not overwrite:
+        raise file.in_the_way()
+    store = current_invocation().open_store(database_address, database_name)
+    try:
+        evaluation = _traced(store.find, evaluation_id, store.location)
+        pieces = _written(evaluation, store.spans(evaluation.id), format_name.lower())
+        if file is None:
+            for piece in pieces:
+                sys.stdout.write(piece)
+            sys.stdout.flush()
+        elif overwrite:
+            file.replace("".join(pieces))
+        else:
+            file.create("".join(pieces))
+    finally:
+        store.close()
+
+
+def _traced(find: Callable[..., Iterable[Evaluation]], evaluation_id: str, location: str) -> Evaluation:
+    """The evaluation with an id.
+
+    Raises:
+        StoreError: There is none, or it has no trace.
+    """
+    from evaluators.store.base import EvaluationFilter
+
+    found = list(find(EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True)))
+    if not found:
+        raise StoreError(
+            f"{location}: holds no evaluation {evaluation_id}; agent info evaluation latency lists them"
+        )
+    [evaluation] = found
+    if evaluation.trace is None:
+        level = evaluation.options.trace_level.name
+        raise StoreError(f"evaluation {evaluation_id} has no trace: it was run with --trace_level={level}")
+    return evaluation
+
+
+def _written(evaluation: Evaluation, chunks: Iterator[SpanChunk], format_name: str) -> Iterator[str]:
+    from agent.tracing.exporting import resource_attributes
+    from evaluators.traces.chrome_trace import chrome_trace
+    from evaluators.traces.flame_graph import flame_graph_svg
+    from evaluators.traces.otlp_json import otlp_json
+
+    manifest, trace_id = evaluation.system.manifest, evaluation.trace.trace_id if evaluation.trace else ""
+    if format_name == "chrome":
+        return chrome_trace(chunks, "inferscope")
+    if format_name == "otlp-json":
+        resource = {**resource_attributes(), "host.name": evaluation.system.environment.hostname}
+        return otlp_json(chunks, trace_id, resource)
+    title = (
+        f"{manifest.name} {manifest.version} on {manifest.framework.name} "
+        f"{evaluation.system.framework_version}, batches of {evaluation.options.batch_size}"
+    )
+    return iter([flame_graph_svg(chunks, title)])

@@ -1,0 +1,175 @@
+"""PyTorch's profiler as spans, on real networks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from agent.frameworks.pytorch_profiler import PyTorchProfiler
+from agent.inputs import Input, Tensor
+from agent.predictor import Weights
+from agent.registry import Registry
+from agent.selection import select_model
+from agent.session import Session, SessionOptions, open_session
+from agent.trace_level import TraceLevel
+from agent.tracing.context import TraceContext
+from agent.tracing.profiler import PredictWindow
+from agent.tracing.recorder import SpanRecorder
+from agent.tracing.scope import TraceScope
+from agent.tracing.span import SpanChunk, SpanKind
+from evaluators.traces.layers import layers, traced_batches_ns
+from manifests.catalog import Catalog
+
+BATCH_SIZE = 2
+MEASURE = SpanKind("measure", TraceLevel.APPLICATION_TRACE)
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    registry = Registry()
+    manifest = select_model(Catalog(), registry, "ResNet18", framework="PyTorch", weights=Weights.RANDOM)
+    with open_session(manifest, SessionOptions(weights=Weights.RANDOM), registry) as session:
+        yield session
+
+
+def batches(count: int, size: int = BATCH_SIZE) -> Iterator[Sequence[Input]]:
+    image = np.random.default_rng(0).standard_normal((3, 224, 224), np.float32)
+    for _ in range(count):
+        yield [Input(str(n), Tensor(image)) for n in range(size)]
+
+
+def traced(session: Session, level: TraceLevel, count: int = 3) -> SpanRecorder:
+    recorder = SpanRecorder(TraceContext.new(), level)
+    with TraceScope.top(recorder).span(MEASURE) as scope:
+        for result in session.predict_batches(batches(count), scope):
+            assert not result.failures
+    return recorder
+
+
+def rows(chunks: Sequence[SpanChunk]) -> list[tuple[SpanKind, int, int, int, int]]:
+    """Kind, id, parent, start and end of every span."""
+    found = []
+    for chunk in chunks:
+        ends = (chunk.start_ns + chunk.duration_ns).tolist()
+        columns = (chunk.kind, chunk.span_id, chunk.parent_id, chunk.start_ns)
+        for place, id_, parent, start, end in zip(*(c.tolist() for c in columns), ends, strict=True):
+            found.append((chunk.kinds[place], id_, parent, start, end))
+    return found
+
+
+def test_every_convolution_is_a_layer_with_its_module_time_and_shapes(session: Session) -> None:
+    found = layers(traced(session, TraceLevel.FRAMEWORK_TRACE).chunks())
+
+    convolutions = [layer for layer in found if layer.type == "aten::conv2d"]
+    assert len(convolutions) == 20
+    assert convolutions[0].name == "conv1"
+    assert convolutions[0].input_shapes[:2] == (f"{BATCH_SIZE}x3x224x224", "64x3x7x7")
+    assert "layer2.0.downsample.0" in {layer.name for layer in convolutions}
+    assert "layer1.0/add" in {layer.name for layer in found}
+    for layer in convolutions:
+        assert len(layer.durations_ns) == 3
+        assert (layer.durations_ns > 0).all()
+        assert layer.allocated_bytes is not None
+        assert layer.allocated_bytes > 0
+
+
+def test_layers_lie_in_their_prediction_one_after_the_other_and_make_up_its_time(session: Session) -> None:
+    chunks = traced(session, TraceLevel.FRAMEWORK_TRACE).chunks()
+
+    spans = rows(chunks)
+    by_id = {id_: (start, end) for _, id_, _, start, end in spans}
+    last_end: dict[int, int] = {}
+    for kind, _, parent, start, end in spans:
+        if kind.level is TraceLevel.FRAMEWORK_TRACE:
+            assert by_id[parent][0] <= start <= end <= by_id[parent][1]
+            assert start >= last_end.get(parent, 0)
+            last_end[parent] = end
+    of_layers = sum(int(layer.durations_ns.sum()) for layer in layers(chunks))
+    assert 0.5 <= of_layers / int(traced_batches_ns(chunks).sum()) <= 1
+
+
+def test_operators_lie_in_their_layers(session: Session) -> None:
+    spans = rows(traced(session, TraceLevel.FULL_TRACE, 1).chunks())
+
+    by_id = {id_: (kind, start, end) for kind, id_, _, start, end in spans}
+    operators = [span for span in spans if span[0].level is TraceLevel.ML_LIBRARY_TRACE]
+    assert "aten::mkldnn_convolution" in {kind.name for kind, *_ in operators}
+    for _, _, parent, start, end in operators:
+        kind, begin, stop = by_id[parent]
+        assert kind.level in (TraceLevel.FRAMEWORK_TRACE, TraceLevel.ML_LIBRARY_TRACE)
+        assert begin <= start <= end <= stop
+
+
+def test_what_the_processor_has_not_is_noted_once(session: Session) -> None:
+    notes = traced(session, TraceLevel.FULL_TRACE, 1).notes
+
+    assert len([note for note in notes if "kernels" in note]) == 1
+
+
+def test_answers_are_the_same_and_nothing_stays_behind(session: Session) -> None:
+    def answers() -> list[NDArray[np.float32]]:
+        found = []
+        for result in session.predict_batches(batches(1)):
+            assert result.outputs is not None
+            found.append(result.outputs.probabilities)  # type: ignore[union-attr]
+        return found
+
+    before = answers()
+    recorder = SpanRecorder(TraceContext.new(), TraceLevel.FRAMEWORK_TRACE)
+    [result] = session.predict_batches(batches(1), TraceScope.top(recorder))
+    np.testing.assert_array_equal(result.outputs.probabilities, before[0])  # type: ignore[union-attr]
+    np.testing.assert_array_equal(answers()[0], before[0])
+
+
+def test_closing_removes_the_hooks() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    profiler = PyTorchProfiler(module, TraceLevel.FRAMEWORK_TRACE, gpu=False)
+    profiler.start()
+    assert module[0]._forward_hooks
+
+    profiler.close()
+    profiler.close()
+
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
+
+
+def test_a_script_module_has_the_names_of_operators_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "net.pt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+        torch.jit.trace(net, torch.zeros(1, 3)).save(path)
+        module = torch.jit.load(path)
+    recorder = SpanRecorder(TraceContext.new(), TraceLevel.FRAMEWORK_TRACE)
+    profiler = PyTorchProfiler(module, TraceLevel.FRAMEWORK_TRACE, gpu=False)
+    profiler.start()
+    started = recorder.clock()
+    with torch.inference_mode():
+        module(torch.zeros(1, 3))
+    profiler.predicted(PredictWindow(recorder.new_id(), started, recorder.clock(), 0))
+    profiler.collect(recorder)
+    profiler.close()
+
+    assert {"aten::linear", "aten::relu"} <= {layer.type for layer in layers(recorder.chunks())}
+    assert any("TorchScript" in note for note in recorder.notes)
+
+
+def test_several_rounds_and_batch_sizes_give_batches_times_layers(session: Session) -> None:
+    recorder = SpanRecorder(TraceContext.new(), TraceLevel.FRAMEWORK_TRACE)
+    scope = TraceScope.top(recorder)
+    sizes = [*batches(2, 1), *batches(1, 3)]
+    assert len(list(session.predict_batches(sizes, scope))) == 3
+
+    found = layers(recorder.chunks())
+
+    by_batch = {1: 0, 3: 0}
+    for layer in found:
+        if layer.type == "aten::conv2d":
+            by_batch[int(layer.input_shapes[0].split("x")[0])] += len(layer.durations_ns)
+    assert by_batch == {1: 40, 3: 20}

@@ -1,0 +1,165 @@
+"""The reports that are made from traces, against figures that are computed here from the same times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from agent.trace_level import TraceLevel
+from agent.tracing.context import TraceContext, span_id_text
+from agent.tracing.recorder import SpanRecorder
+from agent.tracing.span import SpanChunk, SpanKind
+from evaluators.evaluation import Evaluation, TraceSummary
+from evaluators.reports.base import Row
+from evaluators.reports.registry import find_report
+from evaluators.reports.trace_report import TraceReport
+
+LAYERS = (("conv1", "Convolution"), ("relu", "Activation"), ("conv2", "Convolution"))
+FULL = (0, 1, 3)
+"""The batches of ``on_gpu`` that are full; number 2 lost an input."""
+
+
+def layer_us(layer: int, batch: int) -> int:
+    return 100 * (layer + 1) + 7 * batch
+
+
+def record(recorder: SpanRecorder, batches: int) -> None:
+    for batch in range(batches):
+        begin, predict = batch * 10_000_000, recorder.new_id()
+        start = begin
+        for index, (name, type_) in enumerate(LAYERS):
+            end = start + 1000 * layer_us(index, batch)
+            kind = SpanKind.of(
+                name,
+                TraceLevel.FRAMEWORK_TRACE,
+                layer_index=index,
+                layer_type=type_,
+                input_shapes=("8x3x4x4",),
+                allocated_bytes=index * 1000,
+            )
+            layer = recorder.add(kind, start, end, predict, batch=batch)
+            call = SpanKind.of("cudaLaunchKernel", TraceLevel.SYSTEM_LIBRARY_TRACE, correlation_id=index)
+            operator = SpanKind("aten::conv2d", TraceLevel.ML_LIBRARY_TRACE)
+            inner = recorder.add(operator, start, end, layer, batch=batch)
+            recorder.add(call, start, start + 2000, inner, batch=batch)
+            kernel = SpanKind.of(f"gemm_{type_}", TraceLevel.SYSTEM_LIBRARY_TRACE, activity="kernel")
+            recorder.add(kernel, start, start + 50_000, layer, batch=batch, thread=-8)
+            start = end
+        recorder.add(
+            SpanKind("predict", TraceLevel.MODEL_TRACE), begin, start, 0, span_id=predict, batch=batch
+        )
+
+
+@pytest.fixture
+def traced(evaluations: list[Evaluation]) -> Evaluation:
+    recorder = SpanRecorder(TraceContext.new(), TraceLevel.FULL_TRACE)
+    record(recorder, 4)
+    options = replace(evaluations[1].options, trace_level=TraceLevel.FULL_TRACE)
+    summary = TraceSummary(recorder.context.trace_id, len(recorder))
+    return replace(evaluations[1], options=options, trace=summary, spans=recorder.chunks())
+
+
+def rows_of(name: str, *evaluations: Evaluation) -> list[Row]:
+    report = find_report(name)
+    assert isinstance(report, TraceReport)
+    by_id = {evaluation.id: evaluation.spans for evaluation in evaluations}
+
+    def spans(evaluation_id: str) -> Iterator[SpanChunk]:
+        return iter(by_id[evaluation_id])
+
+    rows = list(report.rows_of(evaluations, spans))
+    assert all(set(row) == {column.key for column in report.columns} for row in rows)
+    return rows
+
+
+def test_layers_have_the_times_of_the_full_batches(traced: Evaluation) -> None:
+    rows = rows_of("layers", traced)
+
+    assert [(r["layer_index"], r["layer_name"], r["layer_type"], r["input_shapes"]) for r in rows] == [
+        (index, name, type_, "8x3x4x4") for index, (name, type_) in enumerate(LAYERS)
+    ]
+    whole = sum(layer_us(layer, batch) for layer in range(3) for batch in FULL)
+    for index, row in enumerate(rows):
+        times = [layer_us(index, batch) for batch in FULL]
+        assert row["occurrences"] == 3
+        assert row["total_us"] == sum(times)
+        assert row["duration_us_p50"] == sorted(times)[1] == row["duration_us_trimmed_mean"]
+        assert row["share_percent"] == pytest.approx(100 * sum(times) / whole)
+        assert row["allocated_bytes"] == index * 1000
+        assert row["trace_level"] == "FULL_TRACE"
+
+
+@pytest.mark.parametrize("name", ["layers", "layer_tree", "cuda_launch"])
+def test_shares_make_a_hundred_percent(name: str, traced: Evaluation) -> None:
+    assert sum(float(r["share_percent"] or 0) for r in rows_of(name, traced)) == pytest.approx(100)
+
+
+def test_types_sum_up_their_layers_the_heaviest_first(traced: Evaluation) -> None:
+    convolution, activation = rows_of("layer_tree", traced)
+
+    assert (convolution["layer_type"], convolution["layers"], convolution["occurrences"]) == (
+        "Convolution",
+        2,
+        6,
+    )
+    assert convolution["total_us"] == sum(layer_us(0, b) + layer_us(2, b) for b in FULL)
+    assert convolution["allocated_bytes"] == 2000
+    assert (activation["layer_type"], activation["occurrences"]) == ("Activation", 3)
+    layers = rows_of("layers", traced)
+    assert sum(float(r["total_us"] or 0) for r in layers) == pytest.approx(
+        float(convolution["total_us"] or 0) + float(activation["total_us"] or 0)
+    )
+
+
+def test_kernels_are_related_to_their_layers_also_through_operators(traced: Evaluation) -> None:
+    rows = rows_of("kernels", traced)
+
+    found = {(r["layer_name"], r["kernel_name"]): r for r in rows}
+    assert len(found) == len(rows) == 6
+    kernel = found["conv1", "gemm_Convolution"]
+    assert (kernel["activity"], kernel["occurrences"], kernel["total_us"]) == ("kernel", 3, 150)
+    call = found["conv2", "cudaLaunchKernel"]
+    assert (call["activity"], call["occurrences"], call["total_us"]) == ("runtime call", 3, 6)
+
+
+def test_eventflow_has_every_span_with_its_parent(traced: Evaluation) -> None:
+    rows = rows_of("eventflow", traced)
+
+    assert len(rows) == 4 * (3 * 4 + 1)
+    by_id = {row["span_id"]: row for row in rows}
+    assert len(by_id) == len(rows)
+    for row in rows:
+        if row["name"] == "predict":
+            assert row["parent_id"] is None
+        else:
+            assert row["parent_id"] in by_id
+    [first] = [r for r in rows if r["name"] == "conv1" and r["batch"] == 0]
+    assert first["duration_us"] == layer_us(0, 0)
+    assert json.loads(str(first["attributes"]))["inferscope.layer_type"] == "Convolution"
+    assert first["span_id"] == span_id_text(int(traced.spans[0].span_id[0]))
+
+
+def test_evaluations_that_were_not_traced_deep_enough_have_no_rows(
+    traced: Evaluation, evaluations: list[Evaluation]
+) -> None:
+    shallow = replace(
+        traced, id="shallow", options=replace(traced.options, trace_level=TraceLevel.MODEL_TRACE)
+    )
+    untraced = evaluations[0]
+
+    assert rows_of("layers", shallow, untraced) == []
+    assert {row["id"] for row in rows_of("layers", shallow, traced, untraced)} == {traced.id}
+    assert list(find_report("layers").rows([traced])) == []
+
+
+def test_durations_are_the_raw_times_of_every_batch(evaluations: list[Evaluation]) -> None:
+    rows = list(find_report("duration").rows(evaluations[:1]))
+
+    assert [row["predict_us"] for row in rows] == [2000, 1000, 3000, 2500, 9000, 1500, 100]
+    assert [row["inputs"] for row in rows] == [16] * 6 + [4]
+    assert [row["batch"] for row in rows] == list(range(7))
+    assert rows[0]["read_us"] == 10**9
+    assert rows[0]["postprocess_us"] == (10**12 + 2) / 1000
