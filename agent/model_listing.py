@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_version
 from packaging.version import Version
 
 from agent import __version__
@@ -24,7 +26,11 @@ from manifests.files import check_directories, manifest_files
 from manifests.versions import Constraint
 
 _INDEX = "models.json"
-_SOURCE = Path(__file__).parent.parent / "manifests"
+_HERE = Path(__file__).parent
+_READERS = (_HERE / "model_listing.py", _HERE / "file_locations.py", _HERE.parent / "manifests")
+_LIBRARIES = ("packaging", "pydantic", "pydantic_core", "yaml")
+_SETTLED_NS = 2_000_000_000
+"""How old a change must be: file systems tell times in steps, and two changes may fall into one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,6 @@ class ListedModel:
         description: What its manifest says.
         hidden: Whether it is listed only on request.
         in_code: Whether its architecture is built in code, so that it can have random weights.
-        has_weights: Whether its manifest names files that hold weights.
         files: Where each of its files may be: paths, and a URL or None.
     """
 
@@ -52,7 +57,6 @@ class ListedModel:
     description: str
     hidden: bool
     in_code: bool
-    has_weights: bool
     files: tuple[tuple[tuple[str, ...], str | None], ...]
 
     def runs_in(self, version: str | None) -> bool:
@@ -74,11 +78,18 @@ class ModelListing:
     problems: tuple[str, ...]
 
 
-def list_models(directories: Sequence[Path], cache_directory: Path) -> ModelListing:
+def list_models(
+    directories: Sequence[Path], cache_directory: Path, clock_ns: Callable[[], int] = time.time_ns
+) -> ModelListing:
     """Lists every model of the program and of the user's ``directories``, hidden ones too.
 
-    A file counts as unchanged when its size, its times of modification and change, and its inode are. What is
-    remembered lies in ``cache_directory``; where it cannot be written, every file is read each time.
+    A file counts as unchanged when its size, its times of modification and change, its device and its inode
+    are. One that changed in the last two seconds, or could not be read, is not remembered.
+
+    Args:
+        directories: The user's directories.
+        cache_directory: Where what is remembered lies; without it every file is read each time.
+        clock_ns: The time since 1970 in nanoseconds.
 
     Raises:
         ConfigurationError: A directory does not exist, or is none.
@@ -87,15 +98,21 @@ def list_models(directories: Sequence[Path], cache_directory: Path) -> ModelList
     index = cache_directory / _INDEX
     program = _program()
     known = _read(index, program)
-    entries: dict[str, Any] = {}
+    entries: list[dict[str, Any]] = []
+    learned: dict[str, Any] = {}
     for path in manifest_files(directories):
-        name = os.path.abspath(path)  # noqa: PTH100 - Path.resolve would follow links
+        path = path.absolute()  # what is remembered holds wherever the program is run
         state = _state(path)
-        entry = known.get(name)
-        entries[name] = entry if entry is not None and entry["state"] == state else _entry(path, state)
-    if entries != known:
-        _write(index, program, known | entries)
-    return _listing(entries.values())
+        entry = known.get(str(path))
+        if entry is None or entry.get("state") != state:
+            latest_ns = clock_ns() - _SETTLED_NS
+            entry, was_read = _entry(path, state)
+            if was_read and state and state[2] <= latest_ns:
+                learned[str(path)] = entry
+        entries.append(entry)
+    if learned:
+        _write(index, program, known | learned)
+    return _listing(entries)
 
 
 def _listing(entries: Iterable[Mapping[str, Any]]) -> ModelListing:
@@ -110,7 +127,7 @@ def _listing(entries: Iterable[Mapping[str, Any]]) -> ModelListing:
             found.setdefault(
                 (
                     model.name.casefold(),
-                    str(Version(model.version)),
+                    canonicalize_version(model.version),
                     model.framework.casefold(),
                     model.constraint,
                 ),
@@ -122,17 +139,18 @@ def _listing(entries: Iterable[Mapping[str, Any]]) -> ModelListing:
     return ModelListing(tuple(ordered), tuple(problems))
 
 
-def _entry(path: Path, state: list[int]) -> dict[str, Any]:
-    """What is remembered of a file, read from the file."""
+def _entry(path: Path, state: list[int]) -> tuple[dict[str, Any], bool]:
+    """What is remembered of a file, read from the file, and whether that could be read."""
     from manifests.loader import load_manifest
     from manifests.schema import ModelManifest
 
     try:
         manifest = load_manifest(path)
     except ManifestError as error:
-        return {"state": state, "problem": str(error), "model": None}
+        was_read = not isinstance(error.__cause__, OSError)
+        return {"state": state, "problem": str(error), "model": None}, was_read
     if not isinstance(manifest, ModelManifest):
-        return {"state": state, "problem": None, "model": None}
+        return {"state": state, "problem": None, "model": None}, True
     files = manifest.model
     model = ListedModel(
         name=manifest.name,
@@ -143,24 +161,27 @@ def _entry(path: Path, state: list[int]) -> dict[str, Any]:
         description=manifest.description,
         hidden=manifest.hidden,
         in_code=files.architecture is not None,
-        has_weights=bool(files.weights_path or files.graph_path),
         files=tuple((tuple(map(str, file.candidates)), file.url) for file in model_files(manifest).values()),
     )
-    return {"state": state, "problem": None, "model": json.loads(json.dumps(asdict(model)))}
+    return {"state": state, "problem": None, "model": asdict(model)}, True
 
 
 def _state(path: Path) -> list[int]:
-    """What changes when a file does; nothing of a file that is not there is the same as before."""
+    """What changes when a file does, its time of change third; empty where that cannot be told."""
     try:
         status = path.stat()
     except OSError:
         return []
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
 
 
 def _program() -> list[Any]:
     """What changes when the program reads manifests in another way."""
-    return [__version__, os.fspath(_SOURCE), *(_state(path) for path in sorted(_SOURCE.glob("*.py")))]
+    sources = [source for place in _READERS for source in (sorted(place.glob("*.py")) or [place])]
+    for library in _LIBRARIES:
+        spec = find_spec(library)
+        sources.append(Path(spec.origin if spec and spec.origin else library))
+    return [__version__, *([str(source), *_state(source)] for source in sources)]
 
 
 def _read(index: Path, program: list[Any]) -> dict[str, Any]:
@@ -180,6 +201,8 @@ def _write(index: Path, program: list[Any], entries: Mapping[str, Any]) -> None:
     """Remembers what was read, in one step, and only of files that are still there."""
     kept = {name: entry for name, entry in entries.items() if Path(name).exists()}
     content = json.dumps({"program": program, "files": kept})
+    import tempfile  # most listings learn nothing
+
     with suppress(OSError):
         index.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=index.parent, prefix=".models-")

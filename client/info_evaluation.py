@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from agent.predictor import Weights
 from client.command import Command, Group, boolean, database_options
 from client.invocation import current_invocation
 from client.output import output_options, print_rows
@@ -30,6 +31,11 @@ def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--hostname", metavar="NAME", help="Only this machine."),
         click.option(
             "--batch_size", type=click.IntRange(min=0), default=0, metavar="N", help="Only this batch size."
+        ),
+        click.option(
+            "--weights",
+            type=click.Choice([w.value for w in Weights], case_sensitive=False),
+            help="Only evaluations of such weights.",
         ),
         click.option(
             "--limit",
@@ -91,6 +97,7 @@ def _report(
     framework_name: str | None,
     framework_version: str | None,
     hostname: str | None,
+    weights: str | None,
     include_interrupted: bool,
     evaluation_id: str | None,
     top_layers: int | None = None,
@@ -107,6 +114,7 @@ def _report(
         architecture=arch,
         hostname=hostname,
         batch_size=batch_size or None,
+        weights=Weights(weights.lower()) if weights else None,
         limit=None if limit == -1 else limit,
         include_interrupted=include_interrupted or evaluation_id is not None,
         evaluation_id=evaluation_id,

@@ -11,6 +11,7 @@ from client.command import Command, boolean
 from client.invocation import current_invocation
 from client.output import output_options, print_rows
 from evaluators.reports.base import Column
+from manifests.errors import UnknownModelError
 
 if TYPE_CHECKING:
     from agent.model_listing import ListedModel
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 def models(model_name: str | None, framework_name: str | None, include_hidden: bool, **output: Any) -> None:
     """List the models, whether an installed framework can run them, and where their weights are.
 
+    ONNX Runtime gets a model that is built in code from PyTorch, so that it takes both to run one.
+
     \b
     files: none needed   built in code, and no weights are published: for --weights=random
            local         beside the manifest
@@ -34,11 +37,14 @@ def models(model_name: str | None, framework_name: str | None, include_hidden: b
     from agent.model_listing import list_models
 
     invocation = current_invocation()
-    listing = list_models(invocation.manifest_directories, invocation.cache_directory)
+    cache = invocation.cache_directory
+    listing = list_models(invocation.manifest_directories, cache)
     for problem in listing.problems:
         click.echo(f"warning: left out {problem}", err=True)
     only = invocation.registry.find(framework_name).name.casefold() if framework_name else None
     wanted = model_name.strip().casefold() if model_name is not None else None
+    if wanted is not None and all(model.name.casefold() != wanted for model in listing.models):
+        raise UnknownModelError.of(model_name or "", (m.name for m in listing.models if not m.hidden))
     versions = {name.casefold(): version for name, version in invocation.registry.versions.items()}
     rows = [
         {
@@ -47,7 +53,7 @@ def models(model_name: str | None, framework_name: str | None, include_hidden: b
             "framework_name": model.framework,
             "framework_constraint": model.constraint,
             "runnable": _runnable(model, versions),
-            "files": model.availability(invocation.cache_directory).value,
+            "files": model.availability(cache).value,
             "dataset": model.dataset,
             "description": model.description,
         }

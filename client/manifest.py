@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -16,9 +18,9 @@ def manifest() -> None:
 
 
 @manifest.command(cls=Command)
-@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path))
-def check(files: tuple[Path, ...]) -> int:
-    """Check that each FILE is a valid manifest.
+@click.argument("paths", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path))
+def check(paths: tuple[Path, ...]) -> int:
+    """Check that each FILE is a valid manifest; of a directory, all that are in it.
 
     What a valid model asks for, and would be refused when it is opened, is said below it. The exit code is
     that of a bad manifest if one of the files is none.
@@ -27,7 +29,7 @@ def check(files: tuple[Path, ...]) -> int:
     from manifests.errors import ManifestError
 
     code = SUCCESS
-    for file in files:
+    for file in itertools.chain.from_iterable(map(_files, paths)):
         try:
             lines = _described(file)
         except ManifestError as error:
@@ -38,6 +40,13 @@ def check(files: tuple[Path, ...]) -> int:
     return code
 
 
+def _files(path: Path) -> Sequence[Path]:
+    """The files to be checked: the one that is named, or those in a directory."""
+    from manifests.files import files_in
+
+    return (path.is_dir() and files_in(path)) or (path,)
+
+
 def _described(file: Path) -> list[str]:
     """What the manifest in a file is of, and what of it is not supported.
 
@@ -46,9 +55,12 @@ def _described(file: Path) -> list[str]:
     """
     from agent.environment import container_architecture
     from agent.requirements import unsupported
+    from manifests.errors import ManifestError
     from manifests.loader import load_manifest
     from manifests.schema import FrameworkManifest, ModelManifest
 
+    if file.is_dir():
+        raise ManifestError(f"{file}: holds no manifest: no file in it ends in .yml or .yaml")
     found = load_manifest(file)
     if isinstance(found, ModelManifest):
         machine = container_architecture(platform.machine())

@@ -26,7 +26,12 @@ def check_directories(directories: Sequence[Path]) -> None:
 def manifest_files(directories: Sequence[Path]) -> Iterator[Path]:
     """Yields the files of the user's ``directories``, in their order, and last those of the program.
 
-    Of two with the same manifest the one that comes first counts. Subdirectories are searched.
+    Of two with the same manifest the one that comes first counts.
     """
     for directory in (*directories, BUILTIN):
-        yield from sorted(path for path in directory.rglob("*") if path.suffix in _SUFFIXES)
+        yield from files_in(directory)
+
+
+def files_in(directory: Path) -> list[Path]:
+    """Returns the files of a directory and its subdirectories that are named as manifests are, in order."""
+    return sorted(path for path in directory.rglob("*") if path.suffix in _SUFFIXES)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from manifests.errors import ManifestError, suggestion
 from manifests.schema import DatasetManifest, FrameworkManifest, Manifest, ModelManifest
+from manifests.strict_yaml import parse_yaml
 
 _KINDS: dict[str, type[Manifest]] = {
     "model": ModelManifest,
@@ -21,10 +20,6 @@ _KINDS: dict[str, type[Manifest]] = {
 }
 _MAX_BYTES = 4 * 1024 * 1024
 _SHOWN_CHARACTERS = 60
-_MAX_NUMBER_BITS = 63
-_NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
-# What PyYAML raises, beside its own errors, at a value that does not fit its tag, and at one nested too deep.
-_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
 
 
 def load_manifest(path: Path) -> Manifest:
@@ -40,11 +35,11 @@ def load_manifest(path: Path) -> Manifest:
             raise ManifestError(f"{path}: is no file")
         if status.st_size > _MAX_BYTES:
             raise ManifestError(f"{path}: larger than {_MAX_BYTES} bytes, which no manifest is")
-        content = yaml.load(path.read_text(encoding="utf-8"), _ManifestLoader)  # noqa: S506 - a SafeLoader
+        content = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except _YAML_ERRORS as error:
-        raise ManifestError(f"{path}: cannot be read as YAML: {_one_line(error)}") from error
+    except ValueError as error:  # no YAML, or no UTF-8
+        raise ManifestError(f"{path}: cannot be read as YAML: {error}") from error
     return parse_manifest(content, path)
 
 
@@ -60,50 +55,6 @@ def manifest_schema() -> dict[str, Any]:
         "title": "inferscope manifest",
         **schema,
     }
-
-
-class _ManifestLoader(yaml.SafeLoader):
-    """Safe YAML without what makes a manifest mean something else than it seems to.
-
-    - ``version: 1.10`` stays that text; YAML takes it for the number 1.1.
-    - A field that is given twice is an error; YAML takes the last one.
-    - An alias is an error: a few lines of them stand for more than fits into memory.
-    - A whole number of more than 63 bits is an error: no database takes one.
-    """
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        number = super().construct_yaml_int(node)
-        if number.bit_length() > _MAX_NUMBER_BITS:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"found a whole number of more than {_MAX_NUMBER_BITS} bits", node.start_mark
-            )
-        return number
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call] # as types-PyYAML has it
-            raise yaml.composer.ComposerError(
-                None, None, f"found the alias *{event.anchor}; write the value out instead", event.start_mark
-            )
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        if isinstance(node, yaml.MappingNode):
-            seen = set()
-            for key, value in node.value:
-                if not isinstance(key, yaml.ScalarNode):
-                    continue
-                if (key.tag, key.value) in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"found the field {key.value} twice", key.start_mark
-                    )
-                seen.add((key.tag, key.value))
-                if key.value == "version" and value.tag in _NUMBER_TAGS:
-                    value.tag = "tag:yaml.org,2002:str"
-        return super().construct_mapping(node, deep)
-
-
-_ManifestLoader.add_constructor("tag:yaml.org,2002:int", _ManifestLoader.construct_yaml_int)
 
 
 def parse_manifest(content: object, source: Path) -> Manifest:
@@ -196,7 +147,3 @@ def _field_name(part: int | str) -> str:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

@@ -7,7 +7,8 @@ import re
 import threading
 import warnings
 from collections import OrderedDict
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from agent.frameworks.mxnet_workers import CpuWorkers
 from agent.models.architecture import Architecture
 from agent.models.mxnet.random_weights import draw_weights
 from agent.predictor import Predictor, PredictorOptions, Tensors, Weights
+from agent.trace_level import TraceLevel
+from agent.tracing.profiler import Profiler
 from manifests.errors import ArtifactError, DeviceError, PredictionError, suggestion
 from manifests.schema import ModelManifest
 
@@ -74,6 +77,8 @@ class MXNetPredictor(Predictor):
         self._weights: dict[str, Any] = {}
         self._output_names: list[str] = []
         self._executors: OrderedDict[int, Any] = OrderedDict()
+        self._other_executors: OrderedDict[int, Any] = OrderedDict()
+        self._apart = False
 
     def load(self) -> None:
         """Reads symbol and parameters and binds them for one input; see ``Predictor``."""
@@ -102,6 +107,45 @@ class MXNetPredictor(Predictor):
         """Waits until no other predictor of MXNet works; ``predict`` itself may be called without it."""
         return _ONE_AT_A_TIME
 
+    def profiler(self, level: TraceLevel) -> Profiler | None:
+        """Returns a profiler of the symbol's operators; see ``Predictor``."""
+        from agent.frameworks.mxnet_profiler import MXNetProfiler  # most runs need none
+
+        if self._symbol is None:
+            return None
+        return MXNetProfiler(mxnet, self, level, gpu=self.options.device.is_gpu)
+
+    def run_apart(self, apart: bool) -> None:
+        """Has the operators of later predictions queued one by one, instead of all in one piece.
+
+        MXNet's profiler sees what is queued. How that is done is decided when an executor is bound, so that
+        there are others for it; that of the last batch size has run once afterwards.
+
+        Raises:
+            PredictionError: There is no memory for it.
+        """
+        if apart == self._apart:
+            return
+        self._apart = apart
+        self._executors, self._other_executors = self._other_executors, self._executors
+        batch_size = next(reversed(self._other_executors), None)
+        if apart and batch_size is not None and batch_size not in self._executors:
+            try:
+                self._executor(batch_size).forward(is_train=False)
+                mxnet.nd.waitall()
+            except _FAILURES as error:
+                self._executors.pop(batch_size, None)
+                raise PredictionError(f"{self}: MXNet cannot bind it again: {_reason(error)}") from error
+
+    def drop_apart(self) -> None:
+        """Frees the executors that queue operators one by one; not while they are used."""
+        if not self._apart:
+            self._other_executors.clear()
+
+    def latest_executor(self) -> Any:
+        """Returns the executor of the last prediction."""
+        return next(reversed(self._executors.values()))
+
     @property
     def threads(self) -> int | None:
         """The number that MXNet's CPU workers were found to have; None where they differ."""
@@ -112,6 +156,7 @@ class MXNetPredictor(Predictor):
         with _ONE_AT_A_TIME:
             self._symbol = None
             self._executors.clear()
+            self._other_executors.clear()
             self._weights = {}
             if self._context is not None and self._context.device_type == "gpu":
                 self._context.empty_cache()
@@ -254,7 +299,8 @@ class MXNetPredictor(Predictor):
                     inferred, self._context, dtype=self._parameters.element_type.value
                 )
         auxiliary = {state: self._weights[state] for state in self._symbol.list_auxiliary_states()}
-        executor = self._symbol.bind(self._context, arguments, grad_req="null", aux_states=auxiliary)
+        with _operators_apart() if self._apart else nullcontext():
+            executor = self._symbol.bind(self._context, arguments, grad_req="null", aux_states=auxiliary)
         self._executors[batch_size] = executor
         if len(self._executors) > _EXECUTORS:
             self._executors.popitem(last=False)
@@ -262,6 +308,21 @@ class MXNetPredictor(Predictor):
 
 
 _WORKERS = CpuWorkers(mxnet)
+_BULK = "MXNET_EXEC_BULK_EXEC_INFERENCE"
+
+
+@contextmanager
+def _operators_apart() -> Iterator[None]:
+    """Executors that are bound inside queue operators one by one; MXNet reads that from the environment."""
+    before = os.environ.get(_BULK)
+    mxnet.nd.waitall()  # what is queued may read the environment while it changes
+    os.environ[_BULK] = "0"
+    try:
+        yield
+    finally:
+        os.environ.pop(_BULK)
+        if before is not None:
+            os.environ[_BULK] = before
 
 
 def worker_threads() -> list[int]:

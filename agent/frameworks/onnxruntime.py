@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from agent.artifacts import Artifacts
 from agent.device import CPU
 from agent.predictor import Predictor, PredictorOptions, Tensors
+from agent.trace_level import TraceLevel
+from agent.tracing.profiler import Profiler
 from manifests.errors import ArtifactError, DeviceError, PredictionError, suggestion
 from manifests.schema import ModelManifest
 
@@ -45,7 +48,9 @@ class ONNXRuntimePredictor(Predictor):
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         super().__init__(manifest, artifacts, options)
         self._session: Any = None
+        self._profiled: Any = None
         self._output_names: list[str] = []
+        self._shape: tuple[int, ...] | None = None
 
     def load(self) -> None:
         """Builds the session on the one device that was asked for; see ``Predictor``."""
@@ -54,7 +59,7 @@ class ONNXRuntimePredictor(Predictor):
             session = self._open(self._graph_file())
         else:
             with TemporaryDirectory(prefix="inferscope-") as folder:
-                session = self._open(self._export(Path(folder)))
+                session = self._open(self.write_graph(Path(folder)))
         used = session.get_providers()
         if used[0] != (_CUDA if self.options.device.is_gpu else _CPU):
             raise DeviceError(
@@ -69,8 +74,9 @@ class ONNXRuntimePredictor(Predictor):
         if self._session is None:
             raise PredictionError(f"{self}: is not loaded")
         array = self.checked_input(inputs)
+        self._shape = array.shape
         try:
-            outputs = self._session.run(None, {self.manifest.inputs[0].parameters.input_layer: array})
+            outputs = (self._profiled or self._session).run(None, self._feed(array))
         except _FAILURES as error:
             raise PredictionError(
                 f"{self}: ONNX Runtime failed on a batch of {len(array)}: {_reason(error)}"
@@ -82,6 +88,46 @@ class ONNXRuntimePredictor(Predictor):
                 )
         return dict(zip(self._output_names, outputs, strict=True))
 
+    def profiler(self, level: TraceLevel) -> Profiler | None:
+        """Returns a profiler of the graph's nodes; see ``Predictor``."""
+        from agent.frameworks.onnxruntime_profiler import ONNXRuntimeProfiler  # most runs need none
+
+        if self._session is None:
+            return None
+        return ONNXRuntimeProfiler(self, level, gpu=self.options.device.is_gpu)
+
+    def write_graph(self, folder: Path) -> Path:
+        """Returns the file of the graph; one that is built in code is written into a folder.
+
+        Raises:
+            ArtifactError: There is no such file, or the model cannot be built again.
+        """
+        return self._graph_file() if self.artifacts.architecture is None else self._export(folder)
+
+    def open_profiled(self, graph: Path, prefix: Path) -> Any:
+        """Opens another session, with ONNX Runtime's profiler; it has run on zeros if this one has run.
+
+        Args:
+            graph: From ``write_graph``.
+            prefix: What the path of the profile begins with.
+
+        Raises:
+            ArtifactError: The graph cannot be opened any more.
+            PredictionError: It fails on zeros.
+        """
+        session = self._open(graph, prefix)
+        if self._shape is not None:
+            dtype = self.manifest.inputs[0].parameters.element_type.value
+            try:
+                session.run(None, self._feed(np.zeros(self._shape, dtype)))
+            except _FAILURES as error:
+                raise PredictionError(f"{self}: ONNX Runtime failed on zeros: {_reason(error)}") from error
+        return session
+
+    def use(self, session: Any) -> None:
+        """Predicts in a session of ``open_profiled`` from now on; None for the predictor's own."""
+        self._profiled = session
+
     @property
     def threads(self) -> int | None:
         """The number that was asked for; None when ONNX Runtime chooses, for it does not tell."""
@@ -89,14 +135,20 @@ class ONNXRuntimePredictor(Predictor):
 
     def close(self) -> None:
         """Drops the session, and with it its threads and its memory on the device."""
-        self._session = None
+        self._session = self._profiled = None
 
-    def _open(self, graph: Path) -> Any:
+    def _feed(self, array: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        return {self.manifest.inputs[0].parameters.input_layer: array}
+
+    def _open(self, graph: Path, profile_prefix: Path | None = None) -> Any:
         """Builds the session of an ``.onnx`` file."""
         onnxruntime.set_default_logger_severity(_FATAL)
         settings = onnxruntime.SessionOptions()
         settings.log_severity_level = _FATAL
         settings.intra_op_num_threads = self.options.threads or 0
+        if profile_prefix is not None:
+            settings.enable_profiling = True
+            settings.profile_file_prefix = str(profile_prefix)
         gpu = self.options.device.is_gpu
         provider = (_CUDA, {"device_id": str(self.options.device.index)}) if gpu else _CPU
         try:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from agent.tracing.recorder import SpanRecorder
 
+PROFILED_BATCHES = 16
+"""Batches after which what a profiler holds is turned into spans, unless it asks for another number."""
+
 
 @dataclass(frozen=True, slots=True)
 class PredictWindow:
@@ -44,7 +47,13 @@ class Profiler(ABC):
     a layer. Those of SYSTEM_LIBRARY_TRACE are calls of the device's runtime, kernels and copies; they hang
     under their layer, with ``correlation_id`` where there is one. A span lies inside its parent, except for
     kernels and copies, which run on the device's own time line.
+
+    Attributes:
+        round_batches: The batches after which to ``collect`` and ``start`` again, to bound what it holds; it
+            may change at ``collect``.
     """
+
+    round_batches: int = PROFILED_BATCHES
 
     @abstractmethod
     def start(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from agent.predictor import Weights
 from agent.tracing.span import SpanChunk
 from evaluators.evaluation import Evaluation, InputPrediction
 from manifests.errors import StoreError
@@ -17,6 +18,7 @@ class EvaluationFilter:
 
     Attributes:
         framework_version: Without a local part such as ``+cpu`` it means the versions with any such part.
+        weights: Where the weights came from.
         limit: The number of evaluations at most, the newest first; None means all.
         include_interrupted: Whether interrupted evaluations are wanted too.
         evaluation_id: The one evaluation with this id.
@@ -29,6 +31,7 @@ class EvaluationFilter:
     architecture: str | None = None
     hostname: str | None = None
     batch_size: int | None = None
+    weights: Weights | None = None
     limit: int | None = None
     include_interrupted: bool = False
     evaluation_id: str | None = None

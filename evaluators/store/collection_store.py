@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
+from agent.predictor import Weights
 from agent.tracing.span import SpanChunk
 from evaluators.evaluation import Evaluation, InputPrediction
 from evaluators.store.base import EvaluationFilter
@@ -300,6 +301,9 @@ def _query(wanted: EvaluationFilter) -> Document:
     query: Document = {key: lookup_key(name) for key, name in names.items() if name is not None}
     if wanted.batch_size is not None:
         query["batch_size"] = wanted.batch_size
+    if wanted.weights is not None:  # earlier versions, which kept nothing of it, had no random ones
+        random = Weights.RANDOM.value
+        query["system.weights"] = random if wanted.weights is Weights.RANDOM else {"$ne": random}
     if wanted.evaluation_id is not None:
         query["_id"] = wanted.evaluation_id
     if not wanted.include_interrupted:

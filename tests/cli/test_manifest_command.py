@@ -55,6 +55,27 @@ def test_every_bad_manifest_is_said_and_the_good_ones_are_checked_too(agent, tmp
     assert answer.stdout.startswith(f"{good}: model Old")
 
 
+def test_of_a_directory_all_manifests_are_checked(agent, tmp_path: Path) -> None:
+    (tmp_path / "deeper").mkdir()
+    good, bad = tmp_path / "deeper" / "good.yaml", tmp_path / "bad.yml"
+    good.write_text(MODEL % "raw")
+    bad.write_text("name: Bad\n")
+    (tmp_path / "notes.txt").write_text("no manifest")
+    answer = agent("manifest", "check", tmp_path)
+    assert answer.code == 2
+    assert answer.error.startswith(f"{bad}: field ")
+    assert answer.stdout.splitlines() == [f"{good}: model Old 1.0 for MXNet >=1.1.0"]
+
+
+def test_a_directory_without_manifests_is_an_error(agent, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "good.yml").write_text(MODEL % "raw")
+    answer = agent("manifest", "check", tmp_path / "empty", tmp_path / "good.yml")
+    assert answer.code == 2
+    assert answer.error.startswith(f"{tmp_path / 'empty'}: holds no manifest")
+    assert answer.stdout.startswith(f"{tmp_path / 'good.yml'}: model Old")
+
+
 def test_without_a_file_there_is_nothing_to_check(agent) -> None:
     answer = agent("manifest", "check")
     assert answer.code == 2

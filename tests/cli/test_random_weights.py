@@ -39,6 +39,27 @@ def test_resnet_runs_and_its_accuracy_is_not_counted(agent, images, framework):
     assert "over 2 full batches" in answer.figure("latency")
     (row,) = agent("info", "evaluation", "accuracy", "-f", "csv").rows
     assert (row["top1_accuracy"], row["top5_accuracy"], row["evaluated_inputs"]) == ("", "", "0")
+    assert row["weights"] == "random"
+
+
+def test_reports_tell_evaluations_of_random_weights_apart(agent, images):
+    random = agent(*RUN, "--framework_name=PyTorch", "--dataset_path", images).figure("evaluation")
+    own = (
+        "predict",
+        "dataset",
+        "--model_name=DigitsCNN",
+        "--framework_name=ONNXRuntime",
+        "--num_file_parts=1",
+    )
+    pretrained = agent(*own).figure("evaluation")
+    for given, found in (("random", [random]), ("Pretrained", [pretrained]), (None, [pretrained, random])):
+        chosen = () if given is None else (f"--weights={given}",)
+        for report in ("latency", "accuracy"):
+            rows = agent("info", "evaluation", report, "-f", "csv", *chosen).rows
+            assert [row["id"] for row in rows] == found
+    refused = agent("info", "evaluation", "latency", "--weights=own")
+    assert refused.code == 2
+    assert "pretrained" in refused.error
 
 
 def test_remote_agent_draws_the_weights_and_says_so(agent, images):

@@ -218,6 +218,7 @@ WANTED = {
     "architecture": "X86_64",
     "hostname": " bENCH-1",
     "batch_size": 16,
+    "weights": Weights.PRETRAINED,
 }
 
 
@@ -232,6 +233,7 @@ def others() -> dict[str, Evaluation]:
         "architecture": make_evaluation(system=make_system(architecture="aarch64")),
         "hostname": make_evaluation(system=make_system(hostname="bench-11")),
         "batch_size": make_evaluation(batch_size=1),
+        "weights": make_evaluation(system=make_system(weights=Weights.RANDOM, seed=3)),
     }
 
 
@@ -244,6 +246,13 @@ def test_each_field_of_the_filter_alone_and_all_together(store: EvaluationStore)
         found = set(ids(store, EvaluationFilter(**{field: value})))
         assert found == {wanted.id, *(e.id for e in unwanted.values())} - {unwanted[field].id}, field
     assert ids(store, EvaluationFilter(**WANTED)) == [wanted.id]
+
+
+def test_evaluations_of_random_weights_are_found_as_such(store: EvaluationStore) -> None:
+    random = make_evaluation(system=make_system(weights=Weights.RANDOM, seed=3))
+    for evaluation in (random, make_evaluation()):
+        store.save(evaluation)
+    assert ids(store, EvaluationFilter(weights=Weights.RANDOM)) == [random.id]
 
 
 def test_a_framework_version_stands_for_its_builds(store: EvaluationStore) -> None:
@@ -401,3 +410,5 @@ def test_an_evaluation_from_before_weights_were_recorded_is_read(
         documents["evaluation"].insert_one(head)
     (found,) = store.find(ALL)
     assert found.system.weights is Weights.PRETRAINED
+    assert ids(store, EvaluationFilter(weights=Weights.PRETRAINED)) == [found.id]
+    assert ids(store, EvaluationFilter(weights=Weights.RANDOM)) == []

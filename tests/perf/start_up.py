@@ -1,4 +1,7 @@
-"""How long ``agent --help`` takes, against an interpreter that imports click and nothing else."""
+"""How long ``agent --help`` takes, against an interpreter that imports click and nothing else; and a listing.
+
+``agent info models`` is measured against ``agent --help``, once it has read the manifests before.
+"""
 
 from __future__ import annotations
 

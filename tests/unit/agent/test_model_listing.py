@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ import yaml
 
 from agent import model_listing
 from agent.file_locations import Availability, availability, cached_path
-from agent.model_listing import ListedModel, list_models
+from agent.model_listing import ListedModel, ModelListing, list_models
 from manifests import loader
 from manifests.catalog import Catalog
-from manifests.errors import ConfigurationError
+from manifests.errors import ConfigurationError, ManifestError
 from manifests.loader import load_manifest
 
 URL = "http://host/net.onnx"
@@ -63,17 +64,22 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+def listed(directories: list[Path], cache: Path) -> ModelListing:
+    """Lists a minute later, when what has been written is old enough to be remembered."""
+    return list_models(directories, cache, lambda: time.time_ns() + 60 * 10**9)
+
+
 def named(name: str, directory: Path, cache: Path) -> list[ListedModel]:
-    return [model for model in list_models([directory], cache).models if model.name == name]
+    return [model for model in listed([directory], cache).models if model.name == name]
 
 
 def test_it_lists_what_the_catalogue_has_in_its_order(cache: Path) -> None:
     for _ in range(2):  # read, and then remembered
-        listing = list_models([], cache)
+        listing = listed([], cache)
 
         models = Catalog().models
-        listed = [(m.name, m.version, m.framework, m.constraint) for m in listing.models if not m.hidden]
-        assert listed == [(m.name, m.version, m.framework.name, m.framework.version) for m in models]
+        found = [(m.name, m.version, m.framework, m.constraint) for m in listing.models if not m.hidden]
+        assert found == [(m.name, m.version, m.framework.name, m.framework.version) for m in models]
         places = [model.availability(cache) for model in listing.models if not model.hidden]
         assert places == [availability(manifest, cache) for manifest in models]
         assert listing.problems == ()
@@ -81,11 +87,11 @@ def test_it_lists_what_the_catalogue_has_in_its_order(cache: Path) -> None:
 
 def test_what_is_remembered_is_not_read_again(cache: Path, mine: Path, parsed: list[str]) -> None:
     write(mine / "mine.yml")
-    first = list_models([mine], cache)
+    first = listed([mine], cache)
     assert "mine.yml" in parsed
     parsed.clear()
 
-    assert list_models([mine], cache) == first
+    assert listed([mine], cache) == first
     assert parsed == []
 
 
@@ -101,7 +107,7 @@ def test_a_file_that_changed_is_read_again(
     cache: Path, mine: Path, parsed: list[str], change: Callable[[Path], object]
 ) -> None:
     path = write(mine / "mine.yml")
-    list_models([mine], cache)
+    listed([mine], cache)
     parsed.clear()
     change(path)
 
@@ -111,9 +117,62 @@ def test_a_file_that_changed_is_read_again(
     assert model.description == ("another" if "another" in path.read_text() else "")
 
 
+def test_a_file_that_changed_just_now_is_not_remembered(cache: Path, mine: Path, parsed: list[str]) -> None:
+    write(mine / "mine.yml")
+    for _ in range(2):  # another change might fall into the same step of the file system's clock
+        parsed.clear()
+        list_models([mine], cache, lambda: time.time_ns() + 10**9)
+        assert "mine.yml" in parsed
+
+
+def test_a_file_that_could_not_be_read_is_tried_again(
+    cache: Path, mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(mine / "mine.yml")
+
+    def refused(path: Path) -> Any:
+        raise ManifestError(f"{path}: cannot be read: Permission denied") from PermissionError()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loader, "load_manifest", refused)
+        problems = listed([mine], cache).problems
+    assert problems[0] == f"{mine / 'mine.yml'}: cannot be read: Permission denied"
+
+    assert listed([mine], cache).problems == ()
+    assert named("Mine", mine, cache)
+
+
+def test_what_is_remembered_holds_in_another_folder(
+    cache: Path, mine: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(mine / "mine.yml", model={"graph_path": "net.onnx"})
+    (mine / "net.onnx").touch()
+    for folder, directory in ((mine.parent, "mine"), (mine, ".")):
+        monkeypatch.chdir(folder)
+        [model] = named("Mine", Path(directory), cache)
+        assert model.availability(cache) is Availability.LOCAL
+    assert parsed.count("mine.yml") == 1
+
+
+def test_what_is_remembered_stays_while_other_directories_are_listed(
+    cache: Path, mine: Path, parsed: list[str], tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    write(mine / "mine.yml")
+    write(other / "other.yml")
+    both = [listed([directory], cache) for directory in (mine, other)]
+    written = (cache / "models.json").stat().st_ino
+    parsed.clear()
+
+    assert [listed([directory], cache) for directory in (mine, other)] == both
+    assert parsed == []
+    assert (cache / "models.json").stat().st_ino == written
+
+
 def test_files_that_come_and_go_are_seen_at_once(cache: Path, mine: Path) -> None:
     path = write(mine / "mine.yml")
-    list_models([mine], cache)
+    listed([mine], cache)
     write(mine / "more.yaml", name="More")
     assert named("More", mine, cache)
     path.unlink()
@@ -125,7 +184,7 @@ def test_files_that_come_and_go_are_seen_at_once(cache: Path, mine: Path) -> Non
 def test_what_is_wrong_is_said_each_time(cache: Path, mine: Path) -> None:
     write(mine / "bad.yml", model={})
     for _ in range(2):
-        [problem] = list_models([mine], cache).problems
+        [problem] = listed([mine], cache).problems
         assert problem.startswith(f"{mine / 'bad.yml'}: field model: ")
 
 
@@ -135,7 +194,6 @@ def test_a_hidden_model_and_what_it_runs_in_are_told(cache: Path, mine: Path) ->
     [model] = named("Mine", mine, cache)
 
     assert model.hidden
-    assert model.has_weights
     assert not model.in_code
     assert model.runs_in("1.2")
     assert not model.runs_in("0.9")
@@ -148,9 +206,17 @@ def test_the_earlier_directory_counts(cache: Path, mine: Path, tmp_path: Path) -
     write(mine / "mine.yml", description="first")
     write(other / "mine.yml", description="second")
 
-    models = list_models([mine, other], cache).models
+    models = listed([mine, other], cache).models
 
     assert [model.description for model in models if model.name == "Mine"] == ["first"]
+
+
+def test_versions_that_mean_the_same_are_one(cache: Path, mine: Path) -> None:
+    write(mine / "a.yml", version="1.0", description="first")
+    write(mine / "b.yml", version="1", description="second")
+
+    assert [model.description for model in named("Mine", mine, cache)] == ["first"]
+    assert [m.description for m in Catalog([mine]).models if m.name == "Mine"] == ["first"]
 
 
 def test_where_the_files_are_is_looked_up_each_time(cache: Path, mine: Path) -> None:
@@ -176,6 +242,7 @@ def test_where_the_files_are_is_looked_up_each_time(cache: Path, mine: Path) -> 
         lambda text: "[]",
         lambda text: json.dumps(json.loads(text) | {"program": ["0"]}),
         lambda text: json.dumps(json.loads(text) | {"files": {"a": {}}}),
+        lambda text: text.replace('"state"', '"stat"'),
         lambda text: text.replace('"name": "Mine"', '"naem": "Mine"'),
     ],
 )
@@ -183,15 +250,15 @@ def test_what_is_remembered_wrongly_is_read_again(
     cache: Path, mine: Path, parsed: list[str], damage: Callable[[str], str]
 ) -> None:
     write(mine / "mine.yml")
-    first = list_models([mine], cache)
+    first = listed([mine], cache)
     index = cache / "models.json"
     index.write_text(damage(index.read_text()))
     parsed.clear()
 
-    assert list_models([mine], cache) == first
+    assert listed([mine], cache) == first
     assert "mine.yml" in parsed
     parsed.clear()
-    assert list_models([mine], cache) == first
+    assert listed([mine], cache) == first
     assert parsed == []
 
 
@@ -208,14 +275,14 @@ def test_without_a_place_to_remember_in_the_files_are_read_each_time(
 
 def test_a_directory_that_is_not_there_is_an_error(cache: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"manifest directory .*nowhere does not exist"):
-        list_models([tmp_path / "nowhere"], cache)
+        listed([tmp_path / "nowhere"], cache)
 
 
 def test_another_reading_of_manifests_forgets_all(
     cache: Path, mine: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(mine / "mine.yml")
-    list_models([mine], cache)
+    listed([mine], cache)
     parsed.clear()
     monkeypatch.setattr(model_listing, "__version__", "9.9")
 

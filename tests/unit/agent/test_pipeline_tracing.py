@@ -10,7 +10,6 @@ from agent.trace_level import TraceLevel
 from agent.tracing.context import TraceContext
 from agent.tracing.profiler import PredictWindow, Profiler
 from agent.tracing.recorder import SpanRecorder
-from agent.tracing.run import PROFILED_BATCHES
 from agent.tracing.scope import TraceScope
 from agent.tracing.span import SpanKind
 from manifests.errors import PredictionError
@@ -127,12 +126,12 @@ def test_no_profiler_is_asked_for_above_the_framework_level_and_none_without_a_t
 def test_layers_hang_under_their_prediction_and_are_collected_in_time() -> None:
     predictor = ProfiledPredictor()
     scope = new_scope(TraceLevel.FRAMEWORK_TRACE)
-    count = PROFILED_BATCHES + 2
+    count = FakeProfiler.round_batches + 2
     with opened(predictor) as pipeline:
         list(pipeline.predict_batches([inputs([1])] * count, scope))
 
     [profiler] = predictor.profilers
-    assert profiler.told == ["start", f"collect {PROFILED_BATCHES}", "start", "collect 2", "close"]
+    assert profiler.told == ["start", f"collect {FakeProfiler.round_batches}", "start", "collect 2", "close"]
     layers = [line for line in tree(scope) if "layer" in line]
     assert sorted(layers) == sorted(f"predict > layer {batch}" for batch in range(count))
 

@@ -1,0 +1,118 @@
+"""YAML as manifests are written in: safe, and without what means something else than it seems to.
+
+PyYAML parses in Python or, five times as fast, in C with libyaml. The two differ on some texts, and in their
+messages: libyaml is used where they agree, and whatever it refuses, PyYAML judges.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.resolver import Resolver
+
+_MAX_NUMBER_BITS = 63
+_NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
+# What PyYAML raises, beside its own errors, at a value that does not fit its tag, and at one nested too deep.
+_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
+# What libyaml takes and PyYAML does not, or reads as another value; found by reading random texts with both.
+_READ_DIFFERENTLY = re.compile(r"[!?\t\ufeff]|[|>]\S*#")
+
+
+class InvalidYamlError(ValueError):
+    """A text that is no YAML, or not of the kind that manifests are written in."""
+
+
+def parse_yaml(text: str, *, libyaml: bool = yaml.__with_libyaml__) -> Any:
+    """Returns what a text of YAML stands for: mappings, lists, text, numbers, booleans, dates and None.
+
+    - ``version: 1.10`` stays that text; YAML takes it for the number 1.1.
+    - A field that is given twice is an error; YAML takes the last one.
+    - An alias is an error: a few lines of them stand for more than fits into memory.
+    - A whole number of more than 63 bits is an error: no database takes one.
+
+    Args:
+        text: One document.
+        libyaml: Whether libyaml may be used; it changes nothing but the speed.
+
+    Raises:
+        InvalidYamlError: The text is no such YAML; the message is one line.
+    """
+    if libyaml and not _READ_DIFFERENTLY.search(text):
+        try:
+            return yaml.load(text, _LibyamlLoader)  # noqa: S506 - a safe loader
+        except _YAML_ERRORS:
+            pass  # PyYAML says what is wrong, with the place
+    try:
+        return yaml.load(text, _StrictLoader)  # noqa: S506 - a SafeLoader
+    except _YAML_ERRORS as error:
+        raise InvalidYamlError(" ".join(str(error).split())) from error
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """The loader in Python; see ``parse_yaml``."""
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        number = super().construct_yaml_int(node)
+        if number.bit_length() > _MAX_NUMBER_BITS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"found a whole number of more than {_MAX_NUMBER_BITS} bits", node.start_mark
+            )
+        return number
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call] # as types-PyYAML has it
+            raise yaml.composer.ComposerError(
+                None, None, f"found the alias *{event.anchor}; write the value out instead", event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        if isinstance(node, yaml.MappingNode):
+            seen = set()
+            for key, value in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    continue
+                if (key.tag, key.value) in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"found the field {key.value} twice", key.start_mark
+                    )
+                seen.add((key.tag, key.value))
+                if key.value == "version" and value.tag in _NUMBER_TAGS:
+                    value.tag = "tag:yaml.org,2002:str"
+        return super().construct_mapping(node, deep)
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_yaml_int)
+
+
+class _LibyamlLoader(_StrictLoader):
+    """The same, of what libyaml parses.
+
+    Its own composer is not used: it is recursive in C, and a text that is nested too deep ends the process.
+    """
+
+    def __init__(self, text: str) -> None:
+        from yaml._yaml import CParser  # which is there only where PyYAML was built with libyaml
+
+        Composer.__init__(self)
+        SafeConstructor.__init__(self)
+        Resolver.__init__(self)
+        self._parser = CParser(text)
+
+    def check_event(self, *choices: Any) -> bool:
+        return self._parser.check_event(*choices)
+
+    def peek_event(self) -> yaml.Event | None:
+        return self._parser.peek_event()
+
+    def get_event(self) -> yaml.Event | None:
+        return self._parser.get_event()
+
+    def dispose(self) -> None:
+        self._parser.dispose()

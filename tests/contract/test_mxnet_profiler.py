@@ -1,0 +1,150 @@
+"""MXNet's profiler as spans, on real networks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from profiled_rounds import Rounds, inputs, open_random, profiled
+
+from agent.frameworks.mxnet import MXNetPredictor
+from agent.predictor import Predictor
+from agent.trace_level import TraceLevel
+from agent.tracing.context import TraceContext
+from agent.tracing.recorder import SpanRecorder
+from manifests.errors import PredictionError
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Iterator[Predictor]:
+    with open_random("ResNet18", "MXNet") as predictor:
+        yield predictor
+
+
+@pytest.fixture(scope="module")
+def rounds(predictor: Predictor) -> Rounds:
+    """Two rounds of two batch sizes."""
+    return profiled(predictor, TraceLevel.FULL_TRACE, [(1, 3), (2, 2), (1, 2)])
+
+
+def test_every_convolution_is_a_layer_with_its_name_time_and_shapes(rounds: Rounds) -> None:
+    for prediction in rounds.predictions:
+        convolutions = [layer for layer in prediction.layers if "conv" in layer.type]
+        assert len(convolutions) == 20
+        assert convolutions[0].name.endswith("conv0_fwd")
+        assert convolutions[0].attribute("fused_layers")[1].endswith("batchnorm0_fwd")
+        assert convolutions[0].input_shapes[:2] == (f"{prediction.batch_size}x3x224x224", "64x3x7x7")
+        assert convolutions[0].output_shapes == (f"{prediction.batch_size}x64x112x112",)
+        assert len({layer.name for layer in convolutions}) == 20
+        assert all(layer.end_ns > layer.start_ns for layer in convolutions)
+        dense = prediction.layers[-1]
+        assert dense.output_shapes == (f"{prediction.batch_size}x1000",)
+
+
+def test_each_prediction_has_the_same_layers_which_follow_each_other_in_it(rounds: Rounds) -> None:
+    assert len(rounds.predictions) == 7
+    for prediction in rounds.predictions:
+        prediction.check_layers()
+        assert [layer.name for layer in prediction.layers] == [x.name for x in rounds.predictions[0].layers]
+
+
+def test_layers_make_up_the_time_of_the_predictions(rounds: Rounds) -> None:
+    assert 0.5 <= rounds.share_of_layers <= 1
+
+
+def test_what_mxnet_does_not_give_is_noted_once(rounds: Rounds) -> None:
+    assert [note for note in rounds.notes if "memory" in note] == [
+        "no memory of layers: MXNet reserves it for the whole graph"
+    ]
+    assert len([note for note in rounds.notes if "kernels" in note]) == 1
+    assert not any("types" in note for note in rounds.notes)
+
+
+def test_answers_are_the_same_and_nothing_stays_behind(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("MXNET_EXEC_BULK_EXEC_INFERENCE", "1")
+    batch = inputs(predictor, 2)
+    before = predictor.predict(batch)
+    profiler = predictor.profiler(TraceLevel.FRAMEWORK_TRACE)
+    assert profiler is not None
+    profiler.start()
+    during = predictor.predict(batch)
+    assert list(tmp_path.iterdir())
+
+    profiler.close()
+    profiler.close()
+
+    assert not list(tmp_path.iterdir())
+    assert os.environ["MXNET_EXEC_BULK_EXEC_INFERENCE"] == "1"
+    assert _same(before, during)
+    assert _same(before, predictor.predict(batch))
+
+
+def test_operators_that_are_not_the_graphs_have_their_types_for_names(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(predictor, MXNetPredictor)
+    profiler = predictor.profiler(TraceLevel.FRAMEWORK_TRACE)
+    assert profiler is not None
+    monkeypatch.setattr(predictor, "run_apart", lambda apart: None)
+    found = profiled(predictor, TraceLevel.FRAMEWORK_TRACE, [(1, 1)], profiler)
+
+    assert "layers have only types: MXNet ran other operators than those of its graph" in found.notes
+    [layer] = found.predictions[0].layers
+    assert layer.name == layer.type
+    assert layer.type.startswith("[_sg_mkldnn_conv,Pooling")
+
+
+def test_one_model_is_profiled_at_a_time_in_a_process(predictor: Predictor) -> None:
+    first = predictor.profiler(TraceLevel.FRAMEWORK_TRACE)
+    second = predictor.profiler(TraceLevel.FRAMEWORK_TRACE)
+    assert first is not None
+    assert second is not None
+    first.start()
+    try:
+        with pytest.raises(PredictionError, match="records another model already"):
+            second.start()
+        second.close()
+    finally:
+        first.collect(SpanRecorder(TraceContext.new(), TraceLevel.FRAMEWORK_TRACE))
+        first.close()
+
+    second.start()
+    second.close()
+
+
+PROGRAM = """
+from profiled_rounds import open_random, profiled
+from agent.trace_level import TraceLevel
+with open_random("DigitsCNN", "MXNet") as predictor:
+    assert profiled(predictor, TraceLevel.FRAMEWORK_TRACE, [(1, 2)]).predictions[0].layers
+"""
+
+
+def test_the_process_leaves_no_profile_when_it_ends(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
+    environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not list(tmp_path.iterdir())
+
+
+def _same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    return all(np.array_equal(first[name], second[name]) for name in first)

@@ -1,0 +1,98 @@
+"""The YAML of manifests: read the same with libyaml as without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manifests.files import manifest_files
+from manifests.strict_yaml import InvalidYamlError, parse_yaml
+
+pytestmark = pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML was built without libyaml")
+
+PIECES = [
+    *("name: Net\n", "version: 1.10\n", "version: 2\n", "inputs:\n", "  - type: image\n", "mean: [1, 2.5]\n"),
+    *(
+        "a: {b: 1, c}\n",
+        "text: >-\n  two\n  lines\n",
+        "text: |\n  as\n  it is\n",
+        "? ",
+        "- ",
+        ": ",
+        ", ",
+        "#",
+    ),
+    *(" #", "!", "!!int ", "%", "%YAML 1.2\n", "---\n", "...\n", "'", '"', "\\", "\\x41", "[", "]", "{", "}"),
+    *("&a ", "*a", "<<: ", "|2", ">+", "\t", "\r", "\x00", "\x7f", "\x85", "\u2028", "\ufeff", "é", "\ud800"),
+    *(
+        "~",
+        "null",
+        "yes",
+        "0x1F",
+        "1_0",
+        "1e3",
+        ".inf",
+        "2020-01-01",
+        "\n",
+        "\n  ",
+        " ",
+        "`",
+        "@",
+        "=",
+        "http://a/?b",
+    ),
+]
+
+
+def read(text: str, *, libyaml: bool) -> tuple[str, str]:
+    """What a text stands for, or why it is refused; ``repr``, as a number that is none is not itself."""
+    try:
+        return "read", repr(parse_yaml(text, libyaml=libyaml))
+    except InvalidYamlError as error:
+        return "refused", str(error)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.one_of(st.lists(st.sampled_from(PIECES), max_size=16).map("".join), st.text(max_size=30)))
+def test_any_text_is_read_the_same_with_libyaml(text: str) -> None:
+    answer, content = read(text, libyaml=False)
+    assert read(text, libyaml=True) == (answer, content)
+    assert answer == "read" or len(content.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: !\n",
+        "a: 1\t\nb: 2\n",
+        "[1?2]",
+        "a: |#c\n",
+        "a: b\n\ufeff\n",
+        "a: [1, 2",
+        "{a: 1, a: 2}",
+        "a: &b 1\nc: *b\n",
+    ],
+)
+def test_what_the_two_parsers_take_for_something_else_is_read_as_pyyaml_does(text: str) -> None:
+    assert read(text, libyaml=True) == read(text, libyaml=False)
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? "])
+def test_a_text_that_is_nested_too_deep_is_refused(opening: str) -> None:
+    with pytest.raises(InvalidYamlError):
+        parse_yaml(opening * 100_000)
+
+
+def test_libyaml_reads_the_manifests_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [path.read_text(encoding="utf-8") for path in manifest_files([])]
+    in_python = [parse_yaml(text, libyaml=False) for text in texts]
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("parsed in Python")
+
+    monkeypatch.setattr(yaml.scanner.Scanner, "fetch_more_tokens", refused)
+    assert [parse_yaml(text) for text in texts] == in_python
