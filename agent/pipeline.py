@@ -11,6 +11,7 @@ from contextlib import closing
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from agent.gate import Gate
@@ -20,7 +21,7 @@ from agent.predictor import Predictor, Tensors
 from agent.preparation import Clock, Fetch, Preparation, PreparedInput, Preparing
 from agent.preparation import closed as closed_error
 from agent.preprocessor import Preprocessor
-from agent.results import BatchResult, InputFailure, Stage, StageTimes
+from agent.results import BatchResult, InputFailure, Outputs, RawOutputs, Stage, StageTimes
 from agent.trace_level import TraceLevel
 from agent.tracing.profiler import Profiler
 from agent.tracing.run import RunTracing
@@ -184,15 +185,22 @@ class Pipeline:
     def _in_rounds(
         self, source: Iterator[Sequence[Input]], tracing: RunTracing | None
     ) -> Generator[BatchResult, None, None]:
-        for first in source:
-            batches = [first, *itertools.islice(source, self._round(first) - 1)]
-            preparing = self._preparation.begin_round(batches)
-            try:
-                prepared = iter(list(preparing))
-            finally:
-                preparing.cancel()
-            for batch in batches:
-                yield self._finish(list(itertools.islice(prepared, len(batch))), tracing)
+        try:
+            for first in source:
+                batches = [first, *itertools.islice(source, self._round(first) - 1)]
+                preparing = self._preparation.begin_round(batches)
+                try:
+                    prepared = iter(list(preparing))
+                finally:
+                    preparing.cancel()
+                for batch in batches:
+                    inputs = list(itertools.islice(prepared, len(batch)))
+                    result = self._finish(inputs, tracing)
+                    if not _shares_memory(result.outputs, inputs[0].batch):
+                        self._preparation.take_back(inputs[0].batch)
+                    yield result
+        finally:
+            self._preparation.forget_spare()
 
     def _overlapping(
         self, source: Iterator[Sequence[Input]], tracing: RunTracing | None
@@ -296,3 +304,10 @@ class Pipeline:
         ended = self._clock()
         tracing.after_predict(started, ended)
         return outputs, ended - started
+
+
+def _shares_memory(outputs: Outputs | None, batch: NDArray[Any]) -> bool:
+    """Whether outputs may be in the memory of the batch, as those of a model that returns its input are."""
+    return isinstance(outputs, RawOutputs) and any(
+        np.may_share_memory(tensor, batch) for tensor in outputs.tensors.values()
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ Clock: TypeAlias = Callable[[], int]
 """A monotonic clock in nanoseconds."""
 Fetch: TypeAlias = Callable[[str], bytes]
 """Gets the bytes at an address, or raises InputError."""
-_SHARES = 4
+_SHARES = 8
 """Pieces of work for each thread: with one, a thread with small images would wait for one with large ones."""
 
 
@@ -81,6 +82,7 @@ class Preparation:
         self._threads = threads
         self._clock = clock
         self._closed = False
+        self._spare: dict[int, deque[NDArray[Any]]] = {}
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="preprocess") if threads else None
 
     def begin(self, inputs: Sequence[Input]) -> Preparing:
@@ -119,6 +121,17 @@ class Preparation:
                 raise closed() from error
             raise
 
+    def take_back(self, batch: NDArray[Any]) -> None:
+        """Takes the tensor of a batch that nobody needs any more, for another one of the same size.
+
+        Memory that is new costs a page fault for every 4 KiB, which is a tenth of what preparing takes.
+        """
+        self._spare.setdefault(len(batch), deque()).append(batch)
+
+    def forget_spare(self) -> None:
+        """Frees the memory that was taken back."""
+        self._spare.clear()
+
     def close(self) -> None:
         """Stops the threads; calling it again does nothing."""
         self._closed = True
@@ -126,7 +139,10 @@ class Preparation:
             self._pool.shutdown(cancel_futures=True)
 
     def _new_batch(self, inputs: Sequence[Input]) -> NDArray[Any]:
-        return np.empty((len(inputs), *self._preprocessor.dimensions), self._preprocessor.dtype)
+        try:
+            return self._spare[len(inputs)].pop()
+        except LookupError:
+            return np.empty((len(inputs), *self._preprocessor.dimensions), self._preprocessor.dtype)
 
     def _prepare_all(self, slots: Sequence[_Slot]) -> list[PreparedInput]:
         prepared = []

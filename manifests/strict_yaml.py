@@ -49,6 +49,8 @@ def parse_yaml(text: str, *, libyaml: bool = yaml.__with_libyaml__) -> Any:
             pass  # PyYAML says what is wrong, with the place
     try:
         return yaml.load(text, _StrictLoader)  # noqa: S506 - a SafeLoader
+    except RecursionError as error:
+        raise InvalidYamlError("is nested too deep") from error
     except _YAML_ERRORS as error:
         raise InvalidYamlError(" ".join(str(error).split())) from error
 

@@ -7,7 +7,7 @@ import re
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -78,7 +78,7 @@ class MXNetPredictor(Predictor):
         self._output_names: list[str] = []
         self._executors: OrderedDict[int, Any] = OrderedDict()
         self._other_executors: OrderedDict[int, Any] = OrderedDict()
-        self._apart = False
+        self._apart: Callable[[Any], None] | None = None
 
     def load(self) -> None:
         """Reads symbol and parameters and binds them for one input; see ``Predictor``."""
@@ -115,21 +115,24 @@ class MXNetPredictor(Predictor):
             return None
         return MXNetProfiler(mxnet, self, level, gpu=self.options.device.is_gpu)
 
-    def run_apart(self, apart: bool) -> None:
-        """Has the operators of later predictions queued one by one, instead of all in one piece.
+    def run_apart(self, prepare: Callable[[Any], None] | None) -> None:
+        """Has the operators of later predictions queued one by one; with None, all in one piece again.
 
         MXNet's profiler sees what is queued. How that is done is decided when an executor is bound, so that
         there are others for it; that of the last batch size has run once afterwards.
 
+        Args:
+            prepare: Is called with each of them.
+
         Raises:
             PredictionError: There is no memory for it.
         """
-        if apart == self._apart:
+        before, self._apart = self._apart, prepare
+        if (before is None) == (prepare is None):
             return
-        self._apart = apart
         self._executors, self._other_executors = self._other_executors, self._executors
         batch_size = next(reversed(self._other_executors), None)
-        if apart and batch_size is not None and batch_size not in self._executors:
+        if prepare is not None and batch_size is not None and batch_size not in self._executors:
             try:
                 self._executor(batch_size).forward(is_train=False)
                 mxnet.nd.waitall()
@@ -139,7 +142,7 @@ class MXNetPredictor(Predictor):
 
     def drop_apart(self) -> None:
         """Frees the executors that queue operators one by one; not while they are used."""
-        if not self._apart:
+        if self._apart is None:
             self._other_executors.clear()
 
     def latest_executor(self) -> Any:
@@ -299,8 +302,10 @@ class MXNetPredictor(Predictor):
                     inferred, self._context, dtype=self._parameters.element_type.value
                 )
         auxiliary = {state: self._weights[state] for state in self._symbol.list_auxiliary_states()}
-        with _operators_apart() if self._apart else nullcontext():
+        with nullcontext() if self._apart is None else _operators_apart():
             executor = self._symbol.bind(self._context, arguments, grad_req="null", aux_states=auxiliary)
+        if self._apart is not None:
+            self._apart(executor)
         self._executors[batch_size] = executor
         if len(self._executors) > _EXECUTORS:
             self._executors.popitem(last=False)

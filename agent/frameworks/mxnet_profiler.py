@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
-from weakref import WeakKeyDictionary, WeakSet
+from typing import Any, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
 
 from agent.trace_level import TraceLevel
 from agent.tracing.layer_writer import LayerWriter, shape_texts
@@ -20,6 +21,7 @@ from agent.tracing.recorder import SpanRecorder
 from agent.tracing.span import SpanKind
 from manifests.errors import PredictionError
 
+_Shapes: TypeAlias = Sequence[Sequence[int] | None]
 _NS_PER_US = 1000
 # What the engine queues for itself, and what belongs to no model.
 _HOUSEKEEPING = re.compile(r"WaitForVar|DeleteVariable|Resource\w*|SetupExec|set_threads")
@@ -34,8 +36,11 @@ _IN_USE = threading.Lock()
 class ApartExecutors(Protocol):
     """What a profiler needs of its predictor."""
 
-    def run_apart(self, apart: bool) -> None:
-        """Has the operators of later predictions queued one by one, or not any more.
+    def run_apart(self, prepare: Callable[[Any], None] | None) -> None:
+        """Has the operators of later predictions queued one by one, or with None not any more.
+
+        Args:
+            prepare: Is called with each executor that is bound for it.
 
         Raises:
             PredictionError: The framework cannot do so.
@@ -52,10 +57,10 @@ class MXNetProfiler(Profiler):
     """Records operators with MXNet's own profiler.
 
     It tells their types and times only. Names and shapes are those of the graph that the executor has made of
-    the symbol, whose operators run in the order in which they are listed; where they do not, as in some
-    branches, they are made to from the next round on. One that MXNet has fused of several
-    has the name of the first, and all of them in ``fused_layers``. Copies to and
-    from a device are layers too.
+    the symbol, if its operators ran in the order in which it lists them, as their types tell. If not, layers
+    have types only, and from the next round on the order is kept by waiting for each operator. An operator
+    that MXNet has fused of several has the name of the first, and all of them in ``fused_layers``. Copies to
+    and from a device are layers too.
 
     Args:
         mxnet: The package.
@@ -71,8 +76,8 @@ class MXNetProfiler(Profiler):
         self._gpu = gpu
         self._windows: list[tuple[PredictWindow, Any]] = []
         self._failures: list[Exception] = []
+        self._in_order = False
         self._graphs: WeakKeyDictionary[Any, Sequence[_Node]] = WeakKeyDictionary()
-        self._serial: WeakSet[Any] = WeakSet()
         self._folder: TemporaryDirectory[str] | None = None
         self._file = Path()
         self._running = False
@@ -85,9 +90,9 @@ class MXNetProfiler(Profiler):
         if not _IN_USE.acquire(blocking=False):
             raise PredictionError("MXNet's profiler cannot be started: it records another model already")
         try:
-            self._executors.run_apart(True)
+            self._executors.run_apart(self._prepare)
         except PredictionError:
-            self._executors.run_apart(False)
+            self._executors.run_apart(None)
             _IN_USE.release()
             raise
         self._running = True
@@ -112,7 +117,7 @@ class MXNetProfiler(Profiler):
         if self._failures:
             raise PredictionError(f"MXNet failed at an operator: {self._failures.pop()}")
         if executor not in self._graphs:
-            self._graphs[executor] = _nodes(executor)
+            self._prepare(executor)
         self._windows.append((window, executor))
 
     def collect(self, recorder: SpanRecorder) -> None:
@@ -123,7 +128,7 @@ class MXNetProfiler(Profiler):
         offset_ns = time.time_ns() - recorder.clock()
         operators = self._stop()
         self._note(recorder)
-        place = 0
+        place, matched = 0, True
         for window, executor in self._windows:
             inside: list[_Operator] = []
             while place < len(operators) and operators[place].middle_ns - offset_ns <= window.end_ns:
@@ -133,8 +138,14 @@ class MXNetProfiler(Profiler):
             if not inside:
                 recorder.note("no layers of some batches: MXNet's profiler recorded none at their time")
             elif not _write(LayerWriter(recorder, window), inside, self._graphs[executor], offset_ns):
-                recorder.note("some batches' layers have types only: MXNet did not run in the graph's order")
-                self._make_serial(executor)
+                recorder.note(
+                    "layers of some batches have types only: MXNet did not keep to its graph's order"
+                )
+                matched = False
+        if not matched and not self._in_order:
+            self._in_order = True
+            for executor in list(self._graphs):
+                self._keep_order(executor)
         self._windows = []
 
     def close(self) -> None:
@@ -159,22 +170,26 @@ class MXNetProfiler(Profiler):
             raise PredictionError(f"{self._file}: MXNet's profile cannot be read: {error}") from error
         finally:
             self._running = False
-            self._executors.run_apart(False)
+            self._executors.run_apart(None)
             _IN_USE.release()
         return sorted(_operators(events), key=lambda operator: operator.start_ns)
 
-    def _make_serial(self, executor: Any) -> None:
-        """Has an executor wait for each operator before the next, so that the graph's order is kept.
+    def _prepare(self, executor: Any) -> None:
+        """Reads an executor's graph."""
+        self._graphs[executor] = _read_graph(executor)
+        if self._in_order:
+            self._keep_order(executor)
 
-        MXNet runs what is ready first, which where a graph branches may be another order.
+    def _keep_order(self, executor: Any) -> None:
+        """Has an executor wait for each operator before the next.
+
+        MXNet runs what is ready first: where a graph branches, perhaps in another order than the graph's.
         """
-        if executor in self._serial:
-            return
-        self._serial.add(executor)
 
-        def wait(_: str, array: Any) -> None:
+        def wait(_: str, output: int) -> None:
+            handle = ctypes.cast(output, self._mxnet.base.NDArrayHandle)
             try:
-                array.wait_to_read()
+                self._mxnet.nd.NDArray(handle, writable=False).wait_to_read()
             except RuntimeError as error:  # which would be lost in MXNet's code
                 self._failures.append(error)
 
@@ -212,6 +227,19 @@ class _Node:
     input_shapes: tuple[str, ...] | None
     output_shapes: tuple[str, ...] | None
 
+    @classmethod
+    def of(cls, node: Mapping[str, Any], inputs: _Shapes, outputs: _Shapes) -> _Node:
+        """Returns a node of a symbol's JSON; a fused one contains those that it was made of."""
+        inner = [part for graph in node.get("subgraphs", ()) for part in graph["nodes"]]
+        parts = tuple(part["name"] for part in inner if part["op"] != "null")
+        return cls(
+            parts[0] if parts else node["name"],
+            node["op"],
+            parts if len(parts) > 1 else None,
+            shape_texts(shape or () for shape in inputs),
+            shape_texts(shape or () for shape in outputs),
+        )
+
 
 def _operators(events: Iterable[Mapping[str, Any]]) -> Iterator[_Operator]:
     """The operators, each of which is an event that begins and one that ends."""
@@ -226,7 +254,7 @@ def _operators(events: Iterable[Mapping[str, Any]]) -> Iterator[_Operator]:
             yield _Operator(event["name"], begun.pop(key), event["ts"] * _NS_PER_US)
 
 
-def _nodes(executor: Any) -> Sequence[_Node]:
+def _read_graph(executor: Any) -> Sequence[_Node]:
     """The operators that an executor runs, in order."""
     symbol = executor.get_optimized_symbol()
     internals = symbol.get_internals()
@@ -237,31 +265,17 @@ def _nodes(executor: Any) -> Sequence[_Node]:
     shapes = _shapes_of_nodes(graph, list(zip(internals.list_outputs(), inferred, strict=True)))
     nodes = []
     for place, node in enumerate(graph["nodes"]):
-        if node["op"] == "null":
-            continue
-        parts = [
-            part["name"]
-            for inner in node.get("subgraphs", ())
-            for part in inner["nodes"]
-            if part["op"] != "null"
-        ]
-        inputs = [(shapes[source][output : output + 1] or [()])[0] for source, output, *_ in node["inputs"]]
-        nodes.append(
-            _Node(
-                parts[0] if parts else node["name"],
-                node["op"],
-                tuple(parts) if len(parts) > 1 else None,
-                shape_texts(inputs),
-                shape_texts(shapes[place]),
-            )
-        )
+        if node["op"] != "null":
+            sources = [(shapes[source], output) for source, output, *_ in node["inputs"]]
+            inputs = [known_shapes[output] for known_shapes, output in sources if output < len(known_shapes)]
+            nodes.append(_Node.of(node, inputs, shapes[place]))
     return nodes
 
 
 def _shapes_of_nodes(
     graph: Mapping[str, Any], outputs: Sequence[tuple[str, Sequence[int] | None]]
-) -> Sequence[Sequence[Sequence[int]]]:
-    """The shapes of each node's outputs, as far as they are known and not hidden, such as BatchNorm's mean.
+) -> Sequence[_Shapes]:
+    """The shapes of each node's outputs, without hidden ones such as BatchNorm's mean.
 
     Args:
         graph: The symbol.
@@ -269,10 +283,10 @@ def _shapes_of_nodes(
     """
     first = graph["node_row_ptr"]
     names = [node["name"] for node in graph["nodes"]]
-    shapes: list[list[Sequence[int]]] = []
+    found: list[list[Sequence[int] | None]] = []
     place = 0
     for number, name in enumerate(names):
-        shapes.append([])
+        found.append([])
         following = names[number + 1] if number + 1 < len(names) else None
         for output in range(first[number + 1] - first[number]):
             if place == len(outputs):
@@ -280,9 +294,9 @@ def _shapes_of_nodes(
             told = outputs[place][0]
             if output and (told == following or not told.startswith(f"{name}_")):
                 break  # the others of this node are hidden
-            shapes[-1].append(outputs[place][1] or ())
+            found[-1].append(outputs[place][1])
             place += 1
-    return shapes
+    return found
 
 
 def _write(

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from profiled_rounds import Rounds, inputs, open_random, profiled
 
-from agent.frameworks.mxnet import MXNetPredictor
 from agent.predictor import Predictor
 from agent.trace_level import TraceLevel
 from agent.tracing.context import TraceContext
@@ -89,19 +88,22 @@ def test_answers_are_the_same_and_nothing_stays_behind(
     assert _same(before, predictor.predict(batch))
 
 
-def test_operators_that_are_not_the_graphs_have_their_types_for_names(
-    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert isinstance(predictor, MXNetPredictor)
-    profiler = predictor.profiler(TraceLevel.FRAMEWORK_TRACE)
-    assert profiler is not None
-    monkeypatch.setattr(predictor, "run_apart", lambda apart: None)
-    found = profiled(predictor, TraceLevel.FRAMEWORK_TRACE, [(1, 1)], profiler)
+def test_where_a_graph_branches_layers_have_types_until_its_order_is_kept() -> None:
+    with open_random("GoogLeNet", "MXNet") as predictor:
+        before = predictor.predict(inputs(predictor, 1))
+        profiler = predictor.profiler(TraceLevel.FRAMEWORK_TRACE)
+        assert profiler is not None
+        found = profiled(predictor, TraceLevel.FRAMEWORK_TRACE, [(1, 1), (1, 1), (2, 1)], profiler)
+        assert _same(before, predictor.predict(inputs(predictor, 1)))
 
-    assert "layers have only types: MXNet ran other operators than those of its graph" in found.notes
-    [layer] = found.predictions[0].layers
-    assert layer.name == layer.type
-    assert layer.type.startswith("[_sg_mkldnn_conv,Pooling")
+    assert "layers of some batches have types only: MXNet did not keep to its graph's order" in found.notes
+    first, *later = found.predictions
+    assert {layer.name for layer in first.layers} == {layer.type for layer in first.layers}
+    for prediction in later:
+        prediction.check_layers()
+        assert sorted(layer.type for layer in prediction.layers) == sorted(x.type for x in first.layers)
+        assert len({layer.name for layer in prediction.layers}) == len(prediction.layers)
+        assert all(layer.output_shapes for layer in prediction.layers)
 
 
 def test_one_model_is_profiled_at_a_time_in_a_process(predictor: Predictor) -> None:
@@ -125,7 +127,7 @@ def test_one_model_is_profiled_at_a_time_in_a_process(predictor: Predictor) -> N
 PROGRAM = """
 from profiled_rounds import open_random, profiled
 from agent.trace_level import TraceLevel
-with open_random("DigitsCNN", "MXNet") as predictor:
+with open_random("CIFAR10_LeNet", "MXNet") as predictor:
     assert profiled(predictor, TraceLevel.FRAMEWORK_TRACE, [(1, 2)]).predictions[0].layers
 """
 

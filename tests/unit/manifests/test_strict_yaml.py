@@ -83,7 +83,7 @@ def test_what_the_two_parsers_take_for_something_else_is_read_as_pyyaml_does(tex
 
 @pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? "])
 def test_a_text_that_is_nested_too_deep_is_refused(opening: str) -> None:
-    with pytest.raises(InvalidYamlError):
+    with pytest.raises(InvalidYamlError, match=r"^is nested too deep$"):
         parse_yaml(opening * 100_000)
 
 
