@@ -40,7 +40,7 @@ def test_shows_file_and_bytes_and_ends() -> None:
         assert "3.0/9.0 MiB" in terminal.getvalue()
         bar(progress("[b]net.pt", 6))
         assert "6.0/9.0 MiB" in terminal.getvalue()
-        assert threading.enumerate() == before
+        assert set(threading.enumerate()) <= set(before)  # a thread of an earlier test may end meanwhile
         bar(progress("[b]net.pt", 9, ended=True))
         ended = terminal.getvalue()
         bar(progress("[b]net.pt", 9, ended=True))

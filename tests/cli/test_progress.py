@@ -45,4 +45,4 @@ def test_no_thread_draws_while_the_model_is_timed() -> None:
     with redirect_stderr(Terminal()) as terminal, ProgressBar("DigitsCNN") as bar:
         bar(Progress(3, 9))
         assert terminal.getvalue()
-        assert threading.enumerate() == before
+        assert set(threading.enumerate()) <= set(before)  # a thread of an earlier test may end meanwhile
