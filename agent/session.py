@@ -28,8 +28,8 @@ from agent.registry import Registry
 from agent.requirements import require_supported
 from agent.results import BatchResult
 from agent.trace_level import TraceLevel
-from agent.tracing.scope import TraceScope
-from agent.tracing.span import AttributeValue
+from agent.tracing.scope import TraceScope, traced
+from agent.tracing.span import AttributeValue, SpanKind
 from manifests.errors import ArtifactError, ConfigurationError, InputError
 from manifests.schema import ModelManifest
 
@@ -97,6 +97,7 @@ def open_session(
     fetch: Fetch = no_fetch,
     clock: Clock = time.perf_counter_ns,
     machine: str | None = None,
+    trace: TraceScope | None = None,
 ) -> Session:
     """Loads a model.
 
@@ -109,6 +110,7 @@ def open_session(
         fetch: Gets what a URL of an input names.
         clock: The clock of the stage times.
         machine: The architecture that a manifest's container has to be for; None means this machine's.
+        trace: Where the span ``load`` goes, which holds no download; None records none.
 
     Raises:
         UnknownFrameworkError, FrameworkUnavailableError: The framework is not known, or not installed;
@@ -131,7 +133,8 @@ def open_session(
     chosen = PredictorOptions(options.device, options.threads, options.weights, options.seed)
     predictor = predictor_type(manifest, artifacts, chosen)
     try:
-        predictor.load()
+        with traced(trace, _load_span(manifest, options.device)):
+            predictor.load()
         threads = options.preprocess_threads
         if threads is None:
             threads = min(usable_cores(), MAX_PREPROCESS_THREADS)
@@ -174,7 +177,19 @@ def _span_attributes(description: SystemDescription) -> dict[str, AttributeValue
         "framework_name": manifest.framework.name,
         "framework_version": description.framework_version,
         "device": str(description.device),
+        "host.name": description.environment.hostname,
     }
+
+
+def _load_span(manifest: ModelManifest, device: Device) -> SpanKind:
+    return SpanKind.of(
+        "load",
+        TraceLevel.APPLICATION_TRACE,
+        model_name=manifest.name,
+        model_version=manifest.version,
+        framework_name=manifest.framework.name,
+        device=str(device),
+    )
 
 
 def _find_architecture(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
@@ -51,20 +52,44 @@ def evaluate(invocation: Invocation, request: EvaluationRequest) -> int:
     Raises:
         InferscopeError: Whatever keeps it from running, or from being published.
     """
-    settings = invocation.configuration.tracer
-    options = request.evaluation_options(settings.level)
-    trace = EvaluationTrace(options.trace_level, request.tracer_address or settings.address)
+    levels = request.trace_levels(invocation.configuration.tracer.level)
+    every = [request.evaluation_options(level) for level in levels]
+    group_id = str(uuid.uuid4()) if len(every) > 1 else None
+    worst = SUCCESS
     with ExitStack() as resources:
-        resources.callback(trace.close)
-        stop = resources.enter_context(StopRequest())
         store: EvaluationStore | None = None
         if request.publish:
             store = invocation.open_store(request.database_address, request.database_name)
             resources.callback(store.close)
             _log.info("the evaluation will be published to %s", store.location)
+        for options in every:
+            if group_id:
+                click.echo(f"{options.trace_level.name}:", err=True)
+            code = _evaluate_once(invocation, request, options, store, group_id)
+            worst = max(worst, code)
+            if code == INTERRUPTED:
+                break
+    if group_id and store:
+        click.echo(f"group       {group_id}")
+    return worst
+
+
+def _evaluate_once(
+    invocation: Invocation,
+    request: EvaluationRequest,
+    options: EvaluationOptions,
+    store: EvaluationStore | None,
+    group_id: str | None,
+) -> int:
+    """Evaluates at one trace level; see ``evaluate``."""
+    address = request.tracer_address or invocation.configuration.tracer.address
+    trace = EvaluationTrace(options.trace_level, address, group_id)
+    with ExitStack() as resources:
+        resources.callback(trace.close)
+        stop = resources.enter_context(StopRequest())
         with trace.root(request.model_name) as scope:
             evaluation = _run(invocation, request, options, stop, scope)
-        evaluation = trace.kept(evaluation)
+        evaluation = replace(trace.kept(evaluation), group_id=group_id)
         show = partial(_show, evaluation, inputs=request.show_inputs)
         if not request.publish_predictions:
             evaluation = replace(evaluation, predictions=())
@@ -87,8 +112,8 @@ def _run(
         dataset = request.open_dataset(invocation.catalog, invocation.cache)
         if dataset:
             resources.callback(dataset.close)
-        with traced(scope, SpanKind("open", TraceLevel.APPLICATION_TRACE)):
-            system = resources.enter_context(closing(_open_system(invocation, request)))
+        with traced(scope, SpanKind("open", TraceLevel.APPLICATION_TRACE)) as opening:
+            system = resources.enter_context(closing(_open_system(invocation, request, opening)))
         if dataset is None:
             manifest = system.description.manifest
             dataset = dataset_of_model(
@@ -111,7 +136,9 @@ def _run(
             ).run()
 
 
-def _open_system(invocation: Invocation, request: EvaluationRequest) -> SystemUnderTest:
+def _open_system(
+    invocation: Invocation, request: EvaluationRequest, scope: TraceScope | None
+) -> SystemUnderTest:
     """Opens the model, in this process or on a served agent."""
     framework = request.framework_name or invocation.configuration.framework
     address = request.agent_address or invocation.configuration.agent
@@ -143,6 +170,7 @@ def _open_system(invocation: Invocation, request: EvaluationRequest) -> SystemUn
         architectures=invocation.architectures,
         cache=invocation.cache,
         fetch=fetch,
+        trace=scope,
     )
 
 

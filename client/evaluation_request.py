@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -17,8 +18,11 @@ from evaluators.datasets.opening import open_dataset, open_path
 from evaluators.datasets.urls import UrlsDataset
 from evaluators.evaluation import EvaluationOptions
 from manifests.catalog import Catalog
+from manifests.errors import ConfigurationError
 
 TOP_CLASSES = 5
+_DISTURBING = (TraceLevel.MODEL_TRACE, TraceLevel.FRAMEWORK_TRACE, TraceLevel.SYSTEM_LIBRARY_TRACE)
+"""Levels of which each takes times that those below it would change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,7 @@ class EvaluationRequest(ABC):
     database_address: str | None
     database_name: str | None
     trace_level: str | None
+    leveled: bool
     tracer_address: str | None
     batch_size: int
     partition_list_size: int
@@ -53,16 +58,40 @@ class EvaluationRequest(ABC):
     dataset_category: str | None = None
     """The category that the dataset must be of, where one is asked for."""
 
-    def evaluation_options(self, default_level: str | None) -> EvaluationOptions:
+    def trace_levels(self, default_level: str | None) -> Sequence[TraceLevel]:
+        """The trace levels to evaluate at, the shallowest first.
+
+        Without ``leveled`` it is one. With it, they are the levels that each measure something which deeper
+        ones disturb, down to the one that is asked for, or else to the deepest that the device has.
+
+        Args:
+            default_level: The trace level when the options name none; ``leveled`` does not ask for it.
+
+        Raises:
+            ConfigurationError: There is no such trace level, or only one is left.
+        """
+        if not self.leveled:
+            name = self.trace_level or default_level
+            return (TraceLevel.named(name) if name else TraceLevel.APPLICATION_TRACE,)
+        deepest = TraceLevel.SYSTEM_LIBRARY_TRACE if self.gpu else TraceLevel.FRAMEWORK_TRACE
+        if self.trace_level:
+            deepest = TraceLevel.named(self.trace_level)
+        if deepest < TraceLevel.FRAMEWORK_TRACE:
+            raise ConfigurationError(
+                f"--leveled down to {deepest.name} is one level only; "
+                "name FRAMEWORK_TRACE or a deeper one, or leave --trace_level out"
+            )
+        return (*(level for level in _DISTURBING if level < deepest), deepest)
+
+    def evaluation_options(self, level: TraceLevel) -> EvaluationOptions:
         """What the evaluator is asked for.
 
         Args:
-            default_level: The trace level when the options name none.
+            level: How deep it looks.
 
         Raises:
-            ConfigurationError: A number makes no sense, or there is no such trace level.
+            ConfigurationError: A number makes no sense.
         """
-        level = self.trace_level or default_level
         return EvaluationOptions(
             batch_size=self.batch_size,
             partition_list_size=self.partition_list_size,
@@ -70,7 +99,7 @@ class EvaluationRequest(ABC):
             warmup_num_file_parts=self.warmup_num_file_parts,
             feature_limit=0 if self.publish_predictions else TOP_CLASSES,
             fail_on_error=self.fail_on_error,
-            trace_level=TraceLevel.named(level) if level else TraceLevel.APPLICATION_TRACE,
+            trace_level=level,
         )
 
     @property

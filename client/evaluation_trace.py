@@ -27,13 +27,15 @@ class EvaluationTrace:
     Args:
         level: What is recorded; NO_TRACE records nothing and makes no recorder.
         address: Where spans are sent too; None keeps them in the store only.
+        group_id: The group that the evaluation belongs to, if any.
 
     Raises:
         ConfigurationError: The address is none, or what sends spans there is not installed.
     """
 
-    def __init__(self, level: TraceLevel, address: str | None) -> None:
+    def __init__(self, level: TraceLevel, address: str | None, group_id: str | None = None) -> None:
         self._recorder = SpanRecorder(TraceContext.new(), level) if level > TraceLevel.NO_TRACE else None
+        self._group_id = group_id
         self._address: TraceAddress | None = None
         self._export: TraceExport | None = None
         if address is not None and self._recorder is not None:
@@ -49,7 +51,9 @@ class EvaluationTrace:
         if self._recorder is None:
             yield None
             return
-        kind = SpanKind.of("evaluation", TraceLevel.APPLICATION_TRACE, model_name=model_name)
+        kind = SpanKind.of(
+            "evaluation", TraceLevel.APPLICATION_TRACE, model_name=model_name, group_id=self._group_id
+        )
         with TraceScope.top(self._recorder).span(kind) as scope:
             yield scope
 

@@ -83,6 +83,11 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
             + ", ".join(level.name for level in TraceLevel)
             + ".  [default: APPLICATION_TRACE]",
         ),
+        boolean(
+            "--leveled",
+            help="Evaluate once at each level that a deeper one would disturb: MODEL_TRACE, FRAMEWORK_TRACE, "
+            "on a GPU SYSTEM_LIBRARY_TRACE; --trace_level names another deepest one.",
+        ),
         click.option("--tracer_address", metavar="ADDRESS", help="Where spans are sent."),
     )
     for option in reversed(options):

@@ -38,8 +38,15 @@ class SpanKind:
 
     @classmethod
     def of(cls, name: str, level: TraceLevel, **attributes: AttributeValue | None) -> SpanKind:
-        """Returns a kind; ``batch_size=8`` becomes ``inferscope.batch_size``, and None is left out."""
-        given = {f"inferscope.{key}": value for key, value in attributes.items() if value is not None}
+        """Returns a kind; ``batch_size=8`` becomes ``inferscope.batch_size``, and None is left out.
+
+        A name with a dot, such as ``host.name``, is one of OpenTelemetry's conventions and stays as it is.
+        """
+        given = {
+            key if "." in key else f"inferscope.{key}": value
+            for key, value in attributes.items()
+            if value is not None
+        }
         return cls(name, level, tuple(sorted(given.items())))
 
     def attribute(self, name: str) -> AttributeValue | None:

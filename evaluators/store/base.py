@@ -21,7 +21,7 @@ class EvaluationFilter:
         weights: Where the weights came from.
         limit: The number of evaluations at most, the newest first; None means all.
         include_interrupted: Whether interrupted evaluations are wanted too.
-        evaluation_id: The one evaluation with this id.
+        evaluation_id: The one evaluation with this id, or those of the group with this id.
     """
 
     model_name: str | None = None

@@ -305,7 +305,7 @@ def _query(wanted: EvaluationFilter) -> Document:
         random = Weights.RANDOM.value
         query["system.weights"] = random if wanted.weights is Weights.RANDOM else {"$ne": random}
     if wanted.evaluation_id is not None:
-        query["_id"] = wanted.evaluation_id
+        query["$or"] = [{key: wanted.evaluation_id} for key in ("_id", "group_id")]
     if not wanted.include_interrupted:
         query["status"] = "complete"
     return query

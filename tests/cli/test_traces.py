@@ -53,7 +53,7 @@ def test_the_spans_of_an_evaluation_form_one_tree(agent: Agent, traced: str) -> 
 
     paths = {"/".join(names_above(row)[:5]) for row in found}
     assert {
-        "evaluation/open",
+        "evaluation/open/load",
         "evaluation/warm_up/predict_step/predict",
         "evaluation/measure/read",
         "evaluation/measure/preprocess",
