@@ -152,6 +152,7 @@ def _open_system(
             framework,
             request.session_options,
             RemoteOptions(secret=invocation.secret),
+            trace=scope,
         )
     manifest = select_model(
         invocation.catalog,

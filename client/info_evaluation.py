@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from agent.predictor import Weights
 from client.command import Command, Group, boolean, database_options
 from client.invocation import current_invocation
 from client.output import output_options, print_rows
+from client.plot_option import draw, open_picture, plot_option
 from evaluators.evaluation import Evaluation
 from evaluators.reports.base import Row
 from evaluators.reports.registry import ALIASES, REPORTS, find_report
@@ -68,7 +70,7 @@ class ReportGroup(Group):
         command: click.Command = Command(
             cmd_name, callback=lambda **given: _report(cmd_name, **given), help=f"Show {report.summary}."
         )
-        output_options(filter_options(command))
+        output_options(plot_option(filter_options(command)))
         if isinstance(report, TraceReport) and "share_percent" in {column.key for column in report.columns}:
             click.option(
                 "--top_layers",
@@ -101,6 +103,7 @@ def _report(
     include_interrupted: bool,
     evaluation_id: str | None,
     top_layers: int | None = None,
+    plot: Path | None,
     **output: Any,
 ) -> None:
     """Finds the evaluations and prints the report on them."""
@@ -119,16 +122,22 @@ def _report(
         include_interrupted=include_interrupted or evaluation_id is not None,
         evaluation_id=evaluation_id,
     )
+    picture, output["overwrite"] = open_picture(
+        plot, output["output"], overwrite=output["overwrite"], append=output["append"]
+    )
     store = current_invocation().open_store(database_address, database_name)
     try:
         evaluations = store.find(wanted, lambda error: click.echo(f"warning: left out {error}", err=True))
         report = find_report(name)
         if isinstance(report, TraceReport):
             rows = list(report.rows_of(evaluations, store.spans))
-            print_rows(report.columns, rows if top_layers is None else _heaviest(rows, top_layers), **output)
+            shown = rows if top_layers is None else _heaviest(rows, top_layers)
+            print_rows(report.columns, shown, **output)
             _explain(report, evaluations, rows)
         else:
-            print_rows(report.columns, report.rows(evaluations), **output)
+            shown = list(report.rows(evaluations))
+            print_rows(report.columns, shown, **output)
+        draw(picture, report, evaluations, shown)
         if not evaluations:
             click.echo(f"no evaluation in {store.location} matches", err=True)
     finally:

@@ -7,8 +7,12 @@ from functools import partial
 import click
 
 from agent.fetching import fetch_image
+from agent.server.call_tracing import ServerTracing
 from agent.server.server import AgentServer, ServerOptions
 from agent.server.server import serve as serve_until_stopped
+from agent.trace_level import TraceLevel
+from agent.tracing.address import TraceAddress
+from agent.tracing.exporting import TraceExport
 from client.command import Command, boolean
 from client.dataset_runner import CatalogDatasetRunner
 from client.invocation import current_invocation
@@ -60,6 +64,18 @@ _LOCAL = "127.0.0.1"
     metavar="S",
     help="When stopped, work so long on what was accepted.",
 )
+@click.option(
+    "--tracer_address",
+    metavar="ADDRESS",
+    help="Where spans are sent of clients that send a traceparent and do not take their spans themselves.",
+)
+@click.option(
+    "--trace_level",
+    default=TraceLevel.MODEL_TRACE.name,
+    show_default=True,
+    metavar="LEVEL",
+    help="How deep those look.",
+)
 @boolean("--allow_private_urls", help="Fetch URL inputs from private and local addresses, too.")
 def serve(
     host: str,
@@ -68,6 +84,8 @@ def serve(
     max_sessions: int,
     session_idle_s: float,
     grace_s: float,
+    tracer_address: str | None,
+    trace_level: str,
     allow_private_urls: bool,
 ) -> None:
     """Serve models to other hosts over gRPC, until SIGTERM or Ctrl-C.
@@ -94,5 +112,16 @@ def serve(
         architectures=invocation.architectures,
         cache=invocation.cache,
         fetch=partial(fetch_image, allow_private=allow_private_urls),
+        tracing=_tracing(tracer_address or invocation.configuration.tracer.address, trace_level),
     )
     serve_until_stopped(server, lambda address: click.echo(f"serving on {address}"))
+
+
+def _tracing(address: str | None, level: str) -> ServerTracing:
+    """What begins the traces of calls.
+
+    Raises:
+        ConfigurationError: The address or the level is none.
+    """
+    chosen = TraceLevel.named(level)
+    return ServerTracing(TraceExport.open(TraceAddress.parse(address)) if address else None, chosen)

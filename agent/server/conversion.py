@@ -17,6 +17,7 @@ from agent.device import Device, DeviceKind
 from agent.environment import Environment, Gpu
 from agent.inputs import EncodedImage, Input, Payload, Pixels, Tensor, Url
 from agent.predictor import Weights
+from agent.server.span_messages import TracePart, trace_part_message
 from agent.server.tensors import read_tensor
 from agent.session import SessionOptions
 from manifests.errors import AgentError, ConfigurationError, InputError
@@ -119,8 +120,10 @@ def _device_message(device: Device) -> predict_pb2.Device:
     return predict_pb2.Device(kind=kind, index=device.index)
 
 
-def open_response(session_id: str, description: SystemDescription) -> predict_pb2.OpenResponse:
-    """Returns the answer to a request that opened a session."""
+def open_response(
+    session_id: str, description: SystemDescription, trace: TracePart | None = None
+) -> predict_pb2.OpenResponse:
+    """Returns the answer to a request that opened a session; ``trace`` is what it has recorded."""
     return predict_pb2.OpenResponse(
         session_id=session_id,
         manifest_json=description.manifest.model_dump_json(),
@@ -133,6 +136,7 @@ def open_response(session_id: str, description: SystemDescription) -> predict_pb
         environment_json=json.dumps(dataclasses.asdict(description.environment)),
         weights=_WEIGHTS[description.weights],
         seed=description.seed,
+        trace=trace_part_message(trace) if trace else None,
     )
 
 

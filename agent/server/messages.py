@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from agent.inputs import EncodedImage, Payload, Pixels, Url
 from agent.results import BatchResult, Classifications, InputFailure, Outputs, RawOutputs, Stage, StageTimes
+from agent.server.span_messages import TracePart, read_trace_part, trace_part_message
 from agent.server.tensors import array_bytes, element_name, fill_tensor, read_array, read_tensor
 from agent.server.wire import Parts, Span, cut_out, length_delimited, padding
 from manifests.errors import InputError, PredictionError
@@ -25,6 +26,8 @@ _RAW = predict_pb2.PredictResponse.RAW_FIELD_NUMBER
 _TENSORS = predict_pb2.RawOutputs.TENSORS_FIELD_NUMBER
 _TENSOR = tensor_pb2.NamedTensor.TENSOR_FIELD_NUMBER
 _CONTENT = tensor_pb2.Tensor.CONTENT_FIELD_NUMBER
+_TRACE_KEY = bytes([predict_pb2.PredictResponse.TRACE_FIELD_NUMBER << 3 | 2])
+"""What a message begins with that has nothing but ``trace``; results need not be read for it."""
 
 _STAGES = {
     Stage.READ: predict_pb2.STAGE_READ,
@@ -109,6 +112,17 @@ def decode_request(content: bytes) -> PredictCall:
     return PredictCall(predict_pb2.PredictRequest.FromString(rest), batch)
 
 
+def encode_answer(answer: BatchResult | TracePart) -> bytes:
+    """Returns a ``PredictResponse``: of a result, or in a traced stream of spans.
+
+    Raises:
+        PredictionError: The model's output has an element type that cannot travel.
+    """
+    if isinstance(answer, TracePart):
+        return predict_pb2.PredictResponse(trace=trace_part_message(answer)).SerializeToString()
+    return encode_response(answer)
+
+
 def encode_response(result: BatchResult) -> bytes:
     """Returns a ``PredictResponse``.
 
@@ -146,6 +160,20 @@ def encode_response(result: BatchResult) -> bytes:
         tensors += length_delimited(_TENSORS, [named, *tensor])
     field = length_delimited(_RAW, tensors)
     return b"".join([_padding(predict_pb2.PredictResponse.PADDING_FIELD_NUMBER, head, field), head, *field])
+
+
+def decode_answer(content: bytes) -> BatchResult | TracePart:
+    """Reads a ``PredictResponse``: a result, or spans.
+
+    Raises:
+        DecodeError: This is none.
+    """
+    if content[:1] != _TRACE_KEY:
+        return decode_response(content)
+    try:
+        return read_trace_part(predict_pb2.PredictResponse.FromString(content).trace)
+    except ValueError as error:
+        raise DecodeError(str(error)) from error
 
 
 def decode_response(content: bytes) -> BatchResult:

@@ -11,6 +11,7 @@ from agent.registry import Registry
 from agent.selection import select_model
 from agent.server.conversion import read_options
 from agent.session import Session, open_session
+from agent.tracing.scope import TraceScope
 from manifests.catalog import Catalog
 from protos.inferscope.v1 import predict_pb2
 
@@ -40,8 +41,14 @@ class ModelOpener:
         self._cache = cache
         self._fetch = fetch
 
-    def __call__(self, request: predict_pb2.OpenRequest) -> Callable[[], Session]:
+    def __call__(
+        self, request: predict_pb2.OpenRequest, trace: TraceScope | None = None
+    ) -> Callable[[], Session]:
         """Finds what a request names, and returns what loads it.
+
+        Args:
+            request: What the client asks for.
+            trace: Where the span of the loading goes; None records none.
 
         Raises:
             UnknownModelError, UnknownFrameworkError, FrameworkUnavailableError: It cannot be run here.
@@ -64,4 +71,5 @@ class ModelOpener:
             architectures=self._architectures,
             cache=self._cache,
             fetch=self._fetch,
+            trace=trace,
         )

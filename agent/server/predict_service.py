@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from time import time_ns as unix_ns
 from typing import Any
 
 import grpc
 
 from agent.inputs import Input, Tensor
 from agent.results import BatchResult
+from agent.server.call_tracing import ServerTracing
 from agent.server.conversion import open_response, read_inputs
 from agent.server.dataset_runner import DatasetRunner
 from agent.server.dataset_stream import DatasetStream, read_order
-from agent.server.messages import PredictCall, decode_request, encode_response
+from agent.server.messages import PredictCall, decode_request, encode_answer, encode_response
+from agent.server.model_opener import ModelOpener
 from agent.server.predict_stream import BatchStream, StreamedBatch
 from agent.server.rpc import Methods
 from agent.server.sessions import Sessions
+from agent.server.span_messages import TracePart
 from agent.server.status import NotOfferedError
-from agent.session import Session
 from manifests.errors import InputError, SessionLimitError
 from protos.inferscope.v1 import predict_pb2
 
@@ -35,19 +38,22 @@ class PredictService:
         sessions: The open sessions.
         dataset_runner: Evaluates datasets; None where the agent cannot.
         max_streams: The most streams that are served at once; each takes a thread for as long as it lasts.
+        tracing: Begins the traces of calls.
     """
 
     def __init__(
         self,
-        open_model: Callable[[predict_pb2.OpenRequest], Callable[[], Session]],
+        open_model: ModelOpener,
         sessions: Sessions,
         dataset_runner: DatasetRunner | None,
         max_streams: int,
+        tracing: ServerTracing,
     ) -> None:
         self._open_model = open_model
         self._sessions = sessions
         self._dataset_runner = dataset_runner
         self._max_streams = max_streams
+        self._tracing = tracing
         self._free_streams = threading.Semaphore(max_streams)
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
@@ -62,9 +68,12 @@ class PredictService:
             "Reset": unary(
                 "Reset", self.reset, pb.ResetRequest.FromString, pb.ResetResponse.SerializeToString
             ),
+            "Clock": unary(
+                "Clock", self.clock, pb.ClockRequest.FromString, pb.ClockResponse.SerializeToString
+            ),
             "Predict": unary("Predict", self.predict, decode_request, encode_response),
             "PredictStream": methods.both_stream(
-                "PredictStream", self.predict_stream, decode_request, encode_response
+                "PredictStream", self.predict_stream, decode_request, encode_answer
             ),
             "Dataset": methods.server_stream(
                 "Dataset",
@@ -74,10 +83,17 @@ class PredictService:
             ),
         }
 
-    def open(self, request: predict_pb2.OpenRequest, _: grpc.ServicerContext) -> predict_pb2.OpenResponse:
+    def open(
+        self, request: predict_pb2.OpenRequest, context: grpc.ServicerContext
+    ) -> predict_pb2.OpenResponse:
         """Loads a model."""
-        id_, session = self._sessions.open(self._open_model(request))
-        return open_response(id_, session.description)
+        trace = self._tracing.begin(context)
+        id_, session = self._sessions.open(self._open_model(request, trace.scope if trace else None))
+        return open_response(id_, session.description, trace.part(last=True) if trace else None)
+
+    def clock(self, _: predict_pb2.ClockRequest, __: grpc.ServicerContext) -> predict_pb2.ClockResponse:
+        """Tells the time."""
+        return predict_pb2.ClockResponse(unix_ns=unix_ns())
 
     def close(self, request: predict_pb2.CloseRequest, _: grpc.ServicerContext) -> predict_pb2.CloseResponse:
         """Frees a session."""
@@ -88,9 +104,15 @@ class PredictService:
         """Closes every session."""
         return predict_pb2.ResetResponse(closed_sessions=self._sessions.close_all())
 
-    def predict(self, call: PredictCall, _: grpc.ServicerContext) -> BatchResult:
+    def predict(self, call: PredictCall, context: grpc.ServicerContext) -> BatchResult:
         """Predicts one batch."""
         with self._sessions.use(call.message.session_id) as session:
+            trace = self._tracing.begin(context)
+            if trace is not None:
+                batch = _inputs(call, call.message.session_id)
+                with trace:
+                    [result] = session.predict_batches([batch], trace.scope)
+                return result
             if call.batch is None:
                 return session.predict(read_inputs(call.message.inputs))
             _check_only_batch(call)
@@ -98,8 +120,11 @@ class PredictService:
 
     def predict_stream(
         self, calls: Iterator[PredictCall], context: grpc.ServicerContext
-    ) -> Generator[BatchResult, None, None]:
-        """Predicts batch after batch, all with the session that the first request names."""
+    ) -> Generator[BatchResult | TracePart, None, None]:
+        """Predicts batch after batch, all with the session that the first request names.
+
+        Spans that the client wants come between the results and after the last one.
+        """
         with self._stream():
             first = next(calls, None)
             if first is None:
@@ -108,11 +133,17 @@ class PredictService:
             with self._sessions.use(id_) as session:
                 every = itertools.chain([first], calls)
                 stream = BatchStream(StreamedBatch(_inputs(call, id_), call.message.more) for call in every)
-                with closing(stream.results(session)) as results:
-                    for result in results:
+                trace = self._tracing.begin(context)
+                if trace is None:
+                    yield from _while_active(stream.results(session), context)
+                    return
+                with trace:
+                    for result in _while_active(stream.results(session, trace.scope), context):
                         yield result
-                        if not context.is_active():
-                            return
+                        if part := trace.part():
+                            yield part
+                    if context.is_active() and (part := trace.part(last=True)):
+                        yield part
 
     def dataset(
         self, request: predict_pb2.DatasetRequest, context: grpc.ServicerContext
@@ -139,6 +170,17 @@ class PredictService:
             yield
         finally:
             self._free_streams.release()
+
+
+def _while_active(
+    results: Generator[BatchResult, None, None], context: grpc.ServicerContext
+) -> Generator[BatchResult, None, None]:
+    """The results, as long as the client is there."""
+    with closing(results):
+        for result in results:
+            yield result
+            if not context.is_active():
+                return
 
 
 def _inputs(call: PredictCall, session_id: str) -> Sequence[Input]:

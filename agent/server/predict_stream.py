@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from agent.inputs import Input
 from agent.results import BatchResult
 from agent.session import Session
+from agent.tracing.scope import TraceScope
 
 MAX_HELD = 256
 """Results of a round that wait for its end, at the most."""
@@ -54,16 +55,25 @@ class BatchStream:
         self._source = batches
         self._received: queue.Queue[StreamedBatch | _End] = queue.Queue(BATCHES_WAITING)
         self._announced: deque[bool] = deque()  # of the batches in the pipeline, whether more was announced
+        self._given = 0
         self._ended: _End | None = None
         self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._receive, name="receive-batches", daemon=True)
 
-    def results(self, session: Session) -> Generator[BatchResult, None, None]:
-        """Yields one result a batch. Closing the iterator stops the work."""
+    def results(
+        self, session: Session, trace: TraceScope | None = None
+    ) -> Generator[BatchResult, None, None]:
+        """Yields one result a batch. Closing the iterator stops the work.
+
+        Args:
+            session: Predicts.
+            trace: Where its spans go; None records none. The batches are counted through the stream.
+        """
         self._thread.start()
         try:
             while (first := self._next(wait=True)) is not None:
-                yield from self._answered(session.predict_batches(self._run(first)))
+                scope = trace and trace.from_batch(self._given)
+                yield from self._answered(session.predict_batches(self._run(first), scope))
             if self._ended is not None and self._ended.error is not None:
                 raise self._ended.error
         finally:
@@ -84,6 +94,7 @@ class BatchStream:
         batch: StreamedBatch | None = first
         while batch is not None:
             self._announced.append(batch.more)
+            self._given += 1
             yield batch.inputs
             batch = self._next(wait=batch.more)
 

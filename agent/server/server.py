@@ -24,6 +24,7 @@ from agent.models.sources import BUILTIN_ARCHITECTURES, Architectures
 from agent.preparation import Fetch
 from agent.registry import Registry
 from agent.server import predict_service, registry_service
+from agent.server.call_tracing import ServerTracing
 from agent.server.dataset_runner import DatasetRunner
 from agent.server.health import Health
 from agent.server.model_opener import ModelOpener
@@ -77,6 +78,8 @@ class AgentServer:
         architectures: What models that are built in code may name.
         cache: Gets the models' files that are at URLs; with None, all are on this machine.
         fetch: Gets what a URL of an input names.
+        tracing: Begins the traces of calls, and is closed when the server stops; None gives spans only to
+            clients that ask for them.
 
     Raises:
         ConfigurationError: The address cannot be bound, or the secret cannot be sent.
@@ -92,8 +95,10 @@ class AgentServer:
         architectures: Architectures = BUILTIN_ARCHITECTURES,
         cache: ArtifactCache | None = None,
         fetch: Fetch = fetch_image,
+        tracing: ServerTracing | None = None,
     ) -> None:
         self._options = options
+        self._tracing = tracing or ServerTracing()
         self._sessions = Sessions(options.max_sessions, options.session_idle_s)
         self._stopping = threading.Event()
         self._expiry = threading.Thread(target=self._close_idle_sessions, name="close-idle", daemon=True)
@@ -116,6 +121,7 @@ class AgentServer:
                 self._sessions,
                 dataset_runner,
                 max_streams=max(1, options.workers // 2),
+                tracing=self._tracing,
             ).handlers(),
             registry_service.SERVICE: RegistryService(catalog, registry).handlers(),
         }
@@ -158,6 +164,8 @@ class AgentServer:
         # A call that is answered may still be on its way out.
         finished = self._sessions.wait_for_none(_LEAVING_S)
         self._workers.shutdown(wait=finished, cancel_futures=True)
+        if told := self._tracing.close():
+            _log.info("%s", told)
         return finished
 
     def __enter__(self) -> Self:

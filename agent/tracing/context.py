@@ -10,7 +10,8 @@ from manifests.errors import ConfigurationError
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 0x01
-_ALL_BITS = 2**64 - 1
+ALL_BITS = 2**64 - 1
+"""Makes an id unsigned, as it travels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class TraceContext:
 
 def span_id_text(span_id: int) -> str:
     """Returns the 16 hexadecimal digits of a span's id."""
-    return f"{span_id & _ALL_BITS:016x}"
+    return f"{span_id & ALL_BITS:016x}"
 
 
 def _signed(number: int) -> int:
-    return number - (_ALL_BITS + 1) if number > _ALL_BITS >> 1 else number
+    return number - (ALL_BITS + 1) if number > ALL_BITS >> 1 else number

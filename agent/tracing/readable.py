@@ -10,6 +10,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
 from agent import __version__
+from agent.tracing.context import ALL_BITS
 from agent.tracing.span import NO_PARENT, AttributeValue, SpanChunk, SpanKind
 
 _SCOPE = InstrumentationScope("inferscope", __version__)
@@ -42,7 +43,7 @@ def readable_spans(
         yield [
             ReadableSpan(
                 name=kinds[place].name,
-                context=SpanContext(trace, span_id, is_remote=False, trace_flags=_SAMPLED),
+                context=SpanContext(trace, span_id & ALL_BITS, is_remote=False, trace_flags=_SAMPLED),
                 parent=_parent(trace, parent_id),
                 resource=resource,
                 attributes=kinds[place].attributes(batch, thread),
@@ -93,4 +94,4 @@ class _ReadableKind:
 def _parent(trace: int, parent_id: int) -> SpanContext | None:
     if parent_id == NO_PARENT:
         return None
-    return SpanContext(trace, parent_id, is_remote=False, trace_flags=_SAMPLED)
+    return SpanContext(trace, parent_id & ALL_BITS, is_remote=False, trace_flags=_SAMPLED)

@@ -122,6 +122,11 @@ class SpanRecorder:
             self._full.append(chunk)
             self._count += len(chunk)
 
+    def add_dropped(self, count: int) -> None:
+        """Counts spans that another process has left out."""
+        with self._lock:
+            self._dropped += count
+
     def note(self, text: str) -> None:
         """Keeps, once, what this trace cannot give and why, in one line for a person."""
         with self._lock:

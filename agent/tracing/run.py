@@ -52,7 +52,7 @@ class RunTracing:
         self._profiler = profiler
         self._attributes = attributes
         self._kinds: dict[int, tuple[SpanKind, SpanKind]] = {}
-        self._batch = -1
+        self._batch = scope.first_batch - 1
         self._profiled = 0
         self._step_id = 0
         self._size = 0

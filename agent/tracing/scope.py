@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.tracing.context import TraceContext
 from agent.tracing.recorder import SpanRecorder
@@ -20,11 +20,13 @@ class TraceScope:
         parent_id: The span that they hang under.
         layers: Whether layers are wanted too, at the levels that have them. A warm-up's are not: it runs
             under the profiler, so that the profiler warms up as well.
+        first_batch: The number that the next batch has.
     """
 
     recorder: SpanRecorder
     parent_id: int
     layers: bool = True
+    first_batch: int = 0
 
     @classmethod
     def top(cls, recorder: SpanRecorder) -> TraceScope:
@@ -56,7 +58,11 @@ class TraceScope:
 
     def without_layers(self) -> TraceScope:
         """Returns the same scope for what is recorded no deeper than MODEL_TRACE."""
-        return TraceScope(self.recorder, self.parent_id, layers=False)
+        return replace(self, layers=False)
+
+    def from_batch(self, number: int) -> TraceScope:
+        """Returns the same scope for a run that begins with the batch of a number."""
+        return replace(self, first_batch=number)
 
 
 @contextmanager

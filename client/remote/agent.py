@@ -26,6 +26,7 @@ from client.remote.address import AgentAddress
 from client.remote.connection import Connection
 from client.remote.failures import told
 from client.remote.reading import LocalBatch
+from client.remote.tracing import RemoteTrace
 from manifests.errors import AgentError, SessionError
 
 
@@ -56,6 +57,7 @@ def open_remote_agent(
     framework_name: str | None = None,
     options: SessionOptions = SessionOptions(),  # noqa: B008 - frozen
     remote: RemoteOptions = RemoteOptions(),
+    trace: TraceScope | None = None,
 ) -> RemoteAgent:
     """Opens a model on the agent at ``address``, a ``host:port``.
 
@@ -66,6 +68,7 @@ def open_remote_agent(
         framework_name: None means the agent's first installed one that has the model.
         options: What the model is opened with.
         remote: How the agent is spoken to.
+        trace: What the agent's spans of the loading hang under; None asks for none.
 
     Raises:
         ConfigurationError: The address is no ``host:port``.
@@ -75,12 +78,19 @@ def open_remote_agent(
     connection = Connection(AgentAddress.parse(address), remote.secret)
     try:
         request = open_request(model_name, model_version, framework_name, options)
+        asked = RemoteTrace(trace, str(connection.address)) if trace else None
         with told(connection.address):
             response = connection.methods.Open(
-                request, timeout=remote.open_timeout_s, metadata=connection.metadata
+                request,
+                timeout=remote.open_timeout_s,
+                metadata=(*connection.metadata, *(asked.metadata if asked else ())),
             )
         try:
             description = read_description(response, str(connection.address))
+            if asked:
+                asked.add_message(response.trace)
+                connection.measure_clock(asked)
+                asked.end()
         except BaseException:
             connection.close_session(response.session_id)
             raise
@@ -149,14 +159,17 @@ class RemoteAgent(Closeable):
         Where the agent predicts in rounds, a round is read and sent, and its results are waited for before
         the next one: nothing is read or sent while the agent takes the time of its predictions. Where the
         agent overlaps, a bounded number of batches is in flight all the time. Closing the iterator stops the
-        work, here and at the agent.
+        work, here and at the agent. The agent's spans come with the answers, and are in the trace at the end.
 
         Raises:
             InputError: A batch is empty.
             AgentError: The agent was lost.
         """
         self._check_open()
-        flight = _Flight(self._connection, self._session_id)
+        asked = RemoteTrace(trace, str(self._connection.address)) if trace else None
+        if asked:
+            self._connection.measure_clock(asked)
+        flight = _Flight(self._connection, self._session_id, asked)
         source = iter(batches)
         try:
             for first in source:
@@ -168,8 +181,11 @@ class RemoteAgent(Closeable):
             flight.end()
             while len(flight):
                 yield flight.next()
+            flight.finish()
         finally:
             flight.cancel()
+            if asked and flight.begun:
+                asked.end(flight.sent, complete=flight.finished)
 
     def _begin(self, inputs: Sequence[Input]) -> LocalBatch:
         try:
@@ -209,15 +225,25 @@ class _Flight:
     gRPC takes the requests in a thread of its own, which waits there until their inputs are read.
     """
 
-    def __init__(self, connection: Connection, session_id: str) -> None:
+    def __init__(self, connection: Connection, session_id: str, trace: RemoteTrace | None) -> None:
+        self.sent: list[int] = []
+        """The numbers of the batches that the agent has answered."""
+        self.finished = False
+        self._answered = 0
         self._session_id = session_id
+        self._trace = trace
         self._waiting: deque[LocalBatch] = deque()
         self._outbox: queue.SimpleQueue[Sequence[LocalBatch] | None] = queue.SimpleQueue()
         self._failure: Exception | None = None
-        self._stream = connection.stream(self._requests())
+        self._stream = connection.stream(self._requests(), trace)
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the agent was sent, or still owes, anything."""
+        return bool(self.sent or self._waiting)
 
     def add(self, batches: Sequence[LocalBatch]) -> None:
         """Sends the batches of one round."""
@@ -231,14 +257,24 @@ class _Flight:
     def next(self) -> BatchResult:
         """Waits for the result of the oldest batch."""
         batch = self._waiting.popleft()
+        number, self._answered = self._answered, self._answered + 1
+        if self._trace is not None:
+            self._trace.add_reading(batch, number)
         if not batch.readable():
             return batch.merge(None)
         try:
-            return batch.merge(self._stream.next())
+            result = batch.merge(self._stream.next())
+            self.sent.append(number)
+            return result
         except AgentError as error:
             if self._failure is None:
                 raise
             raise self._failure from error
+
+    def finish(self) -> None:
+        """Waits for the end of the stream, after the last result."""
+        self._stream.end()
+        self.finished = True
 
     def cancel(self) -> None:
         """Stops the reading and the stream; does nothing to a stream that has ended."""

@@ -10,10 +10,12 @@ from google.protobuf.message import DecodeError
 
 from agent.closeable import Closeable
 from agent.results import BatchResult
-from agent.server.messages import decode_response
+from agent.server.messages import decode_answer
 from agent.server.secret import METADATA_KEY, bearer
+from agent.server.span_messages import TracePart
 from client.remote.address import AgentAddress
 from client.remote.failures import told
+from client.remote.tracing import RemoteTrace
 from manifests.errors import AgentError
 from protos.inferscope.v1 import predict_pb2
 from protos.inferscope.v1.predict_pb2_grpc import PredictStub
@@ -21,6 +23,7 @@ from protos.inferscope.v1.registry_pb2_grpc import RegistryStub
 
 CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 5.0
+_CLOCK_TIMEOUT_S = 5.0
 _OPTIONS = (
     # The agent limits what it accepts; what it answers is as large as the model's output.
     ("grpc.max_send_message_length", -1),
@@ -78,18 +81,40 @@ class Connection(Closeable):
             answer = self._predict(request, timeout=timeout_s, metadata=self._metadata)
         return self.read(answer)
 
-    def stream(self, requests: Iterator[bytes]) -> Stream:
-        """Begins to send encoded ``PredictRequest`` messages."""
-        return Stream(self, self._predict_stream(requests, metadata=self._metadata))
+    def stream(self, requests: Iterator[bytes], trace: RemoteTrace | None = None) -> Stream:
+        """Begins to send encoded ``PredictRequest`` messages; spans among the answers go to ``trace``."""
+        metadata = (*self._metadata, *trace.metadata) if trace else self._metadata
+        return Stream(self, self._predict_stream(requests, metadata=metadata), trace)
+
+    def measure_clock(self, trace: RemoteTrace) -> None:
+        """Finds out how far the agent's clock is from this one's."""
+        trace.measure_clock(
+            lambda: (
+                self.methods.Clock(
+                    predict_pb2.ClockRequest(), timeout=_CLOCK_TIMEOUT_S, metadata=self._metadata
+                ).unix_ns
+            )
+        )
 
     def read(self, answer: bytes) -> BatchResult:
+        """Reads an encoded ``PredictResponse`` that holds a result.
+
+        Raises:
+            AgentError: It is none.
+        """
+        read = self.read_any(answer)
+        if isinstance(read, TracePart):
+            raise AgentError(f"agent {self.address}: answered with spans where a result was owed")
+        return read
+
+    def read_any(self, answer: bytes) -> BatchResult | TracePart:
         """Reads an encoded ``PredictResponse``.
 
         Raises:
             AgentError: It is none.
         """
         try:
-            return decode_response(answer)
+            return decode_answer(answer)
         except DecodeError as error:
             raise AgentError(f"agent {self.address}: an answer cannot be understood: {error}") from error
 
@@ -113,9 +138,12 @@ class Stream:
     Made by ``Connection.stream``.
     """
 
-    def __init__(self, connection: Connection, call: grpc._CallIterator[bytes]) -> None:
+    def __init__(
+        self, connection: Connection, call: grpc._CallIterator[bytes], trace: RemoteTrace | None
+    ) -> None:
         self._connection = connection
         self._call = call
+        self._trace = trace
 
     def next(self) -> BatchResult:
         """Waits for the next result.
@@ -123,12 +151,32 @@ class Stream:
         Raises:
             AgentError: There is none, though one was owed; or see ``client.remote.failures.told``.
         """
-        address = self._connection.address
-        with told(address):
-            answer = next(self._call, None)
-        if answer is None:
+        if (result := self._next_result()) is None:
+            address = self._connection.address
             raise AgentError(f"agent {address}: ended the stream before it had answered everything")
-        return self._connection.read(answer)
+        return result
+
+    def end(self) -> None:
+        """Waits for the end of a stream that owes no more results.
+
+        Raises:
+            AgentError: It gave another one; or see ``client.remote.failures.told``.
+        """
+        if self._next_result() is not None:
+            raise AgentError(f"agent {self._connection.address}: answered more than it was asked")
+
+    def _next_result(self) -> BatchResult | None:
+        """The next result; spans that come before it go to the trace."""
+        while True:
+            with told(self._connection.address):
+                answer = next(self._call, None)
+            if answer is None:
+                return None
+            read = self._connection.read_any(answer)
+            if isinstance(read, BatchResult):
+                return read
+            if self._trace is not None:
+                self._trace.add(read)
 
     def cancel(self) -> None:
         """Ends the call; does nothing where it has ended."""

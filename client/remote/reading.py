@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,7 +10,12 @@ from dataclasses import dataclass, replace
 
 from agent.inputs import Input, Payload
 from agent.results import BatchResult, InputFailure, Stage, StageTimes
+from agent.trace_level import TraceLevel
+from agent.tracing.scope import TraceScope
+from agent.tracing.span import SpanKind
 from manifests.errors import InputError
+
+_READ = SpanKind.of("read", TraceLevel.APPLICATION_TRACE, side="client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +26,8 @@ class _Read:
     payload: Payload | None
     failure: InputFailure | None
     read_ns: int
+    read_at_ns: int = 0
+    thread: int = 0
 
 
 class LocalBatch:
@@ -71,6 +79,13 @@ class LocalBatch:
         times = replace(answer.times, read_ns=answer.times.read_ns + read_ns)
         return replace(answer, failures=failures or answer.failures, times=times)
 
+    def record(self, trace: TraceScope, batch: int) -> None:
+        """Records the reading of the inputs that were read here, as of the batch of a number."""
+        for read in self._all():
+            if read.thread:
+                end_ns = read.read_at_ns + read.read_ns
+                trace.add(_READ, read.read_at_ns, end_ns, batch=batch, thread=read.thread)
+
     def cancel(self) -> None:
         """Reads nothing more of it."""
         for read in self._reads:
@@ -86,5 +101,5 @@ class LocalBatch:
             payload = item.read()
         except InputError as error:
             failure = InputFailure(item.id, Stage.READ, str(error))
-            return _Read(item.id, None, failure, self._clock() - started)
-        return _Read(item.id, payload, None, self._clock() - started)
+            return _Read(item.id, None, failure, self._clock() - started, started, threading.get_ident())
+        return _Read(item.id, payload, None, self._clock() - started, started, threading.get_ident())

@@ -200,6 +200,7 @@ class OpenResponse(_message.Message):
     OVERLAP_FIELD_NUMBER: _builtins.int
     WEIGHTS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    TRACE_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     manifest_json: _builtins.str
     """The model's manifest as JSON, with the fields of the manifest schema."""
@@ -220,6 +221,10 @@ class OpenResponse(_message.Message):
 
     @_builtins.property
     def device(self) -> Global___Device: ...
+    @_builtins.property
+    def trace(self) -> Global___TracePart:
+        """Where the client asked for spans."""
+
     def __init__(
         self,
         *,
@@ -234,16 +239,112 @@ class OpenResponse(_message.Message):
         overlap: _builtins.bool = ...,
         weights: Global___Weights.ValueType = ...,
         seed: _builtins.int | None = ...,
+        trace: Global___TracePart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "device", b"device", "seed", b"seed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "device", b"device", "seed", b"seed", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "checksums", b"checksums", "device", b"device", "environment_json", b"environment_json", "framework_version", b"framework_version", "manifest_json", b"manifest_json", "overlap", b"overlap", "preprocess_threads", b"preprocess_threads", "seed", b"seed", "session_id", b"session_id", "threads", b"threads", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "checksums", b"checksums", "device", b"device", "environment_json", b"environment_json", "framework_version", b"framework_version", "manifest_json", b"manifest_json", "overlap", b"overlap", "preprocess_threads", b"preprocess_threads", "seed", b"seed", "session_id", b"session_id", "threads", b"threads", "trace", b"trace", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
     _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
 
 Global___OpenResponse: _TypeAlias = OpenResponse  # noqa: Y015
+
+@_typing.final
+class ClockRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClockRequest: _TypeAlias = ClockRequest  # noqa: Y015
+
+@_typing.final
+class ClockResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNIX_NS_FIELD_NUMBER: _builtins.int
+    unix_ns: _builtins.int
+    """Nanoseconds since 1970."""
+    def __init__(
+        self,
+        *,
+        unix_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["unix_ns", b"unix_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClockResponse: _TypeAlias = ClockResponse  # noqa: Y015
+
+@_typing.final
+class SpanChunk(_message.Message):
+    """Spans in columns, each of n numbers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KINDS_JSON_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    kinds_json: _builtins.str
+    """What the spans are, as a list in JSON: [{"name": …, "level": …, "attributes": [[name, value], …]}, …]."""
+    columns: _builtins.bytes
+    """int64, little-endian, one column after the other: kind (the place in the list), span_id, parent_id, start_ns (since
+    1970, on the agent's clock), duration_ns, batch (its number in the stream; -1 for none), thread.
+    """
+    def __init__(
+        self,
+        *,
+        kinds_json: _builtins.str = ...,
+        columns: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "kinds_json", b"kinds_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SpanChunk: _TypeAlias = SpanChunk  # noqa: Y015
+
+@_typing.final
+class TracePart(_message.Message):
+    """Spans of a call that the agent has traced."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPANS_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    dropped: _builtins.int
+    """Spans that were left out because there were too many; since the last part."""
+    @_builtins.property
+    def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___SpanChunk]: ...
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the trace cannot give and why, a line each; since the last part."""
+
+    def __init__(
+        self,
+        *,
+        spans: _abc.Iterable[Global___SpanChunk] | None = ...,
+        dropped: _builtins.int = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "notes", b"notes", "spans", b"spans"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TracePart: _TypeAlias = TracePart  # noqa: Y015
 
 @_typing.final
 class CloseRequest(_message.Message):
@@ -513,6 +614,7 @@ class PredictResponse(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
     PADDING_FIELD_NUMBER: _builtins.int
+    TRACE_FIELD_NUMBER: _builtins.int
     padding: _builtins.bytes
     """Means nothing; see PredictRequest."""
     @_builtins.property
@@ -525,6 +627,10 @@ class PredictResponse(_message.Message):
     def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputFailure]: ...
     @_builtins.property
     def times(self) -> Global___StageTimes: ...
+    @_builtins.property
+    def trace(self) -> Global___TracePart:
+        """In a stream, where the client asked for spans: the answer is no result, and has nothing but this."""
+
     def __init__(
         self,
         *,
@@ -534,10 +640,11 @@ class PredictResponse(_message.Message):
         failures: _abc.Iterable[Global___InputFailure] | None = ...,
         times: Global___StageTimes | None = ...,
         padding: _builtins.bytes = ...,
+        trace: Global___TracePart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["classifications", b"classifications", "outputs", b"outputs", "raw", b"raw", "times", b"times"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["classifications", b"classifications", "outputs", b"outputs", "raw", b"raw", "times", b"times", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classifications", b"classifications", "failures", b"failures", "input_ids", b"input_ids", "outputs", b"outputs", "padding", b"padding", "raw", b"raw", "times", b"times"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classifications", b"classifications", "failures", b"failures", "input_ids", b"input_ids", "outputs", b"outputs", "padding", b"padding", "raw", b"raw", "times", b"times", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_outputs: _TypeAlias = _typing.Literal["classifications", "raw"]  # noqa: Y015
     _WhichOneofArgType_outputs: _TypeAlias = _typing.Literal["outputs", b"outputs"]  # noqa: Y015

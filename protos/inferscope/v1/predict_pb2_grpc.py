@@ -27,6 +27,10 @@ if _version_not_supported:
 
 class PredictStub:
     """Opens models and runs them.
+
+    Calls are traced where their metadata has a W3C `traceparent` that is sampled. With `inferscope-trace-level`, the name
+    of a trace level, the spans come back with the answers of Open and PredictStream, and `inferscope-trace-layers: 0` asks
+    for none of layers. Without it, the agent sends them to its own collector, if it has one.
     """
 
     def __init__(self, channel):
@@ -65,10 +69,19 @@ class PredictStub:
                 request_serializer=protos_dot_inferscope_dot_v1_dot_predict__pb2.ResetRequest.SerializeToString,
                 response_deserializer=protos_dot_inferscope_dot_v1_dot_predict__pb2.ResetResponse.FromString,
                 _registered_method=True)
+        self.Clock = channel.unary_unary(
+                '/inferscope.v1.Predict/Clock',
+                request_serializer=protos_dot_inferscope_dot_v1_dot_predict__pb2.ClockRequest.SerializeToString,
+                response_deserializer=protos_dot_inferscope_dot_v1_dot_predict__pb2.ClockResponse.FromString,
+                _registered_method=True)
 
 
 class PredictServicer:
     """Opens models and runs them.
+
+    Calls are traced where their metadata has a W3C `traceparent` that is sampled. With `inferscope-trace-level`, the name
+    of a trace level, the spans come back with the answers of Open and PredictStream, and `inferscope-trace-layers: 0` asks
+    for none of layers. Without it, the agent sends them to its own collector, if it has one.
     """
 
     def Open(self, request, context):
@@ -114,6 +127,13 @@ class PredictServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Clock(self, request, context):
+        """Tells the time, for a client to find out how far its clock and the agent's are apart.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PredictServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -147,6 +167,11 @@ def add_PredictServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_inferscope_dot_v1_dot_predict__pb2.ResetRequest.FromString,
                     response_serializer=protos_dot_inferscope_dot_v1_dot_predict__pb2.ResetResponse.SerializeToString,
             ),
+            'Clock': grpc.unary_unary_rpc_method_handler(
+                    servicer.Clock,
+                    request_deserializer=protos_dot_inferscope_dot_v1_dot_predict__pb2.ClockRequest.FromString,
+                    response_serializer=protos_dot_inferscope_dot_v1_dot_predict__pb2.ClockResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'inferscope.v1.Predict', rpc_method_handlers)
@@ -157,6 +182,10 @@ def add_PredictServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Predict:
     """Opens models and runs them.
+
+    Calls are traced where their metadata has a W3C `traceparent` that is sampled. With `inferscope-trace-level`, the name
+    of a trace level, the spans come back with the answers of Open and PredictStream, and `inferscope-trace-layers: 0` asks
+    for none of layers. Without it, the agent sends them to its own collector, if it has one.
     """
 
     @staticmethod
@@ -311,6 +340,33 @@ class Predict:
             '/inferscope.v1.Predict/Reset',
             protos_dot_inferscope_dot_v1_dot_predict__pb2.ResetRequest.SerializeToString,
             protos_dot_inferscope_dot_v1_dot_predict__pb2.ResetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Clock(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inferscope.v1.Predict/Clock',
+            protos_dot_inferscope_dot_v1_dot_predict__pb2.ClockRequest.SerializeToString,
+            protos_dot_inferscope_dot_v1_dot_predict__pb2.ClockResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,7 +27,12 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PredictStub:
-    """Opens models and runs them."""
+    """Opens models and runs them.
+
+    Calls are traced where their metadata has a W3C `traceparent` that is sampled. With `inferscope-trace-level`, the name
+    of a trace level, the spans come back with the answers of Open and PredictStream, and `inferscope-trace-layers: 0` asks
+    for none of layers. Without it, the agent sends them to its own collector, if it has one.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -47,10 +52,17 @@ class PredictStub:
     """Evaluates a dataset that the agent holds, and reports progress; the last message carries the evaluation."""
     Reset: _grpc.UnaryUnaryMultiCallable[_predict_pb2.ResetRequest, _predict_pb2.ResetResponse]
     """Closes every session: the agent is as it was when it started."""
+    Clock: _grpc.UnaryUnaryMultiCallable[_predict_pb2.ClockRequest, _predict_pb2.ClockResponse]
+    """Tells the time, for a client to find out how far its clock and the agent's are apart."""
 
 @_typing.type_check_only
 class PredictAsyncStub(PredictStub):
-    """Opens models and runs them."""
+    """Opens models and runs them.
+
+    Calls are traced where their metadata has a W3C `traceparent` that is sampled. With `inferscope-trace-level`, the name
+    of a trace level, the spans come back with the answers of Open and PredictStream, and `inferscope-trace-layers: 0` asks
+    for none of layers. Without it, the agent sends them to its own collector, if it has one.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Open: _aio.UnaryUnaryMultiCallable[_predict_pb2.OpenRequest, _predict_pb2.OpenResponse]  # type: ignore[assignment]
@@ -67,9 +79,16 @@ class PredictAsyncStub(PredictStub):
     """Evaluates a dataset that the agent holds, and reports progress; the last message carries the evaluation."""
     Reset: _aio.UnaryUnaryMultiCallable[_predict_pb2.ResetRequest, _predict_pb2.ResetResponse]  # type: ignore[assignment]
     """Closes every session: the agent is as it was when it started."""
+    Clock: _aio.UnaryUnaryMultiCallable[_predict_pb2.ClockRequest, _predict_pb2.ClockResponse]  # type: ignore[assignment]
+    """Tells the time, for a client to find out how far its clock and the agent's are apart."""
 
 class PredictServicer(metaclass=_abc_1.ABCMeta):
-    """Opens models and runs them."""
+    """Opens models and runs them.
+
+    Calls are traced where their metadata has a W3C `traceparent` that is sampled. With `inferscope-trace-level`, the name
+    of a trace level, the spans come back with the answers of Open and PredictStream, and `inferscope-trace-layers: 0` asks
+    for none of layers. Without it, the agent sends them to its own collector, if it has one.
+    """
 
     @_abc_1.abstractmethod
     def Open(
@@ -120,5 +139,13 @@ class PredictServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_predict_pb2.ResetResponse, _abc.Awaitable[_predict_pb2.ResetResponse]]:
         """Closes every session: the agent is as it was when it started."""
+
+    @_abc_1.abstractmethod
+    def Clock(
+        self,
+        request: _predict_pb2.ClockRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_predict_pb2.ClockResponse, _abc.Awaitable[_predict_pb2.ClockResponse]]:
+        """Tells the time, for a client to find out how far its clock and the agent's are apart."""
 
 def add_PredictServicer_to_server(servicer: PredictServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,304 @@
+"""Traces of a served agent: its spans hang under the client's, and come back or go to a collector."""
+
+import time
+from contextlib import ExitStack
+
+import grpc
+import numpy as np
+import pytest
+from test_remote_agent import tensor_input
+from trace_collectors import COLLECTORS, HOST, Seen
+
+from agent.inputs import Input, Tensor
+from agent.registry import Registry
+from agent.selection import select_model
+from agent.server.call_tracing import LEVEL_KEY, TRACEPARENT_KEY, ServerTracing
+from agent.server.server import AgentServer, ServerOptions
+from agent.session import SessionOptions, open_session
+from agent.trace_level import TraceLevel
+from agent.tracing.address import TraceAddress
+from agent.tracing.context import TraceContext
+from agent.tracing.exporting import TraceExport
+from agent.tracing.recorder import CHUNK_SPANS, SpanRecorder
+from agent.tracing.scope import TraceScope
+from client.remote.agent import open_remote_agent
+from client.remote.tracing import measure_offset
+from manifests.catalog import Catalog
+from manifests.errors import AgentError, ConfigurationError, InputError
+from protos.inferscope.v1 import predict_pb2
+from protos.inferscope.v1.predict_pb2_grpc import PredictStub
+
+CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+HOUR_NS = 3_600_000_000_000
+
+
+def new_scope(level=TraceLevel.MODEL_TRACE):
+    recorder = SpanRecorder(TraceContext.new(), level)
+    return TraceScope(recorder, recorder.new_id())
+
+
+def spans_of(scope):
+    """Every span as a dictionary."""
+    found = []
+    for chunk in scope.recorder.chunks():
+        for place in range(len(chunk)):
+            kind = chunk.kinds[chunk.kind[place]]
+            columns = ("span_id", "parent_id", "start_ns", "duration_ns", "batch")
+            values = {name: int(getattr(chunk, name)[place]) for name in columns}
+            found.append({"name": kind.name, "kind": kind, **values})
+    return found
+
+
+def tree(scope):
+    """Every span as ``parent > name batch``, sorted."""
+    found = spans_of(scope)
+    names = {each["span_id"]: each["name"] for each in found} | {scope.parent_id: "run"}
+    return sorted(f"{names[each['parent_id']]} > {each['name']} {each['batch']}" for each in found)
+
+
+def batches(*sizes):
+    return [[tensor_input(f"{n}.{i}", i) for i in range(size)] for n, size in enumerate(sizes)]
+
+
+@pytest.fixture
+def mean(start_agent):
+    with open_remote_agent(start_agent().address, "Mean") as remote:
+        yield remote
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """A served agent with the models that come with the program."""
+    with AgentServer(Catalog(), Registry(), ServerOptions(port=0)) as server:
+        yield server
+
+
+def digit_batches():
+    rows = np.linspace(0, 1, 3 * 256, dtype=np.float32).reshape(3, 1, 16, 16)
+    inputs = [Input(str(number), Tensor(row)) for number, row in enumerate(rows)]
+    return [inputs[:2], inputs[2:], inputs[:2]]
+
+
+@pytest.mark.parametrize("framework", ["PyTorch", "MXNet", "ONNXRuntime"])
+@pytest.mark.parametrize("level", [TraceLevel.MODEL_TRACE, TraceLevel.FRAMEWORK_TRACE])
+def test_a_served_model_gives_the_same_tree_as_one_in_this_process(digits, framework, level):
+    here, there = new_scope(level), new_scope(level)
+    manifest = select_model(Catalog(), Registry(), "DigitsCNN", None, framework)
+    with open_session(manifest, SessionOptions(), Registry()) as session:
+        list(session.predict_batches(digit_batches(), here))
+    with open_remote_agent(digits.address, "DigitsCNN", None, framework) as remote:
+        list(remote.predict_batches(digit_batches(), there))
+
+    assert tree(there) == tree(here)
+    assert len(tree(there)) > (3 + 5) + 3 * 3 * (level is TraceLevel.FRAMEWORK_TRACE)
+    assert {each["kind"] for each in spans_of(there)} >= {
+        each["kind"] for each in spans_of(here) if each["name"] in {"predict", "predict_step"}
+    }
+
+
+def test_every_span_lies_inside_its_parent_and_after_the_call_began(digits):
+    scope = new_scope(TraceLevel.FRAMEWORK_TRACE)
+    began_ns = time.time_ns()
+    with open_remote_agent(digits.address, "DigitsCNN", None, "PyTorch", trace=scope) as remote:
+        list(remote.predict_batches(digit_batches(), scope))
+    ended_ns = time.time_ns()
+
+    found = spans_of(scope)
+    by_id = {each["span_id"]: each for each in found}
+    assert {"load", "predict_step", "predict"} <= {each["name"] for each in found}
+    for each in found:
+        parent = by_id.get(each["parent_id"], {"start_ns": began_ns, "duration_ns": ended_ns - began_ns})
+        assert parent["start_ns"] <= each["start_ns"], each
+        assert each["start_ns"] + each["duration_ns"] <= parent["start_ns"] + parent["duration_ns"], each
+
+
+def test_a_warm_up_keeps_no_layers(digits):
+    scope = new_scope(TraceLevel.FRAMEWORK_TRACE)
+    with open_remote_agent(digits.address, "DigitsCNN", None, "PyTorch") as remote:
+        list(remote.predict_batches(digit_batches(), scope.without_layers()))
+    assert {each["name"] for each in spans_of(scope)} == {
+        "read",
+        "preprocess",
+        "predict_step",
+        "predict",
+        "postprocess",
+    }
+
+
+def test_without_a_trace_nothing_is_asked_for_and_nothing_comes(start_agent, monkeypatch):
+    begun = []
+    monkeypatch.setattr(ServerTracing, "trace_of", lambda self, metadata: begun.append(dict(metadata)))
+    with open_remote_agent(start_agent().address, "Mean") as remote:
+        list(remote.predict_batches(batches(2, 2)))
+    assert begun
+    assert not any(TRACEPARENT_KEY in metadata or LEVEL_KEY in metadata for metadata in begun)
+
+
+def test_batches_have_the_numbers_of_the_client_also_where_one_could_not_be_read(mean):
+    scope = new_scope()
+
+    def missing():
+        raise InputError("gone: is not there")
+
+    unreadable = [Input("gone", missing)]
+    results = list(mean.predict_batches([batches(1)[0], unreadable, batches(2)[0]], scope))
+
+    assert [len(result.input_ids) for result in results] == [1, 0, 2]
+    found = spans_of(scope)
+    assert sorted(each["batch"] for each in found if each["name"] == "predict") == [0, 2]
+    [reading] = [each for each in found if each["kind"].attribute("side") == "client"]
+    assert reading["batch"] == 1
+
+
+def test_more_spans_than_a_chunk_come_while_the_stream_goes_on(mean):
+    scope = new_scope()
+    count = CHUNK_SPANS // 5 + 50  # read, preprocess, predict_step, predict and postprocess of each
+    assert sum(1 for _ in mean.predict_batches(batches(*[1] * count), scope)) == count
+    found = spans_of(scope)
+    assert sorted(each["batch"] for each in found if each["name"] == "predict") == list(range(count))
+    assert len(found) == 5 * count
+    assert scope.recorder.notes == ()
+
+
+def test_a_run_that_is_broken_off_is_noted(mean):
+    scope = new_scope()
+    results = mean.predict_batches(iter(batches(*[1] * 50)), scope)
+    next(results)
+    results.close()
+    [note] = scope.recorder.notes
+    assert "was broken off: spans of it are missing" in note
+
+
+def test_an_agent_that_is_lost_leaves_the_spans_of_the_client(spawn_agent):
+    agent = spawn_agent()
+    scope = new_scope()
+
+    def interrupted():
+        yield from batches(*[1] * 5)
+        agent.process.kill()
+        agent.process.wait()
+        yield from batches(*[1] * 500)
+
+    with open_remote_agent(agent.address, "Mean") as remote:
+        results = remote.predict_batches(interrupted(), scope)
+        with pytest.raises(AgentError):
+            list(results)
+    assert any("broken off" in note for note in scope.recorder.notes)
+
+
+def test_an_agent_of_an_earlier_version_is_noted(start_agent, monkeypatch):
+    """One that neither tells the time nor knows of traces."""
+    monkeypatch.setattr(ServerTracing, "trace_of", lambda self, metadata: None)
+    server = start_agent()
+    monkeypatch.setattr("agent.server.predict_service.unix_ns", lambda: 1 / 0)
+    scope = new_scope()
+    with open_remote_agent(server.address, "Mean", trace=scope) as remote:
+        assert len(list(remote.predict_batches(batches(1, 2), scope))) == 2
+    notes = " ".join(scope.recorder.notes)
+    assert "does not tell the time" in notes
+    assert "gave no spans; is it of an earlier version?" in notes
+
+
+@pytest.mark.parametrize("ahead_ns", [HOUR_NS, -HOUR_NS])
+def test_spans_of_an_agent_whose_clock_is_wrong_are_put_right(start_agent, monkeypatch, ahead_ns):
+    class Skewed(SpanRecorder):
+        def __init__(self, *arguments, **others):
+            super().__init__(*arguments, wall_clock=lambda: time.time_ns() + ahead_ns, **others)
+
+    monkeypatch.setattr("agent.server.call_tracing.SpanRecorder", Skewed)
+    real = time.time_ns
+    monkeypatch.setattr("agent.server.predict_service.unix_ns", lambda: real() + ahead_ns)
+    scope = new_scope()
+    began_ns = real()
+    with open_remote_agent(start_agent().address, "Mean") as remote:
+        list(remote.predict_batches(batches(2), scope))
+
+    assert all(began_ns <= each["start_ns"] <= real() for each in spans_of(scope))
+    [note] = scope.recorder.notes
+    assert "the clock of agent" in note
+    assert "right to within" in note
+
+
+def test_the_shortest_round_trip_tells_the_offset():
+    times = iter([0, 900, 1000, 1010, *(2000 + n * 1000 + late for n in range(6) for late in (0, 500))])
+    theirs = iter([70_450, 71_005, *[0] * 6])
+    found = measure_offset(lambda: next(theirs), lambda: next(times))
+    assert (found.offset_ns, found.uncertainty_ns) == (70_000, 6)
+    assert found.shift_ns == 70_000
+
+
+def test_clocks_that_may_be_the_same_are_not_set():
+    times = iter(range(0, 10_000, 100))
+    found = measure_offset(lambda: 90, lambda: next(times))
+    assert found.offset_ns == 40
+    assert found.shift_ns == 0
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"traceparent": "nonsense", LEVEL_KEY: "MODEL_TRACE"},
+        {"traceparent": f"00-{'0' * 32}-b7ad6b7169203331-01", LEVEL_KEY: "MODEL_TRACE"},
+        {"traceparent": CALLER[:-1] + "0", LEVEL_KEY: "MODEL_TRACE"},
+        {"traceparent": CALLER, LEVEL_KEY: "NO_TRACE"},
+        {"traceparent": CALLER},
+    ],
+)
+def test_calls_that_ask_for_no_trace_have_none(metadata):
+    assert ServerTracing().trace_of(metadata) is None
+
+
+def test_a_level_that_there_is_not_is_refused(start_agent):
+    with pytest.raises(ConfigurationError, match="unknown trace level"):
+        ServerTracing().trace_of({"traceparent": CALLER, LEVEL_KEY: "DEEP"})
+    with grpc.insecure_channel(start_agent().address) as channel, pytest.raises(grpc.RpcError) as error:
+        PredictStub(channel).Open(
+            predict_pb2.OpenRequest(model_name="Mean"),
+            metadata=((TRACEPARENT_KEY, CALLER), (LEVEL_KEY, "DEEP")),
+        )
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("scheme", COLLECTORS, ids=lambda scheme: scheme.strip(":/") or "grpc")
+def test_the_agent_exports_the_spans_of_clients_that_only_send_a_context(start_agent, scheme):
+    seen = Seen()
+    with ExitStack() as stack:
+        port = stack.enter_context(COLLECTORS[scheme](seen))
+        export = TraceExport.open(TraceAddress.parse(f"{scheme}{HOST}:{port}"))
+        server = start_agent(parts={"tracing": ServerTracing(export)})
+        stub = PredictStub(stack.enter_context(grpc.insecure_channel(server.address)))
+        context = ((TRACEPARENT_KEY, CALLER),)
+        opened = stub.Open(predict_pb2.OpenRequest(model_name="Mean"), metadata=context)
+        assert not opened.HasField("trace")
+        request = predict_pb2.PredictRequest(
+            session_id=opened.session_id,
+            inputs=[
+                predict_pb2.Input(
+                    id="a", tensor={"dtype": "float32", "shape": [1, 4, 4], "content": bytes(64)}
+                )
+            ],
+        )
+        answers = [stub.Predict(request, metadata=context)]
+        answers += stub.PredictStream(iter([request, request]), metadata=context)
+        assert len(answers) == 3
+        assert not any(answer.HasField("trace") for answer in answers)
+        seen.wait_for(lambda: len(seen.spans) == 1 + 3 * 5)
+        server.stop()
+
+    spans = seen.spans.values()
+    assert {span.trace_id for span in spans} == {CALLER[3:35]}
+    caller = int(CALLER[36:52], 16)
+    tops = [span for span in spans if span.parent_id % 2**64 == caller]
+    names = ["load", *["predict_step", "preprocess", "read"] * 3]
+    assert sorted(span.name for span in tops) == sorted(names)
+    assert sum(span.name == "predict" for span in spans) == 3
+
+
+def test_a_collector_that_refuses_does_not_fail_a_call(start_agent):
+    export = TraceExport.open(TraceAddress.parse(f"{HOST}:9"))
+    server = start_agent(parts={"tracing": ServerTracing(export)})
+    with grpc.insecure_channel(server.address) as channel:
+        stub = PredictStub(channel)
+        stub.Open(predict_pb2.OpenRequest(model_name="Mean"), metadata=((TRACEPARENT_KEY, CALLER),))
+    assert server.stop()
