@@ -3,67 +3,43 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from agent.predictor import Weights
-from client.command import Command, Group, boolean, database_options
-from client.invocation import current_invocation
+from client.all_reports import all_reports
+from client.command import Command, Group, boolean
+from client.evaluation_filter import (
+    ChosenEvaluations,
+    explain,
+    filter_options,
+    rows_of,
+    say_none,
+    undisturbed,
+)
 from client.output import output_options, print_rows
 from client.plot_option import draw, open_picture, plot_option
-from evaluators.evaluation import Evaluation
+from client.show import show
 from evaluators.reports.base import Row
+from evaluators.reports.layer_runs import LayerRunsReport
 from evaluators.reports.registry import ALIASES, REPORTS, find_report
 from evaluators.reports.trace_report import TraceReport
-from evaluators.store.base import EvaluationFilter
 from manifests.errors import ConfigurationError
-
-
-def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that choose evaluations; each left out means any."""
-    options = (
-        click.option("--model_name", metavar="NAME", help="Only this model."),
-        click.option("--model_version", metavar="VERSION", help="Only this version of the model."),
-        click.option("--framework_name", metavar="NAME", help="Only this framework."),
-        click.option("--framework_version", metavar="VERSION", help="Only this version of the framework."),
-        click.option("--arch", metavar="NAME", help="Only machines of this architecture, such as x86_64."),
-        click.option("--hostname", metavar="NAME", help="Only this machine."),
-        click.option(
-            "--batch_size", type=click.IntRange(min=0), default=0, metavar="N", help="Only this batch size."
-        ),
-        click.option(
-            "--weights",
-            type=click.Choice([w.value for w in Weights], case_sensitive=False),
-            help="Only evaluations of such weights.",
-        ),
-        click.option(
-            "--limit",
-            type=int,
-            default=-1,
-            show_default=True,
-            metavar="N",
-            help="The newest N evaluations; -1 for all.",
-        ),
-        boolean("--include_interrupted", help="Show evaluations that were stopped, too."),
-        click.option("--id", "evaluation_id", metavar="ID", help="Only this evaluation."),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return database_options(function)
 
 
 class ReportGroup(Group):
     """A group with a command for each report of the registry."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The reports' names."""
-        return sorted(REPORTS)
+        """The reports' names, and the commands beside them."""
+        return sorted([*REPORTS, *self.commands])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a report."""
+        """The command of a report, or one of those beside them."""
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
         if cmd_name not in REPORTS and cmd_name not in ALIASES:
             return None
         report = find_report(cmd_name)
@@ -71,6 +47,10 @@ class ReportGroup(Group):
             cmd_name, callback=lambda **given: _report(cmd_name, **given), help=f"Show {report.summary}."
         )
         output_options(plot_option(filter_options(command)))
+        if report.undisturbed:
+            boolean("--include_profiled", help="Show evaluations that ran under a profiler, too.")(command)
+        if report.name in {"layers", "layer_tree"}:
+            boolean("--raw", help="Show every time that a layer ran.")(command)
         if isinstance(report, TraceReport) and "share_percent" in {column.key for column in report.columns}:
             click.option(
                 "--top_layers",
@@ -86,83 +66,56 @@ def evaluation() -> None:
     """Reports on published evaluations."""
 
 
+evaluation.add_command(show)
+evaluation.add_command(all_reports)
+
+
 def _report(
     name: str,
     *,
-    arch: str | None,
-    batch_size: int,
-    limit: int,
-    database_address: str | None,
-    database_name: str | None,
-    model_name: str | None,
-    model_version: str | None,
-    framework_name: str | None,
-    framework_version: str | None,
-    hostname: str | None,
-    weights: str | None,
-    include_interrupted: bool,
-    evaluation_id: str | None,
     top_layers: int | None = None,
+    include_profiled: bool = False,
+    raw: bool = False,
     plot: Path | None,
-    **output: Any,
+    format_name: str,
+    output: Path | None,
+    append: bool,
+    overwrite: bool,
+    no_header: bool,
+    **chosen: Any,
 ) -> None:
     """Finds the evaluations and prints the report on them."""
-    if limit != -1 and limit < 1:
-        raise ConfigurationError(f"limit is {limit}; it must be at least 1, or -1 for all")
-    wanted = EvaluationFilter(
-        model_name=model_name,
-        model_version=model_version,
-        framework_name=framework_name,
-        framework_version=framework_version,
-        architecture=arch,
-        hostname=hostname,
-        batch_size=batch_size or None,
-        weights=Weights(weights.lower()) if weights else None,
-        limit=None if limit == -1 else limit,
-        include_interrupted=include_interrupted or evaluation_id is not None,
-        evaluation_id=evaluation_id,
-    )
-    picture, output["overwrite"] = open_picture(
-        plot, output["output"], overwrite=output["overwrite"], append=output["append"]
-    )
-    store = current_invocation().open_store(database_address, database_name)
-    try:
-        evaluations = store.find(wanted, lambda error: click.echo(f"warning: left out {error}", err=True))
-        report = find_report(name)
+    if raw and (top_layers is not None or plot is not None):
+        raise ConfigurationError("--raw shows single runs: leave out --top_layers and --plot")
+    wanted = ChosenEvaluations(**chosen)
+    picture, overwrite = open_picture(plot, output, overwrite=overwrite, append=append)
+    with wanted.open_store() as store:
+        found = evaluations = wanted.find(store)
+        report = LayerRunsReport() if raw else find_report(name)
+        if report.undisturbed and not include_profiled:
+            evaluations = undisturbed(found)
+        rows = rows_of(report, evaluations, store)
+        if top_layers is not None:
+            rows = _heaviest(rows, top_layers)
+        shown = iter(rows) if picture is None else list(rows)  # a picture takes them a second time
+        count = print_rows(
+            report.columns,
+            shown,
+            format_name=format_name,
+            output=output,
+            append=append,
+            overwrite=overwrite,
+            no_header=no_header,
+        )
         if isinstance(report, TraceReport):
-            rows = list(report.rows_of(evaluations, store.spans))
-            shown = rows if top_layers is None else _heaviest(rows, top_layers)
-            print_rows(report.columns, shown, **output)
-            _explain(report, evaluations, rows)
-        else:
-            shown = list(report.rows(evaluations))
-            print_rows(report.columns, shown, **output)
-        draw(picture, report, evaluations, shown)
-        if not evaluations:
-            click.echo(f"no evaluation in {store.location} matches", err=True)
-    finally:
-        store.close()
+            explain(report, evaluations, count)
+        draw(picture, report, evaluations, shown if isinstance(shown, list) else ())
+        say_none(found, store)
 
 
-def _heaviest(rows: Sequence[Row], count: int) -> list[Row]:
+def _heaviest(rows: Iterable[Row], count: int) -> Iterator[Row]:
     """The rows of each evaluation with the largest shares, in the order that they have."""
-    chosen: list[Row] = []
     for _, group in itertools.groupby(rows, key=lambda row: row["id"]):
         of_one = list(group)
         ranked = sorted(range(len(of_one)), key=lambda place: -float(of_one[place]["share_percent"] or 0))
-        chosen += (of_one[place] for place in sorted(ranked[:count]))
-    return chosen
-
-
-def _explain(report: TraceReport, evaluations: Sequence[Evaluation], rows: Sequence[Row]) -> None:
-    """Says why there are no rows, and what the traces that there are cannot give."""
-    traced = [e for e in evaluations if e.trace is not None and e.options.trace_level >= report.level]
-    if evaluations and not traced:
-        click.echo(
-            f"none of the {len(evaluations)} evaluations was traced deep enough; "
-            f"evaluate with --trace_level={report.level.name}",
-            err=True,
-        )
-    if not rows:
-        for note in dict.fromkeys(note for e in traced if e.trace for note in e.trace.notes):
-            click.echo(note, err=True)
+        yield from (of_one[place] for place in sorted(ranked[:count]))

@@ -47,9 +47,9 @@ def print_rows(
     append: bool,
     overwrite: bool,
     no_header: bool,
-) -> None:
-    """Writes rows as the options of ``output_options`` ask."""
-    write(
+) -> int:
+    """Writes rows as the options of ``output_options`` ask, and returns their number."""
+    return write(
         columns,
         rows,
         Format(format_name.lower()),

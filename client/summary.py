@@ -10,21 +10,26 @@ from evaluators.evaluation import Evaluation
 from evaluators.statistics import LatencySummary
 
 _NS_PER_MS = 1_000_000
+_PROFILED = (("", "under the framework's profiler, which slows the model down; --leveled measures both"),)
 
 
 def print_summary(evaluation: Evaluation) -> None:
     """Prints accuracy, failures, latency and throughput on stdout."""
+    rows = (*summary_rows(evaluation), *_trace_rows(evaluation), ("evaluation", evaluation.id))
+    for name, value in rows:
+        click.echo(f"{name:<12}{value}")
+
+
+def summary_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
+    """The figures, each with its name; a line without one belongs to the line above."""
     latency = LatencySummary.of(evaluation)
-    rows = (
+    return (
         *_accuracy_rows(evaluation),
         ("failures", str(len(evaluation.failures))),
         ("latency", _latency(latency, evaluation.options.batch_size)),
+        *(_PROFILED if evaluation.profiled else ()),
         ("throughput", _throughput(latency)),
-        *_trace_rows(evaluation),
-        ("evaluation", evaluation.id),
     )
-    for name, value in rows:
-        click.echo(f"{name:<12}{value}")
 
 
 def _trace_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from manifests.errors import ConfigurationError, StoreError
 if TYPE_CHECKING:
     from agent.tracing.span import SpanChunk
     from evaluators.evaluation import Evaluation
+    from evaluators.store.base import EvaluationStore
 
 _FORMATS = ("chrome", "otlp-json", "flamegraph")
 
@@ -63,34 +64,29 @@ def export(
         raise file.in_the_way()
     store = current_invocation().open_store(database_address, database_name)
     try:
-        evaluation = _traced(store.find, evaluation_id, store.location)
+        evaluation = _traced(store, evaluation_id)
         pieces = _written(evaluation, store.spans(evaluation.id), format_name.lower())
         if file is None:
             for piece in pieces:
                 sys.stdout.write(piece)
             sys.stdout.flush()
         elif overwrite:
-            file.replace("".join(pieces))
+            file.replace(pieces)
         else:
-            file.create("".join(pieces))
+            file.create(pieces)
     finally:
         store.close()
 
 
-def _traced(find: Callable[..., Iterable[Evaluation]], evaluation_id: str, location: str) -> Evaluation:
+def _traced(store: EvaluationStore, evaluation_id: str) -> Evaluation:
     """The evaluation with an id.
 
     Raises:
         StoreError: There is none, or it has no trace.
     """
-    from evaluators.store.base import EvaluationFilter
+    from client.show import find_one
 
-    found = list(find(EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True)))
-    if not found:
-        raise StoreError(
-            f"{location}: holds no evaluation {evaluation_id}; agent info evaluation latency lists them"
-        )
-    [evaluation] = found
+    evaluation = find_one(store, evaluation_id)
     if evaluation.trace is None:
         level = evaluation.options.trace_level.name
         raise StoreError(f"evaluation {evaluation_id} has no trace: it was run with --trace_level={level}")

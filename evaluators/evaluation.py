@@ -192,3 +192,8 @@ class Evaluation:
     trace: TraceSummary | None = None
     spans: tuple[SpanChunk, ...] = ()
     group_id: str | None = None
+
+    @property
+    def profiled(self) -> bool:
+        """Whether it ran under the framework's profiler, so that its latency is not the model's."""
+        return self.options.trace_level > TraceLevel.MODEL_TRACE

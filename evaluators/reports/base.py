@@ -36,6 +36,8 @@ class Report(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     columns: ClassVar[tuple[Column, ...]]
+    undisturbed: ClassVar[bool] = False
+    """Whether its figures mean nothing of an evaluation that ran under the framework's profiler."""
 
     @abstractmethod
     def rows(self, evaluations: Sequence[Evaluation]) -> Iterator[Row]:

@@ -21,6 +21,7 @@ class LatencyReport(Report):
 
     name: ClassVar[str] = "latency"
     summary: ClassVar[str] = "latency of a batch in ms, and throughput"
+    undisturbed: ClassVar[bool] = True
     columns: ClassVar[tuple[Column, ...]] = (
         *EVALUATION_COLUMNS,
         Column("latency_ms_trimmed_mean", "trimmed mean (ms)"),

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeAlias
 
 from manifests.errors import OutputError
 
+Content: TypeAlias = str | bytes | Iterable[str]
+"""What a file is to hold: text, bytes, or text in pieces, which are taken one by one."""
+
 
 class OutputFile:
-    """A text file in UTF-8 that is written in one step.
+    """A file, of bytes or of text in UTF-8, that is written in one step.
 
     Two programs that append at the same time do not wait for each other: the later one wins.
 
@@ -56,13 +60,13 @@ class OutputFile:
         except UnicodeDecodeError as error:
             raise OutputError(f"{self}: is no text in UTF-8; name another file") from error
 
-    def create(self, text: str) -> None:
+    def create(self, content: Content) -> None:
         """Writes a file that is not there yet.
 
         Raises:
             OutputError: It is there, or cannot be written.
         """
-        with self._refusing(), self._beside(self._path, text) as written:
+        with self._refusing(), self._beside(self._path, content) as written:
             try:
                 os.link(written, self._path)  # unlike a rename, never takes the place of another file
             except FileExistsError:
@@ -70,7 +74,7 @@ class OutputFile:
             except OSError:  # a file system without links
                 written.rename(self._path)
 
-    def replace(self, text: str) -> None:
+    def replace(self, content: Content) -> None:
         """Writes the file, which may be there.
 
         Raises:
@@ -78,7 +82,7 @@ class OutputFile:
         """
         with self._refusing():
             target = Path(os.path.realpath(self._path))  # Path.resolve fails on links in a circle
-            with self._beside(target, text) as written:
+            with self._beside(target, content) as written:
                 if target.exists():
                     written.chmod(target.stat().st_mode & 0o7777)
                 written.replace(target)
@@ -90,19 +94,19 @@ class OutputFile:
         )
 
     @contextmanager
-    def _beside(self, target: Path, text: str) -> Iterator[Path]:
+    def _beside(self, target: Path, content: Content) -> Iterator[Path]:
         """Writes a temporary file into the folder of ``target``, and removes it at the end if it is there."""
-        try:
-            content = text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise OutputError(f"{self}: cannot be written: a value is no text in UTF-8") from error
+        pieces = [content] if isinstance(content, str | bytes) else content
         written = target.with_name(f".inferscope-{uuid.uuid4().hex}.tmp")
         try:
             with written.open("xb") as file:
-                file.write(content)
+                for piece in pieces:
+                    file.write(piece.encode("utf-8") if isinstance(piece, str) else piece)
                 file.flush()
                 os.fsync(file.fileno())
             yield written
+        except UnicodeEncodeError as error:
+            raise OutputError(f"{self}: cannot be written: a value is no text in UTF-8") from error
         finally:
             with suppress(OSError):
                 written.unlink(missing_ok=True)

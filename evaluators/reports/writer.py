@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,6 +16,8 @@ from evaluators.reports.base import Column, Row, Value
 from evaluators.reports.output_file import OutputFile
 from evaluators.reports.table import plain_table, terminal_table
 from manifests.errors import ConfigurationError, OutputError
+
+_LINES_IN_A_PIECE = 1000
 
 
 class Format(str, Enum):
@@ -43,7 +46,7 @@ def write(
 
     Args:
         columns: What is written of each row, and in which order.
-        rows: Each has a value for every column.
+        rows: Each has a value for every column. For a csv and json they are taken one by one, and not kept.
         output_format: The format.
         destination: A stream, or a file that does not exist unless ``append`` or ``overwrite`` is set. The
             file is written in one step, so that it never holds a part.
@@ -64,31 +67,52 @@ def write(
     if not isinstance(destination, Path):
         if append or overwrite:
             raise ConfigurationError("append and overwrite are for a file; name one as the output")
-        return _write_stream(columns, list(rows), output_format, destination, header)
+        return _write_stream(columns, rows, output_format, destination, header)
     file = OutputFile(destination)
     is_there = file.exists()
     if is_there and not (append or overwrite):
         raise file.in_the_way()
-    rows = list(rows)
+    counted = _Counted(rows)
     if append and is_there and (present := file.read()):
-        text = _appended(present, columns, rows, output_format, file, header)
+        pieces = _appended(present, columns, counted, output_format, file, header)
     else:
-        text = _text(columns, rows, output_format, header)
+        pieces = _pieces(columns, counted, output_format, header)
     if append or overwrite:
-        file.replace(text)
+        file.replace(pieces)
     else:
-        file.create(text)
-    return len(rows)
+        file.create(pieces)
+    return counted.count
+
+
+class _Counted:
+    """Rows that are counted as they are taken."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = rows
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Row]:
+        for row in self._rows:
+            self.count += 1
+            yield row
 
 
 def _write_stream(
-    columns: Sequence[Column], rows: Sequence[Row], output_format: Format, stream: TextIO, header: bool
+    columns: Sequence[Column], rows: Iterable[Row], output_format: Format, stream: TextIO, header: bool
 ) -> int:
+    counted = _Counted(rows)
+    if output_format is Format.TABLE and stream.isatty():
+        pieces: Iterable[str] = [terminal_table(columns, list(counted), stream, header=header)]
+    else:
+        pieces = _pieces(columns, counted, output_format, header)
+    # What fails while rows are made is no fault of the output; so each is made outside of the try.
+    for piece in pieces:
+        _put(stream, piece)
+    return counted.count
+
+
+def _put(stream: TextIO, text: str) -> None:
     try:
-        if output_format is Format.TABLE and stream.isatty():
-            text = terminal_table(columns, rows, stream, header=header)
-        else:
-            text = _text(columns, rows, output_format, header)
         stream.write(text)
         stream.flush()
     except BrokenPipeError:  # the reader has seen enough; the command line knows what to do
@@ -99,36 +123,48 @@ def _write_stream(
         raise OutputError(
             f"the output takes {error.encoding} only, which a value does not fit; set PYTHONIOENCODING=utf-8"
         ) from error
-    return len(rows)
 
 
-def _text(columns: Sequence[Column], rows: Sequence[Row], output_format: Format, header: bool) -> str:
+def _pieces(
+    columns: Sequence[Column], rows: Iterable[Row], output_format: Format, header: bool
+) -> Iterator[str]:
+    """The text of rows, piece by piece; only a table has to see all of them first."""
     match output_format:
         case Format.TABLE:
-            return plain_table(columns, rows, header=header)
+            yield plain_table(columns, list(rows), header=header)
         case Format.CSV:
+            lines = (_csv_line([row[column.key] for column in columns]) for row in rows)
             keys = [_csv_line([column.key for column in columns])] if header else []
-            return "".join(keys + [_csv_line([row[column.key] for column in columns]) for row in rows])
+            yield from _joined(itertools.chain(keys, lines))
         case Format.JSON:
-            return _json_text(_objects(columns, rows))
+            yield from _json_pieces(_objects(columns, rows))
+
+
+def _joined(lines: Iterable[str]) -> Iterator[str]:
+    """Lines put together to pieces that are worth writing."""
+    source = iter(lines)
+    while piece := "".join(itertools.islice(source, _LINES_IN_A_PIECE)):
+        yield piece
 
 
 def _appended(
     present: str,
     columns: Sequence[Column],
-    rows: Sequence[Row],
+    rows: Iterable[Row],
     output_format: Format,
     file: OutputFile,
     header: bool,
-) -> str:
+) -> Iterator[str]:
     """The text ``present`` with the rows added."""
     if output_format is Format.JSON:
-        return _json_text([*_json_array(present, file), *_objects(columns, rows)])
+        yield from _json_pieces(itertools.chain(_json_array(present, file), _objects(columns, rows)))
+        return
     if output_format is Format.CSV:
         _check_csv(present, columns, file, header)
         header = False
     separator = "" if present.endswith("\n") else "\n"
-    return present + separator + _text(columns, rows, output_format, header)
+    yield present + separator
+    yield from _pieces(columns, rows, output_format, header)
 
 
 def _csv_line(values: Sequence[Value]) -> str:
@@ -150,8 +186,9 @@ def _check_csv(present: str, columns: Sequence[Column], file: OutputFile, header
         raise OutputError(f"{file}: has other columns than {','.join(keys)}; name another file")
 
 
-def _objects(columns: Sequence[Column], rows: Sequence[Row]) -> list[dict[str, Value]]:
-    return [{column.key: _json_value(row[column.key]) for column in columns} for row in rows]
+def _objects(columns: Sequence[Column], rows: Iterable[Row]) -> Iterator[dict[str, Value]]:
+    for row in rows:
+        yield {column.key: _json_value(row[column.key]) for column in columns}
 
 
 def _json_value(value: Value) -> Value:
@@ -159,8 +196,16 @@ def _json_value(value: Value) -> Value:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _json_text(objects: Sequence[Any]) -> str:
-    return json.dumps(objects, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+def _json_pieces(objects: Iterable[Any]) -> Iterator[str]:
+    """An array as ``json.dumps`` writes it with an indent of 2, element by element."""
+    elements = (json.dumps([each], indent=2, ensure_ascii=False, allow_nan=False)[1:-2] for each in objects)
+    first = next(elements, None)
+    if first is None:
+        yield "[]\n"
+        return
+    yield "[" + first
+    yield from _joined("," + element for element in elements)
+    yield "\n]\n"
 
 
 def _json_array(present: str, file: OutputFile) -> list[Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 FRAMEWORKS = ("torch", "mxnet", "onnxruntime")
-HEAVY = (*FRAMEWORKS, "grpc", "google.protobuf", "pymongo", "neosqlite", "pydantic", "numpy")
+HEAVY = (*FRAMEWORKS, "grpc", "google.protobuf", "pymongo", "neosqlite", "pydantic", "numpy", "matplotlib")
 
 _IMPORT_ALL = """
 import importlib, pkgutil
@@ -93,3 +93,20 @@ assert [availability(model, Path("cache")) for model in Catalog().models]
 """
 
     assert loaded_by(code, ("urllib3", "filelock", "requests", "numpy", *FRAMEWORKS)) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [([], []), (["--plot", "{folder}/latency.png"], ["matplotlib"])]
+)
+def test_only_a_picture_loads_matplotlib_and_no_display(
+    loaded_by: LoadedBy, tmp_path: Path, arguments: list[str], expected: list[str]
+) -> None:
+    given = [argument.format(folder=tmp_path) for argument in arguments]
+    code = f"""
+import os
+os.environ.update(AGENT_DATA_DIR={str(tmp_path)!r}, XDG_CONFIG_HOME={str(tmp_path)!r})
+from client.main import run
+assert run(["info", "evaluation", "latency", *{given!r}]) == 0
+"""
+
+    assert loaded_by(code, ("matplotlib", "matplotlib.pyplot", "tkinter")) == expected

@@ -16,8 +16,10 @@ from agent.results import InputFailure, Stage
 from agent.trace_level import TraceLevel
 from evaluators.datasets.base import DatasetIdentity
 from evaluators.evaluation import Accuracy, BatchTimes, Evaluation, EvaluationOptions, Status
+from evaluators.plots.registry import PLOTS
 from manifests.loader import parse_manifest
 from manifests.schema import ModelManifest
+from tests.reports.pictures import SHALLOW, traced
 
 MACHINE = Environment(
     hostname="bench-1",
@@ -126,3 +128,17 @@ def without_a_full_batch() -> Evaluation:
 @pytest.fixture
 def evaluations() -> list[Evaluation]:
     return [on_cpu(), on_gpu(), without_a_full_batch()]
+
+
+@pytest.fixture
+def shallow(evaluations: list[Evaluation]) -> list[Evaluation]:
+    """Two evaluations that have everything that the shallow reports draw."""
+    options = replace(evaluations[1].options, trace_level=TraceLevel.MODEL_TRACE)
+    return [evaluations[0], replace(evaluations[1], options=options)]
+
+
+@pytest.fixture
+def given(shallow: list[Evaluation]) -> dict[str, list[Evaluation]]:
+    """What each report has something to draw of."""
+    deep = [traced(evaluation) for evaluation in shallow]
+    return {name: shallow if name in SHALLOW else deep for name in PLOTS}

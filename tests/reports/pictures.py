@@ -1,0 +1,84 @@
+"""Evaluations to draw, and what is found in a picture of them."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agent.trace_level import TraceLevel
+from agent.tracing.context import TraceContext
+from agent.tracing.recorder import SpanRecorder
+from agent.tracing.span import SpanKind
+from evaluators.evaluation import Evaluation, TraceSummary
+from evaluators.plots.drawing import (
+    Drawing,
+)
+from evaluators.plots.registry import find_plot
+from evaluators.reports.base import Row
+from evaluators.reports.registry import find_report
+from evaluators.reports.trace_report import TraceReport
+
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = "<b>&amp; \"q\" 'a' $\\frac{1}{2}$ $x_1$ ü 模型 ]]> -->\x00\n\u202e"
+SHALLOW = ("latency", "accuracy", "duration")
+LAYERS = 33
+
+
+def record(recorder: SpanRecorder, name: str) -> None:
+    """A measurement of two batches: layers one after the other, of 1, 2, 3, … µs, each with one kernel."""
+    measure = recorder.add(SpanKind("measure", TraceLevel.APPLICATION_TRACE), 0, 2_000_000, 0)
+    for batch in range(2):
+        begin = start = batch * 1_000_000
+        predict = recorder.new_id()
+        for index in range(LAYERS):
+            end = start + 1000 * (index + 1)
+            attributes = {"layer_index": index, "layer_type": f"{name}{index % 3}"}
+            kind = SpanKind.of(f"{name}{index}", TraceLevel.FRAMEWORK_TRACE, **attributes)
+            layer = recorder.add(kind, start, end, predict, batch=batch)
+            kernel = SpanKind.of(f"k{index % 2}{name}", TraceLevel.SYSTEM_LIBRARY_TRACE, activity="kernel")
+            recorder.add(kernel, start, start + 500, layer, batch=batch, thread=-7)
+            start = end
+        kind = SpanKind("predict", TraceLevel.MODEL_TRACE)
+        recorder.add(kind, begin, start, measure, span_id=predict, batch=batch)
+
+
+def traced(evaluation: Evaluation, name: str = "layer") -> Evaluation:
+    recorder = SpanRecorder(TraceContext.new(), TraceLevel.FULL_TRACE)
+    record(recorder, name)
+    options = replace(evaluation.options, trace_level=TraceLevel.FULL_TRACE)
+    summary = TraceSummary(recorder.context.trace_id, len(recorder))
+    return replace(evaluation, options=options, trace=summary, spans=recorder.chunks())
+
+
+def rows_of(name: str, evaluations: Sequence[Evaluation]) -> list[Row]:
+    report = find_report(name)
+    if isinstance(report, TraceReport):
+        by_id = {evaluation.id: evaluation.spans for evaluation in evaluations}
+        return list(report.rows_of(evaluations, lambda wanted: iter(by_id[wanted])))
+    return list(report.rows(evaluations))
+
+
+def drawn(name: str, evaluations: Sequence[Evaluation]) -> Drawing | None:
+    return find_plot(name).draw(evaluations, rows_of(name, evaluations))
+
+
+def picture(name: str, evaluations: Sequence[Evaluation]) -> Drawing:
+    drawing = drawn(name, evaluations)
+    assert drawing is not None
+    return drawing
+
+
+def titles(svg: str) -> list[str]:
+    """The tooltips of the marks, in order."""
+    found = [group for group in ElementTree.fromstring(svg).iter(f"{SVG}g") if "mark" in group.get("id", "")]
+    return [group.findtext(f"{SVG}title") or "" for group in found]
+
+
+def texts(svg: str) -> list[str]:
+    return [element.text or "" for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+def renamed(evaluation: Evaluation, name: str) -> Evaluation:
+    manifest = evaluation.system.manifest.model_copy(update={"name": name})
+    return replace(evaluation, system=replace(evaluation.system, manifest=manifest))
