@@ -83,6 +83,8 @@ def test_every_convolution_and_nearly_all_of_the_time_is_found(
         parent = by_id[event["args"]["parent_id"]]
         assert parent["ts"] <= event["ts"]
         assert event["ts"] + event["dur"] <= parent["ts"] + parent["dur"] + 0.001
+    assert sum(float(row["share_percent"]) for row in rows) == pytest.approx(100)
+    assert len(layers) == sum(int(row["occurrences"]) for row in rows) == BATCHES * len(rows)
     total_us = sum(float(row["total_us"]) for row in rows)
     assert total_us == pytest.approx(sum(event["dur"] for event in layers))
 

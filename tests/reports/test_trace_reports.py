@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +18,9 @@ from evaluators.evaluation import Evaluation, TraceSummary
 from evaluators.reports.base import Row
 from evaluators.reports.registry import find_report
 from evaluators.reports.trace_report import TraceReport
+from evaluators.reports.writer import Format, write
 
+GOLDEN = Path(__file__).parent / "golden"
 LAYERS = (("conv1", "Convolution"), ("relu", "Activation"), ("conv2", "Convolution"))
 FULL = (0, 1, 3)
 """The batches of ``on_gpu`` that are full; number 2 lost an input."""
@@ -54,12 +58,50 @@ def record(recorder: SpanRecorder, batches: int) -> None:
 
 
 @pytest.fixture
+def always_the_same(monkeypatch: pytest.MonkeyPatch) -> SpanRecorder:
+    """A recorder whose ids and times are the same every time."""
+    monkeypatch.setattr("agent.tracing.recorder.secrets.randbits", lambda bits: 7)
+    context = TraceContext("0af7651916cd43dd8448eb211c80319c")
+    return SpanRecorder(
+        context, TraceLevel.FULL_TRACE, clock=lambda: 0, wall_clock=lambda: 1_700_000_000 * 10**9
+    )
+
+
+@pytest.mark.parametrize("name", ["layers", "layer_tree", "cuda_launch", "eventflow", "duration"])
+@pytest.mark.parametrize("output_format", Format)
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_report_is_its_golden_output(
+    name: str,
+    output_format: Format,
+    count: int,
+    always_the_same: SpanRecorder,
+    evaluations: list[Evaluation],
+) -> None:
+    golden = GOLDEN / f"{name}_{count}.{output_format.value}"
+    record(always_the_same, 2)
+    first = in_evaluation(evaluations[1], always_the_same)
+    chosen = [first, replace(first, id="00000000-0000-4000-8000-00000000000f")][:count]
+    report = find_report(name)
+    rows = rows_of(name, *chosen) if isinstance(report, TraceReport) else list(report.rows(chosen))
+    stream = io.StringIO()
+
+    assert write(report.columns, iter(rows), output_format, stream) == len(rows)
+
+    assert stream.getvalue() == golden.read_text(encoding="utf-8")
+
+
+def in_evaluation(evaluation: Evaluation, recorder: SpanRecorder) -> Evaluation:
+    """An evaluation with what a recorder has recorded as its trace."""
+    options = replace(evaluation.options, trace_level=TraceLevel.FULL_TRACE)
+    summary = TraceSummary(recorder.context.trace_id, len(recorder))
+    return replace(evaluation, options=options, trace=summary, spans=recorder.chunks())
+
+
+@pytest.fixture
 def traced(evaluations: list[Evaluation]) -> Evaluation:
     recorder = SpanRecorder(TraceContext.new(), TraceLevel.FULL_TRACE)
     record(recorder, 4)
-    options = replace(evaluations[1].options, trace_level=TraceLevel.FULL_TRACE)
-    summary = TraceSummary(recorder.context.trace_id, len(recorder))
-    return replace(evaluations[1], options=options, trace=summary, spans=recorder.chunks())
+    return in_evaluation(evaluations[1], recorder)
 
 
 def rows_of(name: str, *evaluations: Evaluation) -> list[Row]:
