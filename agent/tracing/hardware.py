@@ -90,7 +90,8 @@ class HardwareSampler(Closeable):
             if self._read_gpu is not None:
                 figures |= self._read_gpu()
             ended_ns = clock()
-            self._scope.add(SpanKind.of(NAME, TraceLevel.HARDWARE_TRACE, **figures), started_ns, ended_ns)
+            kind = SpanKind.of(NAME, TraceLevel.HARDWARE_TRACE, **figures)
+            self._scope.add(kind, started_ns, ended_ns, thread=threading.get_ident())
             started_ns = ended_ns
 
 
