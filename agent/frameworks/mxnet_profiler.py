@@ -27,8 +27,7 @@ _NS_PER_US = 1000
 _HOUSEKEEPING = re.compile(r"WaitForVar|DeleteVariable|Resource\w*|SetupExec|set_threads")
 # What the engine runs between the operators of a graph, and no graph lists.
 _BETWEEN = re.compile(r"Copy\w*|Reorder\w*")
-# MXNet writes a comma before the first event of every file but a process's first.
-_STRAY_COMMA = re.compile(r"\[\s*,")
+_TAIL = re.compile(r"\],\s*\"displayTimeUnit\".*\Z", re.DOTALL)
 # MXNet has one profiler for all of a process.
 _IN_USE = threading.Lock()
 
@@ -165,7 +164,7 @@ class MXNetProfiler(Profiler):
             self._mxnet.profiler.dump(finished=False)
             text = self._file.read_text(encoding="utf-8")
             self._file.unlink()
-            events = json.loads(_STRAY_COMMA.sub("[", text, count=1))["traceEvents"]
+            events = _read_events(text)
         except (OSError, ValueError, LookupError) as error:
             raise PredictionError(f"{self._file}: MXNet's profile cannot be read: {error}") from error
         finally:
@@ -239,6 +238,20 @@ class _Node:
             shape_texts(shape or () for shape in inputs),
             shape_texts(shape or () for shape in outputs),
         )
+
+
+def _read_events(text: str) -> Sequence[Any]:
+    """The events of a profile, whichever parts of it are there.
+
+    MXNet writes a comma before the first event of every file but a process's first. Once somebody else in the
+    process has used its profiler, files can be pieces of one: the head or the end is missing.
+
+    Raises:
+        ValueError: They are no events.
+    """
+    events = _TAIL.sub("", text.partition("[")[2] if text.lstrip().startswith("{") else text)
+    found: Sequence[Any] = json.loads(f"[{events.strip().strip(',')}]")
+    return found
 
 
 def _operators(events: Iterable[Mapping[str, Any]]) -> Iterator[_Operator]:

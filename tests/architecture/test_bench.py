@@ -19,14 +19,14 @@ def test_the_benchmark_lists_its_sections(root: Path) -> None:
     done = _bench(root, "--help")
 
     assert done.returncode == 0, done.stderr
-    assert "start_up, dataset, resnet50, grpc" in done.stdout
+    assert "start_up, dataset, resnet50, tracing, grpc" in done.stdout
 
 
 def test_an_unknown_section_is_refused(root: Path) -> None:
     done = _bench(root, "datasets")
 
     assert done.returncode == 2
-    assert "unknown section datasets; known: start_up, dataset, resnet50, grpc" in done.stderr
+    assert "unknown section datasets; known: start_up, dataset, resnet50, tracing, grpc" in done.stderr
 
 
 def test_measurements_take_turns_and_the_first_round_is_dropped() -> None:

@@ -131,21 +131,43 @@ with open_random("CIFAR10_LeNet", "MXNet") as predictor:
     assert profiled(predictor, TraceLevel.FRAMEWORK_TRACE, [(1, 2)]).predictions[0].layers
 """
 
+OTHER_USE = """
+import agent.frameworks.mxnet, mxnet as mx
+mx.profiler.set_config(filename="own.json", {settings})
+mx.profiler.set_state("run")
+mx.nd.ones((2, 2)).asnumpy()
+mx.profiler.set_state("stop")
+mx.profiler.dump(finished={finished})
+"""
+
+
+@pytest.mark.parametrize("settings", ["profile_all=True", "profile_imperative=True, continuous_dump=True"])
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_program_may_have_used_the_profiler_itself(tmp_path: Path, settings: str, finished: bool) -> None:
+    done = _run(OTHER_USE.format(settings=settings, finished=finished) + PROGRAM + PROGRAM, tmp_path)
+
+    assert done.returncode == 0, done.stderr
+
 
 def test_the_process_leaves_no_profile_when_it_ends(tmp_path: Path) -> None:
+    done = _run(PROGRAM, tmp_path)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not list(tmp_path.iterdir())
+
+
+def _run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
-    environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=tmp_path,
+    environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert not list(tmp_path.iterdir())
 
 
 def _same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:

@@ -7,10 +7,10 @@ import os
 
 from agent.environment import read_environment
 from agent.registry import Registry
-from tests.perf import dataset_overhead, grpc_round_trip, resnet50, start_up
+from tests.perf import dataset_overhead, grpc_round_trip, resnet50, start_up, stored_spans, tracing
 from tests.perf.ratios import print_table
 
-SECTIONS = ("start_up", "dataset", "resnet50", "grpc")
+SECTIONS = ("start_up", "dataset", "resnet50", "tracing", "grpc")
 
 
 def main() -> None:
@@ -34,6 +34,9 @@ def main() -> None:
     if "resnet50" in sections:
         what = f"ResNet50, random weights, batches of {resnet50.BATCH_SIZE}"
         print_table(f"{what}, the frameworks' own number of threads", resnet50.measure(given.rounds))
+    if "tracing" in sections:
+        print_table("Tracing, ResNet50, random weights, from tensors", tracing.measure(given.rounds))
+        print_table(f"Reading {stored_spans.SPANS:,} stored spans", stored_spans.measure())
     if "grpc" in sections:
         print_table("gRPC Predict", grpc_round_trip.measure())
     print(f"\nload of the machine at the end: {os.getloadavg()[0]:.1f}")
