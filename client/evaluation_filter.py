@@ -155,6 +155,13 @@ def explain(report: TraceReport, evaluations: Sequence[Evaluation], rows: int) -
             f"evaluate with --trace_level={report.level.name}",
             err=True,
         )
-    if not rows:
+    short = [e for e in traced if not len(e.batches.full(e.options.batch_size))]
+    if report.of_full_batches and short:
+        click.echo(
+            f"left out {len(short)} of {len(evaluations)} evaluations: none of their batches held the full "
+            "batch size; evaluate with a smaller --batch_size",
+            err=True,
+        )
+    elif not rows:
         for note in dict.fromkeys(note for e in traced if e.trace for note in e.trace.notes):
             click.echo(note, err=True)

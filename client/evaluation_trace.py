@@ -38,11 +38,13 @@ class EvaluationTrace:
         self._group_id = group_id
         self._address: TraceAddress | None = None
         self._export: TraceExport | None = None
-        if address is not None and self._recorder is not None:
+        if address is not None:
             from agent.tracing.address import TraceAddress
-            from agent.tracing.exporting import TraceExport
 
             self._address = TraceAddress.parse(address)
+        if self._address is not None and self._recorder is not None:
+            from agent.tracing.exporting import TraceExport
+
             self._export = TraceExport.open(self._address)
 
     @contextmanager

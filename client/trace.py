@@ -94,7 +94,6 @@ def _traced(store: EvaluationStore, evaluation_id: str) -> Evaluation:
 
 
 def _written(evaluation: Evaluation, chunks: Iterator[SpanChunk], format_name: str) -> Iterator[str]:
-    from agent.tracing.exporting import resource_attributes
     from evaluators.traces.chrome_trace import chrome_trace
     from evaluators.traces.flame_graph import flame_graph_svg
     from evaluators.traces.otlp_json import otlp_json
@@ -103,7 +102,12 @@ def _written(evaluation: Evaluation, chunks: Iterator[SpanChunk], format_name: s
     if format_name == "chrome":
         return chrome_trace(chunks, "inferscope")
     if format_name == "otlp-json":
-        resource = {**resource_attributes(), "host.name": evaluation.system.environment.hostname}
+        environment = evaluation.system.environment
+        resource = {
+            "service.name": "inferscope",
+            "service.version": environment.inferscope_version,
+            "host.name": environment.hostname,
+        }
         return otlp_json(chunks, trace_id, resource)
     title = (
         f"{manifest.name} {manifest.version} on {manifest.framework.name} "

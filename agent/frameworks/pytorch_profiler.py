@@ -63,8 +63,7 @@ class PyTorchProfiler(Profiler):
         except RuntimeError as error:
             self._profile = None
             raise PredictionError(f"PyTorch's profiler cannot be started: {error}") from error
-        if not self._hooks:
-            self._add_hooks()
+        self._add_hooks()
 
     def predicted(self, window: PredictWindow) -> None:
         """Remembers a prediction; see ``Profiler``."""
@@ -76,6 +75,7 @@ class PyTorchProfiler(Profiler):
             return
         profiled, self._profile = self._profile, None
         profiled.stop()
+        self._remove_hooks()  # which would slow predictions down that nobody traces
         results = profiled.profiler.kineto_results if profiled.profiler else None
         events = list(results.events()) if results else []
         if isinstance(self._module, torch.jit.ScriptModule):
@@ -88,12 +88,15 @@ class PyTorchProfiler(Profiler):
 
     def close(self) -> None:
         """Removes the hooks and stops Kineto; see ``Profiler``."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        self._remove_hooks()
         if self._profile is not None:
             profiled, self._profile = self._profile, None
             profiled.stop()
+
+    def _remove_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def _add_hooks(self) -> None:
         if isinstance(self._module, torch.jit.ScriptModule):

@@ -91,7 +91,7 @@ class HardwareSampler(Closeable):
                 figures |= self._read_gpu()
             ended_ns = clock()
             kind = SpanKind.of(NAME, TraceLevel.HARDWARE_TRACE, **figures)
-            self._scope.add(kind, started_ns, ended_ns, thread=threading.get_ident())
+            self._scope.add(kind, started_ns, ended_ns, thread=threading.get_native_id())
             started_ns = ended_ns
 
 

@@ -101,5 +101,5 @@ class LocalBatch:
             payload = item.read()
         except InputError as error:
             failure = InputFailure(item.id, Stage.READ, str(error))
-            return _Read(item.id, None, failure, self._clock() - started, started, threading.get_ident())
-        return _Read(item.id, payload, None, self._clock() - started, started, threading.get_ident())
+            return _Read(item.id, None, failure, self._clock() - started, started, threading.get_native_id())
+        return _Read(item.id, payload, None, self._clock() - started, started, threading.get_native_id())

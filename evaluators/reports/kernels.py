@@ -34,6 +34,7 @@ class KernelsReport(TraceReport):
     name: ClassVar[str] = "cuda_launch"
     summary: ClassVar[str] = "kernels, copies and runtime calls of a GPU, by layer"
     level: ClassVar[TraceLevel] = TraceLevel.SYSTEM_LIBRARY_TRACE
+    of_full_batches: ClassVar[bool] = True
     columns: ClassVar[tuple[Column, ...]] = (
         *TRACED_COLUMNS,
         Column("layer_name", "layer"),

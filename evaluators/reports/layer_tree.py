@@ -28,6 +28,7 @@ class LayerTreeReport(TraceReport):
     name: ClassVar[str] = "layer_tree"
     summary: ClassVar[str] = "layers by their type: how many, their time and its share, their memory"
     level: ClassVar[TraceLevel] = TraceLevel.FRAMEWORK_TRACE
+    of_full_batches: ClassVar[bool] = True
     columns: ClassVar[tuple[Column, ...]] = (
         *TRACED_COLUMNS,
         Column("layer_type", "type"),

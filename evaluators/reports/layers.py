@@ -27,6 +27,7 @@ class LayersReport(TraceReport):
     name: ClassVar[str] = "layers"
     summary: ClassVar[str] = "the time and memory of each layer, under the framework's profiler"
     level: ClassVar[TraceLevel] = TraceLevel.FRAMEWORK_TRACE
+    of_full_batches: ClassVar[bool] = True
     columns: ClassVar[tuple[Column, ...]] = (
         *TRACED_COLUMNS,
         Column("layer_index", "index"),

@@ -31,6 +31,8 @@ class TraceReport(Report):
 
     level: ClassVar[TraceLevel]
     """The trace level that an evaluation needs, at the least."""
+    of_full_batches: ClassVar[bool] = False
+    """Whether only batches that held the full batch size count."""
 
     def rows(self, evaluations: Sequence[Evaluation]) -> Iterator[Row]:
         """Yields nothing: without the spans there are no rows; see ``rows_of``."""

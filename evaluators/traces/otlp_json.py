@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from agent.tracing.context import span_id_text
+from agent.tracing.readable import plain
 from agent.tracing.span import NO_BATCH, NO_PARENT, AttributeValue, SpanChunk
 
 SCOPE = "inferscope"
@@ -50,17 +51,16 @@ def _spans(chunk: SpanChunk, trace_id: str) -> Iterator[dict[str, Any]]:
         strict=True,
     ):
         kind = chunk.kinds[place]
-        own: list[tuple[str, AttributeValue]] = [
-            ("inferscope.trace_level", kind.level.name),
-            ("thread.id", thread),
-        ]
+        own: list[tuple[str, AttributeValue]] = [("inferscope.trace_level", kind.level.name)]
         if batch != NO_BATCH:
             own.append(("inferscope.batch", batch))
+        if thread:
+            own.append(("thread.id", thread))
         yield {
             "traceId": trace_id,
             "spanId": span_id_text(id_),
             **({} if parent == NO_PARENT else {"parentSpanId": span_id_text(parent)}),
-            "name": kind.name,
+            "name": plain(kind.name),
             "kind": _INTERNAL,
             "startTimeUnixNano": str(start),
             "endTimeUnixNano": str(start + duration),
@@ -69,7 +69,7 @@ def _spans(chunk: SpanChunk, trace_id: str) -> Iterator[dict[str, Any]]:
 
 
 def _attribute(key: str, value: AttributeValue) -> dict[str, Any]:
-    return {"key": key, "value": _value(value)}
+    return {"key": key, "value": _value(plain(value))}
 
 
 def _value(value: AttributeValue) -> dict[str, Any]:

@@ -32,12 +32,13 @@ def images(tmp_path: Path) -> Path:
 
 def check_nesting(events: list[dict[str, Any]]) -> None:
     """On each track an event lies inside of, or beside, every other one."""
-    tracks: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    tracks: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for event in events:
         assert event["dur"] >= 0
-        tracks[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+        begin, lasts = (round(event[key] * 1000) for key in ("ts", "dur"))  # whole ns, as they were recorded
+        tracks[event["pid"], event["tid"]].append((begin, begin + lasts))
     for track in tracks.values():
-        open_until: list[float] = []
+        open_until: list[int] = []
         for begin, end in sorted(track, key=lambda times: (times[0], -times[1])):
             while open_until and open_until[-1] <= begin:
                 open_until.pop()

@@ -31,6 +31,15 @@ def stored(agent: Agent, answer: Answer) -> list[Mapping[str, Any]]:
     return found
 
 
+def value_of(attribute: Mapping[str, Any], *, exact: bool) -> object:
+    """The value of an attribute in OTLP's JSON; Jaeger has lists as text."""
+    [(kind, value)] = attribute.items()
+    if kind == "arrayValue":
+        values = tuple(value_of(each, exact=exact) for each in value.get("values", ()))
+        return values if exact else str(values)
+    return int(value) if kind == "intValue" else value
+
+
 def microseconds(text: str | int) -> int:
     return (int(text) + 500) // 1000
 
@@ -52,16 +61,18 @@ def test_a_collector_sees_the_tree_of_a_run_that_the_store_keeps(agent: Agent, s
         times = (
             (started, ended - started) if exact else (microseconds(started), microseconds(ended - started))
         )
-        wanted[int(span["spanId"], 16)] = (span["name"], int(span.get("parentSpanId") or "0", 16), *times)
+        attributes = {pair["key"]: value_of(pair["value"], exact=exact) for pair in span["attributes"]}
+        parent_id = int(span.get("parentSpanId") or "0", 16)
+        wanted[int(span["spanId"], 16)] = (span["name"], parent_id, *times, attributes)
     for span_id, seen_span in seen.spans.items():
         times = (seen_span.start_ns, seen_span.duration_ns)
         times = times if exact else (microseconds(times[0]), microseconds(times[1]))
-        found[span_id] = (seen_span.name, int(seen_span.parent_id), *(int(each) for each in times))
+        found[span_id] = (seen_span.name, seen_span.parent_id, *times, seen_span.attributes)
     assert found == wanted
 
     url = answer.figure("trace").split()[-1]
     assert {span.trace_id for span in seen.spans.values()} == {url.rpartition("/")[2]}
-    assert agent("info", "evaluation", "eventflow", "-f", "csv").rows[0]["id"] == answer.figure("evaluation")
+    assert url in agent("info", "evaluation", "show", answer.figure("evaluation")).stdout
     names = {span_id: span.name for span_id, span in seen.spans.items()} | {0: ""}
     edges = Counter((names[int(span.parent_id)], span.name) for span in seen.spans.values())
     assert edges["", "evaluation"] == edges["evaluation", "measure"] == edges["open", "load"] == 1

@@ -69,7 +69,10 @@ def test_a_trace_is_written_for_other_programs(agent: Agent, traced: str, tmp_pa
         assert agent("trace", "export", traced, "--format", name, "-o", tmp_path / name).code == 0
 
     events: list[dict[str, Any]] = json.loads((tmp_path / "chrome").read_text())["traceEvents"]
-    spans = json.loads((tmp_path / "otlp-json").read_text())["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    [of_resource] = json.loads((tmp_path / "otlp-json").read_text())["resourceSpans"]
+    spans = of_resource["scopeSpans"][0]["spans"]
+    told = {pair["key"] for pair in of_resource["resource"]["attributes"]}
+    assert told == {"service.name", "service.version", "host.name"}
     complete = [event for event in events if event["ph"] == "X"]
     assert len(complete) == len(spans) > 64
     assert all(event["dur"] >= 0 for event in complete)
@@ -94,6 +97,16 @@ def test_without_a_trace_there_is_nothing_and_it_is_said_why(agent: Agent) -> No
         assert f"evaluate with --trace_level={level}" in result.stderr
 
 
+def test_that_no_batch_was_full_is_said_where_layers_are_missing(agent: Agent) -> None:
+    agent(*EVALUATE, "--batch_size=512", "--trace_level=FRAMEWORK_TRACE")
+
+    for report in ("layers", "layer_tree"):
+        result = agent("info", "evaluation", report, "-f", "csv")
+        assert not result.rows
+        assert "left out 1 of 1 evaluations: none of their batches held the full batch size" in result.error
+    assert agent("info", "evaluation", "layers", "--raw", "-f", "csv").rows
+
+
 def test_kernels_of_a_processor_are_none_and_it_is_said_why(agent: Agent) -> None:
     agent(*EVALUATE, "--trace_level=SYSTEM_LIBRARY_TRACE")
 
@@ -110,8 +123,9 @@ def test_durations_have_a_row_for_each_batch(agent: Agent) -> None:
 
 
 def test_a_wrong_address_or_level_is_refused_before_anything_is_loaded(agent: Agent) -> None:
-    for wrong in ("--tracer_address=ftp://host", "--trace_level=DEEP_TRACE"):
-        answer = agent(*EVALUATE, wrong)
+    address = "--tracer_address=ftp://host"
+    for wrong in ([address], ["--trace_level=DEEP_TRACE"], [address, "--trace_level=NO_TRACE"]):
+        answer = agent(*EVALUATE, *wrong)
         assert answer.code == 2
         assert "PyTorch 2" not in answer.error
 

@@ -127,6 +127,18 @@ def test_answers_are_the_same_and_nothing_stays_behind(session: Session) -> None
     np.testing.assert_array_equal(answers()[0], before[0])
 
 
+def test_predictions_that_nobody_traces_run_without_hooks() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    profiler = PyTorchProfiler(module, TraceLevel.FRAMEWORK_TRACE, gpu=False)
+    for _ in range(2):
+        profiler.start()
+        assert all(m._forward_hooks and m._forward_pre_hooks for m in module.modules())
+
+        profiler.collect(SpanRecorder(TraceContext.new(), TraceLevel.FRAMEWORK_TRACE))
+
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
+
+
 def test_closing_removes_the_hooks() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
     profiler = PyTorchProfiler(module, TraceLevel.FRAMEWORK_TRACE, gpu=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from typing import Any
 
@@ -55,9 +56,9 @@ def test_chrome_events_have_the_times_of_the_spans_to_the_nanosecond() -> None:
     events = [event for event in content["traceEvents"] if event["ph"] == "X"]
     assert content["baseTimeNanoseconds"] == EPOCH_NS
     assert [(e["name"], e["ts"], e["dur"], e["tid"]) for e in events][:3] == [
-        ("predict <&>", 0.01, 0.03, 0),
-        ("conv1", 0.011, 0.028, 0),
-        ("read", 0.0, 0.009, 1),
+        ("predict <&>", 0.01, 0.03, 1),
+        ("conv1", 0.011, 0.028, 1),
+        ("read", 0.0, 0.009, 2),
     ]
     assert events[1]["args"]["batch"] == 0
     assert events[1]["args"]["input_shapes"] == ["2x3x8x8"]
@@ -88,9 +89,25 @@ def test_processes_of_one_trace_are_told_apart() -> None:
 
     content = chrome(near.chunks())
 
-    assert {event["pid"] for event in content["traceEvents"]} == {1, 2}
-    names = {event["args"]["name"] for event in content["traceEvents"] if event["ph"] == "M"}
+    assert len({event["pid"] for event in content["traceEvents"]}) == 2
+    names = {e["args"]["name"] for e in content["traceEvents"] if e["name"] == "process_name"}
     assert names == {"inferscope (1)", "inferscope (2)"}
+
+
+def test_threads_and_streams_have_names_and_numbers_that_viewers_take() -> None:
+    recorder = recorder_of_two_batches()
+    for thread in (-8, -1, 2**40):
+        recorder.add(CONV, 0, 1, 7, thread=thread)
+
+    events = chrome(recorder.chunks())["traceEvents"]
+
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {(e["pid"], e["tid"]) for e in events} == names.keys()
+    assert all(0 < tid < 2**31 for _, tid in names)
+    assert [pid == tid for pid, tid in names] == [name == "main" for name in names.values()]
+    assert sorted(names.values()) == sorted(
+        ["main", "thread 1", "thread 2", "stream 7", "stream 0", f"thread {2**40}"]
+    )
 
 
 def test_a_trace_without_spans_is_still_whole() -> None:
@@ -130,6 +147,25 @@ def test_otlp_json_is_what_a_collector_reads() -> None:
     assert content[0]["traceId"] == "ab" * 16
     assert content[1]["parentSpanId"] == content[0]["spanId"]
     assert content[-1]["parentSpanId"] == span_id_text(7)
+
+
+def test_otlp_json_says_what_a_collector_would_get() -> None:
+    recorder = SpanRecorder(TraceContext("ab" * 16, 7), TraceLevel.FULL_TRACE)
+    odd = SpanKind.of("conv\udcff", TraceLevel.FRAMEWORK_TRACE, big=2**70, bad=("\udcff",))
+    recorder.add(odd, 0, 1, 7)
+    recorder.add(odd, 0, 1, 7, batch=3, thread=5)
+
+    text = "".join(otlp_json(recorder.chunks(), "ab" * 16, {}))
+
+    spans = json.loads(text.encode())["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    assert [span["name"] for span in spans] == ["conv?"] * 2
+    shared = {
+        "inferscope.big": {"stringValue": str(2**70)},
+        "inferscope.bad": {"arrayValue": {"values": [{"stringValue": "?"}]}},
+        "inferscope.trace_level": {"stringValue": "FRAMEWORK_TRACE"},
+    }
+    own = {"inferscope.batch": {"intValue": "3"}, "thread.id": {"intValue": "5"}}
+    assert [{a["key"]: a["value"] for a in span["attributes"]} for span in spans] == [shared, shared | own]
 
 
 def test_frames_sum_up_what_has_the_same_names_above_it() -> None:
@@ -174,7 +210,9 @@ def test_a_flame_graph_is_a_picture_that_needs_nothing_else() -> None:
     titles = [e.text for e in root.iter("{http://www.w3.org/2000/svg}title")]
     assert titles[0] == "measure: 0.000 ms in 1 spans, 100.00 %"
     assert any(title and title.startswith("predict <&>: ") for title in titles)
+    assert [text for text in re.findall(r"\w+://[^\s\"]*", svg) if "w3.org" not in text] == []
     assert "href" not in svg
-    assert "<script" not in svg
+    assert "src" not in svg
+    assert svg.count("<script>") == 1
     boxes = [e for e in root.iter("{http://www.w3.org/2000/svg}rect") if e.get("rx")]
     assert float(boxes[0].get("width", 0)) == pytest.approx(1180)
