@@ -1,0 +1,1 @@
+"""Load: when queries arrive, how they are issued, and what is made of their latencies."""
