@@ -14,6 +14,7 @@ from agent.results import InputFailure
 from agent.trace_level import TraceLevel
 from agent.tracing.span import SpanChunk
 from evaluators.datasets.base import DatasetIdentity
+from evaluators.loadgen.record import LoadRecord
 from manifests.errors import ConfigurationError
 
 _LARGEST = 2**31 - 1  # larger numbers fit into neither a request nor every database
@@ -176,6 +177,8 @@ class Evaluation:
         trace: What was traced; None for a run at NO_TRACE.
         spans: The trace's spans; empty in an evaluation that the store returns.
         group_id: The same for evaluations that belong together, such as a run at each trace level.
+        load: What queries under load gave; None for an evaluation batch by batch, and only then are there
+            ``batches``.
     """
 
     id: str
@@ -192,6 +195,7 @@ class Evaluation:
     trace: TraceSummary | None = None
     spans: tuple[SpanChunk, ...] = ()
     group_id: str | None = None
+    load: LoadRecord | None = None
 
     @property
     def profiled(self) -> bool:

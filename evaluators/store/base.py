@@ -11,6 +11,9 @@ from agent.tracing.span import SpanChunk
 from evaluators.evaluation import Evaluation, InputPrediction
 from manifests.errors import StoreError
 
+DATASET = "dataset"
+"""The kind of an evaluation that is not under load."""
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFilter:
@@ -21,6 +24,7 @@ class EvaluationFilter:
         weights: Where the weights came from.
         limit: The number of evaluations at most, the newest first; None means all.
         include_interrupted: Whether interrupted evaluations are wanted too.
+        kind: ``dataset`` for evaluations batch by batch, or the kind of a load; None means any.
         evaluation_id: The one evaluation with this id, or those of the group with this id.
     """
 
@@ -35,6 +39,7 @@ class EvaluationFilter:
     limit: int | None = None
     include_interrupted: bool = False
     evaluation_id: str | None = None
+    kind: str | None = None
 
 
 class EvaluationStore(Protocol):

@@ -11,17 +11,18 @@ from typing import Any, Protocol
 from agent.predictor import Weights
 from agent.tracing.span import SpanChunk
 from evaluators.evaluation import Evaluation, InputPrediction
-from evaluators.store.base import EvaluationFilter
+from evaluators.store.base import DATASET, EvaluationFilter
 from evaluators.store.documents import (
     PARTS,
     Document,
     Documents,
     from_documents,
     lookup_key,
-    prediction_from_document,
     release_of,
     to_documents,
 )
+from evaluators.store.load_documents import load_document_ids
+from evaluators.store.prediction_documents import prediction_from_document
 from evaluators.store.span_documents import chunk_from_document, span_document_id
 from manifests.errors import ConfigurationError, StoreError
 
@@ -32,6 +33,7 @@ INDEXES = {
     "input_failure": ("evaluation_id",),
     "input_prediction": ("evaluation_id",),
     "span": ("evaluation_id",),
+    "load_query": ("evaluation_id",),
 }
 """The collections, and the fields of each that have an index."""
 
@@ -230,6 +232,7 @@ class CollectionStore:
         )
         accuracy_ids = [head["model_accuracy_id"] for head in heads if head.get("model_accuracy_id")]
         accuracy = self._by_id("model_accuracy", accuracy_ids)
+        queries = self._by_id("load_query", [i for head in heads for i in load_document_ids(head)])
         evaluations: list[Evaluation] = []
         for head in heads:
             documents = Documents(
@@ -237,6 +240,7 @@ class CollectionStore:
                 performance=_present(performance, head.get("performance_ids", ())),
                 model_accuracy=_present(accuracy, [head.get("model_accuracy_id")]),
                 input_failure=_present(failures, head.get("input_failure_ids", ())),
+                load_query=_present(queries, load_document_ids(head)),
             )
             try:
                 evaluations.append(self._evaluation(documents))
@@ -306,6 +310,8 @@ def _query(wanted: EvaluationFilter) -> Document:
         query["system.weights"] = random if wanted.weights is Weights.RANDOM else {"$ne": random}
     if wanted.evaluation_id is not None:
         query["$or"] = [{key: wanted.evaluation_id} for key in ("_id", "group_id")]
+    if wanted.kind is not None:
+        query["load.options.kind"] = None if wanted.kind == DATASET else wanted.kind
     if not wanted.include_interrupted:
         query["status"] = "complete"
     return query

@@ -9,6 +9,7 @@ The collections are those of MLModelScope, and one for failures:
 | ``model_accuracy`` | one an evaluation with an accuracy |
 | ``input_failure`` | the inputs that were not predicted, many a document |
 | ``input_prediction`` | one an input, with the best classes |
+| ``load_query`` | the queries of its runs under load, in columns; see ``load_documents`` |
 | ``span`` | the spans of its trace in columns, many a document; see ``span_documents`` |
 
 Every part carries ``evaluation_id``, and ``save_id``, which stands for one attempt to save: what an attempt
@@ -38,10 +39,11 @@ from evaluators.evaluation import (
     BatchTimes,
     Evaluation,
     EvaluationOptions,
-    InputPrediction,
     Status,
     TraceSummary,
 )
+from evaluators.store.load_documents import load_documents, load_head, load_record
+from evaluators.store.prediction_documents import prediction_documents, prediction_from_document
 from evaluators.store.span_documents import chunk_from_document, span_documents
 from evaluators.store.values import restored, storable, storable_text
 from manifests.errors import ConfigurationError, StoreError
@@ -68,6 +70,7 @@ class Documents:
     input_failure: Sequence[Document] = ()
     input_prediction: Iterable[Document] = ()
     span: Iterable[Document] = ()
+    load_query: Iterable[Document] = ()
 
 
 PARTS = tuple(field.name for field in fields(Documents) if field.name != "evaluation")
@@ -86,10 +89,10 @@ def to_documents(evaluation: Evaluation, save_id: str) -> Documents:
         "model_accuracy_id": accuracy[0]["_id"] if accuracy else None,
         "input_failure_ids": [document["_id"] for document in failures],
     }
-    predictions = _prediction_documents(evaluation, owner)
-    return Documents(
-        head, performance, accuracy, failures, predictions, span_documents(evaluation.spans, owner)
-    )
+    predictions = prediction_documents(evaluation, owner)
+    spans = span_documents(evaluation.spans, owner)
+    queries = load_documents(evaluation.load, owner)
+    return Documents(head, performance, accuracy, failures, predictions, spans, queries)
 
 
 def from_documents(documents: Documents) -> Evaluation:
@@ -113,17 +116,6 @@ def from_documents(documents: Documents) -> Evaluation:
 
 
 _REMEDY = 'delete its document from the collection "evaluation" and evaluate again'
-
-
-def prediction_from_document(document: Mapping[str, Any]) -> InputPrediction:
-    """Returns the prediction that a document of ``input_prediction`` holds."""
-    features = document["features"]
-    return InputPrediction(
-        input_id=document["input_id"],
-        expected_label=document["expected_label"],
-        indices=np.array([feature["index"] for feature in features], np.int64),
-        probabilities=np.array([restored(feature["probability"]) for feature in features], np.float32),
-    )
 
 
 def lookup_key(name: str) -> str:
@@ -173,6 +165,7 @@ def _evaluation_document(evaluation: Evaluation) -> Document:
         "trace": _fields_of(evaluation.trace) if evaluation.trace else None,
         "span_document_count": len(evaluation.spans),
         "group_id": evaluation.group_id,
+        "load": load_head(evaluation.load) if evaluation.load else None,
     }
 
 
@@ -211,6 +204,7 @@ def _evaluation(head: Mapping[str, Any], documents: Documents) -> Evaluation:
             for document in sorted(documents.span, key=lambda d: int(d["sequence"]))
         ),
         group_id=head.get("group_id"),
+        load=load_record(head, list(documents.load_query)),
     )
 
 
@@ -300,30 +294,6 @@ def _failure_chunks(failures: Sequence[InputFailure]) -> Iterator[list[Document]
             chunk, characters = [], 0
     if chunk:
         yield chunk
-
-
-def _prediction_documents(evaluation: Evaluation, owner: Document) -> Iterator[Document]:
-    labels = evaluation.system.manifest.output.parameters.labels
-    return (
-        {
-            "_id": f"{owner['save_id']}/{place}",
-            **owner,
-            "input_id": storable_text(prediction.input_id),
-            "input_index": place,
-            "expected_label": storable(prediction.expected_label),
-            "features": [
-                {
-                    "index": index,
-                    "label": labels[index] if 0 <= index < len(labels) else None,
-                    "probability": storable(probability),
-                }
-                for index, probability in zip(
-                    prediction.indices.tolist(), prediction.probabilities.tolist(), strict=True
-                )
-            ],
-        }
-        for place, prediction in enumerate(evaluation.predictions)
-    )
 
 
 def _in_sequence(documents: Sequence[Document]) -> list[Document]:

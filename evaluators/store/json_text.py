@@ -13,12 +13,16 @@ from manifests.errors import StoreError
 _FORMAT = "inferscope evaluation"
 
 
+_LATER = ("span", "load_query")
+"""Parts that files of earlier versions do not have."""
+
+
 def evaluation_to_json(evaluation: Evaluation) -> str:
     """Returns the evaluation with its raw times and its predictions as JSON; non-ASCII text is escaped."""
     documents = to_documents(evaluation, evaluation.id)
     content = {"format": _FORMAT} | {part.name: getattr(documents, part.name) for part in fields(documents)}
     content["input_prediction"] = list(documents.input_prediction)
-    content["span"] = list(documents.span)
+    content |= {name: list(getattr(documents, name)) for name in _LATER}
     content["evaluation"] = documents.evaluation | {
         "created_at": documents.evaluation["created_at"].isoformat(timespec="milliseconds")
     }
@@ -39,8 +43,8 @@ def evaluation_from_json(text: str) -> Evaluation:
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise StoreError(f'is no evaluation: it has no "format": "{_FORMAT}"')
     try:
-        parts = {part.name: content[part.name] for part in fields(Documents) if part.name != "span"}
-        parts["span"] = content.get("span", [])  # which files of earlier versions do not have
+        parts = {part.name: content[part.name] for part in fields(Documents) if part.name not in _LATER}
+        parts |= {name: content.get(name, []) for name in _LATER}
         parts["evaluation"]["created_at"] = datetime.fromisoformat(parts["evaluation"]["created_at"])
         documents = Documents(**parts)
     except (KeyError, TypeError, ValueError) as error:

@@ -1,0 +1,125 @@
+"""Every store keeps what load gave: options, runs with their queries, and the answer of a search."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evaluators.evaluation import Evaluation
+from evaluators.loadgen.queries import QUERY_COLUMNS, Outcome, Queries
+from evaluators.loadgen.record import LoadKind, LoadOptions, LoadRecord, LoadRun, RateAnswer
+from evaluators.store.base import DATASET, EvaluationFilter, EvaluationStore
+from evaluators.store.json_text import evaluation_from_json, evaluation_to_json
+from evaluators.store.load_documents import QUERIES_PER_DOCUMENT
+from manifests.errors import StoreError
+from tests.contract.store_fixtures import StoreBackend, make_evaluation, mongodb_backend
+
+
+@pytest.fixture(scope="module", params=["sqlite", "mongodb"])
+def backend(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StoreBackend]:
+    directory = tmp_path_factory.mktemp("load")
+    if request.param == "sqlite":
+        yield StoreBackend(None, directory)
+    else:
+        with mongodb_backend(directory) as mongodb:
+            yield mongodb
+
+
+@pytest.fixture
+def store(backend: StoreBackend) -> Iterator[EvaluationStore]:
+    store = backend.open(f"test_{uuid.uuid4().hex}")
+    yield store
+    store.close()
+
+
+def make_queries(count: int) -> Queries:
+    numbers = np.arange(count, dtype=np.int64)
+    return Queries(
+        scheduled_ns=numbers * 10**7,
+        sent_ns=numbers * 10**7 + 5,
+        done_ns=numbers * 10**7 + 2**40,
+        outcome=np.where(numbers % 7, int(Outcome.ANSWERED), int(Outcome.FAILED)),
+        queue_ns=numbers - 1,
+        predict_ns=numbers * 3,
+        batch_size=numbers % 9,
+        repeated=2,
+    )
+
+
+def loaded(kind: LoadKind, *counts: int, **changes: Any) -> Evaluation:
+    options = LoadOptions(
+        kind, "gamma:cv=2", 76.5, latency_bound_ms=100.0, max_duration_s=None, seed=2**62 + 1
+    )
+    runs = [
+        LoadRun(
+            rate_qps=10.5 * number,
+            source="poisson",
+            seed=number,
+            checksum="sha256:ab",
+            queries=make_queries(count),
+            cut_ns=5,
+            stopped="the backlog grew",
+            invalid="",
+            reasons={"the queue is full: $x.y": 3, "é": 1},
+        )
+        for number, count in enumerate(counts)
+    ]
+    answer = RateAnswer(76.9, 75.8, None, "single server") if kind is LoadKind.MAX_QPS else None
+    return make_evaluation(load=LoadRecord(options, tuple(runs), answer), **changes)
+
+
+def plain(evaluation: Evaluation) -> Any:
+    load = evaluation.load
+    assert load is not None
+    return (
+        load.options,
+        load.answer,
+        [
+            (
+                *(run.rate_qps, run.source, run.seed, run.checksum, run.cut_ns, run.stopped, run.invalid),
+                dict(run.reasons),
+                {name: getattr(run.queries, name).tolist() for name in QUERY_COLUMNS},
+                run.queries.repeated,
+            )
+            for run in load.runs
+        ],
+    )
+
+
+@pytest.mark.parametrize("counts", [(), (0,), (3,), (QUERIES_PER_DOCUMENT + 1, 0, 2)])
+def test_runs_under_load_come_back_as_they_were(store: EvaluationStore, counts: tuple[int, ...]) -> None:
+    evaluation = loaded(LoadKind.MAX_QPS, *counts)
+    assert store.save(evaluation)
+    assert not store.save(evaluation)
+
+    [found] = store.find(EvaluationFilter())
+
+    assert plain(found) == plain(evaluation)
+    assert plain(evaluation_from_json(evaluation_to_json(evaluation))) == plain(evaluation)
+
+
+def test_evaluations_are_found_by_what_was_asked(store: EvaluationStore) -> None:
+    kept = {
+        DATASET: make_evaluation(),
+        "workload": loaded(LoadKind.WORKLOAD, 2),
+        "max_qps": loaded(LoadKind.MAX_QPS, 2),
+    }
+    for evaluation in kept.values():
+        store.save(evaluation)
+
+    for kind, evaluation in kept.items():
+        assert [each.id for each in store.find(EvaluationFilter(kind=kind))] == [evaluation.id]
+    assert len(store.find(EvaluationFilter())) == 3
+
+
+def test_queries_that_are_missing_are_a_damage() -> None:
+    text = evaluation_to_json(loaded(LoadKind.WORKLOAD, 3))
+    assert '"query_count": 3' in text
+    with pytest.raises(StoreError, match="not all of the 4 queries of a run are there"):
+        evaluation_from_json(text.replace('"query_count": 3', '"query_count": 4'))
