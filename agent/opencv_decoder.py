@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.c_stderr import silenced_c_stderr
-from agent.decoding import ImageDecoder
+from agent.image_decoder import ImageDecoder
 from agent.image_fit import fit_image
 from agent.image_header import open_image, undecodable
 from manifests.errors import InputError

@@ -9,7 +9,7 @@ import PIL
 from numpy.typing import NDArray
 from PIL import Image, features
 
-from agent.decoding import ImageDecoder
+from agent.image_decoder import ImageDecoder
 from agent.image_fit import fit_image
 from agent.image_header import PILLOW_ERRORS, open_image, undecodable
 from manifests.errors import InputError

@@ -78,13 +78,16 @@ def all_reports(
     folder = _Folder(output, overwrite=overwrite)
     try:
         with wanted.open_store() as store:
-            found = wanted.find(store)
+            found: dict[str, Sequence[Evaluation]] = {}
             for name in REPORTS:
                 report = find_report(name)
-                shown = undisturbed(found) if report.undisturbed and not include_profiled else found
+                if report.kind not in found:
+                    found[report.kind] = wanted.find(store, report.kind)
+                of_kind = found[report.kind]
+                shown = undisturbed(of_kind) if report.undisturbed and not include_profiled else of_kind
                 endings = [(Format(each.lower())) for each in dict.fromkeys(formats)]
                 _write(report, shown, store, folder.path, endings, [each.lower() for each in pictures])
-            say_none(found, store)
+            say_none([each for of_kind in found.values() for each in of_kind], store)
         for file in folder.publish():
             click.echo(file)
     finally:

@@ -91,8 +91,8 @@ class ChosenEvaluations:
         finally:
             store.close()
 
-    def find(self, store: EvaluationStore) -> Sequence[Evaluation]:
-        """Returns the evaluations, the newest first; says which cannot be read.
+    def find(self, store: EvaluationStore, kind: str) -> Sequence[Evaluation]:
+        """Returns the evaluations of a kind, the newest first; says which cannot be read.
 
         Raises:
             StoreError: The database cannot be read.
@@ -109,6 +109,7 @@ class ChosenEvaluations:
             limit=None if self.limit == -1 else self.limit,
             include_interrupted=self.include_interrupted or self.evaluation_id is not None,
             evaluation_id=self.evaluation_id,
+            kind=kind,
         )
         return store.find(wanted, _say_unreadable)
 

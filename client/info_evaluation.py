@@ -90,8 +90,8 @@ def _report(
     wanted = ChosenEvaluations(**chosen)
     picture, overwrite = open_picture(plot, output, overwrite=overwrite, append=append)
     with wanted.open_store() as store:
-        found = evaluations = wanted.find(store)
         report = LayerRunsReport() if raw else find_report(name)
+        found = evaluations = wanted.find(store, report.kind)
         if report.undisturbed and not include_profiled:
             evaluations = undisturbed(found)
         rows = rows_of(report, evaluations, store)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LARGEST = 2**31 - 1  # of a number of parts; see EvaluationOptions
 
 
-def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def system_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that choose a model, where it runs and where its evaluation goes."""
     options = (
         click.option("--model_name", default="DigitsCNN", show_default=True, metavar="NAME", help="Model."),
@@ -55,7 +55,7 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
             default=0,
             show_default=True,
             metavar="N",
-            help="What random weights are drawn from.",
+            help="What random weights are drawn from, and schedules.",
         ),
         boolean("--gpu", "--use_gpu", help="Run on the GPU; an error where there is none."),
         click.option(
@@ -64,6 +64,16 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads of one operator."
         ),
+        boolean("--publish", default=True, help="Publish the evaluation to the database."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return database_options(function)
+
+
+def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of an evaluation batch by batch, with those of ``system_options``."""
+    options = (
         click.option(
             "--preprocess_threads",
             type=click.IntRange(min=0),
@@ -74,7 +84,6 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--overlap", default=None, help="Preprocess while the model predicts.  [default: on a GPU only]"
         ),
         boolean("--fail_on_error", help="Stop at the first input that fails."),
-        boolean("--publish", default=True, help="Publish the evaluation to the database."),
         boolean("--publish_predictions", help="Publish every input's prediction too."),
         click.option(
             "--trace_level",
@@ -92,7 +101,7 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     for option in reversed(options):
         function = option(function)
-    return database_options(_batch_options(function))
+    return system_options(_batch_options(function))
 
 
 def _batch_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -36,6 +36,8 @@ class Report(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     columns: ClassVar[tuple[Column, ...]]
+    kind: ClassVar[str] = "dataset"
+    """Of which evaluations it is; see ``EvaluationFilter.kind``."""
     undisturbed: ClassVar[bool] = False
     """Whether its figures mean nothing of an evaluation that ran under the framework's profiler."""
 
