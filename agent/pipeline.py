@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -100,21 +100,35 @@ class Pipeline:
         """
         return self._finish(list(self._preparation.begin(inputs)))
 
-    def predict_tensor(self, batch: NDArray[Any]) -> BatchResult:
+    def predict_tensor(self, batch: NDArray[Any], trace: TraceScope | None = None) -> BatchResult:
         """Runs a batch that is one preprocessed tensor, with the batch as its first axis.
 
         The inputs' ids are ``"0"``, ``"1"``, ….
 
+        Args:
+            batch: The batch.
+            trace: Where spans go.
+
         Raises:
             InputError: The batch is empty, or not of the shape or element type that the model takes.
             SessionError: The pipeline is closed.
+            PredictionError: The framework's profiler cannot be used.
         """
         started = self._clock()
         if batch.ndim == 0 or not len(batch):
             raise InputError("the batch is empty; it needs at least one input")
         tensor = self._preprocessor.check(batch, (len(batch), *self._preprocessor.dimensions))
         ids = tuple(map(str, range(len(batch))))
-        return self._run(ids, tensor, (), read_ns=0, preprocess_ns=self._clock() - started)
+        ended = self._clock()
+        if trace is None:
+            return self._run(ids, tensor, (), read_ns=0, preprocess_ns=ended - started)
+        tracing = self._tracing(trace)
+        with self._collecting(tracing):
+            tracing.begin_tensor(len(ids), started, ended)
+            begun = self._clock()
+            result = self._run(ids, tensor, (), 0, ended - started, tracing)
+            tracing.end_batch(begun, self._clock())
+        return result
 
     def predict_batches(
         self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
@@ -137,7 +151,7 @@ class Pipeline:
             PredictionError: The framework's profiler cannot be used.
         """
         source = iter(batches)
-        tracing = RunTracing(trace, self._open_profiler(trace), self._attributes) if trace else None
+        tracing = self._tracing(trace) if trace else None
         overlapping = self._gate.overlap and self._ahead
         results = self._overlapping(source, tracing) if overlapping else self._in_rounds(source, tracing)
         return results if tracing is None else self._collected(results, tracing)
@@ -151,6 +165,9 @@ class Pipeline:
         if profiler is not None:
             with self._predictor.turn():
                 profiler.close()
+
+    def _tracing(self, trace: TraceScope) -> RunTracing:
+        return RunTracing(trace, self._open_profiler(trace), self._attributes)
 
     def _open_profiler(self, trace: TraceScope) -> Profiler | None:
         """The one profiler of the model, where the level asks for layers and the framework has any."""
@@ -173,10 +190,14 @@ class Pipeline:
     def _collected(
         self, results: Generator[BatchResult, None, None], tracing: RunTracing
     ) -> Iterator[BatchResult]:
-        """The results of a run; at its end the profiler's last spans are taken."""
+        with self._collecting(tracing), closing(results):
+            yield from results
+
+    @contextmanager
+    def _collecting(self, tracing: RunTracing) -> Iterator[None]:
+        """A run; at its end the profiler's last spans are taken."""
         try:
-            with closing(results):
-                yield from results
+            yield
         finally:
             with self._one_at_a_time, self._predictor.turn():
                 if not self._closed:

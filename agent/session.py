@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -227,9 +228,12 @@ class Session(Closeable):
         """Predicts one batch and waits for it; see ``Pipeline.predict``."""
         return self._pipeline.predict(inputs)
 
-    def predict_tensor(self, batch: NDArray[Any]) -> BatchResult:
+    def predict_tensor(self, batch: NDArray[Any], trace: TraceScope | None = None) -> BatchResult:
         """Predicts a batch that is one preprocessed tensor; see ``Pipeline.predict_tensor``."""
-        return self._pipeline.predict_tensor(batch)
+        if trace is None:
+            return self._pipeline.predict_tensor(batch)
+        with self._sampled(trace):
+            return self._pipeline.predict_tensor(batch, trace)
 
     def predict_batches(
         self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
@@ -238,15 +242,23 @@ class Session(Closeable):
         results = self._pipeline.predict_batches(batches, trace)
         if trace is None or not trace.recorder.wants(TraceLevel.HARDWARE_TRACE):
             return results
-        return self._sampled(results, trace)
+        return self._while_sampled(results, trace)
 
-    def _sampled(self, results: Iterator[BatchResult], trace: TraceScope) -> Iterator[BatchResult]:
-        """The results, while the hardware is sampled."""
+    def _while_sampled(self, results: Iterator[BatchResult], trace: TraceScope) -> Iterator[BatchResult]:
+        with self._sampled(trace):
+            yield from results
+
+    @contextmanager
+    def _sampled(self, trace: TraceScope) -> Iterator[None]:
+        """Samples the hardware, where the trace looks as deep."""
+        if not trace.recorder.wants(TraceLevel.HARDWARE_TRACE):
+            yield
+            return
         from agent.tracing.hardware import HardwareSampler  # few runs look as deep
 
         with HardwareSampler(trace, self._description.device) as sampler:
             sampler.start()
-            yield from results
+            yield
 
     def close(self) -> None:
         """Frees the model; calling it again does nothing."""

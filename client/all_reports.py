@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -84,8 +85,9 @@ def all_reports(
                 if report.kind not in found:
                     found[report.kind] = wanted.find(store, report.kind)
                 of_kind = found[report.kind]
-                shown = undisturbed(of_kind) if report.undisturbed and not include_profiled else of_kind
-                endings = [(Format(each.lower())) for each in dict.fromkeys(formats)]
+                left = report.undisturbed and not include_profiled
+                shown = undisturbed(of_kind, f"{name}: ") if left else of_kind
+                endings = [Format(each.lower()) for each in formats]
                 _write(report, shown, store, folder.path, endings, [each.lower() for each in pictures])
             say_none([each for of_kind in found.values() for each in of_kind], store)
         for file in folder.publish():
@@ -104,11 +106,11 @@ def _write(
 ) -> None:
     """Writes one report in all formats."""
     count = 0
-    for each in formats:  # each reads the spans anew, so that rows need not be kept
+    for each in dict.fromkeys(formats):  # each reads the spans anew, so that rows need not be kept
         path = folder / f"{report.name}.{_ENDINGS[each]}"
         count = write(report.columns, rows_of(report, evaluations, store), each, path)
     if isinstance(report, TraceReport):
-        explain(report, evaluations, count)
+        explain(report, evaluations, count, f"{report.name}: ")
     if pictures and count:
         from evaluators.plots.writer import PictureFile  # needs what only pictures need
 
@@ -130,12 +132,15 @@ class _Folder:
     """
 
     def __init__(self, path: Path, *, overwrite: bool) -> None:
-        self._target = path
+        self._shown = path
+        self._target = Path(os.path.realpath(path))  # a link stays one, and "." has a folder that it is in
         if path.exists() and not path.is_dir():
             raise OutputError(f"{path}: is no folder; name another one with --output")
         if path.exists() and not overwrite:
             raise OutputError(f"{path} exists; overwrite its reports (--overwrite), or name another --output")
-        self.path = path.with_name(f".inferscope-{uuid.uuid4().hex}.tmp")
+        # Beside the folder, so that it can take its place; within one that is there, which may be a mount.
+        beside = self._target if self._target.is_dir() else self._target.parent
+        self.path = beside / f".inferscope-{uuid.uuid4().hex}.tmp"
         try:
             self.path.mkdir()
         except OSError as error:
@@ -155,8 +160,8 @@ class _Folder:
             else:
                 self.path.rename(self._target)
         except OSError as error:
-            raise OutputError(f"{self._target}: cannot be written: {error.strerror or error}") from error
-        return [self._target / name for name in names]
+            raise OutputError(f"{self._shown}: cannot be written: {error.strerror or error}") from error
+        return [self._shown / name for name in names]
 
     def close(self) -> None:
         """Removes what was not published."""

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import logging
-import shlex
 import uuid
-from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import click
 
-from agent.fetching import fetch_image
-from agent.selection import select_model
-from agent.session import open_session
 from agent.trace_level import TraceLevel
 from agent.tracing.scope import TraceScope, traced
 from agent.tracing.span import SpanKind
@@ -26,15 +20,15 @@ from client.exit_codes import INTERRUPTED, SUCCESS
 from client.invocation import Invocation
 from client.predictions import failure_line, print_failures, print_predictions
 from client.progress import ProgressBar
+from client.publishing import publish
 from client.stopping import StopRequest
 from client.summary import print_summary
+from client.system_opening import open_system
 from evaluators.dataset_run import DatasetRun
 from evaluators.datasets.base import Dataset
 from evaluators.evaluation import Evaluation, EvaluationOptions, Status
 from evaluators.store.base import EvaluationStore
-from evaluators.store.spool import write_spool
 from evaluators.system import SystemUnderTest
-from manifests.errors import StoreError
 
 FAILED_INPUTS = 1
 """The exit code of an evaluation that finished although some of its inputs failed."""
@@ -94,7 +88,7 @@ def _evaluate_once(
         if not request.publish_predictions:
             evaluation = replace(evaluation, predictions=())
         if store:
-            _publish(evaluation, store, invocation.data_directory, show)
+            publish(evaluation, store, invocation.data_directory, show)
         else:
             show()
         return _code(evaluation, published=store is not None)
@@ -113,7 +107,7 @@ def _run(
         if dataset:
             resources.callback(dataset.close)
         with traced(scope, SpanKind("open", TraceLevel.APPLICATION_TRACE)) as opening:
-            system = resources.enter_context(closing(_open_system(invocation, request, opening)))
+            system = resources.enter_context(closing(open_system(invocation, request, opening)))
         if dataset is None:
             manifest = system.description.manifest
             dataset = dataset_of_model(
@@ -134,45 +128,6 @@ def _run(
                 stop_requested=stop,
                 trace=scope,
             ).run()
-
-
-def _open_system(
-    invocation: Invocation, request: EvaluationRequest, scope: TraceScope | None
-) -> SystemUnderTest:
-    """Opens the model, in this process or on a served agent."""
-    framework = request.framework_name or invocation.configuration.framework
-    address = request.agent_address or invocation.configuration.agent
-    if address:
-        from client.remote.agent import RemoteOptions, open_remote_agent
-
-        return open_remote_agent(
-            address,
-            request.model_name,
-            request.model_version,
-            framework,
-            request.session_options,
-            RemoteOptions(secret=invocation.secret),
-            trace=scope,
-        )
-    manifest = select_model(
-        invocation.catalog,
-        invocation.registry,
-        request.model_name,
-        request.model_version,
-        framework,
-        request.session_options.weights,
-    )
-    # The user names the URLs, so that they may lead to this machine and its network.
-    fetch = partial(fetch_image, allow_private=True)
-    return open_session(
-        manifest,
-        request.session_options,
-        invocation.registry,
-        architectures=invocation.architectures,
-        cache=invocation.cache,
-        fetch=fetch,
-        trace=scope,
-    )
 
 
 def _announce(system: SystemUnderTest, dataset: Dataset) -> None:
@@ -201,28 +156,6 @@ def _show(evaluation: Evaluation, *, inputs: bool) -> None:
         print_predictions(evaluation)
         print_failures(evaluation)
     print_summary(evaluation)
-
-
-def _publish(
-    evaluation: Evaluation, store: EvaluationStore, data_directory: Path, show: Callable[[], None]
-) -> None:
-    """Publishes the evaluation and shows it, or keeps it in a file when the database is gone.
-
-    Raises:
-        StoreError: It was kept in a file; the message says where, and how to publish it later.
-    """
-    try:
-        store.save(evaluation)
-    except StoreError as error:
-        with suppress(OSError):  # where it is kept has to be said in any case
-            show()
-        path = write_spool(evaluation, data_directory / "unpublished")
-        raise StoreError(
-            f"{error}; the evaluation was kept in {path}: publish it later, with the same --database_address "
-            f"and --database_name, by: agent database import {shlex.quote(str(path))}"
-        ) from error
-    show()
-    click.echo(f"published   {evaluation.id} to {store.location}")
 
 
 def _code(evaluation: Evaluation, *, published: bool) -> int:

@@ -11,6 +11,7 @@ import click
 
 from agent.predictor import Weights
 from client.command import boolean, database_options
+from client.evaluation_id import whole_id
 from client.invocation import current_invocation
 from evaluators.evaluation import Evaluation
 from evaluators.reports.base import Report, Row
@@ -45,7 +46,12 @@ def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="The newest N evaluations; -1 for all.",
         ),
         boolean("--include_interrupted", help="Show evaluations that were stopped, too."),
-        click.option("--id", "evaluation_id", metavar="ID", help="Only this evaluation."),
+        click.option(
+            "--id",
+            "evaluation_id",
+            metavar="ID",
+            help="Only this evaluation, or those of this group; the beginning of the id is enough.",
+        ),
     )
     for option in reversed(options):
         function = option(function)
@@ -95,7 +101,7 @@ class ChosenEvaluations:
         """Returns the evaluations of a kind, the newest first; says which cannot be read.
 
         Raises:
-            StoreError: The database cannot be read.
+            StoreError: The database cannot be read, or several ids begin with what was given as one.
         """
         wanted = EvaluationFilter(
             model_name=self.model_name,
@@ -108,7 +114,7 @@ class ChosenEvaluations:
             weights=Weights(self.weights.lower()) if self.weights else None,
             limit=None if self.limit == -1 else self.limit,
             include_interrupted=self.include_interrupted or self.evaluation_id is not None,
-            evaluation_id=self.evaluation_id,
+            evaluation_id=None if self.evaluation_id is None else whole_id(store, self.evaluation_id),
             kind=kind,
         )
         return store.find(wanted, _say_unreadable)
@@ -135,34 +141,37 @@ def rows_of(report: Report, evaluations: Sequence[Evaluation], store: Evaluation
     return report.rows(evaluations)
 
 
-def undisturbed(evaluations: Sequence[Evaluation]) -> Sequence[Evaluation]:
-    """Leaves out evaluations that ran under a profiler, and says so."""
+def undisturbed(evaluations: Sequence[Evaluation], heading: str = "") -> Sequence[Evaluation]:
+    """Leaves out evaluations that ran under a profiler, and says so, after a heading."""
     kept = [evaluation for evaluation in evaluations if not evaluation.profiled]
     if left_out := len(evaluations) - len(kept):
         click.echo(
-            f"left out {left_out} of {len(evaluations)} evaluations: they ran under a profiler, which slows "
-            "the model down (--include_profiled shows them)",
+            f"{heading}left out {left_out} of {len(evaluations)} evaluations: they ran under a profiler, "
+            "which slows the model down (--include_profiled shows them)",
             err=True,
         )
     return kept
 
 
-def explain(report: TraceReport, evaluations: Sequence[Evaluation], rows: int) -> None:
-    """Says why there are no rows, and what the traces that there are cannot give."""
+def explain(report: TraceReport, evaluations: Sequence[Evaluation], rows: int, heading: str = "") -> None:
+    """Says after a heading why there are no rows, and what the traces that there are cannot give."""
+    for reason in _reasons(report, evaluations, rows):
+        click.echo(f"{heading}{reason}", err=True)
+
+
+def _reasons(report: TraceReport, evaluations: Sequence[Evaluation], rows: int) -> Iterator[str]:
     traced = [e for e in evaluations if e.trace is not None and e.options.trace_level >= report.level]
     if evaluations and not traced:
-        click.echo(
+        yield (
             f"none of the {len(evaluations)} evaluations was traced deep enough; "
-            f"evaluate with --trace_level={report.level.name}",
-            err=True,
+            f"evaluate with --trace_level={report.level.name}"
         )
     short = [e for e in traced if not len(e.batches.full(e.options.batch_size))]
     if report.of_full_batches and short:
-        click.echo(
+        yield (
             f"left out {len(short)} of {len(evaluations)} evaluations: none of their batches held the full "
-            "batch size; evaluate with a smaller --batch_size",
-            err=True,
+            "batch size; evaluate with a smaller --batch_size"
         )
-    elif not rows:
-        for note in dict.fromkeys(note for e in traced if e.trace for note in e.trace.notes):
-            click.echo(note, err=True)
+    elif traced and not rows:
+        notes = dict.fromkeys(note for e in traced if e.trace for note in e.trace.notes)
+        yield from notes or (f"the traces of {len(traced)} evaluations hold nothing of the kind",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,9 @@ from client.invocation import current_invocation
 from manifests.errors import ConfigurationError, StoreError
 
 if TYPE_CHECKING:
-    from agent.tracing.span import SpanChunk
     from evaluators.evaluation import Evaluation
     from evaluators.store.base import EvaluationStore
+    from evaluators.traces.frames import Spans
 
 _FORMATS = ("chrome", "otlp-json", "flamegraph")
 
@@ -59,13 +60,13 @@ def export(
 
     if overwrite and output is None:
         raise ConfigurationError("--overwrite is for a file; name one with --output")
-    file = OutputFile(output) if output else None
+    file = OutputFile(output, appendable=False) if output else None
     if file is not None and file.exists() and not overwrite:
         raise file.in_the_way()
     store = current_invocation().open_store(database_address, database_name)
     try:
         evaluation = _traced(store, evaluation_id)
-        pieces = _written(evaluation, store.spans(evaluation.id), format_name.lower())
+        pieces = _written(evaluation, partial(store.spans, evaluation.id), format_name.lower())
         if file is None:
             for piece in pieces:
                 sys.stdout.write(piece)
@@ -93,14 +94,14 @@ def _traced(store: EvaluationStore, evaluation_id: str) -> Evaluation:
     return evaluation
 
 
-def _written(evaluation: Evaluation, chunks: Iterator[SpanChunk], format_name: str) -> Iterator[str]:
+def _written(evaluation: Evaluation, spans: Spans, format_name: str) -> Iterator[str]:
     from evaluators.traces.chrome_trace import chrome_trace
     from evaluators.traces.flame_graph import flame_graph_svg
     from evaluators.traces.otlp_json import otlp_json
 
     manifest, trace_id = evaluation.system.manifest, evaluation.trace.trace_id if evaluation.trace else ""
     if format_name == "chrome":
-        return chrome_trace(chunks, "inferscope")
+        return chrome_trace(spans(), "inferscope")
     if format_name == "otlp-json":
         environment = evaluation.system.environment
         resource = {
@@ -108,9 +109,9 @@ def _written(evaluation: Evaluation, chunks: Iterator[SpanChunk], format_name: s
             "service.version": environment.inferscope_version,
             "host.name": environment.hostname,
         }
-        return otlp_json(chunks, trace_id, resource)
+        return otlp_json(spans(), trace_id, resource)
     title = (
         f"{manifest.name} {manifest.version} on {manifest.framework.name} "
         f"{evaluation.system.framework_version}, batches of {evaluation.options.batch_size}"
     )
-    return iter([flame_graph_svg(chunks, title)])
+    return iter([flame_graph_svg(spans, title)])

@@ -11,7 +11,7 @@ from typing_extensions import Self
 from agent.server.span_messages import TracePart
 from agent.trace_level import TraceLevel
 from agent.tracing.context import TraceContext
-from agent.tracing.exporting import TraceExport
+from agent.tracing.exporting import ExportReport, TraceExport
 from agent.tracing.recorder import CHUNK_SPANS, SpanRecorder
 from agent.tracing.scope import TraceScope
 from manifests.errors import ConfigurationError
@@ -106,9 +106,9 @@ class ServerTracing:
         layers = metadata.get(LAYERS_KEY) != "0"
         return CallTrace(TraceScope(recorder, caller.span_id, layers), export)
 
-    def close(self) -> str | None:
-        """Ends the export; returns what became of the spans, in one line, where there were any."""
+    def close(self) -> ExportReport | None:
+        """Ends the export; returns what became of the spans, where there were any."""
         if self._export is None:
             return None
         report = self._export.close()
-        return str(report) if report.delivered or report.undelivered else None
+        return report if report.delivered or report.undelivered else None

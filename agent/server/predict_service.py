@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from time import time_ns as unix_ns
 from typing import Any
 
@@ -24,6 +24,8 @@ from agent.server.rpc import Methods
 from agent.server.sessions import Sessions
 from agent.server.span_messages import TracePart
 from agent.server.status import NotOfferedError
+from agent.session import Session
+from agent.tracing.scope import TraceScope
 from manifests.errors import InputError, SessionLimitError
 from protos.inferscope.v1 import predict_pb2
 
@@ -88,8 +90,9 @@ class PredictService:
     ) -> predict_pb2.OpenResponse:
         """Loads a model."""
         trace = self._tracing.begin(context)
-        id_, session = self._sessions.open(self._open_model(request, trace.scope if trace else None))
-        return open_response(id_, session.description, trace.part(last=True) if trace else None)
+        with trace or nullcontext():  # what was recorded of a loading that fails is exported, too
+            id_, session = self._sessions.open(self._open_model(request, trace.scope if trace else None))
+            return open_response(id_, session.description, trace.part(last=True) if trace else None)
 
     def clock(self, _: predict_pb2.ClockRequest, __: grpc.ServicerContext) -> predict_pb2.ClockResponse:
         """Tells the time."""
@@ -108,15 +111,10 @@ class PredictService:
         """Predicts one batch."""
         with self._sessions.use(call.message.session_id) as session:
             trace = self._tracing.begin(context)
-            if trace is not None:
-                batch = _inputs(call, call.message.session_id)
-                with trace:
-                    [result] = session.predict_batches([batch], trace.scope)
-                return result
-            if call.batch is None:
-                return session.predict(read_inputs(call.message.inputs))
-            _check_only_batch(call)
-            return session.predict_tensor(call.batch.array("batch"))
+            if trace is None:
+                return _predicted(session, call, None)
+            with trace:
+                return _predicted(session, call, trace.scope)
 
     def predict_stream(
         self, calls: Iterator[PredictCall], context: grpc.ServicerContext
@@ -170,6 +168,18 @@ class PredictService:
             yield
         finally:
             self._free_streams.release()
+
+
+def _predicted(session: Session, call: PredictCall, trace: TraceScope | None) -> BatchResult:
+    """The result of one request that is no stream's: the same one, traced or not."""
+    if call.batch is not None:
+        _check_only_batch(call)
+        return session.predict_tensor(call.batch.array("batch"), trace)
+    inputs = read_inputs(call.message.inputs)
+    if trace is None:
+        return session.predict(inputs)
+    [result] = session.predict_batches([inputs], trace)
+    return result
 
 
 def _while_active(

@@ -37,6 +37,7 @@ from manifests.errors import ConfigurationError
 
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _KEEPALIVE_MS = 10_000
+_MAX_PENDING_CALLS = 20_000
 _IDLE_CHECKS = 4  # in the time after which an unused session is closed
 _LEAVING_S = 2.0
 _log = logging.getLogger(__name__)
@@ -109,6 +110,9 @@ class AgentServer:
             options=(
                 ("grpc.max_receive_message_length", options.max_message_bytes),
                 ("grpc.max_send_message_length", -1),
+                # Calls that come faster than a thread takes them wait; gRPC would cancel most beyond 1,000.
+                ("grpc.server.max_pending_requests", _MAX_PENDING_CALLS),
+                ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING_CALLS),
                 # Otherwise two agents could listen on one port, and calls would reach either.
                 ("grpc.so_reuseport", 0),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", _KEEPALIVE_MS // 2),
@@ -164,8 +168,8 @@ class AgentServer:
         # A call that is answered may still be on its way out.
         finished = self._sessions.wait_for_none(_LEAVING_S)
         self._workers.shutdown(wait=finished, cancel_futures=True)
-        if told := self._tracing.close():
-            _log.info("%s", told)
+        if report := self._tracing.close():
+            _log.log(logging.WARNING if report.undelivered else logging.INFO, "%s", report)
         return finished
 
     def __enter__(self) -> Self:
@@ -209,12 +213,18 @@ def serve(server: AgentServer, on_ready: Callable[[str], None] = lambda _: None)
             os._exit(128 + number)
         asked.set()
 
+    # The system may give a signal to any thread. Python handles it in this one, which sleeps on until
+    # something wakes it: here a byte, which Python writes in whatever thread got the signal.
+    woken, waker = socket.socketpair()
+    waker.setblocking(False)
+    waker_before = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
     for number in before:
         signal.signal(number, stop)
     try:
         server.start()
         on_ready(server.address)
-        asked.wait()
+        while not asked.is_set():
+            woken.recv(1)
         if not server.stop():
             _log.error("stopped with predictions under way, which did not end in time")
             logging.shutdown()
@@ -222,6 +232,9 @@ def serve(server: AgentServer, on_ready: Callable[[str], None] = lambda _: None)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(waker_before)
+        woken.close()
+        waker.close()
 
 
 def _join(host: str, port: int) -> str:

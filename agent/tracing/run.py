@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -69,6 +70,13 @@ class RunTracing:
                 end_ns = each.preprocess_at_ns + each.preprocess_ns
                 parent_id = self._scope.parent_id
                 self._add(_PREPROCESS, each.preprocess_at_ns, end_ns, parent_id, thread=each.thread)
+
+    def begin_tensor(self, size: int, start_ns: int, end_ns: int) -> None:
+        """Is told of the next batch, which came as one tensor of ``size`` inputs, and when it was checked."""
+        self._batch += 1
+        self._step_id = self._recorder.new_id()
+        self._size = size
+        self._add(_PREPROCESS, start_ns, end_ns, self._scope.parent_id, thread=threading.get_native_id())
 
     def before_predict(self) -> None:
         """Comes right before a prediction is timed; the profiler is running afterwards."""

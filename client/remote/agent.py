@@ -123,6 +123,16 @@ class RemoteAgent(Closeable):
         """The model and what it runs on."""
         return self._description
 
+    @property
+    def connection(self) -> Connection:
+        """The connection to the agent."""
+        return self._connection
+
+    @property
+    def session_id(self) -> str:
+        """What the agent knows the open model by."""
+        return self._session_id
+
     def predict(self, inputs: Sequence[Input]) -> BatchResult:
         """Predicts one batch and waits for it. An input that fails is in the result's failures.
 
@@ -167,8 +177,6 @@ class RemoteAgent(Closeable):
         """
         self._check_open()
         asked = RemoteTrace(trace, str(self._connection.address)) if trace else None
-        if asked:
-            self._connection.measure_clock(asked)
         flight = _Flight(self._connection, self._session_id, asked)
         source = iter(batches)
         try:
@@ -185,6 +193,7 @@ class RemoteAgent(Closeable):
         finally:
             flight.cancel()
             if asked and flight.begun:
+                self._connection.measure_clock(asked, anew=flight.finished)
                 asked.end(flight.sent, complete=flight.finished)
 
     def _begin(self, inputs: Sequence[Input]) -> LocalBatch:

@@ -15,8 +15,8 @@ from agent.server.secret import METADATA_KEY, bearer
 from agent.server.span_messages import TracePart
 from client.remote.address import AgentAddress
 from client.remote.failures import told
-from client.remote.tracing import RemoteTrace
-from manifests.errors import AgentError
+from client.remote.tracing import ClockOffset, RemoteTrace
+from manifests.errors import AgentError, SessionError
 from protos.inferscope.v1 import predict_pb2
 from protos.inferscope.v1.predict_pb2_grpc import PredictStub
 from protos.inferscope.v1.registry_pb2_grpc import RegistryStub
@@ -54,6 +54,7 @@ class Connection(Closeable):
     def __init__(self, address: AgentAddress, secret: str | None = None) -> None:
         self.address = address
         self._metadata = ((METADATA_KEY, bearer(secret)),) if secret is not None else ()
+        self._offset: ClockOffset | None = None
         self._channel = grpc.insecure_channel(address.target, options=_OPTIONS)
         self.methods = PredictStub(self._channel)
         self.registry = RegistryStub(self._channel)
@@ -81,19 +82,54 @@ class Connection(Closeable):
             answer = self._predict(request, timeout=timeout_s, metadata=self._metadata)
         return self.read(answer)
 
+    def begin_predict(self, request: bytes) -> grpc.Future[bytes]:
+        """Sends one encoded ``PredictRequest`` and waits for nothing; ``end_predict`` reads the answer.
+
+        Raises:
+            SessionError: The connection is closed.
+        """
+        try:
+            return self._predict.future(request, metadata=self._metadata)
+        except ValueError as error:  # what gRPC raises then
+            raise SessionError(f"the connection to agent {self.address} is closed; open another") from error
+
+    def end_predict(self, call: grpc.Future[bytes]) -> BatchResult:
+        """Returns the result of a call, and waits for it where it is still under way.
+
+        Raises:
+            InferscopeError: See ``client.remote.failures.told``.
+        """
+        try:
+            with told(self.address):
+                answer = call.result()
+        except grpc.FutureCancelledError as error:
+            raise AgentError(f"agent {self.address}: the call was broken off") from error
+        return self.read(answer)
+
     def stream(self, requests: Iterator[bytes], trace: RemoteTrace | None = None) -> Stream:
         """Begins to send encoded ``PredictRequest`` messages; spans among the answers go to ``trace``."""
         metadata = (*self._metadata, *trace.metadata) if trace else self._metadata
         return Stream(self, self._predict_stream(requests, metadata=metadata), trace)
 
-    def measure_clock(self, trace: RemoteTrace) -> None:
-        """Finds out how far the agent's clock is from this one's."""
-        trace.measure_clock(
+    def measure_clock(self, trace: RemoteTrace, *, anew: bool = True) -> None:
+        """Finds out how far the agent's clock is from this one's, in some round trips.
+
+        To be called when nothing is timed any more, as these would be in the time.
+
+        Args:
+            trace: Whose spans are set right.
+            anew: Whether to measure again where it is known; not worth the wait for an agent that was lost.
+        """
+        if self._offset is not None and not anew:
+            trace.set_clock(self._offset)
+            return
+        self._offset = trace.measure_clock(
             lambda: (
                 self.methods.Clock(
                     predict_pb2.ClockRequest(), timeout=_CLOCK_TIMEOUT_S, metadata=self._metadata
                 ).unix_ns
-            )
+            ),
+            self._offset,
         )
 
     def read(self, answer: bytes) -> BatchResult:

@@ -39,6 +39,10 @@ class ClockOffset:
         """What the agent's times are to be set back by: nothing where the clocks may as well be the same."""
         return self.offset_ns if abs(self.offset_ns) > self.uncertainty_ns else 0
 
+    def agrees(self, other: ClockOffset) -> bool:
+        """Whether both may be right."""
+        return abs(self.offset_ns - other.offset_ns) <= self.uncertainty_ns + other.uncertainty_ns
+
 
 def measure_offset(ask: Callable[[], int], now_ns: Callable[[], int]) -> ClockOffset:
     """Measures an agent's clock by Cristian's algorithm: it was read in the middle of the shortest call.
@@ -77,19 +81,34 @@ class RemoteTrace:
         layers = () if self._scope.layers else ((LAYERS_KEY, "0"),)
         return ((TRACEPARENT_KEY, context.traceparent), (LEVEL_KEY, level.name), *layers)
 
-    def measure_clock(self, ask: Callable[[], int]) -> None:
+    def measure_clock(self, ask: Callable[[], int], known: ClockOffset | None = None) -> ClockOffset | None:
         """Measures the agent's clock; one that does not tell the time is noted.
 
         Args:
             ask: Asks it, in nanoseconds since 1970.
+            known: What was found before. It holds as long as it agrees with what is found now, so that calls
+                of one trace are set back alike, and where the agent does not tell the time any more.
+
+        Returns:
+            What holds from now on; None where nothing is known.
         """
         recorder = self._scope.recorder
         try:
             found = measure_offset(ask, lambda: recorder.clock() + recorder.epoch_offset_ns)
         except grpc.RpcError as error:
-            why = f"agent {self._agent} does not tell the time ({error.code().name})"
-            recorder.note(f"{why}: its spans are on its own clock")
-            return
+            if known is None:
+                why = f"agent {self._agent} does not tell the time ({error.code().name})"
+                recorder.note(f"{why}: its spans are on its own clock")
+                return None
+            found = known
+        if known is not None and known.agrees(found):
+            found = known
+        self.set_clock(found)
+        return found
+
+    def set_clock(self, found: ClockOffset) -> None:
+        """Takes an offset as the agent's; one that is applied is noted."""
+        recorder = self._scope.recorder
         self._shift_ns = found.shift_ns
         if self._shift_ns:
             ahead, within = found.offset_ns / _NS_PER_US, found.uncertainty_ns / _NS_PER_US

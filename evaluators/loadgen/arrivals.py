@@ -121,8 +121,13 @@ class ArrivalProcess(ABC):
 
     def __str__(self) -> str:
         """The text that ``arrival_process`` reads."""
-        values = ",".join(f"{field.name}={getattr(self, field.name):g}" for field in fields(self))
+        values = ",".join(f"{field.name}={_number(getattr(self, field.name))}" for field in fields(self))
         return f"{self.name}:{values}" if values else self.name
+
+
+def _number(value: float) -> str:
+    """All digits of a number, so that its text gives it back."""
+    return repr(float(value)).removesuffix(".0")
 
 
 def _random(seed: int) -> np.random.RandomState:

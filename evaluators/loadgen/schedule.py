@@ -98,14 +98,14 @@ def _offsets_ns(text: str, path: Path) -> Iterator[int]:
     if not lines:
         return
     column, unit_ns = 0, _NS_PER_S
-    header = _cells(lines[0][1])
+    header = _cells(lines[0][1], path)
     if known := [name for name in header if name in _UNITS_NS]:
         if len(known) > 1:
             raise ConfigurationError(f"schedule {path}: has columns {' and '.join(known)}; leave one")
         column, unit_ns = header.index(known[0]), _UNITS_NS[known[0]]
         lines = lines[1:]
     for number, line in lines:
-        cells = _cells(line)
+        cells = _cells(line, path)
         cell = cells[column] if column < len(cells) else ""
         try:
             offset_ns = int(cell) if unit_ns == 1 else round(float(cell) * unit_ns)
@@ -122,5 +122,10 @@ def _offsets_ns(text: str, path: Path) -> Iterator[int]:
         yield offset_ns
 
 
-def _cells(line: str) -> Sequence[str]:
-    return [cell.strip() for cell in next(csv.reader([line]), [])]
+def _cells(line: str, path: Path) -> Sequence[str]:
+    try:
+        return [cell.strip() for cell in next(csv.reader([line]), [])]
+    except csv.Error as error:
+        raise ConfigurationError(
+            f'schedule {path}: "{line[:40].strip()}…" is no line of a csv: {error}'
+        ) from error

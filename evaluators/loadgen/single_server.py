@@ -30,6 +30,7 @@ _TOLERATED_SIGMA = 3.5
 _BATCHES = 20
 _LEAST_BATCHES = 8
 _STEPS = 40
+_NEAR = (0.98, 1.02)
 _CLOSE_LOG = 0.005
 _CLOSE_SHARE = 1e-4
 _LEAST_SLOPE = 0.5
@@ -153,8 +154,13 @@ class SingleServer:
             shares.append(np.mean(latencies(gaps_s, service_s) > bound_s))
         return np.asarray(shares)
 
-    def solve(self, bound_s: float, late_share: float) -> SolvedRate | None:
+    def solve(self, bound_s: float, late_share: float, near_qps: float | None = None) -> SolvedRate | None:
         """Returns the rate at which a share of the queries is later than a bound.
+
+        Args:
+            bound_s: The bound.
+            late_share: The share, above 0.
+            near_qps: Where the rate is thought to be, which saves simulations; None where that is not known.
 
         Returns:
             None where even queries that never wait are too often late.
@@ -169,7 +175,8 @@ class SingleServer:
             middle = (low + high) / 2
             secant = low + (high - low) * -low_log / (high_log - low_log)
             edge = 0.02 * (high - low)
-            rate = middle if step < 2 else float(np.clip(secant, low + edge, high - edge))
+            first = near_qps * _NEAR[step] if near_qps and step < len(_NEAR) else middle
+            rate = float(np.clip(first if step < len(_NEAR) else secant, low + edge, high - edge))
             shares = self.late_shares(rate, bound_s)
             found_log = np.log(max(float(shares.mean()), floor) / late_share)
             if abs(found_log) < _CLOSE_LOG or high - low < _CLOSE_SHARE * rate:
@@ -188,15 +195,27 @@ class SingleServer:
         slope = (np.log(max(above, floor)) - np.log(max(below, floor))) / (2 * step)
         mean = max(float(shares.mean()), floor)
         share_error = float(shares.std(ddof=1)) / np.sqrt(GROUPS) / mean
-        return SolvedRate(rate, float(rate * share_error / max(slope, _LEAST_SLOPE)))
+        slope = max(slope, _LEAST_SLOPE)
+        spread = share_error * np.sqrt(self._simulated_s.size)
+        return SolvedRate(rate, float(rate * share_error / slope), float(slope), float(spread))
 
 
 @dataclass(frozen=True, slots=True)
 class SolvedRate:
-    """A rate and the standard error of it, both in queries per second."""
+    """A rate at which a share of the queries is late.
+
+    Attributes:
+        rate_qps: The rate.
+        error_qps: Its standard error, by how much the groups of service times differ.
+        slope: By how much the logarithm of the share grows with that of the rate.
+        spread: The standard error of the share that n queries show at that rate, as a part of it, is this
+            over the root of n. Late queries come in bunches, so it is more than 1 / root of the share.
+    """
 
     rate_qps: float
     error_qps: float
+    slope: float
+    spread: float
 
 
 def _independent(

@@ -54,5 +54,5 @@ class LoadTarget(Protocol):
         ...
 
     def close(self) -> None:
-        """Frees the model; calling it again does nothing."""
+        """Ends what is under way; the model stays its owner's. Calling it again does nothing."""
         ...

@@ -37,10 +37,10 @@ class PictureFile:
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         self._format = _format_of(path)
-        self._file = OutputFile(path)
+        self._file = OutputFile(path, appendable=False)
         self._overwrite = overwrite
         if self._file.exists() and not overwrite:
-            raise self._in_the_way()
+            raise self._file.in_the_way()
         if not path.parent.is_dir():
             raise OutputError(f"{path}: the folder {path.parent} does not exist")
         try:
@@ -83,16 +83,8 @@ class PictureFile:
         if self._overwrite:
             self._file.replace(content)
         else:
-            try:
-                self._file.create(content)
-            except OutputError as error:
-                raise (
-                    self._in_the_way() if isinstance(error.__cause__, FileExistsError) else error
-                ) from error
+            self._file.create(content)
         return True
-
-    def _in_the_way(self) -> OutputError:
-        return OutputError(f"{self} exists; overwrite it (--overwrite), or name another file")
 
 
 def _format_of(path: Path) -> PictureFormat:

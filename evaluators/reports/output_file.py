@@ -22,10 +22,12 @@ class OutputFile:
 
     Args:
         path: Where it is, or will be. A link is followed.
+        appendable: Whether who asks for it may also append to it, as an error then says.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, appendable: bool = True) -> None:
         self._path = path
+        self._appendable = appendable
 
     def __str__(self) -> str:
         return str(self._path)
@@ -89,9 +91,12 @@ class OutputFile:
 
     def in_the_way(self) -> OutputError:
         """The error for a file that is there and is not to be changed."""
-        return OutputError(
-            f"{self} exists; append to it or overwrite it (--append, --overwrite), or name another file"
+        remedy = (
+            "append to it or overwrite it (--append, --overwrite)"
+            if self._appendable
+            else "overwrite it (--overwrite)"
         )
+        return OutputError(f"{self} exists; {remedy}, or name another file")
 
     @contextmanager
     def _beside(self, target: Path, content: Content) -> Iterator[Path]:

@@ -2,101 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, TextIO
 
-from rich.cells import cell_len
-
-from evaluators.reports.base import Column, Row, Value
+from evaluators.reports.base import Column, Row
+from evaluators.reports.cells import Cells, width
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _GAP = "  "
-_NOTHING = "-"
+_LINES_IN_A_PIECE = 1000
 
 
-def plain_table(columns: Sequence[Column], rows: Sequence[Row], *, header: bool) -> str:
-    """Returns the table as plain text, as wide as its values are; nothing is cut."""
-    return "".join(f"{line}\n" for line in _lines(columns, rows, header))
+def plain_table(columns: Sequence[Column], rows: Iterable[Row], *, header: bool) -> Iterator[str]:
+    """Yields the pieces of the table as plain text, as wide as its values are; nothing is cut.
+
+    All rows are taken before the first piece, and kept out of memory where they are many.
+
+    Raises:
+        OutputError: There is no room for so many.
+    """
+    with closing(Cells(columns, rows)) as cells:
+        lines = _lines(columns, cells, header)
+        while piece := list(itertools.islice(lines, _LINES_IN_A_PIECE)):
+            yield "".join(f"{line}\n" for line in piece)
 
 
-def terminal_table(columns: Sequence[Column], rows: Sequence[Row], terminal: TextIO, *, header: bool) -> str:
-    """Returns the table for a terminal, in its colours.
+def terminal_table(
+    columns: Sequence[Column], rows: Iterable[Row], terminal: TextIO, *, header: bool
+) -> Iterator[str]:
+    """Yields the pieces of the table for a terminal, in its colours.
 
     Where it is wider than the terminal it is turned, with one line for each column and the rows beside each
-    other, unless there is to be no header.
+    other, unless there is to be no header. Rows are kept as for ``plain_table``.
+
+    Raises:
+        OutputError: There is no room for so many.
     """
     from rich.console import Console  # which a pipe or a file does not need
-    from rich.text import Text
 
     console = Console(file=terminal, highlight=False)
-    lines = _lines(columns, rows, header)
-    with console.capture() as captured:
-        if header and rows and max(map(cell_len, lines)) > console.width:
-            _print_turned(console, columns, rows)
+    with closing(Cells(columns, rows)) as cells:
+        turned = header and cells.count and max(map(width, _lines(columns, cells, header))) > console.width
+        if turned:
+            yield from _turned(console, columns, cells)
         else:
-            for number, line in enumerate(lines):
-                console.print(Text(line, style="bold" if header and number == 0 else ""), soft_wrap=True)
+            yield from _upright(console, _lines(columns, cells, header), header)
+
+
+def _upright(console: Console, lines: Iterator[str], header: bool) -> Iterator[str]:
+    """Yields pieces of the lines; only the first may have a style, as printing with one takes long."""
+    if header:
+        yield f"{_bold(console, next(lines))}\n"
+    while piece := list(itertools.islice(lines, _LINES_IN_A_PIECE)):
+        yield "".join(f"{line}\n" for line in piece)
+
+
+def _turned(console: Console, columns: Sequence[Column], cells: Cells) -> Iterator[str]:
+    """Yields blocks with a line for each column, and as many rows beside each other as fit, at least one."""
+    widest = max(width(column.header) for column in columns)
+    names = [_bold(console, _aligned(column.header, widest, right=False) + _GAP) for column in columns]
+    blank = ""
+    for block in _blocks(cells, console.width - widest):
+        widths = [max(map(width, row)) for row in block]
+        piece = [blank]
+        for place, name in enumerate(names):
+            values = (
+                _aligned(row[place], wide, right=False) for row, wide in zip(block, widths, strict=True)
+            )
+            piece.append(f"{name}{_GAP.join(values).rstrip()}\n")
+        yield "".join(piece)
+        blank = "\n"
+
+
+def _bold(console: Console, text: str) -> str:
+    """The text with the control characters that make it bold, where the terminal has that."""
+    from rich.text import Text
+
+    with console.capture() as captured:
+        console.print(Text(text, style="bold"), soft_wrap=True, end="")
     return captured.get()
 
 
-def _print_turned(console: Console, columns: Sequence[Column], rows: Sequence[Row]) -> None:
-    """Prints a line for each column, with as many rows beside each other as fit, and at least one."""
-    from rich.text import Text
-
-    names = max(cell_len(column.header) for column in columns)
-    cells = [[_shown(row[column.key], column) for column in columns] for row in rows]
-    widths = [max(map(cell_len, row)) for row in cells]
-    start = 0
-    while start < len(rows):
-        if start:
-            console.print()
-        end, used = start + 1, names + len(_GAP) + widths[start]
-        while end < len(rows) and used + len(_GAP) + widths[end] <= console.width:
-            used += len(_GAP) + widths[end]
-            end += 1
-        for number, column in enumerate(columns):
-            values = (_aligned(cells[row][number], widths[row], right=False) for row in range(start, end))
-            name = _aligned(column.header, names, right=False) + _GAP
-            console.print(Text.assemble((name, "bold"), _GAP.join(values).rstrip()), soft_wrap=True)
-        start = end
+def _blocks(cells: Iterable[list[str]], room: int) -> Iterator[list[list[str]]]:
+    """Rows that fit beside each other into so many places, each with a gap before it."""
+    block: list[list[str]] = []
+    used = 0
+    for row in cells:
+        wide = len(_GAP) + max(map(width, row))
+        if block and used + wide > room:
+            yield block
+            block, used = [], 0
+        block.append(row)
+        used += wide
+    yield block
 
 
-def _lines(columns: Sequence[Column], rows: Sequence[Row], header: bool) -> list[str]:
-    cells = [[_shown(row[column.key], column) for column in columns] for row in rows]
-    if header:
-        cells.insert(0, [column.header for column in columns])
-    widths = [max(map(cell_len, column), default=0) for column in zip(*cells, strict=True)]
-    numeric = [_is_numeric([row[column.key] for row in rows]) for column in columns]
-    return [
-        _GAP.join(
-            _aligned(cell, width, right) for cell, width, right in zip(line, widths, numeric, strict=True)
-        ).rstrip()
-        for line in cells
+def _lines(columns: Sequence[Column], cells: Cells, header: bool) -> Iterator[str]:
+    headers = [column.header for column in columns]
+    widths = [
+        max(wide, width(heading)) if header else wide
+        for wide, heading in zip(cells.widths, headers, strict=True)
     ]
+    numeric = cells.numeric
+    for line in itertools.chain([headers] if header else [], cells):
+        yield _GAP.join(map(_aligned, line, widths, numeric)).rstrip()
 
 
-def _aligned(cell: str, width: int, right: bool) -> str:
-    space = " " * (width - cell_len(cell))
+def _aligned(cell: str, wide: int, right: bool) -> str:
+    space = " " * (wide - width(cell))
     return space + cell if right else cell + space
-
-
-def _is_numeric(values: Sequence[Value]) -> bool:
-    """Whether there are numbers among the values, and nothing else."""
-    found = [value for value in values if value is not None]
-    return bool(found) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in found)
-
-
-def _shown(value: Value, column: Column) -> str:
-    """A value as a table shows it: floats rounded, control characters escaped so that a line stays one."""
-    match value:
-        case None:
-            return _NOTHING
-        case bool():
-            return str(value).lower()
-        case float():
-            return f"{value:.{column.decimals}f}"
-        case int():
-            return str(value)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in value)

@@ -46,7 +46,8 @@ def write(
 
     Args:
         columns: What is written of each row, and in which order.
-        rows: Each has a value for every column. For a csv and json they are taken one by one, and not kept.
+        rows: Each has a value for every column. They are taken one by one, and not kept in memory; a table
+            takes all of them before it begins.
         output_format: The format.
         destination: A stream, or a file that does not exist unless ``append`` or ``overwrite`` is set. The
             file is written in one step, so that it never holds a part.
@@ -102,7 +103,7 @@ def _write_stream(
 ) -> int:
     counted = _Counted(rows)
     if output_format is Format.TABLE and stream.isatty():
-        pieces: Iterable[str] = [terminal_table(columns, list(counted), stream, header=header)]
+        pieces = terminal_table(columns, counted, stream, header=header)
     else:
         pieces = _pieces(columns, counted, output_format, header)
     # What fails while rows are made is no fault of the output; so each is made outside of the try.
@@ -128,10 +129,10 @@ def _put(stream: TextIO, text: str) -> None:
 def _pieces(
     columns: Sequence[Column], rows: Iterable[Row], output_format: Format, header: bool
 ) -> Iterator[str]:
-    """The text of rows, piece by piece; only a table has to see all of them first."""
+    """The text of rows, piece by piece."""
     match output_format:
         case Format.TABLE:
-            yield plain_table(columns, list(rows), header=header)
+            yield from plain_table(columns, rows, header=header)
         case Format.CSV:
             lines = (_csv_line([row[column.key] for column in columns]) for row in rows)
             keys = [_csv_line([column.key for column in columns])] if header else []

@@ -77,6 +77,14 @@ class EvaluationStore(Protocol):
         """
         ...
 
+    def ids(self, prefix: str) -> Sequence[str]:
+        """Returns the ids of evaluations, and of groups of them, that begin with ``prefix``, sorted.
+
+        Raises:
+            StoreError: The database cannot be reached.
+        """
+        ...
+
     def predictions(self, evaluation_id: str) -> Sequence[InputPrediction]:
         """Returns the predictions that were kept of an evaluation, in order; empty when none were.
 

@@ -38,7 +38,8 @@ INDEXES = {
 """The collections, and the fields of each that have an index."""
 
 _IDS_PER_QUERY = 500
-_DOCUMENTS_PER_INSERT = 1000
+_DOCUMENTS_PER_INSERT = {"input_prediction": 1000}
+_LARGE_DOCUMENTS_PER_INSERT = 4  # those of other parts hold thousands of values each
 _TELLING = ("created_at", "model_key", "elapsed_ns", "batch_count", "failure_count")
 """Fields in which two evaluations differ even if somebody gave them the same id."""
 
@@ -144,6 +145,19 @@ class CollectionStore:
             heads: list[Document] = list(found.limit(wanted.limit) if wanted.limit else found)
             return self._with_parts(heads, on_unreadable)
 
+    def ids(self, prefix: str) -> Sequence[str]:
+        """Returns the ids of evaluations, and of groups of them, that begin with ``prefix``, sorted.
+
+        Raises:
+            StoreError: The database cannot be reached.
+        """
+        begun = {"$gte": prefix, "$lt": f"{prefix}\U0010ffff"}
+        with self._wrapped("ids of evaluations cannot be read"):
+            query = {"$or": [{key: begun} for key in ("_id", "group_id")]}
+            found = self._connection.database["evaluation"].find(query, {"_id": 1, "group_id": 1})
+            every = {head.get(key) for head in found for key in ("_id", "group_id")}
+        return sorted(name for name in every if isinstance(name, str) and name.startswith(prefix))
+
     def predictions(self, evaluation_id: str) -> Sequence[InputPrediction]:
         """Returns the predictions that were kept of an evaluation, in order; empty when none were.
 
@@ -197,7 +211,8 @@ class CollectionStore:
     def _insert(self, documents: Documents) -> None:
         for name in PARTS:
             remaining = iter(getattr(documents, name))
-            while piece := list(itertools.islice(remaining, _DOCUMENTS_PER_INSERT)):
+            most = _DOCUMENTS_PER_INSERT.get(name, _LARGE_DOCUMENTS_PER_INSERT)
+            while piece := list(itertools.islice(remaining, most)):
                 self._connection.database[name].insert_many(piece)
         self._connection.database["evaluation"].insert_one(documents.evaluation)
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from html import escape
 
-import numpy as np
-from numpy.typing import NDArray
-
-from agent.tracing.span import SpanChunk
+from evaluators.traces.frames import Frame, Spans, frames
 
 WIDTH_PX = 1200
 _ROW_PX = 18
@@ -66,88 +62,12 @@ _SCRIPT = """
 })"""
 
 
-@dataclass(slots=True)
-class Frame:
-    """All spans with the same names above them.
-
-    Attributes:
-        name: Their name.
-        count: How many they are.
-        total_ns: Their time, together.
-        children: The frames below.
-    """
-
-    name: str
-    count: int = 0
-    total_ns: int = 0
-    children: list[Frame] = field(default_factory=list)
-
-    @property
-    def width_ns(self) -> int:
-        """The time that the frame is drawn with: that of those below it where they ran side by side."""
-        return max(self.total_ns, sum(child.width_ns for child in self.children))
-
-
-def frames(chunks: Iterable[SpanChunk]) -> Frame:
-    """Sums up spans by their names and those above them; what has no parent in the trace is at the top.
-
-    Frames of one level are in the order in which the first of their spans began.
-
-    Returns:
-        A frame without a name that holds the topmost ones.
-    """
-    names: dict[str, int] = {}
-    columns: list[tuple[NDArray[np.int64], ...]] = []
-    for chunk in chunks:
-        ids = np.array([names.setdefault(kind.name, len(names)) for kind in chunk.kinds], np.int64)
-        columns.append((ids[chunk.kind], chunk.span_id, chunk.parent_id, chunk.start_ns, chunk.duration_ns))
-    top = Frame("")
-    if not columns:
-        return top
-    name, span_id, parent_id, start_ns, duration_ns = map(np.concatenate, zip(*columns, strict=True))
-    above = _positions(span_id, parent_id)
-    texts = list(names)
-    # Level by level: a span's frame is found by the frame of the span above it and its own name.
-    frame_of: NDArray[np.int64] = np.full(len(name), -1, np.int64)
-    known: list[Frame] = [top]
-    level = np.flatnonzero(above < 0)
-    parents = np.zeros(len(level), np.int64)
-    while len(level):
-        keys, first, inverse = np.unique(
-            parents * len(texts) + name[level], return_index=True, return_inverse=True
-        )
-        starts = np.full(len(keys), np.iinfo(np.int64).max)
-        np.minimum.at(starts, inverse, start_ns[level])
-        counts = np.bincount(inverse, minlength=len(keys))
-        totals = np.zeros(len(keys), np.int64)
-        np.add.at(totals, inverse, duration_ns[level])
-        places = np.empty(len(keys), np.int64)
-        for key in np.argsort(starts, kind="stable").tolist():
-            frame = Frame(texts[int(name[level[first[key]]])], int(counts[key]), int(totals[key]))
-            known[int(parents[first[key]])].children.append(frame)
-            places[key] = len(known)
-            known.append(frame)
-        frame_of[level] = places[inverse]
-        below = np.flatnonzero((above >= 0) & (frame_of < 0))
-        level = below[frame_of[above[below]] >= 0]
-        parents = frame_of[above[level]]
-    return top
-
-
-def _positions(span_id: NDArray[np.int64], parent_id: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where the parent of each span is; -1 for one that is not there."""
-    order = np.argsort(span_id)
-    found = np.searchsorted(span_id, parent_id, sorter=order).clip(max=len(order) - 1)
-    places = order[found]
-    return np.where(span_id[places] == parent_id, places, -1)
-
-
-def flame_graph_svg(chunks: Iterable[SpanChunk], title: str) -> str:
+def flame_graph_svg(spans: Spans, title: str) -> str:
     """Returns a flame graph as an SVG that needs nothing else.
 
     Pointing at a frame tells its figures, and clicking at it zooms in, where scripts run.
     """
-    top = frames(chunks)
+    top = frames(spans)
     depth = _depth(top)
     height = _HEAD_PX + max(depth, 1) * _ROW_PX + _MARGIN_PX
     lines = [

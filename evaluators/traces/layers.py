@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -41,7 +42,7 @@ class Layer:
 
 @dataclass(slots=True, eq=False)
 class _Collected:
-    pieces: list[NDArray[np.int64]] = field(default_factory=list)
+    durations_ns: array[int] = field(default_factory=lambda: array("q"))
     memory: dict[str, int] = field(default_factory=dict)
 
 
@@ -58,13 +59,13 @@ def layers(chunks: Iterable[SpanChunk], batches: NDArray[np.bool_] | None = None
     for chunk in chunks:
         for kind, durations_ns in _by_kind(chunk, batches):
             collected = found.setdefault(_key(kind), _Collected())
-            collected.pieces.append(durations_ns)
+            collected.durations_ns.frombytes(durations_ns.tobytes())
             for name in _MEMORY:
                 value = kind.attribute(name)
                 if isinstance(value, int):
                     collected.memory[name] = max(value, collected.memory.get(name, value))
     return [
-        Layer(*key, np.concatenate(c.pieces), *(c.memory.get(name) for name in _MEMORY))
+        Layer(*key, np.frombuffer(c.durations_ns, np.int64), *(c.memory.get(name) for name in _MEMORY))
         for key, c in sorted(found.items(), key=lambda item: item[0])
     ]
 

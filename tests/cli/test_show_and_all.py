@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from evaluators.reports.registry import REPORTS
+from evaluators.store.base import EvaluationFilter
+from evaluators.store.opening import open_store
 from tests.cli.conftest import Agent
 
 EVALUATE = ("predict", "dataset", "--framework_name=PyTorch", "--batch_size=16", "--num_file_parts=3")
@@ -80,7 +83,7 @@ def test_show_of_what_is_not_there_or_is_a_group_says_what_to_do(
 ) -> None:
     missing = agent(*REPORT, "show", "nobody")
     assert missing.code == 5
-    assert "holds no evaluation nobody; agent info evaluation latency lists them" in missing.error
+    assert "holds no evaluation nobody; agent info evaluation accuracy lists them" in missing.error
 
     group = agent(*EVALUATE, "--leveled").figure("group")
     answer = agent(*REPORT, "show", group)
@@ -95,6 +98,60 @@ def test_show_of_an_untraced_evaluation(agent: Agent) -> None:
     assert "heaviest" not in shown.stdout
     assert "weights: random, seed 7" in shown.figure("model")
     assert "the weights are random" in shown.figure("accuracy")
+
+
+def test_the_beginning_of_an_id_is_enough_where_only_one_begins_so(
+    agent: Agent, leveled: tuple[str, str], tmp_path: Path
+) -> None:
+    undisturbed, profiled = leveled
+    group = json.loads(agent(*REPORT, "show", profiled, "-f", "json").stdout)["group_id"]
+
+    def only(wanted: str) -> str:
+        others = {undisturbed, profiled, group} - {wanted}
+        return next(wanted[:n] for n in range(1, 37) if not any(o.startswith(wanted[:n]) for o in others))
+
+    assert agent(*REPORT, "show", only(profiled)).figure("evaluation") == f"{profiled}  complete"
+    assert agent("trace", "export", only(profiled), "-o", tmp_path / "trace.json").code == 0
+    [row] = agent(*REPORT, "latency", "--id", only(undisturbed), "-f", "csv").rows
+    assert row["id"] == undisturbed
+    rows = agent(*REPORT, "accuracy", "--id", only(group), "-f", "csv").rows
+    assert {row["id"] for row in rows} == {undisturbed, profiled}
+    assert "is a group of evaluations" in agent(*REPORT, "show", only(group)).error
+
+
+def test_the_beginning_of_several_ids_is_refused_and_they_are_named(agent: Agent, tmp_path: Path) -> None:
+    agent(*EVALUATE, "--trace_level=NO_TRACE")
+    store = open_store(None, "inferscope", tmp_path / "data")
+    [evaluation] = store.find(EvaluationFilter())
+    for number in range(7):
+        store.save(replace(evaluation, id=f"same-{number}"))
+    store.close()
+
+    for call in ((*REPORT, "show"), ("trace", "export"), (*REPORT, "latency", "--id")):
+        answer = agent(*call, "same")
+        assert (answer.code, answer.stdout) == (5, "")
+        assert "7 ids begin with same: same-0, same-1, same-2, same-3, same-4 and 2 more; " in answer.error
+    assert not agent(*REPORT, "latency", "--id", "", "-f", "csv").rows
+
+
+def test_show_gives_the_same_as_an_object(agent: Agent, leveled: tuple[str, str]) -> None:
+    undisturbed, profiled = leveled
+    shown = json.loads(agent(*REPORT, "show", profiled, "-f", "json").stdout)
+
+    [latency] = agent(*REPORT, "latency", "--id", undisturbed, "-f", "csv").rows
+    timing = shown["timing"]
+    assert (timing["evaluation_id"], timing["under_profiler"]) == (undisturbed, False)
+    assert str(timing["latency_ms_p90"]) == latency["latency_ms_p90"]
+    assert sum(timing["stage_share_percent"].values()) == pytest.approx(100)
+    layers = agent(*REPORT, "layers", "--id", profiled, "-f", "csv").rows
+    assert shown["layers"] == len(layers)
+    shares = sorted((float(row["share_percent"]) for row in layers), reverse=True)
+    assert [layer["share_percent"] for layer in shown["heaviest_layers"]] == shares[:10]
+    assert shown["trace"]["spans"] == len(agent(*REPORT, "eventflow", "--id", profiled, "-f", "csv").rows)
+    assert shown["group"] == [{"id": undisturbed, "trace_level": "MODEL_TRACE"}]
+    alone = agent(*EVALUATE, "--trace_level=FRAMEWORK_TRACE").figure("evaluation")
+    shown = json.loads(agent(*REPORT, "show", alone, "-f", "JSON").stdout)
+    assert (shown["timing"]["evaluation_id"], shown["timing"]["under_profiler"]) == (alone, True)
 
 
 def test_raw_layers_add_up_to_the_layers(agent: Agent, leveled: tuple[str, str]) -> None:
@@ -130,7 +187,10 @@ def test_all_writes_every_report_in_every_format(
         assert (folder / f"{name}.csv").read_text() == alone
         rows = json.loads((folder / f"{name}.json").read_text())
         assert len(rows) == len(alone.splitlines()) - 1
-    assert "--trace_level=SYSTEM_LIBRARY_TRACE" in answer.stderr
+    latency, kernels = answer.stderr.splitlines()
+    assert latency.startswith("latency: left out 1 of 2 evaluations: they ran under a profiler")
+    assert kernels.startswith("cuda_launch: none of the 2 evaluations was traced deep enough")
+    assert "--trace_level=SYSTEM_LIBRARY_TRACE" in kernels
     assert list(tmp_path.glob(".inferscope*")) == []
 
 
@@ -155,6 +215,24 @@ def test_all_refuses_a_folder_that_is_there_and_leaves_nothing_half(
         agent(*REPORT, "all", "-o", tmp_path / "broken")
     assert not (tmp_path / "broken").exists()
     assert list(tmp_path.glob(".inferscope*")) == []
+
+
+@pytest.mark.parametrize("folder", [".", "", "link", "there/"])
+def test_all_writes_into_a_folder_however_it_is_named(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    for name in ("there", "elsewhere"):
+        (tmp_path / "here" / name).mkdir(parents=True)
+    (tmp_path / "here" / "link").symlink_to("elsewhere")
+    monkeypatch.chdir(tmp_path / "here")
+
+    answer = agent(*REPORT, "all", "-o", folder, "--overwrite")
+
+    assert answer.code == 0
+    assert answer.stdout.split() == [str(Path(folder, f"{name}.csv")) for name in sorted(REPORTS)]
+    assert all(Path(line).is_file() for line in answer.stdout.split())
+    assert (tmp_path / "here" / "link").is_symlink()
+    assert list(tmp_path.rglob(".inferscope*")) == []
 
 
 def test_all_without_evaluations_has_headings_and_says_so(agent: Agent, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_trace_is_written_for_other_programs(agent: Agent, traced: str, tmp_pa
 
     again = agent("trace", "export", traced, "-o", tmp_path / "chrome")
     assert again.code == 7
-    assert "exists" in again.error
+    assert "exists; overwrite it (--overwrite), or name another file" in again.error
     assert agent("trace", "export", traced, "-o", tmp_path / "chrome", "--overwrite").code == 0
     assert json.loads(agent("trace", "export", traced).stdout)["traceEvents"]
 

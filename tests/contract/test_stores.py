@@ -184,6 +184,19 @@ def test_another_evaluation_with_the_same_id_is_refused(store: EvaluationStore) 
     assert_kept(store, evaluation)
 
 
+def test_ids_are_found_by_their_beginning(store: EvaluationStore) -> None:
+    for changes in ({"id": "ab-1"}, {"id": "ab-2", "group_id": "a.c"}, {"id": "b%1", "group_id": "a.c"}):
+        store.save(make_evaluation(**changes, status=Status.INTERRUPTED))
+
+    assert store.ids("ab") == ["ab-1", "ab-2"]
+    assert store.ids("a") == ["a.c", "ab-1", "ab-2"]
+    assert store.ids("ab-2") == ["ab-2"]
+    assert store.ids("b%") == ["b%1"]
+    assert store.ids("") == ["a.c", "ab-1", "ab-2", "b%1"]
+    for none in ("ab-12", "c", "AB", "%", "a_", ".*"):
+        assert store.ids(none) == []
+
+
 def test_interrupted_evaluations_are_found_only_if_asked_for(store: EvaluationStore) -> None:
     evaluation = make_evaluation(status=Status.INTERRUPTED)
     store.save(evaluation)

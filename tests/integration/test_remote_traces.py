@@ -2,6 +2,7 @@
 
 import time
 from contextlib import ExitStack
+from functools import partial
 
 import grpc
 import numpy as np
@@ -13,6 +14,7 @@ from agent.inputs import Input, Tensor
 from agent.registry import Registry
 from agent.selection import select_model
 from agent.server.call_tracing import LEVEL_KEY, TRACEPARENT_KEY, ServerTracing
+from agent.server.predict_service import PredictService
 from agent.server.server import AgentServer, ServerOptions
 from agent.session import SessionOptions, open_session
 from agent.trace_level import TraceLevel
@@ -22,7 +24,7 @@ from agent.tracing.exporting import TraceExport
 from agent.tracing.recorder import CHUNK_SPANS, SpanRecorder
 from agent.tracing.scope import TraceScope
 from client.remote.agent import open_remote_agent
-from client.remote.tracing import measure_offset
+from client.remote.tracing import RemoteTrace, measure_offset
 from manifests.catalog import Catalog
 from manifests.errors import AgentError, ConfigurationError, InputError
 from protos.inferscope.v1 import predict_pb2
@@ -160,6 +162,23 @@ def test_more_spans_than_a_chunk_come_while_the_stream_goes_on(mean):
     assert scope.recorder.notes == ()
 
 
+def test_spans_that_an_agent_has_no_room_for_are_counted_and_its_notes_arrive(start_agent, monkeypatch):
+    monkeypatch.setattr("agent.server.call_tracing.SpanRecorder", partial(SpanRecorder, limit=7))
+    scope = new_scope(TraceLevel.FRAMEWORK_TRACE)
+    with open_remote_agent(start_agent().address, "Mean") as remote:
+        list(remote.predict_batches(batches(1, 1), scope))
+    assert (len(spans_of(scope)), scope.recorder.dropped) == (7, 3)
+    assert scope.recorder.notes == ("no layers: Fake has no profiler here",)
+
+
+def test_the_hardware_is_that_of_the_agent(mean):
+    scope = new_scope(TraceLevel.HARDWARE_TRACE)
+    list(mean.predict_batches(batches(1), scope))
+    samples = [each for each in spans_of(scope) if each["name"] == "hardware_sample"]
+    assert samples
+    assert all(each["kind"].attribute("process_memory_bytes") > 0 for each in samples)
+
+
 def test_a_run_that_is_broken_off_is_noted(mean):
     scope = new_scope()
     results = mean.predict_batches(iter(batches(*[1] * 50)), scope)
@@ -173,8 +192,11 @@ def test_an_agent_that_is_lost_leaves_the_spans_of_the_client(spawn_agent):
     agent = spawn_agent()
     scope = new_scope()
 
+    def read_here(number):
+        return Input(str(number), lambda: Tensor(np.zeros((1, 4, 4), np.float32)))
+
     def interrupted():
-        yield from batches(*[1] * 5)
+        yield from ([read_here(number)] for number in range(5))
         agent.process.kill()
         agent.process.wait()
         yield from batches(*[1] * 500)
@@ -183,19 +205,27 @@ def test_an_agent_that_is_lost_leaves_the_spans_of_the_client(spawn_agent):
         results = remote.predict_batches(interrupted(), scope)
         with pytest.raises(AgentError):
             list(results)
+    kept = [each["batch"] for each in spans_of(scope) if each["kind"].attribute("side") == "client"]
+    assert kept[:1] == [0]
+    assert kept == list(range(len(kept)))
     assert any("broken off" in note for note in scope.recorder.notes)
 
 
 def test_an_agent_of_an_earlier_version_is_noted(start_agent, monkeypatch):
-    """One that neither tells the time nor knows of traces."""
+    """One that has no method that tells the time, and does not know of traces."""
     monkeypatch.setattr(ServerTracing, "trace_of", lambda self, metadata: None)
+    all_handlers = PredictService.handlers
+    monkeypatch.setattr(
+        PredictService,
+        "handlers",
+        lambda self: {name: each for name, each in all_handlers(self).items() if name != "Clock"},
+    )
     server = start_agent()
-    monkeypatch.setattr("agent.server.predict_service.unix_ns", lambda: 1 / 0)
     scope = new_scope()
     with open_remote_agent(server.address, "Mean", trace=scope) as remote:
         assert len(list(remote.predict_batches(batches(1, 2), scope))) == 2
     notes = " ".join(scope.recorder.notes)
-    assert "does not tell the time" in notes
+    assert "does not tell the time (UNIMPLEMENTED)" in notes
     assert "gave no spans; is it of an earlier version?" in notes
 
 
@@ -210,9 +240,11 @@ def test_spans_of_an_agent_whose_clock_is_wrong_are_put_right(start_agent, monke
     monkeypatch.setattr("agent.server.predict_service.unix_ns", lambda: real() + ahead_ns)
     scope = new_scope()
     began_ns = real()
-    with open_remote_agent(start_agent().address, "Mean") as remote:
+    with open_remote_agent(start_agent().address, "Mean", trace=scope) as remote:
+        list(remote.predict_batches(batches(2), scope.without_layers()))
         list(remote.predict_batches(batches(2), scope))
 
+    assert [each["name"] for each in spans_of(scope)].count("predict") == 2
     assert all(began_ns <= each["start_ns"] <= real() for each in spans_of(scope))
     [note] = scope.recorder.notes
     assert "the clock of agent" in note
@@ -225,6 +257,36 @@ def test_the_shortest_round_trip_tells_the_offset():
     found = measure_offset(lambda: next(theirs), lambda: next(times))
     assert (found.offset_ns, found.uncertainty_ns) == (70_000, 6)
     assert found.shift_ns == 70_000
+
+
+def test_an_offset_holds_until_another_one_contradicts_it():
+    """Round trips of 100 ns, so that each is right to within 51 ns."""
+
+    def measured(scope, ahead_ns, known):
+        times = iter(range(0, 100_000, 100))
+        middle = iter(range(50, 100_000, 200))
+        scope.recorder.clock, scope.recorder.epoch_offset_ns = lambda: next(times), 0
+        return RemoteTrace(scope, "there").measure_clock(lambda: next(middle) + ahead_ns, known)
+
+    scope = new_scope()
+    first = measured(scope, HOUR_NS, None)
+    assert (first.offset_ns, first.uncertainty_ns) == (HOUR_NS, 51)
+    assert measured(scope, HOUR_NS + 102, first) is first
+    assert len(scope.recorder.notes) == 1
+    assert measured(scope, 2 * HOUR_NS, first).offset_ns == 2 * HOUR_NS
+    assert len(scope.recorder.notes) == 2
+
+
+def test_the_clock_is_not_asked_for_while_results_are_waited_for(start_agent, monkeypatch):
+    asked = []
+    monkeypatch.setattr("agent.server.predict_service.unix_ns", lambda: asked.append(1) or time.time_ns())
+    with open_remote_agent(start_agent().address, "Mean") as remote:
+        results = remote.predict_batches(batches(1, 1, 1), new_scope())
+        for _ in range(3):
+            next(results)
+            assert not asked
+        assert next(results, None) is None
+        assert asked
 
 
 def test_clocks_that_may_be_the_same_are_not_set():
@@ -295,10 +357,74 @@ def test_the_agent_exports_the_spans_of_clients_that_only_send_a_context(start_a
     assert sum(span.name == "predict" for span in spans) == 3
 
 
-def test_a_collector_that_refuses_does_not_fail_a_call(start_agent):
+@pytest.mark.parametrize("model", ["Mean", "Failing", "Crashing"])
+@pytest.mark.parametrize("shape", [[2, 1, 4, 4], [2, 1, 5, 5], [0, 1, 4, 4], []])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_context_changes_no_answer(start_agent, model, shape, whole):
+    server = start_agent()
+    tensor = {"dtype": "float32", "shape": shape, "content": bytes(4 * int(np.prod(shape)))}
+
+    def answer(stub, **more):
+        session_id = stub.Open(predict_pb2.OpenRequest(model_name=model), **more).session_id
+        given = {"batch": tensor} if whole else {"inputs": [{"id": "a", "tensor": tensor}]}
+        try:
+            answered = stub.Predict(predict_pb2.PredictRequest(session_id=session_id, **given), **more)
+        except grpc.RpcError as error:
+            return error.code(), error.details()
+        answered.ClearField("times")
+        answered.ClearField("padding")
+        return answered
+
+    with grpc.insecure_channel(server.address) as channel:
+        stub = PredictStub(channel)
+        traced = ((TRACEPARENT_KEY, CALLER), (LEVEL_KEY, "MODEL_TRACE"))
+        assert answer(stub, metadata=traced) == answer(stub)
+
+
+def test_a_batch_that_is_one_tensor_is_traced_as_one(start_agent):
+    found = exported(start_agent, "Mean", {"batch": {"dtype": "float32", "shape": [2, 1, 4, 4]}})
+    assert sorted(span.name for span in found) == [
+        "load",
+        "postprocess",
+        "predict",
+        "predict_step",
+        "preprocess",
+    ]
+    assert {span.attributes["inferscope.batch_size"] for span in found if span.name == "predict"} == {2}
+
+
+def test_the_loading_of_a_model_that_cannot_be_loaded_is_exported(start_agent):
+    [span] = exported(start_agent, "Mean", None, device={"kind": predict_pb2.DEVICE_KIND_GPU})
+    assert span.name == "load"
+
+
+def exported(start_agent, model, request, **options):
+    """What a collector has when an agent has opened a model, for one request or in vain, and has stopped."""
+    seen = Seen()
+    with COLLECTORS[""](seen) as port:
+        export = TraceExport.open(TraceAddress.parse(f"{HOST}:{port}"))
+        server = start_agent(parts={"tracing": ServerTracing(export)})
+        with grpc.insecure_channel(server.address) as channel:
+            stub, context = PredictStub(channel), ((TRACEPARENT_KEY, CALLER),)
+            opening = predict_pb2.OpenRequest(model_name=model, **options)
+            if request is None:
+                with pytest.raises(grpc.RpcError):
+                    stub.Open(opening, metadata=context)
+            else:
+                id_ = stub.Open(opening, metadata=context).session_id
+                request["batch"]["content"] = bytes(4 * int(np.prod(request["batch"]["shape"])))
+                stub.Predict(predict_pb2.PredictRequest(session_id=id_, **request), metadata=context)
+        server.stop()
+    return list(seen.spans.values())
+
+
+def test_a_collector_that_refuses_does_not_fail_a_call_and_the_log_says_so(start_agent, caplog):
     export = TraceExport.open(TraceAddress.parse(f"{HOST}:9"))
     server = start_agent(parts={"tracing": ServerTracing(export)})
     with grpc.insecure_channel(server.address) as channel:
         stub = PredictStub(channel)
         stub.Open(predict_pb2.OpenRequest(model_name="Mean"), metadata=((TRACEPARENT_KEY, CALLER),))
     assert server.stop()
+    [said] = [record for record in caplog.records if "not delivered" in record.message]
+    assert said.levelname == "WARNING"
+    assert said.message.startswith("1 of 1 spans")

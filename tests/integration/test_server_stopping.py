@@ -1,8 +1,10 @@
 """How an agent in a process of its own ends."""
 
+import ctypes
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -37,6 +39,18 @@ def test_signal_lets_an_accepted_prediction_finish(spawn_agent, manifest_folder,
     assert agent.process.returncode == 0
     assert stdout == "stopped\n"
     assert "Traceback" not in stderr
+
+
+def test_a_signal_counts_whichever_thread_the_system_gives_it_to(spawn_agent):
+    agent = spawn_agent()
+    main = Path(f"/proc/{agent.process.pid}/task/{agent.process.pid}/stat")
+    list_frameworks(agent.address)
+    wait_for(lambda: main.read_text().rpartition(") ")[2].startswith("S"))  # and so will wait for the signal
+    threads = [int(task.name) for task in Path(f"/proc/{agent.process.pid}/task").iterdir()]
+    other = max(number for number in threads if number != agent.process.pid)
+    assert ctypes.CDLL(None).tgkill(agent.process.pid, other, int(signal.SIGTERM)) == 0
+    stdout, _ = agent.process.communicate(timeout=30)
+    assert (agent.process.returncode, stdout) == (0, "stopped\n")
 
 
 def refuses(address):

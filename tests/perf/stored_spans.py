@@ -37,6 +37,7 @@ _COMMANDS = {
     "layers -f csv": ("info", "evaluation", "layers", "-f", "csv"),
     "layer_tree -f csv": ("info", "evaluation", "layer_tree", "-f", "csv"),
     "eventflow -f csv": ("info", "evaluation", "eventflow", "-f", "csv"),
+    "eventflow -f table": ("info", "evaluation", "eventflow", "-f", "table"),
     "trace export -f chrome": ("trace", "export", "ID", "-f", "chrome"),
     "trace export -f otlp-json": ("trace", "export", "ID", "-f", "otlp-json"),
     "trace export -f flamegraph": ("trace", "export", "ID", "-f", "flamegraph"),
@@ -48,9 +49,10 @@ def measure() -> list[Row]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         whole, small = _kept(folder / "whole", SPANS), _kept(folder / "small", SPANS // 10)
-        lines_s = _read_lines(folder / "spans.jsonl")
+        _write_lines(folder / "spans.jsonl")
         rows = []
         for title, command in _COMMANDS.items():
+            lines_s = _read_lines(folder / "spans.jsonl")
             taken_s, memory = _run(folder / "whole", [whole if c == "ID" else c for c in command])
             _, less = _run(folder / "small", [small if c == "ID" else c for c in command])
             rows.append(
@@ -114,8 +116,8 @@ def _evaluation(spans: int) -> Evaluation:
     )
 
 
-def _read_lines(path: Path) -> float:
-    """Seconds for reading as many spans from a file of one JSON object a line."""
+def _write_lines(path: Path) -> None:
+    """Writes as many spans to a file, one JSON object a line."""
     span = {
         "span_id": "0000000700000002",
         "parent_id": "0000000700000001",
@@ -131,6 +133,10 @@ def _read_lines(path: Path) -> float:
     line = json.dumps(span) + "\n"
     with path.open("w") as file:
         file.writelines(line for _ in range(SPANS))
+
+
+def _read_lines(path: Path) -> float:
+    """Seconds for reading all spans from the file of ``_write_lines``."""
     started_s = time.perf_counter()
     with path.open() as file:
         count = sum(json.loads(line)["batch"] == 12 for line in file)

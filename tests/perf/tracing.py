@@ -31,7 +31,7 @@ from tests.perf.resnet50 import BARE
 
 BATCHES = {1: 24, 8: 4}
 """Batches in a round, by their size."""
-MOST_ROUNDS = 7
+MOST_ROUNDS = 5
 _SHAPE = (3, 224, 224)
 _INPUT = "data"
 

@@ -16,7 +16,8 @@ from agent.tracing.context import TraceContext, span_id_text
 from agent.tracing.recorder import SpanRecorder
 from agent.tracing.span import SpanChunk, SpanKind
 from evaluators.traces.chrome_trace import chrome_trace
-from evaluators.traces.flame_graph import flame_graph_svg, frames
+from evaluators.traces.flame_graph import flame_graph_svg
+from evaluators.traces.frames import frames
 from evaluators.traces.otlp_json import otlp_json
 
 EPOCH_NS = 1_795_224_825_379_595_668
@@ -113,7 +114,7 @@ def test_threads_and_streams_have_names_and_numbers_that_viewers_take() -> None:
 def test_a_trace_without_spans_is_still_whole() -> None:
     assert chrome(()) == {"displayTimeUnit": "ms", "traceEvents": [], "baseTimeNanoseconds": 0}
     assert json.loads("".join(otlp_json((), "ab" * 16, {})))["resourceSpans"]
-    assert "no spans" in flame_graph_svg((), "nothing")
+    assert "no spans" in flame_graph_svg(tuple, "nothing")
 
 
 def test_otlp_json_is_what_a_collector_reads() -> None:
@@ -169,7 +170,7 @@ def test_otlp_json_says_what_a_collector_would_get() -> None:
 
 
 def test_frames_sum_up_what_has_the_same_names_above_it() -> None:
-    top = frames(recorder_of_two_batches().chunks())
+    top = frames(recorder_of_two_batches().chunks)
 
     [measure] = top.children
     assert (measure.name, measure.count, measure.total_ns) == ("measure", 1, 100)
@@ -188,7 +189,7 @@ def test_frames_find_parents_in_other_chunks() -> None:
     parent = int(recorder.chunks()[0].span_id[0])
     other.add(CONV, 12, 14, parent)
 
-    top = frames((*other.chunks(), *recorder.chunks()))
+    top = frames(lambda: (*other.chunks(), *recorder.chunks()))
 
     assert sum(frame.total_ns for frame in top.children) == 200
     assert sum(f.count for m in top.children for p in m.children for f in p.children) == 5
@@ -200,11 +201,11 @@ def test_frames_that_ran_side_by_side_are_as_wide_as_what_lies_below() -> None:
     for thread in range(3):
         recorder.add(READ, 0, 10, parent, thread=thread)
 
-    assert frames(recorder.chunks()).width_ns == 30
+    assert frames(recorder.chunks).width_ns == 30
 
 
 def test_a_flame_graph_is_a_picture_that_needs_nothing_else() -> None:
-    svg = flame_graph_svg(recorder_of_two_batches().chunks(), "a <title>")
+    svg = flame_graph_svg(recorder_of_two_batches().chunks, "a <title>")
 
     root = ElementTree.fromstring(svg)
     titles = [e.text for e in root.iter("{http://www.w3.org/2000/svg}title")]

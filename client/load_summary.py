@@ -1,0 +1,111 @@
+"""The summary that is printed at the end of a workload or a search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import click
+
+from evaluators.evaluation import Evaluation
+from evaluators.loadgen.intervals import PercentileInterval
+from evaluators.loadgen.record import LoadRecord, LoadRun, RateAnswer
+from evaluators.loadgen.summary import LoadSummary, Spread
+
+_NS_PER_MS = 1_000_000
+
+
+def print_load_summary(evaluation: Evaluation) -> None:
+    """Prints what load gave on stdout."""
+    load = evaluation.load
+    if load is None:
+        return
+    for name, value in (*load_rows(load), ("evaluation", evaluation.id)):
+        click.echo(f"{name:<12}{value}")
+
+
+def load_rows(load: LoadRecord) -> Iterator[tuple[str, str]]:
+    """The figures, each with its name; a line without one belongs to the line above."""
+    return _search_rows(load, load.answer) if load.answer else _run_rows(load, load.runs[0])
+
+
+def answer_text(load: LoadRecord) -> str:
+    """The answer of a search in one line."""
+    answer, bound = load.answer, load.options.latency_bound_ms
+    if answer is None:
+        return "not searched for"
+    rate = "none" if answer.rate_qps is None else f"{answer.rate_qps:.4g}"
+    interval = (
+        f" [{answer.low_qps:.4g}, {answer.high_qps:.4g}]"
+        if answer.low_qps is not None and answer.high_qps is not None
+        else ""
+    )
+    return f"{rate}{interval} queries/s at p{load.options.percentile:g} <= {bound:g} ms"
+
+
+def _search_rows(load: LoadRecord, answer: RateAnswer) -> Iterator[tuple[str, str]]:
+    yield "max QPS", answer_text(load)
+    yield "method", answer.method + (f"; {answer.note}" if answer.note else "")
+    bound_ns = int((load.options.latency_bound_ms or 0) * _NS_PER_MS)
+    for number, run in enumerate(load.runs):
+        summary = LoadSummary.of(run.queries, bound_ns, run.cut_ns)
+        late = "" if summary.late_share is None else f"{100 * summary.late_share:6.2f} % late"
+        remarks = ", ".join(filter(None, (run.stopped, run.invalid)))
+        yield (
+            ("probes" if number == 0 else ""),
+            f"{run.rate_qps:10.2f} queries/s  {len(run.queries):7} queries  {late}  {remarks}".rstrip(),
+        )
+
+
+def _run_rows(load: LoadRecord, run: LoadRun) -> Iterator[tuple[str, str]]:
+    bound_ms = load.options.latency_bound_ms
+    summary = LoadSummary.of(
+        run.queries, None if bound_ms is None else int(bound_ms * _NS_PER_MS), run.cut_ns
+    )
+    if run.invalid:
+        yield "INVALID", run.invalid
+    if run.stopped:
+        yield "stopped", run.stopped
+    outcomes = ", ".join(
+        f"{count} {outcome.name.lower()}" for outcome, count in summary.outcomes.items() if count
+    )
+    yield "queries", f"{summary.queries} ({outcomes}), after {summary.cut_queries} of the empty start"
+    for reason, count in run.reasons.items():
+        yield "", f"{count} failed: {reason}"
+    yield "rate", f"{_rate(summary.target_qps)} due, {_rate(summary.achieved_qps)} answered"
+    if bound_ms is not None:
+        yield "goodput", f"{_rate(summary.goodput_qps)} within {bound_ms:g} ms"
+    for number, each in enumerate(summary.percentiles):
+        yield ("" if number else "latency"), _percentile(each)
+    for name, spread in (
+        ("service", summary.service),
+        ("queue", summary.queue),
+        ("predict", summary.predict),
+        ("lag", summary.harness_lag),
+    ):
+        if spread is not None:
+            yield name, _spread(spread)
+    if summary.batch_sizes:
+        sizes = ", ".join(f"{size}: {count}" for size, count in sorted(summary.batch_sizes.items()))
+        yield "batches", f"queries by the size of their batch: {sizes}"
+
+
+def _percentile(each: PercentileInterval) -> str:
+    if math.isinf(each.value_ns):
+        return f"p{each.percent:<5g} never: it falls on queries without an answer"
+    interval = "" if each.low_ns is None else f"  [{_ms(each.low_ns)}, {_ms(each.high_ns)}]"
+    return f"p{each.percent:<5g} {_ms(each.value_ns)}{interval} ms"
+
+
+def _ms(value_ns: float | None) -> str:
+    if value_ns is None:
+        return "?"
+    return "never" if math.isinf(value_ns) else f"{value_ns / _NS_PER_MS:.3f}"
+
+
+def _spread(spread: Spread) -> str:
+    return f"p50 {_ms(spread.p50_ns)}  p99 {_ms(spread.p99_ns)}  max {_ms(spread.max_ns)}  ms"
+
+
+def _rate(value: float | None) -> str:
+    return "not known" if value is None else f"{value:.2f} queries/s"

@@ -1,0 +1,118 @@
+"""``predict workload`` and ``predict max-qps`` on a real model, in this process and at an agent."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.registry import Registry
+from agent.server.server import AgentServer, ServerOptions
+from evaluators.loadgen.queries import Outcome
+from evaluators.loadgen.record import LoadKind
+from evaluators.loadgen.schedule import Schedule
+from evaluators.store.base import EvaluationFilter
+from evaluators.store.opening import open_store
+from manifests.catalog import Catalog
+from tests.cli.conftest import Agent, Answer
+
+WORKLOAD = ("predict", "workload", "--initial_qps=40", "--min_duration=0.5", "--min_queries=20", "--warmup=2")
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[str]:
+    with AgentServer(Catalog(), Registry(), ServerOptions(port=0)) as server:
+        yield server.address
+
+
+def kept(answer: Answer):  # type: ignore[no-untyped-def] # an Evaluation with its load
+    store = open_store(None, "inferscope", Path(os.environ["AGENT_DATA_DIR"]))
+    try:
+        [found] = store.find(EvaluationFilter(evaluation_id=answer.figure("evaluation")))
+    finally:
+        store.close()
+    assert found.load is not None
+    return found
+
+
+@pytest.mark.parametrize("framework", ["PyTorch", "MXNet", "ONNXRuntime"])
+@pytest.mark.parametrize("remote", [False, True], ids=["here", "agent"])
+def test_every_query_of_a_workload_is_answered_and_kept(
+    agent: Agent, served: str, framework: str, remote: bool
+) -> None:
+    where = (f"--agent={served}",) if remote else ()
+
+    answer = agent(*WORKLOAD, f"--framework_name={framework}", *where)
+
+    assert answer.code == 0, answer.stderr
+    evaluation = kept(answer)
+    [run] = evaluation.load.runs
+    assert evaluation.load.options.kind is LoadKind.WORKLOAD
+    assert len(run.queries) >= 20
+    assert run.queries.count(Outcome.ANSWERED) == len(run.queries)
+    assert run.stopped == ""
+    assert (run.queries.done_ns > run.queries.sent_ns).all()
+    assert (run.queries.sent_ns >= run.queries.scheduled_ns).all()
+    assert re.search(r"^latency +p50", answer.stdout, re.M)
+    assert agent("info", "evaluation", "show", evaluation.id).stdout.count("p99.9") == 1
+    assert agent("info", "evaluation", "latency", "-f", "csv").rows == []
+
+
+def test_the_same_seed_sends_the_same_schedule(agent: Agent) -> None:
+    first, again, other = (
+        kept(agent(*WORKLOAD, "--synthetic", f"--seed={seed}")).load.runs[0] for seed in (7, 7, 8)
+    )
+    assert first.checksum == again.checksum != other.checksum
+
+
+def test_a_schedule_can_come_from_a_file(agent: Agent, tmp_path: Path) -> None:
+    path = tmp_path / "arrivals.csv"
+    path.write_text("offset_ms,what\n0,a\n5,b\n5,c\n30,d\n")
+
+    answer = agent("predict", "workload", f"--schedule={path}", "--latency_bound=5000", "--max_batch_size=4")
+
+    assert answer.code == 0
+    [run] = kept(answer).load.runs
+    assert run.queries.scheduled_ns.tolist() == [0, 5_000_000, 5_000_000, 30_000_000]
+    assert run.checksum == Schedule.read(path).checksum
+    assert run.queries.batch_size.max() <= 4
+    assert "goodput" in answer.stdout
+
+
+def test_a_search_keeps_its_answer_and_its_probes(agent: Agent) -> None:
+    answer = agent(
+        *("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=20", "--time_budget=5"),
+        *("--min_duration=0.3", "--min_queries=10"),
+    )
+
+    assert answer.code == 0, answer.stderr
+    assert "queries/s at p99 <= 200 ms" in answer.figure("max QPS")
+    load = kept(answer).load
+    assert load.options.kind is LoadKind.MAX_QPS
+    assert load.answer is not None
+    assert len(load.runs) >= 1
+    assert len({run.checksum for run in load.runs}) == len(load.runs)
+    assert answer.stdout.count(" queries  ") >= len(load.runs)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("--arrival=poison",), 'unknown arrival process "poison"; did you mean "poisson"?'),
+        (("--arrival=gamma:cv=x",), 'arrival gamma: cv is "x"; it must be a number'),
+        (("--schedule=nowhere.csv",), "schedule nowhere.csv: cannot be read"),
+        (("--duration=3",), "--duration is all of it"),
+        (("--synthetic", "--dataset_name=digits_validation"), "--synthetic needs no dataset"),
+        (("--agent=localhost:1", "--max_batch_size=2"), "are for a model in this process"),
+        (("--initial_qps=0",), "initial_qps"),
+    ],
+)
+def test_what_makes_no_sense_is_said_before_a_model_is_loaded(
+    agent: Agent, wrong: tuple[str, ...], said: str
+) -> None:
+    answer = agent(*WORKLOAD, *wrong)
+    assert answer.code == 2
+    assert said in answer.error

@@ -1,0 +1,124 @@
+"""One evaluation shown: its golden outputs, and which evaluation of a group tells the times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent.environment import Gpu
+from agent.predictor import Weights
+from agent.trace_level import TraceLevel
+from agent.tracing.context import TraceContext
+from agent.tracing.recorder import SpanRecorder
+from agent.tracing.span import SpanChunk, SpanKind
+from client.evaluation_document import as_document
+from client.show import lines_of, timed_by
+from evaluators.evaluation import Evaluation, Status, TraceSummary
+
+GOLDEN = Path(__file__).parent / "golden"
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+LAYERS = 12
+
+
+def record(batches: int) -> tuple[SpanChunk, ...]:
+    """Layers of which each takes longer than the one before, and the fifth has a name that is too long."""
+    recorder = SpanRecorder(TraceContext(TRACE_ID), TraceLevel.FRAMEWORK_TRACE)
+    for batch in range(batches):
+        for index in range(LAYERS):
+            kind = SpanKind.of(
+                f"block.{'inner.' * 8}{index}" if index == 4 else f"layer{index}",
+                TraceLevel.FRAMEWORK_TRACE,
+                layer_index=index,
+                layer_type="Convolution" if index % 2 else "Activation",
+                input_shapes=("8x3x4x4", "3x3"),
+            )
+            begin = (batch * LAYERS + index) * 1_000_000
+            recorder.add(kind, begin, begin + (index + 1) * 10_000 + batch, 1, batch=batch)
+    return recorder.chunks()
+
+
+def profiled(evaluation: Evaluation) -> Evaluation:
+    """The evaluation on a GPU, under the profiler, with everything that can be shown of one."""
+    environment = replace(evaluation.system.environment, gpus=(Gpu("A GPU", 80 * 2**30, "GPU-1"),))
+    trace = TraceSummary(
+        TRACE_ID, 4 * LAYERS, 3, ("no peak memory",), f"http://tracer:16686/trace/{TRACE_ID}"
+    )
+    return replace(
+        evaluation,
+        system=replace(evaluation.system, environment=environment, checksums={"graph": "sha256:00ff"}),
+        trace=trace,
+        spans=record(4),
+        group_id="99999999-9999-4999-8999-999999999999",
+    )
+
+
+def at(evaluation: Evaluation, level: TraceLevel, **changes: object) -> Evaluation:
+    """The same at another level, under another id and with other times."""
+    batches = replace(evaluation.batches, predict_ns=evaluation.batches.predict_ns // 2)
+    changed = replace(evaluation, id=f"at-{level.name}", batches=batches, trace=None, spans=())
+    return replace(changed, options=replace(changed.options, trace_level=level), **changes)
+
+
+@pytest.fixture
+def shown(evaluations: list[Evaluation]) -> dict[str, tuple[Evaluation, Sequence[Evaluation]]]:
+    """What is shown, with the others of its group, by the name of its golden file."""
+    deep = profiled(evaluations[1])
+    random = replace(evaluations[0].system, weights=Weights.RANDOM, seed=7)
+    return {
+        "show_untraced": (replace(evaluations[0], system=random), ()),
+        "show_profiled": (deep, ()),
+        "show_group": (deep, (at(deep, TraceLevel.MODEL_TRACE), at(deep, TraceLevel.FULL_TRACE))),
+        "show_no_full_batch": (evaluations[2], ()),
+    }
+
+
+def spans_of(evaluation: Evaluation) -> Iterator[SpanChunk]:
+    return iter(evaluation.spans)
+
+
+@pytest.mark.parametrize("name", ["show_untraced", "show_profiled", "show_group", "show_no_full_batch"])
+def test_what_is_shown_is_its_golden_output(
+    name: str, shown: dict[str, tuple[Evaluation, Sequence[Evaluation]]]
+) -> None:
+    evaluation, group = shown[name]
+
+    text = "".join(f"{line}\n" for line in lines_of(evaluation, group, lambda _: spans_of(evaluation)))
+    document = as_document(evaluation, timed_by(evaluation, group), group, lambda _: spans_of(evaluation))
+
+    assert text == (GOLDEN / f"{name}.text").read_text(encoding="utf-8")
+    written = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    assert written == (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
+
+
+def test_the_times_are_of_a_complete_evaluation_that_no_profiler_disturbed(
+    evaluations: list[Evaluation],
+) -> None:
+    deep = profiled(evaluations[1])
+    cut_off = at(deep, TraceLevel.NO_TRACE, status=Status.INTERRUPTED)
+    whole = at(deep, TraceLevel.MODEL_TRACE, status=Status.COMPLETE)
+    deeper = at(deep, TraceLevel.FULL_TRACE)
+
+    assert timed_by(deep, (cut_off, whole, deeper)) is whole
+    assert timed_by(deep, (cut_off, deeper)) is cut_off
+    assert timed_by(deep, (deeper,)) is deep
+    assert timed_by(cut_off, (whole, deep)) is cut_off
+
+
+def test_no_time_of_a_profiled_run_is_shown_where_another_of_the_group_has_it(
+    evaluations: list[Evaluation],
+) -> None:
+    deep = profiled(evaluations[1])
+    marked = replace(deep, batches=replace(deep.batches, predict_ns=np.full(4, 4_321_000_000, np.int64)))
+    shallow = at(deep, TraceLevel.MODEL_TRACE)
+
+    alone = "\n".join(lines_of(marked, (), lambda _: iter(())))
+    grouped = "\n".join(lines_of(marked, (shallow,), lambda _: iter(())))
+
+    assert "4321.000" in alone
+    assert "4321.000" not in grouped
+    assert f"of {shallow.id} (MODEL_TRACE): no profiler slowed it down" in grouped
