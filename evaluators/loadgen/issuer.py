@@ -11,7 +11,7 @@ from evaluators.loadgen.issued_run import IssuedRun
 from evaluators.loadgen.query_log import QueryLog
 from evaluators.loadgen.run_watch import IssuerProgress, RunLimits, RunWatch, Stop
 from evaluators.loadgen.schedule import Schedule
-from evaluators.loadgen.target import LoadTarget
+from evaluators.loadgen.target import QueryTarget
 
 SPIN_NS = 150_000
 """How long before a query is due the issuer stops sleeping, at the most.
@@ -22,13 +22,14 @@ A thread wakes up later than it asked for: on a virtual machine with two cores b
 _SPIN_SHARE = 4
 _LEAD_NS = 1_000_000
 _LOOK_ROOM_NS = 1_000_000
+_LOOK_LATEST_NS = 100_000_000
 _DRAIN_NS = 2_000_000
 _CHUNK = 4096
 _NS_PER_S = 1_000_000_000
 
 
 def run_open_loop(
-    target: LoadTarget,
+    target: QueryTarget,
     schedule: Schedule,
     *,
     timeout_ms: float,
@@ -83,7 +84,7 @@ def run_open_loop(
     return IssuedRun.of(log, stop, ended_ns, limits.timeout_ns, bound_ns)
 
 
-def _issue(target: LoadTarget, schedule: Schedule, log: QueryLog, pacer: _Pacer) -> Stop:
+def _issue(target: QueryTarget, schedule: Schedule, log: QueryLog, pacer: _Pacer) -> Stop:
     """Hands the queries over, until the last or until the run has to stop."""
     began_ns, offsets_ns = log.began_ns, schedule.offsets_ns
     submit, sent, wait_until = target.submit, log.sent, pacer.wait_until
@@ -129,7 +130,7 @@ class _Pacer:
                 sleep_ns = due_ns - spin_ns - now_ns
             if sleep_ns > 0:
                 self._sleep(sleep_ns / _NS_PER_S)
-        if now_ns >= watch.next_ns + _LOOK_ROOM_NS * 100:
+        if now_ns >= watch.next_ns + _LOOK_LATEST_NS:
             # there was no such gap for a tenth of a second: a query has to wait for the look
             self._look(now_ns)
             now_ns = clock()

@@ -65,7 +65,7 @@ class QueryLog:
             self._sent += 1
 
     def sent_unscheduled(self, now_ns: int) -> int:
-        """Is told that a query beyond any schedule is about to be handed over, due now; returns its number."""
+        """Is told that a query that is due now is about to be handed over; returns its number."""
         with self._lock:
             query = self._sent
             if query == len(self._scheduled_ns):

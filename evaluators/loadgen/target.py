@@ -29,13 +29,8 @@ class Answers(Protocol):
         ...
 
 
-class LoadTarget(Protocol):
-    """One open model under load. It holds inputs: query n predicts input n modulo their number."""
-
-    @property
-    def description(self) -> SystemDescription:
-        """The model and what it runs on."""
-        ...
+class QueryTarget(Protocol):
+    """What a run asks of a target."""
 
     def begin(self, answers: Answers) -> None:
         """Is told of a run that begins, and who takes its answers."""
@@ -51,6 +46,15 @@ class LoadTarget(Protocol):
 
     def end(self, timeout_s: float) -> None:
         """Waits until every query is answered or has failed, or for that time; later answers go nowhere."""
+        ...
+
+
+class LoadTarget(QueryTarget, Protocol):
+    """One open model under load. It holds inputs: query n predicts input n modulo their number."""
+
+    @property
+    def description(self) -> SystemDescription:
+        """The model and what it runs on."""
         ...
 
     def close(self) -> None:

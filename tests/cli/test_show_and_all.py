@@ -131,7 +131,9 @@ def test_the_beginning_of_several_ids_is_refused_and_they_are_named(agent: Agent
         answer = agent(*call, "same")
         assert (answer.code, answer.stdout) == (5, "")
         assert "7 ids begin with same: same-0, same-1, same-2, same-3, same-4 and 2 more; " in answer.error
-    assert not agent(*REPORT, "latency", "--id", "", "-f", "csv").rows
+    nothing = agent(*REPORT, "latency", "--id", "", "-f", "csv")
+    assert (nothing.code, nothing.rows) == (0, [])
+    assert "no evaluation in" in nothing.error
 
 
 def test_show_gives_the_same_as_an_object(agent: Agent, leveled: tuple[str, str]) -> None:
@@ -217,13 +219,14 @@ def test_all_refuses_a_folder_that_is_there_and_leaves_nothing_half(
     assert list(tmp_path.glob(".inferscope*")) == []
 
 
-@pytest.mark.parametrize("folder", [".", "", "link", "there/"])
+@pytest.mark.parametrize("folder", [".", "", "link", "there/", "dangling"])
 def test_all_writes_into_a_folder_however_it_is_named(
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     for name in ("there", "elsewhere"):
         (tmp_path / "here" / name).mkdir(parents=True)
     (tmp_path / "here" / "link").symlink_to("elsewhere")
+    (tmp_path / "here" / "dangling").symlink_to("later")
     monkeypatch.chdir(tmp_path / "here")
 
     answer = agent(*REPORT, "all", "-o", folder, "--overwrite")
@@ -231,7 +234,7 @@ def test_all_writes_into_a_folder_however_it_is_named(
     assert answer.code == 0
     assert answer.stdout.split() == [str(Path(folder, f"{name}.csv")) for name in sorted(REPORTS)]
     assert all(Path(line).is_file() for line in answer.stdout.split())
-    assert (tmp_path / "here" / "link").is_symlink()
+    assert all((tmp_path / "here" / name).is_symlink() for name in ("link", "dangling"))
     assert list(tmp_path.rglob(".inferscope*")) == []
 
 

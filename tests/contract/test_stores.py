@@ -191,6 +191,7 @@ def test_ids_are_found_by_their_beginning(store: EvaluationStore) -> None:
     assert store.ids("ab") == ["ab-1", "ab-2"]
     assert store.ids("a") == ["a.c", "ab-1", "ab-2"]
     assert store.ids("ab-2") == ["ab-2"]
+    assert store.ids("a.") == ["a.c"]
     assert store.ids("b%") == ["b%1"]
     assert store.ids("") == ["a.c", "ab-1", "ab-2", "b%1"]
     for none in ("ab-12", "c", "AB", "%", "a_", ".*"):
