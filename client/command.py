@@ -118,7 +118,7 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command, under a profiler if that was asked for."""
         if (ctx.obj or {}).get("profile"):
-            from client.profiling import profiled
+            from client.evaluating.profiling import profiled
 
             return profiled(ctx.command_path, lambda: super(Command, self).invoke(ctx))
         return super().invoke(ctx)

@@ -11,7 +11,7 @@ from client.command import Group
     cls=Group,
     lazy={
         "datasets": ("client.listings:datasets", "List the datasets."),
-        "evaluation": ("client.info_evaluation:evaluation", "Reports on published evaluations."),
+        "evaluation": ("client.reports.commands:evaluation", "Reports on published evaluations."),
         "frameworks": ("client.listings:frameworks", "List the frameworks, installed or not."),
         "models": ("client.listings:models", "List the models, and whether they can be run."),
         "system": ("client.listings:system", "Show this machine and its software."),

@@ -10,12 +10,12 @@ import click
 
 from agent.trace_level import TraceLevel
 from client.command import Command, Group, boolean
-from client.predict_load import max_qps, workload
+from client.load.commands import max_qps, workload
 from client.system_options import system_options
 from manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from client.evaluation_request import EvaluationRequest
+    from client.evaluating.request import EvaluationRequest
 
 _LARGEST = 2**31 - 1  # of a number of parts; see EvaluationOptions
 
@@ -116,7 +116,7 @@ def dataset(**given: Any) -> None:
     The first parts are run once to warm up and are not measured. Latency is that of a full batch from host
     memory to host memory; the last, smaller batch counts for the accuracy but not for the latency.
     """
-    from client.evaluation_request import DatasetRequest
+    from client.evaluating.request import DatasetRequest
 
     if given["dataset_path"] and given["dataset_name"]:
         raise ConfigurationError("--dataset_path and --dataset_name both name a dataset; give one of them")
@@ -166,7 +166,7 @@ def urls(**given: Any) -> None:
     read here. The inputs have no labels, so that there is no accuracy; the first predictions are printed.
     The warm-up fetches its inputs once more.
     """
-    from client.evaluation_request import UrlsRequest
+    from client.evaluating.request import UrlsRequest
 
     if given["num_file_parts"] == 0:
         raise ConfigurationError("num_urls_parts is 0; it must be at least 1, or -1 for all")
@@ -176,7 +176,7 @@ def urls(**given: Any) -> None:
 def _evaluate(kind: type[EvaluationRequest], given: dict[str, Any]) -> NoReturn:
     """Evaluates what the options ask for, and ends with its exit code."""
     # Imported here because help needs none of it.
-    from client.evaluate import evaluate
+    from client.evaluating.evaluate import evaluate
     from client.invocation import current_invocation
 
     given["partition_list_size"] = given["partition_list_size"] or given["batch_size"]

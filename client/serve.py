@@ -14,7 +14,7 @@ from agent.trace_level import TraceLevel
 from agent.tracing.address import TraceAddress
 from agent.tracing.exporting import TraceExport
 from client.command import Command, boolean
-from client.dataset_runner import CatalogDatasetRunner
+from client.evaluating.dataset_runner import CatalogDatasetRunner
 from client.invocation import current_invocation
 from manifests.errors import ConfigurationError
 

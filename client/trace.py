@@ -85,7 +85,7 @@ def _traced(store: EvaluationStore, evaluation_id: str) -> Evaluation:
     Raises:
         StoreError: There is none, or it has no trace.
     """
-    from client.show import find_one
+    from client.reports.show import find_one
 
     evaluation = find_one(store, evaluation_id)
     if evaluation.trace is None:

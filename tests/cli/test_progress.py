@@ -6,8 +6,8 @@ from contextlib import redirect_stderr
 
 import pytest
 
-import client.progress
-from client.progress import ProgressBar
+import client.evaluating.progress
+from client.evaluating.progress import ProgressBar
 from evaluators.dataset_run import Progress
 
 
@@ -19,11 +19,11 @@ class Terminal(io.StringIO):
 @pytest.fixture(autouse=True)
 def _shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(client.progress, "SHOWN_AFTER_S", 0.0)
+    monkeypatch.setattr(client.evaluating.progress, "SHOWN_AFTER_S", 0.0)
 
 
 def test_shows_how_far_the_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client.progress, "SHOWN_EVERY_S", 0.0)
+    monkeypatch.setattr(client.evaluating.progress, "SHOWN_EVERY_S", 0.0)
     with redirect_stderr(Terminal()) as terminal, ProgressBar("DigitsCNN") as bar:
         bar(Progress(3, 9))
         assert "3/9" in terminal.getvalue()
@@ -32,7 +32,7 @@ def test_shows_how_far_the_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_is_drawn_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client.progress, "SHOWN_EVERY_S", 3600.0)
+    monkeypatch.setattr(client.evaluating.progress, "SHOWN_EVERY_S", 3600.0)
     with redirect_stderr(Terminal()) as terminal, ProgressBar("DigitsCNN") as bar:
         bar(Progress(3, 9))
         bar(Progress(6, 9))

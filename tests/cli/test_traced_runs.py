@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agent.tracing.exporting import GRACE_S
-from client.evaluation_trace import EvaluationTrace
+from client.evaluating.evaluation_trace import EvaluationTrace
 from tests.cli.conftest import Agent, Answer
 from tests.integration.trace_collectors import COLLECTORS, HOST, Seen, hanging, otlp_grpc
 

@@ -16,8 +16,8 @@ from agent.trace_level import TraceLevel
 from agent.tracing.context import TraceContext
 from agent.tracing.recorder import SpanRecorder
 from agent.tracing.span import SpanChunk, SpanKind
-from client.evaluation_document import as_document
-from client.show import lines_of, timed_by
+from client.reports.evaluation_document import as_document
+from client.reports.show import lines_of, timed_by
 from evaluators.evaluation import Evaluation, Status, TraceSummary
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
-from client.all_reports import all_reports
 from client.command import Command, Group, boolean
-from client.evaluation_filter import (
+from client.output import output_options, print_rows
+from client.reports.all_reports import all_reports
+from client.reports.evaluation_filter import (
     ChosenEvaluations,
     explain,
     filter_options,
@@ -19,9 +20,8 @@ from client.evaluation_filter import (
     say_none,
     undisturbed,
 )
-from client.output import output_options, print_rows
-from client.plot_option import draw, open_picture, plot_option
-from client.show import show
+from client.reports.plot_option import draw, open_picture, plot_option
+from client.reports.show import show
 from evaluators.reports.base import Row
 from evaluators.reports.layer_runs import LayerRunsReport
 from evaluators.reports.registry import ALIASES, REPORTS, find_report

@@ -18,9 +18,9 @@ from agent.trace_level import TraceLevel
 from client.dataset_selection import dataset_of_model
 from client.exit_codes import INTERRUPTED, SUCCESS
 from client.invocation import Invocation
-from client.load_defaults import LATENCY_BOUND_MS, TIME_BUDGET_S, TOLERANCE
-from client.load_request import LoadRequest
-from client.load_summary import print_load_summary
+from client.load.defaults import LATENCY_BOUND_MS, TIME_BUDGET_S, TOLERANCE
+from client.load.request import LoadRequest
+from client.load.summary import print_load_summary
 from client.publishing import publish
 from client.stopping import StopRequest
 from client.system_opening import agent_address, open_system

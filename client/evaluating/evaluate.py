@@ -14,15 +14,15 @@ from agent.trace_level import TraceLevel
 from agent.tracing.scope import TraceScope, traced
 from agent.tracing.span import SpanKind
 from client.dataset_selection import dataset_of_model
-from client.evaluation_request import EvaluationRequest
-from client.evaluation_trace import EvaluationTrace
+from client.evaluating.evaluation_trace import EvaluationTrace
+from client.evaluating.predictions import failure_line, print_failures, print_predictions
+from client.evaluating.progress import ProgressBar
+from client.evaluating.request import EvaluationRequest
+from client.evaluating.summary import print_summary
 from client.exit_codes import INTERRUPTED, SUCCESS
 from client.invocation import Invocation
-from client.predictions import failure_line, print_failures, print_predictions
-from client.progress import ProgressBar
 from client.publishing import publish
 from client.stopping import StopRequest
-from client.summary import print_summary
 from client.system_opening import open_system
 from evaluators.dataset_run import DatasetRun
 from evaluators.datasets.base import Dataset

@@ -12,11 +12,11 @@ import click
 
 from agent.predictor import Weights
 from client.command import Command, database_options
-from client.evaluation_document import as_document, heaviest, stage_shares
-from client.evaluation_id import whole_id
+from client.evaluating.summary import summary_rows
 from client.invocation import current_invocation
-from client.load_summary import load_rows
-from client.summary import summary_rows
+from client.load.summary import load_rows
+from client.reports.evaluation_document import as_document, heaviest, stage_shares
+from client.reports.evaluation_id import whole_id
 from evaluators.evaluation import Evaluation, Status
 from evaluators.reports.layers import LayersReport
 from evaluators.reports.trace_report import SpanSource

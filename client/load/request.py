@@ -8,7 +8,7 @@ from pathlib import Path
 from agent.device import CPU, Device, DeviceKind
 from agent.predictor import Weights
 from agent.session import SessionOptions
-from client.load_defaults import (
+from client.load.defaults import (
     PROBE_MIN_DURATION_S,
     PROBE_MIN_QUERIES,
     WORKLOAD_MIN_DURATION_S,

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from client.command import Command, boolean
-from client.evaluation_filter import (
+from client.reports.evaluation_filter import (
     ChosenEvaluations,
     explain,
     filter_options,

@@ -11,8 +11,8 @@ import click
 
 from agent.predictor import Weights
 from client.command import boolean, database_options
-from client.evaluation_id import whole_id
 from client.invocation import current_invocation
+from client.reports.evaluation_id import whole_id
 from evaluators.evaluation import Evaluation
 from evaluators.reports.base import Report, Row
 from evaluators.reports.trace_report import TraceReport

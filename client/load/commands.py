@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 import click
 
 from client.command import Command
-from client.load_defaults import LATENCY_BOUND_MS, TIME_BUDGET_S, TOLERANCE
-from client.load_options import load_options
+from client.load.defaults import LATENCY_BOUND_MS, TIME_BUDGET_S, TOLERANCE
+from client.load.options import load_options
 from client.system_options import system_options
 
 
@@ -82,8 +82,8 @@ def _put(given: dict[str, Any], kind: str) -> NoReturn:
     """Puts the load on, and ends with its exit code."""
     # Imported here because help needs none of it.
     from client.invocation import current_invocation
-    from client.load import put_load
-    from client.load_request import LoadRequest
+    from client.load.request import LoadRequest
+    from client.load.running import put_load
     from evaluators.loadgen.record import LoadKind
 
     click.get_current_context().exit(

@@ -1,0 +1,1 @@
+"""Evaluations over batches of inputs: ``predict dataset`` and ``predict urls``."""

@@ -1,0 +1,1 @@
+"""Models under load: ``predict workload`` and ``predict max-qps``."""

@@ -1,0 +1,1 @@
+"""What is read back: ``info evaluation`` and what belongs to it."""
