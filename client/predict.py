@@ -75,7 +75,7 @@ def _batch_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return batch_size(partition_list_size(function))
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, aliases={"qps": "max-qps", "findmaxqps": "max-qps", "max_qps": "max-qps"})
 def predict() -> None:
     """Evaluate a model and publish what was measured."""
 

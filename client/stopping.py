@@ -13,9 +13,13 @@ class StopRequest:
     """While it is entered, SIGINT and SIGTERM raise KeyboardInterrupt.
 
     After ``begin_batches``, the first of them asks to stop after the current batch instead.
+
+    Args:
+        stops: What is said then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stops: str = "stopping after this batch") -> None:
+        self._stops = stops
         self._requested = False
         self._in_batches = False
         self._before: dict[signal.Signals, object] = {}
@@ -43,4 +47,4 @@ class StopRequest:
         if self._requested or not self._in_batches:
             raise KeyboardInterrupt
         self._requested = True
-        click.echo("stopping after this batch (again to stop at once)", err=True)
+        click.echo(f"{self._stops} (again to stop at once)", err=True)

@@ -34,6 +34,18 @@ from client.system_options import system_options
     metavar="FILE",
     help="Send queries at the offsets of this file, one a line in seconds or a csv with offset_ns.",
 )
+@click.option(
+    "--write_schedule",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the schedule to this file, too, so that --schedule sends it again.",
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Keep so many queries in flight instead: each answer sends the next (closed loop).",
+)
 def workload(**given: Any) -> None:
     """Send queries as they would arrive in production, and measure how long each takes.
 

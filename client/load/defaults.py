@@ -1,5 +1,7 @@
 """What is taken where the options of load say nothing."""
 
+INITIAL_QPS = 16.0
+ARRIVAL = "poisson"
 WORKLOAD_MIN_DURATION_S = 10.0
 WORKLOAD_MIN_QUERIES = 512
 PROBE_MIN_DURATION_S = 2.0

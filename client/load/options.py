@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from client.command import boolean
+from client.load.defaults import ARRIVAL, INITIAL_QPS
 
 
 def load_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -22,18 +23,14 @@ def _arrival_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--initial_qps",
             type=click.FloatRange(min=0, min_open=True),
-            default=16.0,
-            show_default=True,
             metavar="QPS",
-            help="Queries a second: the rate, or where a search begins.",
+            help=f"Queries a second: the rate, or where a search begins.  [default: {INITIAL_QPS:g}]",
         ),
         click.option(
             "--arrival",
-            default="poisson",
-            show_default=True,
             metavar="PROCESS",
             help="When queries arrive: constant, poisson, gamma:cv=2, bursts:on_s=1,off_s=1, "
-            "ramp:from_share=0.1,to_share=1,over_s=60.",
+            f"ramp:from_share=0.1,to_share=1,over_s=60.  [default: {ARRIVAL}]",
         ),
         click.option(
             "--percentile",
@@ -73,6 +70,7 @@ def _arrival_options(function: Callable[..., Any]) -> Callable[..., Any]:
             metavar="N",
             help="Queries that are sent before, and not measured.",
         ),
+        boolean("--force", help="Send more than this machine was found to send on time."),
     )
     for option in reversed(options):
         function = option(function)

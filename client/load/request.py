@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +10,15 @@ from agent.device import CPU, Device, DeviceKind
 from agent.predictor import Weights
 from agent.session import SessionOptions
 from client.load.defaults import (
+    ARRIVAL,
+    INITIAL_QPS,
     PROBE_MIN_DURATION_S,
     PROBE_MIN_QUERIES,
     WORKLOAD_MIN_DURATION_S,
     WORKLOAD_MIN_QUERIES,
 )
 from evaluators.loadgen.arrivals import ArrivalProcess, Extent, arrival_process
+from evaluators.loadgen.closed_loop import ClosedLoop
 from evaluators.loadgen.record import LoadKind, LoadOptions
 from evaluators.loadgen.schedule import Schedule
 from manifests.errors import ConfigurationError
@@ -37,8 +41,8 @@ class LoadRequest:
     publish: bool
     database_address: str | None
     database_name: str | None
-    initial_qps: float
-    arrival: str
+    initial_qps: float | None
+    arrival: str | None
     percentile: float
     latency_bound: float | None
     min_duration_s: float | None
@@ -51,8 +55,11 @@ class LoadRequest:
     synthetic: bool
     dataset_name: str | None
     dataset_path: Path | None
+    force: bool = False
     duration: float | None = None
     schedule: Path | None = None
+    write_schedule: Path | None = None
+    concurrency: int | None = None
     tolerance: float | None = None
     time_budget: float | None = None
 
@@ -73,15 +80,24 @@ class LoadRequest:
         Raises:
             ConfigurationError: There is no such process.
         """
-        return arrival_process(self.arrival)
+        return arrival_process(self.arrival or ARRIVAL)
 
-    def load_options(self, drawn: Schedule | None) -> LoadOptions:
-        """What is kept of the options; ``drawn`` is the schedule of a workload."""
+    @property
+    def rate_qps(self) -> float:
+        """The rate, or the first one of a search."""
+        return self.initial_qps or INITIAL_QPS
+
+    def load_options(self, work: Schedule | ClosedLoop | None) -> LoadOptions:
+        """What is kept of the options; ``work`` is what a workload sends."""
         search = self.kind is LoadKind.MAX_QPS
+        if isinstance(work, Schedule):
+            arrival, rate_qps = work.source, work.rate_qps
+        else:
+            arrival, rate_qps = (str(work), 0.0) if work else (str(self.process), self.rate_qps)
         return LoadOptions(
             kind=self.kind,
-            arrival=drawn.source if drawn else str(self.process),
-            rate_qps=drawn.rate_qps if drawn else self.initial_qps,
+            arrival=arrival,
+            rate_qps=rate_qps,
             percentile=self.percentile,
             latency_bound_ms=self.latency_bound,
             timeout_ms=self.timeout_ms,
@@ -89,6 +105,7 @@ class LoadRequest:
             min_queries=self.min_queries or (PROBE_MIN_QUERIES if search else WORKLOAD_MIN_QUERIES),
             max_duration_s=self.duration,
             seed=self.seed,
+            concurrency=self.concurrency,
             max_batch_size=self.max_batch_size,
             max_queue_delay_ms=self.max_queue_delay_ms,
             include_preprocess=self.include_preprocess,
@@ -101,11 +118,11 @@ class LoadRequest:
         """How long queries are sent at the least."""
         return default_s if self.min_duration_s is None else self.min_duration_s
 
-    def workload_schedule(self) -> Schedule:
-        """Returns the schedule of a workload: of its file, or drawn.
+    def workload(self) -> Schedule | ClosedLoop:
+        """Returns what a workload sends: the schedule of its file, or one that is drawn, or a closed loop.
 
         Raises:
-            ConfigurationError: It cannot be read, or the numbers make no sense.
+            ConfigurationError: The file cannot be read, or the numbers make no sense.
         """
         if self.schedule is not None:
             return Schedule.read(self.schedule)
@@ -114,7 +131,9 @@ class LoadRequest:
         else:
             least_s = self.duration_s(WORKLOAD_MIN_DURATION_S)
             extent = Extent(least_s, self.min_queries or WORKLOAD_MIN_QUERIES)
-        return Schedule.drawn(self.process, self.initial_qps, extent, self.seed)
+        if self.concurrency is not None:
+            return ClosedLoop(self.concurrency, extent)
+        return Schedule.drawn(self.process, self.rate_qps, extent, self.seed)
 
     def check(self) -> None:
         """Refuses options that exclude each other.
@@ -132,3 +151,22 @@ class LoadRequest:
             )
         if self.duration is not None and (self.min_duration_s is not None or self.min_queries is not None):
             raise ConfigurationError("--duration is all of it; leave out --min_duration and --min_queries")
+        whole = {
+            "--initial_qps": self.initial_qps,
+            "--arrival": self.arrival,
+            "--write_schedule": self.write_schedule,
+        }
+        if self.concurrency is not None:
+            self._refuse({"--schedule": self.schedule, **whole}, "--concurrency sends when an answer comes")
+        if self.schedule is not None:
+            extent = {
+                "--duration": self.duration,
+                "--min_duration": self.min_duration_s,
+                "--min_queries": self.min_queries,
+            }
+            self._refuse({**whole, **extent}, "--schedule says when each query is due")
+
+    @staticmethod
+    def _refuse(options: Mapping[str, object], reason: str) -> None:
+        if given := [name for name, value in options.items() if value is not None]:
+            raise ConfigurationError(f"{reason}; leave out {' and '.join(given)}")

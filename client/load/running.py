@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 import numpy as np
@@ -19,14 +19,17 @@ from client.dataset_selection import dataset_of_model
 from client.exit_codes import INTERRUPTED, SUCCESS
 from client.invocation import Invocation
 from client.load.defaults import LATENCY_BOUND_MS, TIME_BUDGET_S, TOLERANCE
+from client.load.live_line import LiveLine
 from client.load.request import LoadRequest
-from client.load.summary import print_load_summary
+from client.load.summary import print_interrupted, print_load_summary
 from client.publishing import publish
 from client.stopping import StopRequest
 from client.system_opening import agent_address, open_system
 from evaluators.datasets.base import Dataset, DatasetIdentity
 from evaluators.datasets.opening import open_dataset, open_path
 from evaluators.evaluation import BatchTimes, Evaluation, EvaluationOptions, Status
+from evaluators.loadgen.calibration import ALLOWED_SHARE, LEAST_QPS, calibrate, check_load, peak_qps
+from evaluators.loadgen.closed_loop import ClosedLoop
 from evaluators.loadgen.load_session import LoadSession
 from evaluators.loadgen.local_target import LocalTarget
 from evaluators.loadgen.max_qps import MaxQpsOptions, search_max_qps
@@ -38,17 +41,20 @@ from evaluators.loadgen.prepared_inputs import (
     synthetic_tensors,
 )
 from evaluators.loadgen.record import LoadKind, LoadRecord, RateAnswer
-from evaluators.loadgen.run_watch import IssuerProgress, Stop
+from evaluators.loadgen.run_watch import Stop
 from evaluators.loadgen.schedule import Schedule
 from evaluators.loadgen.target import LoadTarget
+from evaluators.reports.output_file import OutputFile
 from evaluators.system import SystemUnderTest
 from manifests.errors import ConfigurationError, EvaluationInterrupted
 
 if TYPE_CHECKING:
     from client.remote.agent import RemoteAgent
 
+Work: TypeAlias = Schedule | ClosedLoop | MaxQpsOptions
+"""What is put on the system."""
 _NS_PER_MS = 1_000_000
-_SHOWN_EVERY_S = 1.0
+_NS_PER_S = 1_000_000_000
 
 
 def put_load(invocation: Invocation, request: LoadRequest) -> int:
@@ -61,13 +67,14 @@ def put_load(invocation: Invocation, request: LoadRequest) -> int:
         InferscopeError: Whatever keeps it from running, or from being published.
     """
     request.check()
-    work = request.workload_schedule() if request.kind is LoadKind.WORKLOAD else _search_options(request)
+    work: Work = request.workload() if request.kind is LoadKind.WORKLOAD else _search_options(request)
     if agent_address(invocation, request) and (request.max_batch_size > 1 or request.max_queue_delay_ms):
         raise ConfigurationError(
             "--max_batch_size and --max_queue_delay_ms are for a model in this process; leave them out"
         )
+    work = _within_ceiling(work, request.force)
     with ExitStack() as resources:
-        stop = resources.enter_context(StopRequest())
+        stop = resources.enter_context(StopRequest("stopping, without waiting for the answers"))
         store = None
         if request.publish:
             store = invocation.open_store(request.database_address, request.database_name)
@@ -75,18 +82,25 @@ def put_load(invocation: Invocation, request: LoadRequest) -> int:
         system = resources.enter_context(closing(open_system(invocation, request)))
         inputs, identity = _inputs(invocation, request, system)
         target = resources.enter_context(closing(_target(system, inputs, request)))
+        if request.write_schedule is not None and isinstance(work, Schedule):
+            OutputFile(request.write_schedule, appendable=False).create(work.text())
         created_at = datetime.now(timezone.utc)
-        session = LoadSession(
-            target, request.timeout_ms, stop_requested=stop, on_progress=_Live(request.timeout_ms)
-        )
+        live = LiveLine(search=request.kind is LoadKind.MAX_QPS)
+        session = LoadSession(target, request.timeout_ms, stop_requested=stop, on_progress=live)
         stop.begin_batches()
         _announce(system, inputs, work)
-        session.warm_up(request.warm_up_queries)
-        record, interrupted = _measured(session, request, work)
+        try:
+            session.warm_up(request.warm_up_queries)
+            record, whole = _measured(session, request, work)
+        finally:
+            live.clear()
+        if not whole:
+            print_interrupted(record)
+            return INTERRUPTED
         evaluation = Evaluation(
             id=str(uuid.uuid4()),
             created_at=created_at.replace(microsecond=created_at.microsecond // 1000 * 1000),
-            status=Status.INTERRUPTED if interrupted else Status.COMPLETE,
+            status=Status.COMPLETE,
             system=system.description,
             dataset=identity,
             options=EvaluationOptions(
@@ -106,7 +120,24 @@ def put_load(invocation: Invocation, request: LoadRequest) -> int:
             publish(evaluation, store, invocation.data_directory, show)
         else:
             show()
-        return INTERRUPTED if interrupted else SUCCESS
+        return SUCCESS
+
+
+def _within_ceiling(work: Work, force: bool) -> Work:
+    """Returns the load with the limit of what this machine can send, which is measured where it matters.
+
+    Raises:
+        ConfigurationError: The load is above the limit.
+    """
+    if force or isinstance(work, ClosedLoop):
+        return work
+    if isinstance(work, Schedule):
+        if (peak := peak_qps(work)) > LEAST_QPS * ALLOWED_SHARE:
+            check_load(peak, calibrate())
+        return work
+    ceiling = calibrate()
+    check_load(work.initial_qps, ceiling)
+    return replace(work, max_rate_qps=ceiling.rate_qps * ALLOWED_SHARE)
 
 
 def _search_options(request: LoadRequest) -> MaxQpsOptions:
@@ -118,7 +149,7 @@ def _search_options(request: LoadRequest) -> MaxQpsOptions:
     options = request.load_options(None)
     return MaxQpsOptions(
         latency_bound_ms=options.latency_bound_ms or LATENCY_BOUND_MS,
-        initial_qps=request.initial_qps,
+        initial_qps=request.rate_qps,
         percentile=options.percentile,
         tolerance=options.tolerance or TOLERANCE,
         time_budget_s=options.time_budget_s or TIME_BUDGET_S,
@@ -129,20 +160,32 @@ def _search_options(request: LoadRequest) -> MaxQpsOptions:
     )
 
 
-def _measured(
-    session: LoadSession, request: LoadRequest, work: Schedule | MaxQpsOptions
-) -> tuple[LoadRecord, bool]:
-    """What was measured, and whether it was interrupted."""
-    if isinstance(work, Schedule):
-        bound_ms = request.latency_bound
-        issued = session.run(work, None if bound_ms is None else int(bound_ms * _NS_PER_MS))
-        interrupted = issued.stop is Stop.INTERRUPTED
-        if interrupted and not len(session.runs[0].queries):
+def _measured(session: LoadSession, request: LoadRequest, work: Work) -> tuple[LoadRecord, bool]:
+    """What was measured, and whether it came to its end.
+
+    Raises:
+        EvaluationInterrupted: It was stopped before there was anything to tell of.
+    """
+    if isinstance(work, MaxQpsOptions):
+        answer = None
+        with suppress(EvaluationInterrupted):
+            found = search_max_qps(work, session)
+            answer = RateAnswer(
+                found.rate_qps, found.low_qps, found.high_qps, found.method.value, found.reason
+            )
+        if answer is None and not any(len(run.queries) for run in session.runs):
             raise EvaluationInterrupted("stopped before a query was sent; nothing was published")
-        return LoadRecord(request.load_options(work), tuple(session.runs)), interrupted
-    found = search_max_qps(work, session)
-    answer = RateAnswer(found.rate_qps, found.low_qps, found.high_qps, found.method.value, found.reason)
-    return LoadRecord(request.load_options(None), tuple(session.runs), answer), False
+        return LoadRecord(request.load_options(None), tuple(session.runs), answer), answer is not None
+    bound_ms = request.latency_bound
+    bound_ns = None if bound_ms is None else int(bound_ms * _NS_PER_MS)
+    if isinstance(work, ClosedLoop):
+        issued = session.run_closed(work, bound_ns)
+    else:
+        issued = session.run(work, bound_ns)
+    whole = issued.stop is not Stop.INTERRUPTED
+    if not whole and not len(session.runs[0].queries):
+        raise EvaluationInterrupted("stopped before a query was sent; nothing was published")
+    return LoadRecord(request.load_options(work), tuple(session.runs)), whole
 
 
 def _inputs(
@@ -187,14 +230,16 @@ def _target(
     return RemoteTarget(system, inputs)
 
 
-def _announce(system: SystemUnderTest, inputs: LoadInputs, work: Schedule | MaxQpsOptions) -> None:
+def _announce(system: SystemUnderTest, inputs: LoadInputs, work: Work) -> None:
     """Says what is about to run."""
     d = system.description
-    load = (
-        f"{len(work)} queries at {work.rate_qps:g} queries/s ({work.source}), {work.duration_ns / 1e9:.1f} s"
-        if isinstance(work, Schedule)
-        else f"searching for at most {work.time_budget_s:g} s from {work.initial_qps:g} queries/s"
-    )
+    if isinstance(work, Schedule):
+        seconds = work.duration_ns / _NS_PER_S
+        load = f"{len(work)} queries at {work.rate_qps:g} queries/s ({work.source}), {seconds:.1f} s"
+    elif isinstance(work, ClosedLoop):
+        load = f"{work}, {work.extent.min_duration_s:g} s"
+    else:
+        load = f"searching for at most {work.time_budget_s:g} s from {work.initial_qps:g} queries/s"
     click.echo(
         f"{d.manifest.name} {d.manifest.version} on {d.manifest.framework.name} {d.framework_version} "
         f"({d.device}, {d.agent}), {inputs.source}: {load}",
@@ -202,22 +247,3 @@ def _announce(system: SystemUnderTest, inputs: LoadInputs, work: Schedule | MaxQ
     )
     if inputs.failures:
         click.echo(f"left out {len(inputs.failures)} inputs that cannot be read", err=True)
-
-
-class _Live:
-    """A line on a terminal while the load goes on."""
-
-    def __init__(self, timeout_ms: float) -> None:
-        self._next_s = _SHOWN_EVERY_S
-        self._terminal = sys.stderr.isatty()
-
-    def __call__(self, progress: IssuerProgress) -> None:
-        if not self._terminal or (_SHOWN_EVERY_S < progress.elapsed_s < self._next_s):
-            return
-        self._next_s = progress.elapsed_s + _SHOWN_EVERY_S
-        rate = progress.sent / progress.elapsed_s if progress.elapsed_s > 0 else 0.0
-        sys.stderr.write(
-            f"\r{progress.elapsed_s:6.0f} s  {progress.sent}/{progress.total} queries  "
-            f"{rate:8.1f} queries/s  {progress.waiting:6} waiting \033[K"
-        )
-        sys.stderr.flush()

@@ -9,7 +9,7 @@ import click
 
 from evaluators.evaluation import Evaluation
 from evaluators.loadgen.intervals import PercentileInterval
-from evaluators.loadgen.record import LoadRecord, LoadRun, RateAnswer
+from evaluators.loadgen.record import LoadKind, LoadRecord, LoadRun
 from evaluators.loadgen.summary import LoadSummary, Spread
 
 _NS_PER_MS = 1_000_000
@@ -24,16 +24,23 @@ def print_load_summary(evaluation: Evaluation) -> None:
         click.echo(f"{name:<12}{value}")
 
 
+def print_interrupted(load: LoadRecord) -> None:
+    """Prints on stdout what there was when load was interrupted, and that it is not kept."""
+    click.echo(f"{'INTERRUPTED':<12}not published; what there was until then:")
+    for name, value in load_rows(load):
+        click.echo(f"{name:<12}{value}")
+
+
 def load_rows(load: LoadRecord) -> Iterator[tuple[str, str]]:
     """The figures, each with its name; a line without one belongs to the line above."""
-    return _search_rows(load, load.answer) if load.answer else _run_rows(load, load.runs[0])
+    return _search_rows(load) if load.options.kind is LoadKind.MAX_QPS else _run_rows(load, load.runs[0])
 
 
 def answer_text(load: LoadRecord) -> str:
     """The answer of a search in one line."""
     answer, bound = load.answer, load.options.latency_bound_ms
     if answer is None:
-        return "not searched for"
+        return "no answer: the search was stopped"
     rate = "none" if answer.rate_qps is None else f"{answer.rate_qps:.4g}"
     interval = (
         f" [{answer.low_qps:.4g}, {answer.high_qps:.4g}]"
@@ -43,9 +50,10 @@ def answer_text(load: LoadRecord) -> str:
     return f"{rate}{interval} queries/s at p{load.options.percentile:g} <= {bound:g} ms"
 
 
-def _search_rows(load: LoadRecord, answer: RateAnswer) -> Iterator[tuple[str, str]]:
+def _search_rows(load: LoadRecord) -> Iterator[tuple[str, str]]:
     yield "max QPS", answer_text(load)
-    yield "method", answer.method + (f"; {answer.note}" if answer.note else "")
+    if answer := load.answer:
+        yield "method", answer.method + (f"; {answer.note}" if answer.note else "")
     bound_ns = int((load.options.latency_bound_ms or 0) * _NS_PER_MS)
     for number, run in enumerate(load.runs):
         summary = LoadSummary.of(run.queries, bound_ns, run.cut_ns)
@@ -72,6 +80,8 @@ def _run_rows(load: LoadRecord, run: LoadRun) -> Iterator[tuple[str, str]]:
     yield "queries", f"{summary.queries} ({outcomes}), after {summary.cut_queries} of the empty start"
     for reason, count in run.reasons.items():
         yield "", f"{count} failed: {reason}"
+    if summary.repeated_answers:
+        yield "", f"{summary.repeated_answers} more answers for queries that had one"
     yield "rate", f"{_rate(summary.target_qps)} due, {_rate(summary.achieved_qps)} answered"
     if bound_ms is not None:
         yield "goodput", f"{_rate(summary.goodput_qps)} within {bound_ms:g} ms"

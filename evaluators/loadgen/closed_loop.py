@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,10 +22,33 @@ MAX_CONCURRENCY = 10_000
 _NS_PER_S = 1_000_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class ClosedLoop:
+    """A load without a schedule: so many queries are in flight for so long.
+
+    Attributes:
+        concurrency: How many.
+        extent: How long queries are sent, and how many.
+
+    Raises:
+        ConfigurationError: The concurrency makes no sense.
+    """
+
+    concurrency: int
+    extent: Extent
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.concurrency <= MAX_CONCURRENCY:
+            raise ConfigurationError(f"concurrency is {self.concurrency}; allowed: 1…{MAX_CONCURRENCY}")
+
+    def __str__(self) -> str:
+        """How it is named beside the arrival processes."""
+        return f"closed loop, {self.concurrency} in flight"
+
+
 def run_closed_loop(
     target: QueryTarget,
-    concurrency: int,
-    extent: Extent,
+    loop: ClosedLoop,
     *,
     timeout_ms: float,
     bound_ns: int | None = None,
@@ -43,8 +67,7 @@ def run_closed_loop(
 
     Args:
         target: The system under test.
-        concurrency: How many queries are in flight.
-        extent: How long queries are sent, and how many.
+        loop: How many queries are in flight, and how long.
         timeout_ms: When a query is given up, counted from when it was sent.
         bound_ns: The latency bound, for ``max_late``.
         max_late: The run is stopped once more queries than this are later than the bound.
@@ -52,21 +75,17 @@ def run_closed_loop(
         on_progress: Told four times a second.
         clock: A monotonic clock in nanoseconds, the same as the target's.
         sleep: Waits for seconds, or until a query is done; None for the real one.
-
-    Raises:
-        ConfigurationError: ``concurrency`` makes no sense.
     """
-    if not 1 <= concurrency <= MAX_CONCURRENCY:
-        raise ConfigurationError(f"concurrency is {concurrency}; allowed: 1…{MAX_CONCURRENCY}")
+    extent = loop.extent
     limits = RunLimits(timeout_ms, bound_ns, max_late, None, stop_requested, on_progress)
-    log = QueryLog(Schedule(np.empty(0, np.int64), f"closed loop, {concurrency} in flight", 0.0), clock())
+    log = QueryLog(Schedule(np.empty(0, np.int64), str(loop), 0.0), clock())
     answers = _WakingAnswers(log)
     with frozen_heap():
         target.begin(answers)
         try:
             log.begin(clock())
             watch = RunWatch(log, limits, None, extent.min_queries if not extent.min_duration_s else 0)
-            stop = _issue(target, concurrency, extent, log, watch, clock, sleep or answers.wait, answers)
+            stop = _issue(target, loop, log, watch, clock, sleep or answers.wait, answers)
             stop = stop or drain(log, watch, limits, clock, sleep or time.sleep)
             ended_ns = clock()
         finally:
@@ -76,8 +95,7 @@ def run_closed_loop(
 
 def _issue(
     target: QueryTarget,
-    concurrency: int,
-    extent: Extent,
+    loop: ClosedLoop,
     log: QueryLog,
     watch: RunWatch,
     clock: Callable[[], int],
@@ -85,6 +103,7 @@ def _issue(
     answers: _WakingAnswers,
 ) -> Stop:
     """Sends queries until there are enough or the run has to stop."""
+    extent = loop.extent
     least_ns = extent.min_duration_s * _NS_PER_S
     most_ns = float("inf") if extent.max_duration_s is None else extent.max_duration_s * _NS_PER_S
     while True:
@@ -95,7 +114,7 @@ def _issue(
         if now_ns >= watch.next_ns and (stop := watch.look(now_ns)):
             return stop
         answers.forget()
-        if log.waiting < concurrency:
+        if log.waiting < loop.concurrency:
             target.submit(log.sent_unscheduled(clock()))
         else:
             sleep(max(0, watch.next_ns - now_ns) / _NS_PER_S)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from evaluators.loadgen.closed_loop import ClosedLoop, run_closed_loop
 from evaluators.loadgen.issued_run import IssuedRun
 from evaluators.loadgen.issuer import run_open_loop
 from evaluators.loadgen.probe import Probe
@@ -72,13 +73,30 @@ class LoadSession:
             stop_requested=self._stop_requested,
             on_progress=self._on_progress,
         )
+        self._keep(issued, schedule.rate_qps, schedule.source, schedule.seed, schedule.checksum)
+        return issued
+
+    def run_closed(self, loop: ClosedLoop, bound_ns: int | None = None) -> IssuedRun:
+        """Keeps queries in flight, and keeps what became of them; see ``run_closed_loop``."""
+        issued = run_closed_loop(
+            self._target,
+            loop,
+            timeout_ms=self._timeout_ms,
+            bound_ns=bound_ns,
+            stop_requested=self._stop_requested,
+            on_progress=self._on_progress,
+        )
+        self._keep(issued, 0.0, str(loop), None, "")
+        return issued
+
+    def _keep(self, issued: IssuedRun, rate_qps: float, source: str, seed: int | None, checksum: str) -> None:
         queries = issued.queries.chosen(issued.queries.outcome != Outcome.UNSENT)
         self.runs.append(
             LoadRun(
-                rate_qps=schedule.rate_qps,
-                source=schedule.source,
-                seed=schedule.seed,
-                checksum=schedule.checksum,
+                rate_qps=rate_qps,
+                source=source,
+                seed=seed,
+                checksum=checksum,
                 queries=queries,
                 cut_ns=steady_from_ns(queries),
                 stopped=issued.stop.value,
@@ -86,7 +104,6 @@ class LoadSession:
                 reasons=issued.reasons,
             )
         )
-        return issued
 
     @property
     def elapsed_s(self) -> float:

@@ -34,7 +34,7 @@ _UNLOADED_QUERIES = 20
 _LEAST_LATE = 20
 _LATE_FACTOR = 5
 _LATE_OF_CONFIRMING = 0.25
-_INVALID_IN_A_ROW = 2
+_INVALID_IN_A_ROW = 3
 _LIMIT_AFTER_INVALID = 0.75
 _NS_PER_S = 1_000_000_000
 
@@ -247,7 +247,8 @@ class _Search:
         left_s = self._left_s()
         if left_s < options.min_duration_s:
             return False
-        duration_s = min(plan.duration_s, left_s)
+        # one hiccup of the machine is the p99 of a short probe; in a longer one it may not be
+        duration_s = min(plan.duration_s * 2**self._invalid_in_a_row, left_s)
         extent = Extent(0.0, 1 + int(plan.rate_qps * duration_s))
         schedule = Schedule.drawn(options.process, plan.rate_qps, extent, self._seed(number))
         if schedule.duration_ns / _NS_PER_S > left_s:
@@ -264,7 +265,8 @@ class _Search:
             self._seen.append(Evidence(probe, self._bound_ns, plan.confirming and not probe.stopped))
         else:
             self._invalid_in_a_row += 1
-            if self._invalid_in_a_row % _INVALID_IN_A_ROW == 0:
+            if self._invalid_in_a_row == _INVALID_IN_A_ROW:
+                self._invalid_in_a_row = 0
                 self._limit_qps = _LIMIT_AFTER_INVALID * plan.rate_qps
         return True
 
@@ -300,7 +302,7 @@ class _Search:
 
     def _limit(self) -> str:
         lags = next((f": {p.invalid}" for p in reversed(self._probes) if p.invalid), "")
-        return f"the harness can issue no more than {self._limit_qps:.4g} queries/s{lags}"
+        return f"no more than {self._limit_qps:.4g} queries/s could be sent on time{lags}"
 
     def _of_estimate(self, estimate: Estimate, reason: str) -> MaxQps:
         return self._made(estimate.method, estimate.rate_qps, estimate.low_qps, estimate.high_qps, reason)

@@ -103,8 +103,10 @@ def test_a_search_keeps_its_answer_and_its_probes(agent: Agent) -> None:
     [
         (("--arrival=poison",), 'unknown arrival process "poison"; did you mean "poisson"?'),
         (("--arrival=gamma:cv=x",), 'arrival gamma: cv is "x"; it must be a number'),
-        (("--schedule=nowhere.csv",), "schedule nowhere.csv: cannot be read"),
         (("--duration=3",), "--duration is all of it"),
+        (("--concurrency=2",), "--concurrency sends when an answer comes; leave out --initial_qps"),
+        (("--concurrency=0",), "concurrency"),
+        (("--schedule=a.csv",), "--schedule says when each query is due; leave out --initial_qps"),
         (("--synthetic", "--dataset_name=digits_validation"), "--synthetic needs no dataset"),
         (("--agent=localhost:1", "--max_batch_size=2"), "are for a model in this process"),
         (("--initial_qps=0",), "initial_qps"),
@@ -116,3 +118,56 @@ def test_what_makes_no_sense_is_said_before_a_model_is_loaded(
     answer = agent(*WORKLOAD, *wrong)
     assert answer.code == 2
     assert said in answer.error
+
+
+def test_a_schedule_that_cannot_be_read_is_said(agent: Agent) -> None:
+    answer = agent("predict", "workload", "--schedule=nowhere.csv")
+    assert answer.code == 2
+    assert "schedule nowhere.csv: cannot be read" in answer.error
+
+
+def test_a_closed_loop_keeps_queries_in_flight(agent: Agent) -> None:
+    answer = agent("predict", "workload", "--synthetic", "--concurrency=3", "--duration=0.3", "--warmup=0")
+
+    assert answer.code == 0, answer.stderr
+    load = kept(answer).load
+    assert load.options.concurrency == 3
+    [run] = load.runs
+    assert run.checksum == ""
+    assert (run.queries.lag_ns == 0).all()
+    began, done = run.queries.sent_ns, run.queries.done_ns
+    in_flight = [(int(((began <= at) & (done > at)).sum())) for at in began]
+    assert max(in_flight) == 3
+
+
+def test_a_written_schedule_is_sent_again(agent: Agent, tmp_path: Path) -> None:
+    path = tmp_path / "schedule.csv"
+    first = agent(*WORKLOAD, "--synthetic", f"--write_schedule={path}")
+    again = agent("predict", "workload", "--synthetic", f"--schedule={path}")
+    assert kept(first).load.runs[0].checksum == kept(again).load.runs[0].checksum
+
+    refused = agent(*WORKLOAD, "--synthetic", f"--write_schedule={path}")
+    assert refused.code != 0
+    assert str(path) in refused.error
+
+
+def test_more_than_half_of_what_this_machine_can_send_is_refused_unless_forced(
+    agent: Agent, tmp_path: Path
+) -> None:
+    path = tmp_path / "burst.txt"
+    path.write_text("0\n" * 300_000)
+    load = ("predict", "workload", "--synthetic", f"--schedule={path}")
+
+    answer = agent(*load)
+
+    assert answer.code == 2
+    assert "half of what this machine can send on time" in answer.error
+    short = tmp_path / "short.txt"
+    short.write_text("0\n0.000001\n0.000002\n")
+    assert agent("predict", "workload", "--synthetic", f"--schedule={short}").code == 2
+    assert agent("predict", "workload", "--synthetic", f"--schedule={short}", "--force").code == 0
+
+
+@pytest.mark.parametrize("name", ["qps", "findmaxqps", "max_qps"])
+def test_the_search_has_its_other_names(agent: Agent, name: str) -> None:
+    assert "the highest rate" in agent("predict", name, "--help").stdout

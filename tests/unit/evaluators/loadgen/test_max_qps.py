@@ -167,7 +167,7 @@ def test_where_the_harness_can_do_no_more_the_answer_is_at_least() -> None:
     assert answer.method is Method.AT_LEAST
     assert answer.rate_qps == 500
     assert str(answer) == "max QPS at least 500 at p99 <= 100 ms"
-    assert answer.reason == "the harness can issue no more than 500 queries/s"
+    assert answer.reason == "no more than 500 queries/s could be sent on time"
     assert max(schedule.rate_qps for schedule in prober.schedules) <= 500
 
 
