@@ -3,13 +3,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-PROTOS := $(wildcard protos/inferscope/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check proto proto-check bench clean
+.PHONY: help install demo test check proto proto-check docs images-check bench clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # MXNet needs NumPy 1.26, which has no wheels for Python 3.13. The stamp comes last: a failed install leaves none.
 $(STAMP): pyproject.toml constraints.txt
@@ -36,11 +35,16 @@ check: $(STAMP) proto-check ## installed packages, lint, types, import rules, ge
 	$(BIN)/lint-imports
 
 proto: $(STAMP) ## generate the stubs from the .proto files
-	PATH="$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . \
-	  --python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. $(PROTOS)
+	@PYTHON=$(BIN)/python tools/make_stubs.sh
 
 proto-check: $(STAMP) # fails when the committed stubs are not what the .proto files give
 	@PYTHON=$(BIN)/python tools/check_protos.sh
+
+docs: $(STAMP) ## write docs/commands.md from the commands
+	$(BIN)/python -m tools.command_reference
+
+images-check: $(STAMP) ## run the commands of the Dockerfiles on this machine; IMAGES names some
+	$(BIN)/python -m tools.check_images $(IMAGES)
 
 bench: $(STAMP) ## measure speed, each figure as a ratio taken side by side
 	$(BIN)/python -m tests.perf

@@ -32,8 +32,8 @@ def check_pixels(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(array)
 
 
-def open_decoder(parameters: ImageParameters) -> ImageDecoder:
-    """Returns what decodes images as a manifest asks for.
+def open_decoder(parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> ImageDecoder:
+    """Returns what decodes images of at most ``max_pixels`` as a manifest asks for.
 
     Raises:
         FrameworkUnavailableError: Its library is not installed; the line says how to install it.
@@ -41,7 +41,7 @@ def open_decoder(parameters: ImageParameters) -> ImageDecoder:
     if parameters.decoder is Decoder.PILLOW:
         from agent.pillow_decoder import PillowDecoder
 
-        return PillowDecoder(parameters)
+        return PillowDecoder(parameters, max_pixels)
     # OpenCV reads its limit when it is loaded: 2 ** 30 pixels unless this says less
     os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))
     try:
@@ -51,4 +51,4 @@ def open_decoder(parameters: ImageParameters) -> ImageDecoder:
             "decoder opencv, which the manifest asks for, needs OpenCV, which cannot be imported "
             f"({' '.join(str(error).split())}); install it with: pip install 'inferscope[opencv]'"
         ) from error
-    return OpenCvDecoder(parameters)
+    return OpenCvDecoder(parameters, max_pixels)

@@ -18,12 +18,13 @@ class SystemDescription:
     Attributes:
         manifest: The model.
         checksums: ``sha256:…`` of its files.
-        framework_version: The installed version of the manifest's framework.
+        framework_version: The installed version of the manifest's framework. Where all that is known is the
+            server, the manifest names it as the framework, and this is its version; empty if not known.
         device: Where the model runs.
         threads: Threads that one operator may use on the CPU; None where the framework does not tell.
         preprocess_threads: Threads that read and preprocess ahead; 0 when nothing runs ahead.
         overlap: Whether they go on while a batch is predicted.
-        environment: The machine that runs the model.
+        environment: The machine that runs the model, as far as it is known.
         agent: ``local`` for this process, else the address of the agent.
         weights: Where the weights came from.
         seed: What random weights were drawn from; None for others.

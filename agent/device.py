@@ -7,15 +7,16 @@ from enum import Enum
 
 
 class DeviceKind(str, Enum):
-    """What kind of device."""
+    """What kind of device; ``REMOTE`` is one of which a server tells nothing."""
 
     CPU = "cpu"
     GPU = "gpu"
+    REMOTE = "remote"
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The CPU, or the GPU number ``index`` as the framework counts them."""
+    """The CPU, the GPU number ``index`` as the framework counts them, or a server's device."""
 
     kind: DeviceKind = DeviceKind.CPU
     index: int = 0
@@ -26,7 +27,7 @@ class Device:
         return self.kind is DeviceKind.GPU
 
     def __str__(self) -> str:
-        return f"gpu:{self.index}" if self.is_gpu else "cpu"
+        return f"gpu:{self.index}" if self.is_gpu else self.kind.value
 
 
 CPU = Device()

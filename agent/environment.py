@@ -116,6 +116,38 @@ class Environment:
     variables: Mapping[str, str]
     image_libraries: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the machine has told of itself; if not, texts are empty and numbers zero."""
+        return self.usable_cores > 0
+
+
+def unknown_environment(frameworks: Mapping[str, str], image_libraries: Mapping[str, str]) -> Environment:
+    """Returns what is known of a machine that tells nothing of itself.
+
+    Args:
+        frameworks: What it runs the model in, as far as it tells.
+        image_libraries: What the images are decoded and resized with here.
+    """
+    return Environment(
+        hostname="",
+        architecture="",
+        cpu_model="",
+        logical_cores=0,
+        physical_cores=None,
+        usable_cores=0,
+        memory_bytes=0,
+        operating_system="",
+        kernel="",
+        python_version="",
+        inferscope_version=__version__,
+        frameworks=dict(frameworks),
+        gpus=(),
+        gpu_driver=None,
+        variables={},
+        image_libraries=dict(image_libraries),
+    )
+
 
 def read_environment(
     frameworks: Mapping[str, str | None], image_libraries: Mapping[str, str] | None = None

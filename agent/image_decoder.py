@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from agent.image_fit import MAX_PIXELS
 from manifests.inputs import ImageParameters
 
 
@@ -19,10 +20,12 @@ class ImageDecoder(ABC):
 
     Args:
         parameters: The manifest's description of the input.
+        max_pixels: The largest image that is decoded or resized to.
     """
 
-    def __init__(self, parameters: ImageParameters) -> None:
+    def __init__(self, parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> None:
         self._parameters = parameters
+        self._max_pixels = max_pixels
 
     @property
     @abstractmethod

@@ -8,7 +8,8 @@ from manifests.errors import InputError
 from manifests.inputs import CropMethod, ImageParameters
 
 MAX_PIXELS = 100_000_000
-"""The largest image that is decoded or resized to; a small file can claim to hold a huge one."""
+"""The largest image that is decoded or resized to, unless less is asked for; a small file can claim to hold
+a huge one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Fit:
     top: int
 
 
-def fit_image(parameters: ImageParameters, width: int, height: int) -> Fit:
+def fit_image(parameters: ImageParameters, width: int, height: int, max_pixels: int = MAX_PIXELS) -> Fit:
     """Returns how an image of ``width`` × ``height`` pixels becomes the model's input.
 
     The sizes are torchvision's: ``dimensions / crop_ratio`` is rounded to the nearest, as in its published
@@ -36,7 +37,7 @@ def fit_image(parameters: ImageParameters, width: int, height: int) -> Fit:
     the centre's margins to even as in ``CenterCrop``.
 
     Raises:
-        InputError: The image is empty, or would be resized to more than ``MAX_PIXELS``.
+        InputError: The image is empty, or would be resized to more than ``max_pixels``.
     """
     p = parameters
     if not (width and height):
@@ -49,10 +50,10 @@ def fit_image(parameters: ImageParameters, width: int, height: int) -> Fit:
             new_height = new_width * height // width
         else:
             new_width = new_height * width // height
-    if new_width * new_height > MAX_PIXELS:
+    if new_width * new_height > max_pixels:
         raise InputError(
             f"image of {width} × {height} pixels would be resized to {new_width} × {new_height}; "
-            f"at most {MAX_PIXELS} are held"
+            f"at most {max_pixels} are held"
         )
     if p.crop_method is CropMethod.TOPLEFT:
         return Fit(new_width, new_height, 0, 0)

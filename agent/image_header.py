@@ -27,15 +27,16 @@ PILLOW_ERRORS = (
 )
 
 
-def open_image(content: bytes, formats: tuple[str, ...]) -> Image.Image:
+def open_image(content: bytes, formats: tuple[str, ...], max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Returns an image of which only the header has been read.
 
     Args:
         content: The file's bytes.
         formats: Pillow's names of the formats that will do.
+        max_pixels: The largest image that will do.
 
     Raises:
-        InputError: It is of no such format, is damaged, or has more than ``MAX_PIXELS``.
+        InputError: It is of no such format, is damaged, or has more than ``max_pixels``.
     """
     try:
         image = Image.open(io.BytesIO(content), formats=formats)
@@ -45,8 +46,8 @@ def open_image(content: bytes, formats: tuple[str, ...]) -> Image.Image:
         raise undecodable(content, f"it is none of the formats {', '.join(formats)}") from error
     except PILLOW_ERRORS as error:
         raise undecodable(content, str(error)) from error
-    if image.width * image.height > MAX_PIXELS:
-        raise InputError(f"image of {image.width} × {image.height} pixels; at most {MAX_PIXELS} are decoded")
+    if image.width * image.height > max_pixels:
+        raise InputError(f"image of {image.width} × {image.height} pixels; at most {max_pixels} are decoded")
     return image
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from agent.c_stderr import silenced_c_stderr
 from agent.image_decoder import ImageDecoder
-from agent.image_fit import fit_image
+from agent.image_fit import MAX_PIXELS, fit_image
 from agent.image_header import open_image, undecodable
 from manifests.errors import InputError
 from manifests.inputs import ColorMode, ImageParameters, Interpolation
@@ -44,10 +44,11 @@ class OpenCvDecoder(ImageDecoder):
 
     Args:
         parameters: The manifest's description of the input.
+        max_pixels: The largest image that is decoded or resized to.
     """
 
-    def __init__(self, parameters: ImageParameters) -> None:
-        super().__init__(parameters)
+    def __init__(self, parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> None:
+        super().__init__(parameters, max_pixels)
         cv2.setNumThreads(0)
         cv2.setLogLevel(0)  # what is wrong with a file is said by an error
         self._grey = parameters.color_mode is ColorMode.GRAY
@@ -64,7 +65,7 @@ class OpenCvDecoder(ImageDecoder):
 
     def decode(self, content: bytes) -> NDArray[np.uint8]:
         """Returns the fitted pixels of an image file."""
-        header = open_image(content, FORMATS)
+        header = open_image(content, FORMATS, self._max_pixels)
         if header.format in _JPEG_FORMATS and content.rfind(_END) < content.rfind(_START_OF_SCAN):
             raise undecodable(content, "the JPEG data end too early")
         try:
@@ -89,7 +90,7 @@ class OpenCvDecoder(ImageDecoder):
         """Resizes and crops; the channels may be in any order."""
         p = self._parameters
         height, width = image.shape[:2]
-        fit = fit_image(p, width, height)
+        fit = fit_image(p, width, height, self._max_pixels)
         if (fit.width, fit.height) != (width, height):
             filter_ = _INTERPOLATION[p.interpolation]
             try:

@@ -43,7 +43,7 @@ class PillowDecoder(ImageDecoder):
 
     def decode(self, content: bytes) -> NDArray[np.uint8]:
         """Returns the fitted pixels of an image file."""
-        image = open_image(content, FORMATS)
+        image = open_image(content, FORMATS, self._max_pixels)
         try:
             image.load()
         except (Image.DecompressionBombError, Image.DecompressionBombWarning, *PILLOW_ERRORS) as error:
@@ -56,7 +56,7 @@ class PillowDecoder(ImageDecoder):
 
     def _fit(self, image: Image.Image) -> NDArray[np.uint8]:
         p = self._parameters
-        fit = fit_image(p, image.width, image.height)
+        fit = fit_image(p, image.width, image.height, self._max_pixels)
         image = _convert(image, "L" if p.color_mode is ColorMode.GRAY else "RGB")
         if (fit.width, fit.height) != image.size:
             image = image.resize((fit.width, fit.height), _RESAMPLING[p.interpolation])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -11,41 +10,24 @@ from contextlib import closing, contextmanager
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from agent.gate import Gate
 from agent.inputs import Input
+from agent.one_at_a_time import OneAtATime
 from agent.postprocessing import Postprocessor
 from agent.predictor import Predictor, Tensors
 from agent.preparation import Clock, Fetch, Preparation, PreparedInput, Preparing
 from agent.preparation import closed as closed_error
 from agent.preprocessor import Preprocessor
-from agent.results import BatchResult, InputFailure, Outputs, RawOutputs, Stage, StageTimes
+from agent.results import BatchResult, Infer, Inferred, InputFailure, Stage, StageTimes, shares_memory
+from agent.rounds import round_size
 from agent.trace_level import TraceLevel
 from agent.tracing.profiler import Profiler
 from agent.tracing.run import RunTracing
 from agent.tracing.scope import TraceScope
 from agent.tracing.span import AttributeValue
 from manifests.errors import InputError, PredictionError
-
-BATCHES_AHEAD = 2
-"""Batches that are prepared together, at the least."""
-INPUTS_AHEAD = 256
-"""Inputs that are prepared together, where the batches are small enough for more than ``BATCHES_AHEAD``."""
-BYTES_AHEAD = 64 * 1024 * 1024
-"""Memory that their tensors may take, unless ``BATCHES_AHEAD`` of them take more."""
-
-
-def round_size(tensor_bytes: int, batch_size: int) -> int:
-    """Returns the number of batches that are prepared together.
-
-    Args:
-        tensor_bytes: The memory that one preprocessed input takes.
-        batch_size: Inputs in a batch.
-    """
-    inputs = min(INPUTS_AHEAD, BYTES_AHEAD // tensor_bytes)
-    return max(BATCHES_AHEAD, inputs // max(1, batch_size))
 
 
 class Pipeline:
@@ -59,6 +41,7 @@ class Pipeline:
         fetch: Gets what a URL names.
         threads: Threads that read and preprocess; 0 does both in the calling thread, with nothing ahead.
         overlap: Whether inputs are prepared while a batch is predicted.
+        patience_s: See ``Gate`` and ``OneAtATime``.
         clock: The clock of the stage times, and of the recorders that spans go to.
         attributes: What the spans of predictions are said to be of.
     """
@@ -73,6 +56,7 @@ class Pipeline:
         fetch: Fetch,
         threads: int,
         overlap: bool = False,
+        patience_s: float | None = None,
         clock: Clock = time.perf_counter_ns,
         attributes: Mapping[str, AttributeValue] = MappingProxyType({}),
     ) -> None:
@@ -83,24 +67,49 @@ class Pipeline:
         self._clock = clock
         self._ahead = threads > 0
         self._tensor_bytes = preprocessor.tensor_bytes
-        self._gate = Gate(overlap)
+        self._gate = Gate(overlap, patience_s)
         self._preparation = Preparation(preprocessor, fetch, self._gate, threads=threads, clock=clock)
         self._attributes = attributes
         self._profiler: Profiler | None = None
         self._profiled_level = TraceLevel.NO_TRACE
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time = OneAtATime(patience_s)
         self._closed = False
 
-    def predict(self, inputs: Sequence[Input]) -> BatchResult:
+    def predict(self, inputs: Sequence[Input], infer: Infer | None = None) -> BatchResult:
         """Runs one batch through all stages. An input that fails is in the result's failures.
+
+        Args:
+            inputs: The batch.
+            infer: Runs the model, such as together with the inputs of others; None runs it here.
 
         Raises:
             InputError: The batch is empty.
             SessionError: The pipeline is closed.
         """
-        return self._finish(list(self._preparation.begin(inputs)))
+        return self._finish(list(self._preparation.begin(inputs)), infer=infer)
 
-    def predict_tensor(self, batch: NDArray[Any], trace: TraceScope | None = None) -> BatchResult:
+    def infer(self, batch: NDArray[Any]) -> Inferred:
+        """Runs the model alone, on a batch as ``checked`` returns it.
+
+        Raises:
+            PredictionError: The framework failed.
+            SessionError: The pipeline is closed.
+        """
+        return self._infer(batch, None)
+
+    def checked(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """Returns a batch of preprocessed inputs as the model takes it.
+
+        Raises:
+            InputError: The batch is empty, or not of the shape or element type that the model takes.
+        """
+        if batch.ndim == 0 or not len(batch):
+            raise InputError("the batch is empty; it needs at least one input")
+        return self._preprocessor.check(batch, (len(batch), *self._preprocessor.dimensions))
+
+    def predict_tensor(
+        self, batch: NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
+    ) -> BatchResult:
         """Runs a batch that is one preprocessed tensor, with the batch as its first axis.
 
         The inputs' ids are ``"0"``, ``"1"``, ….
@@ -108,6 +117,7 @@ class Pipeline:
         Args:
             batch: The batch.
             trace: Where spans go.
+            infer: See ``predict``; not with ``trace``.
 
         Raises:
             InputError: The batch is empty, or not of the shape or element type that the model takes.
@@ -115,13 +125,11 @@ class Pipeline:
             PredictionError: The framework's profiler cannot be used.
         """
         started = self._clock()
-        if batch.ndim == 0 or not len(batch):
-            raise InputError("the batch is empty; it needs at least one input")
-        tensor = self._preprocessor.check(batch, (len(batch), *self._preprocessor.dimensions))
+        tensor = self.checked(batch)
         ids = tuple(map(str, range(len(batch))))
         ended = self._clock()
         if trace is None:
-            return self._run(ids, tensor, (), read_ns=0, preprocess_ns=ended - started)
+            return self._run(ids, tensor, (), read_ns=0, preprocess_ns=ended - started, infer=infer)
         tracing = self._tracing(trace)
         with self._collecting(tracing):
             tracing.begin_tensor(len(ids), started, ended)
@@ -160,7 +168,7 @@ class Pipeline:
         """Stops the threads and waits for a prediction under way; calling it again does nothing."""
         self._closed = True
         self._preparation.close()
-        with self._one_at_a_time:
+        with self._one_at_a_time.whenever():
             profiler, self._profiler = self._profiler, None
         if profiler is not None:
             with self._predictor.turn():
@@ -217,7 +225,7 @@ class Pipeline:
                 for batch in batches:
                     inputs = list(itertools.islice(prepared, len(batch)))
                     result = self._finish(inputs, tracing)
-                    if not _shares_memory(result.outputs, inputs[0].batch):
+                    if not shares_memory(result.outputs, inputs[0].batch):
                         self._preparation.take_back(inputs[0].batch)
                     yield result
         finally:
@@ -242,18 +250,20 @@ class Pipeline:
         """The number of batches like this one that are prepared together."""
         return round_size(self._tensor_bytes, len(batch)) if self._ahead else 1
 
-    def _finish(self, prepared: list[PreparedInput], tracing: RunTracing | None = None) -> BatchResult:
+    def _finish(
+        self, prepared: list[PreparedInput], tracing: RunTracing | None = None, infer: Infer | None = None
+    ) -> BatchResult:
         """Predicts a prepared batch, without the inputs that failed."""
         if tracing is not None:
             tracing.begin_batch(prepared)
         started = self._clock()
-        result = self._predict_prepared(prepared, started, tracing)
+        result = self._predict_prepared(prepared, started, tracing, infer)
         if tracing is not None:
             tracing.end_batch(started, self._clock())
         return result
 
     def _predict_prepared(
-        self, prepared: list[PreparedInput], started: int, tracing: RunTracing | None
+        self, prepared: list[PreparedInput], started: int, tracing: RunTracing | None, infer: Infer | None
     ) -> BatchResult:
         good = [p for p in prepared if p.failure is None]
         failures = tuple(p.failure for p in prepared if p.failure)
@@ -265,7 +275,8 @@ class Pipeline:
         if len(good) < len(prepared):
             tensor = tensor[[p.place for p in good]]
         preprocess_ns += self._clock() - started
-        return self._run(tuple(p.input_id for p in good), tensor, failures, read_ns, preprocess_ns, tracing)
+        ids = tuple(p.input_id for p in good)
+        return self._run(ids, tensor, failures, read_ns, preprocess_ns, tracing, infer)
 
     def _run(
         self,
@@ -275,23 +286,25 @@ class Pipeline:
         read_ns: int,
         preprocess_ns: int,
         tracing: RunTracing | None = None,
+        infer: Infer | None = None,
     ) -> BatchResult:
         stage = Stage.PREDICT
         predict_ns = postprocess_ns = 0
+        queue = None
         try:
-            outputs, predict_ns = self._timed_predict({self._input_layer: tensor}, tracing)
+            inferred = infer(tensor) if infer else self._infer(tensor, tracing)
+            predict_ns, queue = inferred.predict_ns, inferred.queue
             stage = Stage.POSTPROCESS
             started = self._clock()
-            predictions, usable = self._postprocessor(outputs, len(ids))
+            predictions, usable = self._postprocessor(inferred.outputs, len(ids))
             ended = self._clock()
             postprocess_ns = ended - started
             if tracing is not None:
                 tracing.after_postprocess(started, ended)
         except PredictionError as error:
             failures += tuple(InputFailure(id_, stage, str(error)) for id_ in ids)
-            return BatchResult(
-                (), None, failures, StageTimes(read_ns, preprocess_ns, predict_ns, postprocess_ns)
-            )
+            times = StageTimes(read_ns, preprocess_ns, predict_ns, postprocess_ns)
+            return BatchResult((), None, failures, times, queue)
         if not usable.all():
             message = "the model's output is not a finite number"
             failures += tuple(
@@ -301,10 +314,11 @@ class Pipeline:
             )
             ids = tuple(id_ for id_, fine in zip(ids, usable, strict=True) if fine)
         times = StageTimes(read_ns, preprocess_ns, predict_ns, postprocess_ns)
-        return BatchResult(ids, predictions if ids else None, failures, times)
+        return BatchResult(ids, predictions if ids else None, failures, times, queue)
 
-    def _timed_predict(self, inputs: Tensors, tracing: RunTracing | None) -> tuple[Tensors, int]:
+    def _infer(self, batch: NDArray[Any], tracing: RunTracing | None) -> Inferred:
         """Predicts, and times nothing but that: not the waiting for another batch, session or the gate."""
+        inputs = {self._input_layer: batch}
         with self._one_at_a_time, self._predictor.turn(), self._gate.predict():
             if self._closed:
                 raise closed_error()
@@ -312,9 +326,9 @@ class Pipeline:
                 return self._traced_predict(inputs, tracing)
             started = self._clock()
             outputs = self._predictor.predict(inputs)
-            return outputs, self._clock() - started
+            return Inferred(outputs, self._clock() - started)
 
-    def _traced_predict(self, inputs: Tensors, tracing: RunTracing) -> tuple[Tensors, int]:
+    def _traced_predict(self, inputs: Tensors, tracing: RunTracing) -> Inferred:
         tracing.before_predict()
         started = self._clock()
         try:
@@ -324,11 +338,4 @@ class Pipeline:
             raise
         ended = self._clock()
         tracing.after_predict(started, ended)
-        return outputs, ended - started
-
-
-def _shares_memory(outputs: Outputs | None, batch: NDArray[Any]) -> bool:
-    """Whether outputs may be in the memory of the batch, as those of a model that returns its input are."""
-    return isinstance(outputs, RawOutputs) and any(
-        np.may_share_memory(tensor, batch) for tensor in outputs.tensors.values()
-    )
+        return Inferred(outputs, ended - started)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.decoding import check_pixels, open_decoder
+from agent.image_fit import MAX_PIXELS
 from agent.inputs import EncodedImage, Payload, Pixels, Tensor, Url
 from agent.preprocessor import Preprocessor
 from manifests.errors import InputError
@@ -25,14 +26,15 @@ class ImagePreprocessor(Preprocessor):
 
     Args:
         parameters: The manifest's description of the input.
+        max_pixels: The largest image that is decoded or resized to.
 
     Raises:
         FrameworkUnavailableError: The library that the manifest's ``decoder`` names is not installed.
     """
 
-    def __init__(self, parameters: ImageParameters) -> None:
+    def __init__(self, parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> None:
         super().__init__(parameters)
-        self._decoder = open_decoder(parameters)
+        self._decoder = open_decoder(parameters, max_pixels)
         self._floats = parameters.element_type is not ElementType.UINT8
         self._chw = parameters.layout is Layout.CHW
         channels = 1 if parameters.color_mode is ColorMode.GRAY else 3

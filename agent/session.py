@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from agent.addresses import shown
 from agent.artifacts import resolve_artifacts
 from agent.closeable import Closeable
 from agent.description import SystemDescription
 from agent.device import CPU, Device
 from agent.environment import container_architecture, read_environment, usable_cores
+from agent.image_fit import MAX_PIXELS
 from agent.input_types import preprocessor_of
 from agent.inputs import Input
 from agent.labels import with_labels
@@ -24,10 +26,11 @@ from agent.models.sources import BUILTIN_ARCHITECTURES, Architectures
 from agent.pipeline import Pipeline
 from agent.postprocessing import Postprocessor
 from agent.predictor import Predictor, PredictorOptions, Weights
+from agent.predictor_watch import PredictorWatch, Unwatched
 from agent.preparation import Clock, Fetch
 from agent.registry import Registry
 from agent.requirements import require_supported
-from agent.results import BatchResult
+from agent.results import BatchResult, Infer, Inferred
 from agent.trace_level import TraceLevel
 from agent.tracing.scope import TraceScope, traced
 from agent.tracing.span import AttributeValue, SpanKind
@@ -41,6 +44,9 @@ MAX_THREADS = 1024
 """The most threads that may be asked for: more than help, and few enough not to bring the machine down."""
 MAX_PREPROCESS_THREADS = 4
 """The default number of threads that read and preprocess is that of the usable cores, and at most this."""
+
+
+UNWATCHED = Unwatched()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ def no_fetch(address: str) -> bytes:
     Raises:
         InputError: Always.
     """
-    raise InputError(f"{address}: this session fetches no URLs")
+    raise InputError(f"{shown(address)}: this session fetches no URLs")
 
 
 def open_session(
@@ -96,6 +102,8 @@ def open_session(
     architectures: Architectures = BUILTIN_ARCHITECTURES,
     cache: ArtifactCache | None = None,
     fetch: Fetch = no_fetch,
+    max_pixels: int = MAX_PIXELS,
+    watch: PredictorWatch = UNWATCHED,
     clock: Clock = time.perf_counter_ns,
     machine: str | None = None,
     trace: TraceScope | None = None,
@@ -109,6 +117,8 @@ def open_session(
         architectures: Where a model that is built in code is found.
         cache: Gets the model's files that are at URLs; with None, all are on this machine.
         fetch: Gets what a URL of an input names.
+        max_pixels: The largest image that is decoded or resized to.
+        watch: Watches the model's predictions.
         clock: The clock of the stage times.
         machine: The architecture that a manifest's container has to be for; None means this machine's.
         trace: Where the span ``load`` goes, which holds no download; None records none.
@@ -122,7 +132,7 @@ def open_session(
     """
     require_supported(manifest, container_architecture(machine or platform.machine()))
     parameters = manifest.inputs[0].parameters
-    preprocessor = preprocessor_of(parameters)
+    preprocessor = preprocessor_of(parameters, max_pixels)
     entry = registry.find(manifest.framework.name)
     predictor_type = entry.load()
     random = options.weights is Weights.RANDOM
@@ -131,15 +141,11 @@ def open_session(
     manifest = with_labels(manifest, needed=not random, cache=None if random else cache)
     artifacts = resolve_artifacts(manifest, weights=not random, cache=cache).with_architecture(architecture)
     versions = {**registry.versions, **(architecture.versions if architecture else {})}
-    chosen = PredictorOptions(options.device, options.threads, options.weights, options.seed)
-    predictor = predictor_type(manifest, artifacts, chosen)
+    predictor = watch.watched(predictor_type(manifest, artifacts, _predictor_options(options)))
     try:
         with traced(trace, _load_span(manifest, options.device)):
             predictor.load()
-        threads = options.preprocess_threads
-        if threads is None:
-            threads = min(usable_cores(), MAX_PREPROCESS_THREADS)
-        overlap = options.device.is_gpu if options.overlap is None else options.overlap
+        threads, overlap = _preparing(options)
         description = SystemDescription(
             manifest=manifest,
             checksums=artifacts.checksums,
@@ -160,6 +166,7 @@ def open_session(
             fetch=fetch,
             threads=threads,
             overlap=overlap,
+            patience_s=watch.patience_s,
             clock=clock,
             attributes=_span_attributes(description),
         )
@@ -167,6 +174,18 @@ def open_session(
         predictor.close()
         raise
     return Session(predictor, pipeline, description)
+
+
+def _predictor_options(options: SessionOptions) -> PredictorOptions:
+    return PredictorOptions(options.device, options.threads, options.weights, options.seed)
+
+
+def _preparing(options: SessionOptions) -> tuple[int, bool]:
+    """How many threads prepare inputs, and whether they do while a batch is predicted."""
+    threads = options.preprocess_threads
+    if threads is None:
+        threads = min(usable_cores(), MAX_PREPROCESS_THREADS)
+    return threads, options.device.is_gpu if options.overlap is None else options.overlap
 
 
 def _span_attributes(description: SystemDescription) -> dict[str, AttributeValue]:
@@ -224,14 +243,24 @@ class Session(Closeable):
         """The model and what it runs on."""
         return self._description
 
-    def predict(self, inputs: Sequence[Input]) -> BatchResult:
+    def predict(self, inputs: Sequence[Input], infer: Infer | None = None) -> BatchResult:
         """Predicts one batch and waits for it; see ``Pipeline.predict``."""
-        return self._pipeline.predict(inputs)
+        return self._pipeline.predict(inputs, infer)
 
-    def predict_tensor(self, batch: NDArray[Any], trace: TraceScope | None = None) -> BatchResult:
+    def infer(self, batch: NDArray[Any]) -> Inferred:
+        """Runs the model alone; see ``Pipeline.infer``."""
+        return self._pipeline.infer(batch)
+
+    def checked(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """Returns a batch as the model takes it; see ``Pipeline.checked``."""
+        return self._pipeline.checked(batch)
+
+    def predict_tensor(
+        self, batch: NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
+    ) -> BatchResult:
         """Predicts a batch that is one preprocessed tensor; see ``Pipeline.predict_tensor``."""
         if trace is None:
-            return self._pipeline.predict_tensor(batch)
+            return self._pipeline.predict_tensor(batch, infer=infer)
         with self._sampled(trace):
             return self._pipeline.predict_tensor(batch, trace)
 

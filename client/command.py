@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+ON_COMMAND_LINE = "on_command_line"
+"""Under what the names of the global flags are kept that were given, and not taken from the environment."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -61,7 +63,9 @@ def _remember(context: click.Context, parameter: click.Parameter, value: object)
     """Keeps a global flag for the whole call, if it was given here; the command line goes before the rest."""
     source = context.get_parameter_source(str(parameter.name))
     if source is ParameterSource.COMMANDLINE:
-        context.ensure_object(dict)[parameter.name] = value
+        flags = context.ensure_object(dict)
+        flags[parameter.name] = value
+        flags.setdefault(ON_COMMAND_LINE, set()).add(parameter.name)
     elif source is ParameterSource.ENVIRONMENT:
         context.ensure_object(dict).setdefault(parameter.name, value)
 
@@ -80,6 +84,12 @@ def _global_options() -> list[click.Option]:
         option("--config", metavar="FILE", help="Configuration file."),
         option("--manifests", metavar="DIR", help="Directory of your own manifests.", **manifests),
         option("-s", "--secret", metavar="TEXT", envvar="AGENT_SECRET", help="Secret of a served agent."),
+        option(
+            "--secret_file",
+            metavar="FILE",
+            envvar="AGENT_SECRET_FILE",
+            help="File that holds the secret, where --secret does not say it.",
+        ),
         flag("-l", "--local", help="Listen on the local address only."),
         flag("--profile", help="Profile this command and write the profile to a file."),
         flag("-v", "--verbose", help="Say more of what is done."),

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client.places import CONFIG_VARIABLE, PROGRAM, cache_directory, default_configuration_path, expanded
+from client.safety_settings import AgentTlsSettings, SafetySettings, relative_to
 from manifests.errors import ConfigurationError
 
 DATA_VARIABLE = "AGENT_DATA_DIR"
@@ -40,16 +41,31 @@ class TracerSettings(_Part):
     level: str | None = None
 
 
+class ServingSettings(SafetySettings):
+    """What ``agent serve`` takes where its flags of the same names are left out; None leaves the default."""
+
+    max_batch_size: Annotated[int, Field(ge=1)] | None = None
+    max_queue_delay_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    preferred_batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = None
+    max_queue: Annotated[int, Field(ge=1)] | None = None
+    memory_limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
 class Configuration(_Part):
     """The content of a configuration file; every field may be left out.
 
     Attributes:
         database: The database.
         tracer: The tracer.
+        serving: How a served agent loads models and puts requests together.
         manifests: Directories with manifests, relative to the configuration file.
         architectures: Directories with architectures in code, relative to the configuration file.
         framework: The framework that is used when none is named.
-        agent: The remote agent, ``host:port``, that is used when none is named.
+        agent: What ``--agent`` says when it is not given.
+        agents: The addresses of remote agents, ``host:port``, among which ``--agent any`` chooses.
+        agent_tls: How agents are spoken to over TLS.
+        secret_file: Where the secret is, of the served agent and of others; relative to the configuration
+            file.
         data_dir: Where evaluations, and results that could not be published, are kept; relative to the
             configuration file.
         cache_dir: Where files of models and datasets that were downloaded are kept; relative to the
@@ -59,10 +75,14 @@ class Configuration(_Part):
 
     database: DatabaseSettings = DatabaseSettings()
     tracer: TracerSettings = TracerSettings()
+    serving: ServingSettings = ServingSettings()
     manifests: tuple[Path, ...] = ()
     architectures: tuple[Path, ...] = ()
     framework: str | None = None
     agent: str | None = None
+    agents: tuple[str, ...] = ()
+    agent_tls: AgentTlsSettings = AgentTlsSettings()
+    secret_file: Path | None = None
     data_dir: Path | None = None
     cache_dir: Path | None = None
     max_download_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 32.0
@@ -133,6 +153,9 @@ def load_configuration(path: Path | None) -> Configuration:
             "architectures": tuple(path.parent / expanded(folder) for folder in configuration.architectures),
             "data_dir": configuration.data_dir and path.parent / expanded(configuration.data_dir),
             "cache_dir": configuration.cache_dir and path.parent / expanded(configuration.cache_dir),
+            "secret_file": configuration.secret_file and path.parent / expanded(configuration.secret_file),
+            "serving": relative_to(path.parent, configuration.serving),
+            "agent_tls": relative_to(path.parent, configuration.agent_tls),
         }
     )
 

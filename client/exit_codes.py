@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from manifests import errors
 
 SUCCESS = 0
+REGRESSION = 1
+"""A comparison found that B is worse, or, if that is asked for, could not tell."""
+NOT_SERVING = 1
+"""An agent was asked for its health, and does not serve."""
 INTERRUPTED = 130
 """Stopped by Ctrl-C or SIGTERM, as a shell reports it."""
 OUTPUT_FAILED = 7
@@ -26,6 +30,11 @@ EXIT_CODES: Mapping[type[errors.InferscopeError], int] = {
     errors.StoreError: 5,
     errors.AgentError: 6,
     errors.SessionError: 6,
+    errors.HungError: 6,
+    errors.QueueFullError: 6,
+    errors.RateLimitError: 6,
+    errors.MemoryLimitError: 6,
+    errors.RequestCancelledError: 6,
     errors.OutputError: OUTPUT_FAILED,
 }
 """By class of the tree; a class without an entry has that of its nearest base."""

@@ -1,4 +1,4 @@
-"""``agent info``: evaluations, models, frameworks, datasets and this machine."""
+"""``agent info``: evaluations, agents, models, frameworks, datasets and this machine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from client.command import Group
 @click.group(
     cls=Group,
     lazy={
+        "agents": ("client.agents.listing:agents", "List the served agents that are alive."),
         "datasets": ("client.listings:datasets", "List the datasets."),
         "evaluation": ("client.reports.commands:evaluation", "Reports on published evaluations."),
         "frameworks": ("client.listings:frameworks", "List the frameworks, installed or not."),
@@ -18,4 +19,4 @@ from client.command import Group
     },
 )
 def info() -> None:
-    """Reports on evaluations, models, frameworks, datasets and this machine."""
+    """Reports on evaluations, agents, models, frameworks, datasets and this machine."""

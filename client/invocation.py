@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from client.command import ON_COMMAND_LINE
 from client.places import cache_directory, configuration_path
 
 if TYPE_CHECKING:  # each is imported when it is asked for: most commands need few of them
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # each is imported when it is asked for: most commands need f
     from agent.models.sources import Architectures
     from agent.registry import Registry
     from client.configuration import Configuration
+    from client.remote.tls import ClientTls
     from evaluators.store.base import EvaluationStore
     from manifests.catalog import Catalog
 
@@ -33,7 +35,7 @@ class Invocation:
         flags: The global flags that were given, by name.
     """
 
-    flags: Mapping[str, Any]
+    flags: Mapping[str, Any] = field(repr=False)
 
     @cached_property
     def configuration(self) -> Configuration:
@@ -108,11 +110,38 @@ class Invocation:
 
         return Registry.discover()
 
-    @property
+    @cached_property
     def secret(self) -> str | None:
-        """The secret that a served agent asks for."""
+        """The secret that a served agent asks for: the one that was given, or else that of the file.
+
+        A file that is named on the command line goes before a secret of the environment.
+
+        Raises:
+            ConfigurationError: The file cannot be read, or holds no text.
+        """
+        from client.secret_file import read_secret
+
         secret: str | None = self.flags.get("secret")
+        file: str | None = self.flags.get("secret_file")
+        given = self.flags.get(ON_COMMAND_LINE, ())
+        if file and (secret is None or ("secret_file" in given and "secret" not in given)):
+            return read_secret(Path(file))
+        if secret is None and self.is_configured and (configured := self.configuration.secret_file):
+            return read_secret(configured)
         return secret
+
+    @cached_property
+    def agent_tls(self) -> ClientTls | None:
+        """How served agents are spoken to over TLS; None where nothing is said of it.
+
+        Raises:
+            ConfigurationError: A certificate is given without its key, or a key without its certificate.
+        """
+        from client.agent_tls import read_agent_tls
+        from client.safety_settings import AgentTlsSettings
+
+        configured = self.configuration.agent_tls if self.is_configured else AgentTlsSettings()
+        return read_agent_tls(self.flags, configured)
 
     @property
     def local(self) -> bool:

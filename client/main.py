@@ -26,6 +26,7 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
 @click.group(
     cls=Group,
     lazy={
+        "compare": ("client.compare.command:compare", "Say whether some evaluations are worse than others."),
         "database": ("client.database:database", "Publish results that were kept in files."),
         "download": ("client.download:download", "Download the files of models and datasets into the cache."),
         "export": ("client.export:export", "Write a model as an ONNX file."),
@@ -33,6 +34,7 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
         "manifest": ("client.manifest:manifest", "Check manifests, and print their schema."),
         "predict": ("client.predict:predict", "Evaluate a model and publish what was measured."),
         "serve": ("client.serve:serve", "Serve models to other hosts over gRPC."),
+        "status": ("client.status:status", "Say whether a served agent answers."),
         "trace": ("client.trace:trace", "Write stored traces for other programs."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -57,6 +59,8 @@ def cli() -> None:
 def main(args: Sequence[str] | None = None) -> None:
     """Runs the command line and exits; an error is one line on stderr and a code of ``client.exit_codes``."""
     _fill_closed_streams()
+    # What gRPC prints of each handshake that fails would stand beside the one line that says why.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     sys.exit(run(list(sys.argv[1:] if args is None else args)))
 
 

@@ -11,6 +11,7 @@ import click
 from agent.trace_level import TraceLevel
 from client.command import Command, Group, boolean
 from client.load.commands import max_qps, workload
+from client.remote.defaults import ANSWER_TIMEOUT_S
 from client.system_options import system_options
 from manifests.errors import ConfigurationError
 
@@ -47,6 +48,14 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "on a GPU SYSTEM_LIBRARY_TRACE; --trace_level names another deepest one.",
         ),
         click.option("--tracer_address", metavar="ADDRESS", help="Where spans are sent."),
+        click.option(
+            "--agent_timeout",
+            type=click.FloatRange(min=0, min_open=True),
+            default=ANSWER_TIMEOUT_S,
+            show_default=True,
+            metavar="S",
+            help="An agent that takes longer for a batch is lost.",
+        ),
     )
     for option in reversed(options):
         function = option(function)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import click
 
 from agent.fetching import fetch_image
 from agent.server.call_tracing import ServerTracing
+from agent.server.models.served_models import ServingOptions
 from agent.server.server import AgentServer, ServerOptions
 from agent.server.server import serve as serve_until_stopped
 from agent.trace_level import TraceLevel
@@ -16,6 +19,10 @@ from agent.tracing.exporting import TraceExport
 from client.command import Command, boolean
 from client.evaluating.dataset_runner import CatalogDatasetRunner
 from client.invocation import current_invocation
+from client.serving.model_options import model_options
+from client.serving.observing_options import ObservingOptions, observing_options, use_log_format
+from client.serving.publication import Publication, publication_options
+from client.serving.safety_options import SafetyOptions, safety_options
 from manifests.errors import ConfigurationError
 
 _BYTES_PER_MIB = 1024 * 1024
@@ -76,6 +83,10 @@ _LOCAL = "127.0.0.1"
     metavar="LEVEL",
     help="How deep those look.",
 )
+@model_options
+@safety_options
+@observing_options
+@publication_options
 @boolean("--allow_private_urls", help="Fetch URL inputs from private and local addresses, too.")
 def serve(
     host: str,
@@ -87,6 +98,10 @@ def serve(
     tracer_address: str | None,
     trace_level: str,
     allow_private_urls: bool,
+    serving: ServingOptions,
+    safety: SafetyOptions,
+    observing: ObservingOptions,
+    **publication: Any,
 ) -> None:
     """Serve models to other hosts over gRPC, until SIGTERM or Ctrl-C.
 
@@ -94,6 +109,7 @@ def serve(
     `agent predict dataset --agent HOST:PORT`.
     """
     invocation = current_invocation()
+    use_log_format(observing.log_format)
     if invocation.local and host != _LOCAL:
         raise ConfigurationError(f"--local listens on {_LOCAL} only, --host says {host}; give one of them")
     server = AgentServer(
@@ -107,6 +123,11 @@ def serve(
             max_sessions=max_sessions,
             session_idle_s=session_idle_s,
             grace_s=grace_s,
+            serving=replace(serving, predict_timeout_s=observing.predict_timeout_s),
+            metrics_port=observing.metrics_port,
+            tls=safety.tls,
+            insecure=safety.insecure,
+            limits=safety.limits,
         ),
         dataset_runner=CatalogDatasetRunner(invocation.catalog, invocation.cache),
         architectures=invocation.architectures,
@@ -114,7 +135,18 @@ def serve(
         fetch=partial(fetch_image, allow_private=allow_private_urls),
         tracing=_tracing(tracer_address or invocation.configuration.tracer.address, trace_level),
     )
-    serve_until_stopped(server, lambda address: click.echo(f"serving on {address}"))
+    published = Publication(
+        invocation, server.registry_service, server.address, secure=bool(safety.tls), **publication
+    )
+
+    def on_ready(address: str) -> None:
+        click.echo(f"serving on {address}")
+        if server.metrics_url:
+            click.echo(f"metrics on {server.metrics_url}")
+        published.start()
+
+    serve_until_stopped(server, on_ready, published.begin_stop)
+    published.stop()
 
 
 def _tracing(address: str | None, level: str) -> ServerTracing:

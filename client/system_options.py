@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from client.agent_tls import tls_options
 from client.command import boolean, database_options
 
 
@@ -31,8 +32,11 @@ def system_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "agent_address",
             envvar="AGENT_ADDRESS",
             show_envvar=True,
-            metavar="HOST:PORT",
-            help="Run on this served agent.  [default: in this process]",
+            metavar="AGENT",
+            help="Run on this served agent: HOST:PORT, or any, or conditions such as "
+            "gpu=H100,framework=PyTorch (also model, host, arch, cpu). Several addresses with commas share a "
+            "dataset. kserve://HOST:PORT[/MODEL] is any server of the Open Inference Protocol.  "
+            "[default: in this process]",
         ),
         click.option(
             "--weights",
@@ -56,8 +60,17 @@ def system_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads of one operator."
         ),
+        click.option(
+            "--repeat",
+            type=click.IntRange(1, 1000),
+            default=1,
+            show_default=True,
+            metavar="N",
+            help="Do all of it so many times, opening the model anew: one group, as agent compare wants it.",
+        ),
         boolean("--publish", default=True, help="Publish the evaluation to the database."),
     )
+    function = tls_options(function)
     for option in reversed(options):
         function = option(function)
     return database_options(function)

@@ -107,8 +107,9 @@ def _written(evaluation: Evaluation, spans: Spans, format_name: str) -> Iterator
         resource = {
             "service.name": "inferscope",
             "service.version": environment.inferscope_version,
-            "host.name": environment.hostname,
         }
+        if environment.is_known:
+            resource["host.name"] = environment.hostname
         return otlp_json(spans(), trace_id, resource)
     title = (
         f"{manifest.name} {manifest.version} on {manifest.framework.name} "

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.description import SystemDescription
+from agent.device import DeviceKind
 from agent.results import InputFailure
 from agent.trace_level import TraceLevel
 from agent.tracing.span import SpanChunk
@@ -200,4 +201,5 @@ class Evaluation:
     @property
     def profiled(self) -> bool:
         """Whether it ran under the framework's profiler, so that its latency is not the model's."""
-        return self.options.trace_level > TraceLevel.MODEL_TRACE
+        remote = self.system.device.kind is DeviceKind.REMOTE  # whose framework is not known
+        return self.options.trace_level > TraceLevel.MODEL_TRACE and not remote

@@ -11,14 +11,22 @@ InferscopeError
 ├── ArtifactError              a graph, weights or label file that is missing, truncated or changed
 │   └── ArtifactUnavailableError  one that is missing, or cannot be downloaded
 ├── DeviceError                a device that was asked for and is not there
+│   └── DeviceLostError        one that was there, and has failed
 ├── DatasetError               a dataset that is missing, empty or does not fit the model
 ├── InputError                 one input that cannot be read, decoded or preprocessed
 ├── PredictionError            a framework that failed on a batch, or returned what is no prediction
+│   └── OutOfMemoryError       one that had no memory left for the batch
+├── HungError                  a request for a model whose prediction under way does not end
 ├── StoreError                 a database that cannot be reached, or holds what cannot be read
 ├── OutputError                a report that cannot be written where it was asked for
 ├── AgentError                 a remote agent that cannot be reached, or broke the protocol
+│   └── DeadlineError          one that did not answer in the time that the caller gave it
 ├── SessionError               a request for a session that is not open
 │   └── SessionLimitError      one session, or one stream, too many
+├── QueueFullError             a request that came while as many waited for their model as may
+├── RateLimitError             a request that came sooner than its client may send another one
+├── MemoryLimitError           a model for which the agent's limit of memory leaves no room
+├── RequestCancelledError      a request whose caller went away before it was predicted
 └── EvaluationFailed           an evaluation that was stopped at an input that failed
     └── EvaluationInterrupted  an evaluation that was stopped by the user before it measured anything
 
@@ -92,6 +100,10 @@ class DeviceError(InferscopeError):
     """A device was asked for that this machine or this build of the framework does not have."""
 
 
+class DeviceLostError(DeviceError):
+    """A device has failed while a model ran on it; it is of no use to this process any more."""
+
+
 class DatasetError(InferscopeError):
     """A dataset is missing, empty, damaged or does not fit the model."""
 
@@ -102,6 +114,14 @@ class InputError(InferscopeError):
 
 class PredictionError(InferscopeError):
     """The framework failed on a batch, or what it returned is no prediction."""
+
+
+class OutOfMemoryError(PredictionError):
+    """The framework had no memory left for a batch; a smaller one may do."""
+
+
+class HungError(InferscopeError):
+    """The prediction under way takes longer than an agent lets one take, and others wait for it."""
 
 
 class StoreError(InferscopeError):
@@ -116,12 +136,32 @@ class AgentError(InferscopeError):
     """A remote agent cannot be reached, or answered outside the protocol."""
 
 
+class DeadlineError(AgentError):
+    """An agent did not answer in the time that the caller gave it."""
+
+
 class SessionError(InferscopeError):
     """A session is not open, or not any more."""
 
 
 class SessionLimitError(SessionError):
     """An agent has as many sessions or streams open as it allows."""
+
+
+class QueueFullError(InferscopeError):
+    """As many requests wait for a model as an agent lets wait."""
+
+
+class RateLimitError(InferscopeError):
+    """A client has sent as many requests as it may for now."""
+
+
+class MemoryLimitError(InferscopeError):
+    """A model does not fit beside those that are in use, or not at all."""
+
+
+class RequestCancelledError(InferscopeError):
+    """The caller of a request has gone away; nobody hears of it."""
 
 
 class EvaluationFailed(InferscopeError):  # noqa: N818 - a finding about a run, not a fault of the program

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 import pytest
 from file_server import FileServer, running_file_server
 
+# Before any test imports ONNX Runtime by itself, which would tell its maker of each session.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 
 @pytest.fixture
 def file_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:

@@ -2,25 +2,20 @@
 # Fails when the committed stubs are not what the .proto files give. PYTHON names the interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-PYTHON="${PYTHON:-python3}"
-# protoc finds the plugin protoc-gen-mypy on the PATH, where it lies beside the interpreter.
-interpreter="$(command -v "$PYTHON")"
-PATH="$(cd "$(dirname "$interpreter")" && pwd):$PATH"
 fresh="$(mktemp -d)"
 trap 'rm -rf "$fresh"' EXIT
 
-"$interpreter" -m grpc_tools.protoc -I . "--python_out=$fresh" "--grpc_python_out=$fresh" \
-  "--mypy_out=quiet:$fresh" "--mypy_grpc_out=quiet:$fresh" protos/inferscope/v1/*.proto
+tools/make_stubs.sh "$fresh"
 
 stale=0
-for stub in "$fresh"/protos/inferscope/v1/*; do
+for stub in "$fresh"/protos/*/*/*; do
   committed="${stub#"$fresh"/}"
   if ! cmp -s "$stub" "$committed"; then
     echo "$committed: is not what the .proto file gives" >&2
     stale=1
   fi
 done
-for committed in protos/inferscope/v1/*_pb2*.py*; do
+for committed in protos/*/*/*_pb2*.py*; do
   if [ ! -e "$fresh/$committed" ]; then
     echo "$committed: no .proto file gives it" >&2
     stale=1

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from agent.artifacts import Artifacts
+from agent.frameworks.failures import prediction_failure
 from agent.frameworks.mxnet_workers import CpuWorkers
 from agent.models.architecture import Architecture
 from agent.models.mxnet.random_weights import draw_weights
@@ -98,8 +99,8 @@ class MXNetPredictor(Predictor):
                 outputs = [output.asnumpy() for output in executor.forward(is_train=False)]
             except _FAILURES as error:
                 self._executors.pop(len(array), None)
-                raise PredictionError(
-                    f"{self}: MXNet failed on a batch of {len(array)}: {_reason(error)}"
+                raise prediction_failure(
+                    f"{self}: MXNet failed on a batch of {len(array)}: {_reason(error)}", error
                 ) from error
         return dict(zip(self._output_names, outputs, strict=True))
 

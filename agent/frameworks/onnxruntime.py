@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
+
+# Otherwise ONNX Runtime, from 1.29 on, tells its maker what runs, and writes in the user's home for that.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from agent.artifacts import Artifacts
 from agent.device import CPU
+from agent.frameworks.failures import prediction_failure
 from agent.predictor import Predictor, PredictorOptions, Tensors
 from agent.trace_level import TraceLevel
 from agent.tracing.profiler import Profiler
@@ -78,8 +84,8 @@ class ONNXRuntimePredictor(Predictor):
         try:
             outputs = (self._profiled or self._session).run(None, self._feed(array))
         except _FAILURES as error:
-            raise PredictionError(
-                f"{self}: ONNX Runtime failed on a batch of {len(array)}: {_reason(error)}"
+            raise prediction_failure(
+                f"{self}: ONNX Runtime failed on a batch of {len(array)}: {_reason(error)}", error
             ) from error
         for name, output in zip(self._output_names, outputs, strict=True):
             if not isinstance(output, np.ndarray):

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from agent.artifacts import Artifacts
+from agent.frameworks.failures import prediction_failure
 from agent.models.architecture import Architecture
 from agent.predictor import Predictor, PredictorOptions, Tensors, Weights
 from agent.trace_level import TraceLevel
@@ -124,8 +125,8 @@ class PyTorchPredictor(Predictor):
                 # The copies above have waited for their own stream; a model may use others.
                 torch.cuda.synchronize(self._device)
         except _FAILURES as error:
-            raise PredictionError(
-                f"{self}: PyTorch failed on a batch of {len(array)}: {_reason(error)}"
+            raise prediction_failure(
+                f"{self}: PyTorch failed on a batch of {len(array)}: {_reason(error)}", error
             ) from error
         return {name: _own(output, array) for name, output in outputs.items()}
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,12 +22,27 @@ from manifests.errors import PredictionError
 
 # Kineto writes lines to stderr whenever it starts and stops.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+_INDUCTOR_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 _CPU = torch.autograd.DeviceType.CPU  # type: ignore[attr-defined]  # which torch's stubs do not export
 _MARK = "inferscope/"
 """What the annotations of modules begin with; the module's path follows, empty for the whole model."""
 _OPERATOR = "cpu_op"
 _MEMORY = "cpu_instant_event"
 _RUNTIME = frozenset({"cuda_runtime", "cuda_driver", "privateuse1_runtime", "privateuse1_driver"})
+
+
+def _import_inductor() -> None:
+    """Imports what the profiler imports when it starts, and keeps that from leaving a folder in ``/tmp``.
+
+    On import it makes its cache folder: by default a new one, here one that is there.
+    """
+    if _INDUCTOR_FOLDER in os.environ:
+        return
+    os.environ[_INDUCTOR_FOLDER] = str(Path(torch.__file__).parent)
+    try:
+        importlib.import_module("torch._inductor")
+    finally:
+        del os.environ[_INDUCTOR_FOLDER]
 
 
 class PyTorchProfiler(Profiler):
@@ -58,6 +75,7 @@ class PyTorchProfiler(Profiler):
         self._profile = profile(
             activities=activities, record_shapes=True, profile_memory=True, acc_events=False
         )
+        _import_inductor()
         try:
             self._profile.start()
         except RuntimeError as error:

@@ -14,7 +14,16 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from agent.inputs import EncodedImage, Payload, Pixels, Url
-from agent.results import BatchResult, Classifications, InputFailure, Outputs, RawOutputs, Stage, StageTimes
+from agent.results import (
+    BatchResult,
+    Classifications,
+    InputFailure,
+    Outputs,
+    QueueTimes,
+    RawOutputs,
+    Stage,
+    StageTimes,
+)
 from agent.server.span_messages import TracePart, read_trace_part, trace_part_message
 from agent.server.tensors import array_bytes, element_name, fill_tensor, read_array, read_tensor
 from agent.server.wire import Parts, Span, cut_out, length_delimited, padding
@@ -62,6 +71,11 @@ class PredictCall:
 
     message: predict_pb2.PredictRequest
     batch: TensorView | None
+
+    @property
+    def size(self) -> int:
+        """How many inputs it has, by its own account."""
+        return self.batch.shape[0] if self.batch and self.batch.shape else len(self.message.inputs)
 
 
 def encode_batch_request(session_id: str, batch: NDArray[Any]) -> bytes:
@@ -129,19 +143,13 @@ def encode_response(result: BatchResult) -> bytes:
     Raises:
         PredictionError: The model's output has an element type that cannot travel.
     """
-    times = result.times
     message = predict_pb2.PredictResponse(
         input_ids=result.input_ids,
         failures=[
             predict_pb2.InputFailure(input_id=f.input_id, stage=_STAGES[f.stage], message=f.message)
             for f in result.failures
         ],
-        times=predict_pb2.StageTimes(
-            read_ns=times.read_ns,
-            preprocess_ns=times.preprocess_ns,
-            predict_ns=times.predict_ns,
-            postprocess_ns=times.postprocess_ns,
-        ),
+        times=_times_message(result),
     )
     if isinstance(result.outputs, Classifications):
         fill_tensor(message.classifications.indices, result.outputs.indices)
@@ -197,7 +205,22 @@ def decode_response(content: bytes) -> BatchResult:
             for f in message.failures
         ),
         times=StageTimes(times.read_ns, times.preprocess_ns, times.predict_ns, times.postprocess_ns),
+        queue=QueueTimes(times.queue_ns, times.batch_ns, times.batch_size) if times.batch_size else None,
     )
+
+
+def _times_message(result: BatchResult) -> predict_pb2.StageTimes:
+    times, queue = result.times, result.queue
+    message = predict_pb2.StageTimes(
+        read_ns=times.read_ns,
+        preprocess_ns=times.preprocess_ns,
+        predict_ns=times.predict_ns,
+        postprocess_ns=times.postprocess_ns,
+    )
+    if queue is not None:
+        message.queue_ns, message.batch_ns = queue.queue_ns, queue.batch_ns
+        message.batch_size = queue.batch_size
+    return message
 
 
 def _tensor_parts(array: NDArray[Any]) -> Parts:

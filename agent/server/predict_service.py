@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, nullcontext
+from time import perf_counter_ns
 from time import time_ns as unix_ns
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 
 from agent.inputs import Input, Tensor
-from agent.results import BatchResult
+from agent.results import BatchResult, Infer
 from agent.server.call_tracing import ServerTracing
 from agent.server.conversion import open_response, read_inputs
 from agent.server.dataset_runner import DatasetRunner
 from agent.server.dataset_stream import DatasetStream, read_order
+from agent.server.limits import Limits
 from agent.server.messages import PredictCall, decode_request, encode_answer, encode_response
-from agent.server.model_opener import ModelOpener
+from agent.server.models.queued_session import QueuedSession
+from agent.server.observing.call import is_about
 from agent.server.predict_stream import BatchStream, StreamedBatch
 from agent.server.rpc import Methods
 from agent.server.sessions import Sessions
 from agent.server.span_messages import TracePart
 from agent.server.status import NotOfferedError
+from agent.server.stream_limit import StreamLimit
 from agent.session import Session
 from agent.tracing.scope import TraceScope
-from manifests.errors import InputError, SessionLimitError
+from manifests.errors import InputError
 from protos.inferscope.v1 import predict_pb2
 
+OpenModel: TypeAlias = Callable[[predict_pb2.OpenRequest, TraceScope | None], Callable[[], Session]]
+"""Finds the model that a request names, and returns what loads it."""
 SERVICE = predict_pb2.DESCRIPTOR.services_by_name["Predict"].full_name
 
 
@@ -36,27 +41,29 @@ class PredictService:
     """Opens models and runs them.
 
     Args:
-        open_model: Finds the model that a request names, and returns what loads it.
+        open_model: See ``OpenModel``.
         sessions: The open sessions.
         dataset_runner: Evaluates datasets; None where the agent cannot.
-        max_streams: The most streams that are served at once; each takes a thread for as long as it lasts.
+        streams: Lets streams in.
         tracing: Begins the traces of calls.
+        limits: What a request may ask for.
     """
 
     def __init__(
         self,
-        open_model: ModelOpener,
+        open_model: OpenModel,
         sessions: Sessions,
         dataset_runner: DatasetRunner | None,
-        max_streams: int,
+        streams: StreamLimit,
         tracing: ServerTracing,
+        limits: Limits,
     ) -> None:
         self._open_model = open_model
         self._sessions = sessions
         self._dataset_runner = dataset_runner
-        self._max_streams = max_streams
+        self._streams = streams
         self._tracing = tracing
-        self._free_streams = threading.Semaphore(max_streams)
+        self._limits = limits
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The service's methods by name."""
@@ -92,6 +99,7 @@ class PredictService:
         trace = self._tracing.begin(context)
         with trace or nullcontext():  # what was recorded of a loading that fails is exported, too
             id_, session = self._sessions.open(self._open_model(request, trace.scope if trace else None))
+            is_about(session.description.manifest.name)
             return open_response(id_, session.description, trace.part(last=True) if trace else None)
 
     def clock(self, _: predict_pb2.ClockRequest, __: grpc.ServicerContext) -> predict_pb2.ClockResponse:
@@ -109,10 +117,12 @@ class PredictService:
 
     def predict(self, call: PredictCall, context: grpc.ServicerContext) -> BatchResult:
         """Predicts one batch."""
+        self._limits.check_inputs(call.size)
         with self._sessions.use(call.message.session_id) as session:
+            is_about(session.description.manifest.name)
             trace = self._tracing.begin(context)
             if trace is None:
-                return _predicted(session, call, None)
+                return _predicted(session, call, None, _infer_for(session, context))
             with trace:
                 return _predicted(session, call, trace.scope)
 
@@ -123,14 +133,15 @@ class PredictService:
 
         Spans that the client wants come between the results and after the last one.
         """
-        with self._stream():
+        with self._streams.one():
             first = next(calls, None)
             if first is None:
                 return
             id_ = first.message.session_id
             with self._sessions.use(id_) as session:
+                is_about(session.description.manifest.name)
                 every = itertools.chain([first], calls)
-                stream = BatchStream(StreamedBatch(_inputs(call, id_), call.message.more) for call in every)
+                stream = BatchStream(self._streamed(call, id_) for call in every)
                 trace = self._tracing.begin(context)
                 if trace is None:
                     yield from _while_active(stream.results(session), context)
@@ -143,6 +154,10 @@ class PredictService:
                     if context.is_active() and (part := trace.part(last=True)):
                         yield part
 
+    def _streamed(self, call: PredictCall, session_id: str) -> StreamedBatch:
+        self._limits.check_inputs(call.size)
+        return StreamedBatch(_inputs(call, session_id), call.message.more)
+
     def dataset(
         self, request: predict_pb2.DatasetRequest, context: grpc.ServicerContext
     ) -> Generator[predict_pb2.DatasetResponse, None, None]:
@@ -150,34 +165,31 @@ class PredictService:
         if self._dataset_runner is None:
             raise NotOfferedError("this agent evaluates no datasets")
         order = read_order(request)
-        with self._stream():
-            id_, session = self._sessions.open(self._open_model(request.model))
+        self._limits.check_inputs(order.batch_size)
+        with self._streams.one():
+            id_, session = self._sessions.open(self._open_model(request.model, None))
+            is_about(session.description.manifest.name)
             try:
                 with self._sessions.use(id_):
                     yield from DatasetStream(self._dataset_runner, session, order).responses(context)
             finally:
                 self._sessions.close(id_)
 
-    @contextmanager
-    def _stream(self) -> Iterator[None]:
-        if not self._free_streams.acquire(blocking=False):
-            raise SessionLimitError(
-                f"the agent serves its limit of {self._max_streams} streams; try again later"
-            )
-        try:
-            yield
-        finally:
-            self._free_streams.release()
+
+def _infer_for(session: Session, context: grpc.ServicerContext) -> Infer | None:
+    return session.infer_for(context, perf_counter_ns) if isinstance(session, QueuedSession) else None
 
 
-def _predicted(session: Session, call: PredictCall, trace: TraceScope | None) -> BatchResult:
+def _predicted(
+    session: Session, call: PredictCall, trace: TraceScope | None, infer: Infer | None = None
+) -> BatchResult:
     """The result of one request that is no stream's: the same one, traced or not."""
     if call.batch is not None:
         _check_only_batch(call)
-        return session.predict_tensor(call.batch.array("batch"), trace)
+        return session.predict_tensor(call.batch.array("batch"), trace, infer)
     inputs = read_inputs(call.message.inputs)
     if trace is None:
-        return session.predict(inputs)
+        return session.predict(inputs, infer)
     [result] = session.predict_batches([inputs], trace)
     return result
 

@@ -1,11 +1,16 @@
-"""The ``Registry`` service: what the agent can run."""
+"""The ``Registry`` service: what the agent can run, and on what."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
 import grpc
 
+from agent.facts import AgentFacts, read_facts
 from agent.registry import Registry
 from agent.server.rpc import Methods
 from manifests.catalog import Catalog
@@ -16,16 +21,31 @@ SERVICE = registry_pb2.DESCRIPTOR.services_by_name["Registry"].full_name
 
 
 class RegistryService:
-    """Lists frameworks and models.
+    """Lists frameworks and models, and describes the agent.
 
     Args:
         catalog: The models.
         registry: The frameworks.
+        open_sessions: Tells how many models are open.
     """
 
-    def __init__(self, catalog: Catalog, registry: Registry) -> None:
+    def __init__(
+        self, catalog: Catalog, registry: Registry, open_sessions: Callable[[], int] = lambda: 0
+    ) -> None:
         self._catalog = catalog
         self._registry = registry
+        self._count_sessions = open_sessions
+        self._started_at = datetime.fromtimestamp(int(time.time()), timezone.utc)
+        self._facts: AgentFacts | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def facts(self) -> AgentFacts:
+        """What the agent is; read when first asked for, as that asks the GPU's driver."""
+        with self._lock:
+            if self._facts is None:
+                self._facts = read_facts(self._catalog, self._registry, self._started_at)
+            return self._facts
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The service's methods by name."""
@@ -43,7 +63,33 @@ class RegistryService:
                 pb.ListModelsRequest.FromString,
                 pb.ListModelsResponse.SerializeToString,
             ),
+            "Describe": methods.unary(
+                "Describe",
+                self.describe,
+                pb.DescribeRequest.FromString,
+                pb.DescribeResponse.SerializeToString,
+            ),
         }
+
+    @property
+    def open_sessions(self) -> int:
+        """How many models are open."""
+        return self._count_sessions()
+
+    def describe(
+        self, _: registry_pb2.DescribeRequest, __: grpc.ServicerContext
+    ) -> registry_pb2.DescribeResponse:
+        """Describes the agent."""
+        facts = self.facts
+        return registry_pb2.DescribeResponse(
+            hostname=facts.hostname,
+            architecture=facts.architecture,
+            cpu_model=facts.cpu_model,
+            gpus=facts.gpus,
+            inferscope_version=facts.inferscope_version,
+            started_unix_ms=int(facts.started_at.timestamp() * 1000),
+            open_sessions=self.open_sessions,
+        )
 
     def list_frameworks(
         self, _: registry_pb2.ListFrameworksRequest, __: grpc.ServicerContext

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent import futures
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType, TracebackType
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
@@ -24,22 +24,34 @@ from agent.models.sources import BUILTIN_ARCHITECTURES, Architectures
 from agent.preparation import Fetch
 from agent.registry import Registry
 from agent.server import predict_service, registry_service
+from agent.server.binding import check_free, join_address, server_options
 from agent.server.call_tracing import ServerTracing
+from agent.server.credentials import ServerTls
 from agent.server.dataset_runner import DatasetRunner
 from agent.server.health import Health
+from agent.server.limits import Limits
 from agent.server.model_opener import ModelOpener
+from agent.server.models.queued_session import QueuedOpener
+from agent.server.models.served_models import ServedModels, ServingOptions
+from agent.server.observing.agent_load import AgentLoad, read_load
+from agent.server.observing.observation import Observation
+from agent.server.observing.status_method import StatusMethod
 from agent.server.predict_service import PredictService
+from agent.server.reflected_types import reflected_types
 from agent.server.registry_service import RegistryService
-from agent.server.secret import SecretCheck
+from agent.server.security import Security
 from agent.server.sessions import Sessions
+from agent.server.stream_limit import StreamLimit
+from agent.server.v2 import service as v2_service
+from agent.server.v2.service import InferenceService
 from manifests.catalog import Catalog
 from manifests.errors import ConfigurationError
 
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-_KEEPALIVE_MS = 10_000
-_MAX_PENDING_CALLS = 20_000
 _IDLE_CHECKS = 4  # in the time after which an unused session is closed
 _LEAVING_S = 2.0
+_UNFIT_SERVICES = ("", predict_service.SERVICE, v2_service.SERVICE)
+"""What does not serve while a device is lost or a prediction hangs."""
 _log = logging.getLogger(__name__)
 
 
@@ -56,16 +68,27 @@ class ServerOptions:
         max_sessions: The most models that are open at once.
         session_idle_s: How long a model may be unused, in seconds, before it is closed.
         grace_s: How long a stopping agent works on what it has accepted, in seconds.
+        serving: How the models that clients share are loaded, and their requests put together.
+        tls: The certificate and its key; None listens in clear.
+        insecure: Whether others may reach it without TLS or without a secret.
+        limits: What clients may ask for.
+        metrics_port: The port where Prometheus finds metrics, at the same host; 0 takes a free one, None
+            serves none.
     """
 
     host: str = "127.0.0.1"
     port: int = 50051
-    secret: str | None = None
+    secret: str | None = field(default=None, repr=False)
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     workers: int = 32
     max_sessions: int = 16
     session_idle_s: float = 600.0
     grace_s: float = 30.0
+    serving: ServingOptions = field(default_factory=ServingOptions)
+    tls: ServerTls | None = None
+    insecure: bool = False
+    limits: Limits = field(default_factory=Limits)
+    metrics_port: int | None = None
 
 
 class AgentServer:
@@ -83,7 +106,8 @@ class AgentServer:
             clients that ask for them.
 
     Raises:
-        ConfigurationError: The address cannot be bound, or the secret cannot be sent.
+        ConfigurationError: The address cannot be bound, the secret cannot be sent, a file of TLS cannot be
+            used, or others can reach an agent that is not secure and not said to be ``insecure``.
     """
 
     def __init__(
@@ -99,56 +123,121 @@ class AgentServer:
         tracing: ServerTracing | None = None,
     ) -> None:
         self._options = options
+        self._security = Security.of(options)
         self._tracing = tracing or ServerTracing()
         self._sessions = Sessions(options.max_sessions, options.session_idle_s)
         self._stopping = threading.Event()
         self._expiry = threading.Thread(target=self._close_idle_sessions, name="close-idle", daemon=True)
+        self._observation = self._observe()
         self._workers = futures.ThreadPoolExecutor(options.workers, thread_name_prefix="grpc-worker")
         self._server = grpc.server(
             self._workers,
-            interceptors=[SecretCheck(options.secret)] if options.secret is not None else [],
-            options=(
-                ("grpc.max_receive_message_length", options.max_message_bytes),
-                ("grpc.max_send_message_length", -1),
-                # Calls that come faster than a thread takes them wait; gRPC would cancel most beyond 1,000.
-                ("grpc.server.max_pending_requests", _MAX_PENDING_CALLS),
-                ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING_CALLS),
-                # Otherwise two agents could listen on one port, and calls would reach either.
-                ("grpc.so_reuseport", 0),
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", _KEEPALIVE_MS // 2),
-                ("grpc.keepalive_permit_without_calls", 1),
-            ),
+            interceptors=[self._observation.interceptor, *self._security.interceptors],
+            options=server_options(options.max_message_bytes, options.limits),
         )
+        self.registry_service = RegistryService(catalog, registry, self._sessions.__len__)
+        """What this agent is, for those who look for one."""
+        opener = ModelOpener(
+            catalog,
+            registry,
+            architectures,
+            cache,
+            fetch,
+            options.limits.max_pixels,
+            self._observation.watch,
+        )
+        self._models = ServedModels(
+            registry,
+            opener.open,
+            options.serving,
+            limit=options.max_sessions,
+            idle_s=options.session_idle_s,
+            observer=self._observation.queues,
+        )
+        streams = StreamLimit(options.limits.streams_of(options.workers))
         services = {
             predict_service.SERVICE: PredictService(
-                ModelOpener(catalog, registry, architectures, cache, fetch),
+                QueuedOpener(opener, self._models),
                 self._sessions,
                 dataset_runner,
-                max_streams=max(1, options.workers // 2),
+                streams,
                 tracing=self._tracing,
+                limits=options.limits,
             ).handlers(),
-            registry_service.SERVICE: RegistryService(catalog, registry).handlers(),
+            registry_service.SERVICE: {
+                **self.registry_service.handlers(),
+                **StatusMethod(lambda: self.registry_service.facts, lambda: self.load).handlers(),
+            },
+            v2_service.SERVICE: InferenceService(
+                self._models,
+                catalog,
+                registry,
+                streams,
+                is_ready=self._is_ready,
+                max_inputs=options.limits.max_inputs,
+            ).handlers(),
         }
+        self._health = self._register(services)
+        try:
+            self._port = self._bind()
+        except ConfigurationError:
+            self._observation.close()
+            raise
+
+    def _observe(self) -> Observation:
+        return Observation(
+            self._options.host,
+            self._options.metrics_port,
+            self._options.serving.predict_timeout_s,
+            lambda: self.load,
+            lambda fit: self._health.tell(_UNFIT_SERVICES, serving=fit),
+        )
+
+    def _register(self, services: Mapping[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]) -> Health:
+        """Offers the methods of the services, a list of all of them, and their health, which it returns."""
+        told = Health(list(services))
         for name, handlers in services.items():
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
-        self._health = Health(list(services))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(told, self._server)
         reflection.enable_server_reflection(
-            (*services, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+            (*services, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server, reflected_types()
         )
-        self._port = self._bind()
+        return told
 
     @property
     def address(self) -> str:
         """Where it listens, as ``host:port``."""
-        return _join(self._options.host, self._port)
+        return join_address(self._options.host, self._port)
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where the metrics are; None where they are not served."""
+        return self._observation.metrics_url
+
+    @property
+    def load(self) -> AgentLoad:
+        """What it holds and has to do now."""
+        return read_load(
+            self._models,
+            self._sessions.__len__,
+            self._observation.watch.trouble,
+            stopping=self._stopping.is_set(),
+        )
+
+    def _is_ready(self) -> bool:
+        return not (self._stopping.is_set() or self._observation.watch.trouble)
+
+    @property
+    def models(self) -> ServedModels:
+        """The models that are loaded."""
+        return self._models
 
     def start(self) -> None:
         """Begins to answer."""
         self._server.start()
         self._expiry.start()
-        if not (self._options.secret is not None or _is_loopback(self._options.host)):
-            _log.warning("%s can be reached by others, and asks for no secret; see --secret", self.address)
+        self._observation.start()
+        self._security.warn()
 
     def stop(self, grace_s: float | None = None) -> bool:
         """Stops: accepts nothing more, finishes what it has accepted, and closes the sessions.
@@ -163,11 +252,15 @@ class AgentServer:
         grace_s = self._options.grace_s if grace_s is None else grace_s
         self._stopping.set()
         self._health.stop()
-        self._server.stop(grace_s).wait()
+        # Not for longer: an error of gRPC must not keep the process.
+        self._server.stop(grace_s).wait(grace_s + _LEAVING_S)
         self._sessions.close_all()
+        self._models.close()
         # A call that is answered may still be on its way out.
-        finished = self._sessions.wait_for_none(_LEAVING_S)
+        finished = self._sessions.wait_for_none(_LEAVING_S) and self._models.wait_for_none(_LEAVING_S)
         self._workers.shutdown(wait=finished, cancel_futures=True)
+        self._health.close()
+        self._observation.close()
         if report := self._tracing.close():
             _log.log(logging.WARNING if report.undelivered else logging.INFO, "%s", report)
         return finished
@@ -183,19 +276,23 @@ class AgentServer:
 
     def _bind(self) -> int:
         host, port = self._options.host, self._options.port
-        _check_free(host, port)
+        check_free(host, port)
         try:
-            return self._server.add_insecure_port(_join(host, port))
+            return self._security.add_port(self._server, join_address(host, port))
         except RuntimeError as error:
-            raise ConfigurationError(f"cannot listen on {_join(host, port)}: it is taken") from error
+            raise ConfigurationError(f"cannot listen on {join_address(host, port)}: it is taken") from error
 
     def _close_idle_sessions(self) -> None:
         while not self._stopping.wait(self._options.session_idle_s / _IDLE_CHECKS):
-            if closed := self._sessions.close_idle():
-                _log.info("closed %d sessions that were not used any more", closed)
+            if closed := self._sessions.close_idle() + self._models.close_idle():
+                _log.info("closed %d sessions and models that were not used any more", closed)
 
 
-def serve(server: AgentServer, on_ready: Callable[[str], None] = lambda _: None) -> None:
+def serve(
+    server: AgentServer,
+    on_ready: Callable[[str], None] = lambda _: None,
+    on_stopping: Callable[[], None] = lambda: None,
+) -> None:
     """Runs a server until SIGTERM or SIGINT, then stops it gracefully; a second signal stops it at once.
 
     To be called in the main thread. If a prediction does not end within the grace period, the process exits
@@ -204,6 +301,7 @@ def serve(server: AgentServer, on_ready: Callable[[str], None] = lambda _: None)
     Args:
         server: The server, not started.
         on_ready: Told the address once calls are answered.
+        on_stopping: Told that a signal has come, before anything is stopped.
     """
     asked = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -225,6 +323,7 @@ def serve(server: AgentServer, on_ready: Callable[[str], None] = lambda _: None)
         on_ready(server.address)
         while not asked.is_set():
             woken.recv(1)
+        on_stopping()
         if not server.stop():
             _log.error("stopped with predictions under way, which did not end in time")
             logging.shutdown()
@@ -235,31 +334,3 @@ def serve(server: AgentServer, on_ready: Callable[[str], None] = lambda _: None)
         signal.set_wakeup_fd(waker_before)
         woken.close()
         waker.close()
-
-
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _check_free(host: str, port: int) -> None:
-    """Binds and lets go: gRPC does not say why it cannot.
-
-    Raises:
-        ConfigurationError: The address cannot be bound.
-    """
-    if not 0 <= port <= 65535:
-        raise ConfigurationError(f"port {port}: a port is 0…65535")
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        if error.errno == errno.EADDRINUSE:
-            reason = "another program listens there; choose another --port, or 0 for a free one"
-        raise ConfigurationError(f"cannot listen on {_join(host, port)}: {reason}") from error
-
-
-def _is_loopback(host: str) -> bool:
-    return host in {"localhost", "::1"} or host.startswith("127.")

@@ -30,14 +30,22 @@ STATUS_CODES: dict[type[errors.InferscopeError], grpc.StatusCode] = {
     errors.ArtifactError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ArtifactUnavailableError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.DeviceError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.DeviceLostError: grpc.StatusCode.UNAVAILABLE,
     errors.DatasetError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.InputError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.PredictionError: grpc.StatusCode.INTERNAL,
+    errors.OutOfMemoryError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.HungError: grpc.StatusCode.UNAVAILABLE,
     errors.StoreError: grpc.StatusCode.UNAVAILABLE,
     errors.OutputError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.AgentError: grpc.StatusCode.UNAVAILABLE,
     errors.SessionError: grpc.StatusCode.NOT_FOUND,
     errors.SessionLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.RateLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.MemoryLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.RequestCancelledError: grpc.StatusCode.CANCELLED,
     errors.EvaluationFailed: grpc.StatusCode.ABORTED,
     errors.EvaluationInterrupted: grpc.StatusCode.CANCELLED,
 }
@@ -85,16 +93,21 @@ def answered(context: grpc.ServicerContext, method: str) -> Iterator[None]:
         if not context.is_active():  # gRPC says so by an exception when the client has gone away
             _log.debug("%s: cancelled by the client", method)
             _abort(context, grpc.StatusCode.CANCELLED, "cancelled", None)
-        _log.exception("%s failed: %s", method, type(error).__name__)
-        _abort(
-            context,
-            grpc.StatusCode.INTERNAL,
-            f"{method} failed in the agent ({type(error).__name__}); the agent's log says more",
-            None,
-        )
+        _abort(context, grpc.StatusCode.INTERNAL, described(error, method), None)
+
+
+def described(error: Exception, method: str) -> str:
+    """Returns what a client is told of an error; one that is a fault of the program is logged.
+
+    To be called where the error was caught.
+    """
+    if isinstance(error, errors.InferscopeError | NotOfferedError):
+        return one_line(error)
+    _log.exception("%s failed: %s", method, type(error).__name__)
+    return f"{method} failed in the agent ({type(error).__name__}); the agent's log says more"
 
 
 def _abort(context: Any, code: grpc.StatusCode, message: str, name: str | None) -> None:
     if name is not None:
-        context.set_trailing_metadata(((ERROR_CLASS_KEY, name),))
+        context.set_trailing_metadata((*(context.trailing_metadata() or ()), (ERROR_CLASS_KEY, name)))
     context.abort(code, message)

@@ -13,6 +13,7 @@ import click
 from agent.trace_level import TraceLevel
 from agent.tracing.scope import TraceScope, traced
 from agent.tracing.span import SpanKind
+from client.agents.choosing import choose_agents
 from client.dataset_selection import dataset_of_model
 from client.evaluating.evaluation_trace import EvaluationTrace
 from client.evaluating.predictions import failure_line, print_failures, print_predictions
@@ -23,7 +24,7 @@ from client.exit_codes import INTERRUPTED, SUCCESS
 from client.invocation import Invocation
 from client.publishing import publish
 from client.stopping import StopRequest
-from client.system_opening import open_system
+from client.system_opening import open_shared_system
 from evaluators.dataset_run import DatasetRun
 from evaluators.datasets.base import Dataset
 from evaluators.evaluation import Evaluation, EvaluationOptions, Status
@@ -47,7 +48,8 @@ def evaluate(invocation: Invocation, request: EvaluationRequest) -> int:
         InferscopeError: Whatever keeps it from running, or from being published.
     """
     levels = request.trace_levels(invocation.configuration.tracer.level)
-    every = [request.evaluation_options(level) for level in levels]
+    every = [request.evaluation_options(level) for level in levels] * request.repeat
+    request = replace(request, agent_address=",".join(choose_agents(invocation, request)) or None)
     group_id = str(uuid.uuid4()) if len(every) > 1 else None
     worst = SUCCESS
     with ExitStack() as resources:
@@ -56,9 +58,9 @@ def evaluate(invocation: Invocation, request: EvaluationRequest) -> int:
             store = invocation.open_store(request.database_address, request.database_name)
             resources.callback(store.close)
             _log.info("the evaluation will be published to %s", store.location)
-        for options in every:
+        for number, options in enumerate(every, start=1):
             if group_id:
-                click.echo(f"{options.trace_level.name}:", err=True)
+                click.echo(f"{number} of {len(every)}, {options.trace_level.name}:", err=True)
             code = _evaluate_once(invocation, request, options, store, group_id)
             worst = max(worst, code)
             if code == INTERRUPTED:
@@ -107,7 +109,17 @@ def _run(
         if dataset:
             resources.callback(dataset.close)
         with traced(scope, SpanKind("open", TraceLevel.APPLICATION_TRACE)) as opening:
-            system = resources.enter_context(closing(open_system(invocation, request, opening)))
+            system = resources.enter_context(
+                closing(
+                    open_shared_system(
+                        invocation,
+                        request,
+                        opening,
+                        warm_up=request.warmup_num_file_parts > 0,
+                        answer_timeout_s=request.agent_timeout,
+                    )
+                )
+            )
         if dataset is None:
             manifest = system.description.manifest
             dataset = dataset_of_model(

@@ -36,6 +36,7 @@ class EvaluationRequest(ABC):
     model_version: str | None
     framework_name: str | None
     agent_address: str | None
+    agent_timeout: float
     weights: str
     seed: int
     gpu: bool
@@ -48,6 +49,7 @@ class EvaluationRequest(ABC):
     publish_predictions: bool
     database_address: str | None
     database_name: str | None
+    repeat: int
     trace_level: str | None
     leveled: bool
     tracer_address: str | None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import click
 
+from agent.device import DeviceKind
 from agent.predictor import Weights
 from agent.trace_level import TraceLevel
 from evaluators.evaluation import Evaluation
 from evaluators.statistics import LatencySummary
 
 _NS_PER_MS = 1_000_000
+_WITH_NETWORK = (("", "from the request to the answer of the server: the network is in it"),)
 _PROFILED = (("", "under the framework's profiler, which slows the model down; --leveled measures both"),)
 
 
@@ -27,6 +29,7 @@ def summary_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
         *_accuracy_rows(evaluation),
         ("failures", str(len(evaluation.failures))),
         ("latency", _latency(latency, evaluation.options.batch_size)),
+        *(_WITH_NETWORK if evaluation.system.device.kind is DeviceKind.REMOTE else ()),
         *(_PROFILED if evaluation.profiled else ()),
         ("throughput", _throughput(latency)),
     )

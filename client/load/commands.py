@@ -46,6 +46,13 @@ from client.system_options import system_options
     metavar="N",
     help="Keep so many queries in flight instead: each answer sends the next (closed loop).",
 )
+@click.option(
+    "--scenario",
+    type=click.Choice(["single_stream", "multi_stream", "server", "offline"]),
+    metavar="NAME",
+    help="Have MLPerf's LoadGen send a scenario of its own instead, and compare its figures with ours: "
+    "single_stream, multi_stream, server, offline.",
+)
 def workload(**given: Any) -> None:
     """Send queries as they would arrive in production, and measure how long each takes.
 

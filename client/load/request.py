@@ -38,6 +38,7 @@ class LoadRequest:
     gpu: bool
     gpu_device_id: int
     threads: int | None
+    repeat: int
     publish: bool
     database_address: str | None
     database_name: str | None
@@ -60,6 +61,7 @@ class LoadRequest:
     schedule: Path | None = None
     write_schedule: Path | None = None
     concurrency: int | None = None
+    scenario: str | None = None
     tolerance: float | None = None
     time_budget: float | None = None
 
@@ -156,6 +158,15 @@ class LoadRequest:
             "--arrival": self.arrival,
             "--write_schedule": self.write_schedule,
         }
+        if self.scenario is not None:
+            others = {
+                "--arrival": self.arrival,
+                "--schedule": self.schedule,
+                "--write_schedule": self.write_schedule,
+                "--concurrency": self.concurrency,
+                "--duration": self.duration,
+            }
+            self._refuse(others, "--scenario leaves it to MLPerf's LoadGen when queries are sent")
         if self.concurrency is not None:
             self._refuse({"--schedule": self.schedule, **whole}, "--concurrency sends when an answer comes")
         if self.schedule is not None:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import uuid
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import click
 import numpy as np
 
+from agent.device import DeviceKind
 from agent.fetching import fetch_image
 from agent.session import Session
 from agent.trace_level import TraceLevel
+from client.agents.choosing import choose_one_agent
 from client.dataset_selection import dataset_of_model
 from client.exit_codes import INTERRUPTED, SUCCESS
 from client.invocation import Invocation
 from client.load.defaults import LATENCY_BOUND_MS, TIME_BUDGET_S, TOLERANCE
 from client.load.live_line import LiveLine
+from client.load.mlperf import MlperfWork
 from client.load.request import LoadRequest
 from client.load.summary import print_interrupted, print_load_summary
 from client.publishing import publish
@@ -33,6 +37,7 @@ from evaluators.loadgen.closed_loop import ClosedLoop
 from evaluators.loadgen.load_session import LoadSession
 from evaluators.loadgen.local_target import LocalTarget
 from evaluators.loadgen.max_qps import MaxQpsOptions, search_max_qps
+from evaluators.loadgen.mlperf_result import Scenario
 from evaluators.loadgen.prepared_inputs import (
     LoadInputs,
     prepare_inputs,
@@ -45,14 +50,16 @@ from evaluators.loadgen.run_watch import Stop
 from evaluators.loadgen.schedule import Schedule
 from evaluators.loadgen.target import LoadTarget
 from evaluators.reports.output_file import OutputFile
+from evaluators.store.base import EvaluationStore
 from evaluators.system import SystemUnderTest
 from manifests.errors import ConfigurationError, EvaluationInterrupted
 
 if TYPE_CHECKING:
     from client.remote.agent import RemoteAgent
 
-Work: TypeAlias = Schedule | ClosedLoop | MaxQpsOptions
+Work: TypeAlias = Schedule | ClosedLoop | MlperfWork | MaxQpsOptions
 """What is put on the system."""
+_Closed = TypeVar("_Closed", bound=SystemUnderTest | LoadTarget)
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 
@@ -67,38 +74,63 @@ def put_load(invocation: Invocation, request: LoadRequest) -> int:
         InferscopeError: Whatever keeps it from running, or from being published.
     """
     request.check()
-    work: Work = request.workload() if request.kind is LoadKind.WORKLOAD else _search_options(request)
+    work = _work(request)
+    request = replace(request, agent_address=choose_one_agent(invocation, request))
     if agent_address(invocation, request) and (request.max_batch_size > 1 or request.max_queue_delay_ms):
         raise ConfigurationError(
             "--max_batch_size and --max_queue_delay_ms are for a model in this process; leave them out"
         )
     work = _within_ceiling(work, request.force)
+    group_id = str(uuid.uuid4()) if request.repeat > 1 else None
     with ExitStack() as resources:
-        stop = resources.enter_context(StopRequest("stopping, without waiting for the answers"))
         store = None
         if request.publish:
             store = invocation.open_store(request.database_address, request.database_name)
             resources.callback(store.close)
-        system = resources.enter_context(closing(open_system(invocation, request)))
-        inputs, identity = _inputs(invocation, request, system)
-        target = resources.enter_context(closing(_target(system, inputs, request)))
         if request.write_schedule is not None and isinstance(work, Schedule):
             OutputFile(request.write_schedule, appendable=False).create(work.text())
-        created_at = datetime.now(timezone.utc)
+        for number in range(1, request.repeat + 1):
+            if group_id:
+                click.echo(f"{number} of {request.repeat}:", err=True)
+            if code := _put_once(invocation, request, work, store, group_id):
+                return code
+    if group_id and store:
+        click.echo(f"group       {group_id}")
+    return SUCCESS
+
+
+def _put_once(
+    invocation: Invocation,
+    request: LoadRequest,
+    work: Work,
+    store: EvaluationStore | None,
+    group_id: str | None,
+) -> int:
+    """Opens the model, puts the load on it and publishes what it gave; see ``put_load``."""
+    with ExitStack() as resources:
+        stop = resources.enter_context(StopRequest("stopping, without waiting for the answers"))
+        system = resources.enter_context(_closed(open_system(invocation, request)))
+        inputs, identity = _inputs(invocation, request, system)
+        target = resources.enter_context(_closed(_target(system, inputs, request)))
+        created_at, evaluation_id = datetime.now(timezone.utc), str(uuid.uuid4())
         live = LiveLine(search=request.kind is LoadKind.MAX_QPS)
         session = LoadSession(target, request.timeout_ms, stop_requested=stop, on_progress=live)
         stop.begin_batches()
         _announce(system, inputs, work)
         try:
             session.warm_up(request.warm_up_queries)
-            record, whole = _measured(session, request, work)
+            if isinstance(work, MlperfWork):
+                logs = invocation.data_directory / "mlperf" / evaluation_id
+                record, whole = work.run(target, len(inputs), logs, stop, live)
+            else:
+                record, whole = _measured(session, request, work)
         finally:
             live.clear()
         if not whole:
             print_interrupted(record)
             return INTERRUPTED
         evaluation = Evaluation(
-            id=str(uuid.uuid4()),
+            id=evaluation_id,
             created_at=created_at.replace(microsecond=created_at.microsecond // 1000 * 1000),
             status=Status.COMPLETE,
             system=system.description,
@@ -114,6 +146,7 @@ def put_load(invocation: Invocation, request: LoadRequest) -> int:
             accuracy=None,
             failures=(),
             load=record,
+            group_id=group_id,
         )
         show = partial(print_load_summary, evaluation)
         if store:
@@ -123,13 +156,43 @@ def put_load(invocation: Invocation, request: LoadRequest) -> int:
         return SUCCESS
 
 
+def _work(request: LoadRequest) -> Work:
+    """What a request puts on the system.
+
+    Raises:
+        ConfigurationError: It makes no sense.
+    """
+    if request.kind is LoadKind.MAX_QPS:
+        return _search_options(request)
+    if request.scenario is not None:
+        return MlperfWork.of(request, Scenario(request.scenario))
+    return request.workload()
+
+
+@contextmanager
+def _closed(resource: _Closed) -> Iterator[_Closed]:
+    """Closes a system or a target at the end; once a stop at once is asked for, only what does not wait.
+
+    A session waits for a prediction under way, which may hang. It is left to the end of the process then.
+    """
+    at_once = False
+    try:
+        yield resource
+    except KeyboardInterrupt:
+        at_once = True
+        raise
+    finally:
+        if not (at_once and isinstance(resource, Session | LocalTarget)):
+            resource.close()
+
+
 def _within_ceiling(work: Work, force: bool) -> Work:
     """Returns the load with the limit of what this machine can send, which is measured where it matters.
 
     Raises:
         ConfigurationError: The load is above the limit.
     """
-    if force or isinstance(work, ClosedLoop):
+    if force or isinstance(work, ClosedLoop | MlperfWork):
         return work
     if isinstance(work, Schedule):
         if (peak := peak_qps(work)) > LEAST_QPS * ALLOWED_SHARE:
@@ -160,7 +223,9 @@ def _search_options(request: LoadRequest) -> MaxQpsOptions:
     )
 
 
-def _measured(session: LoadSession, request: LoadRequest, work: Work) -> tuple[LoadRecord, bool]:
+def _measured(
+    session: LoadSession, request: LoadRequest, work: Schedule | ClosedLoop | MaxQpsOptions
+) -> tuple[LoadRecord, bool]:
     """What was measured, and whether it came to its end.
 
     Raises:
@@ -218,6 +283,12 @@ def _dataset(invocation: Invocation, request: LoadRequest, system: SystemUnderTe
 def _target(
     system: Session | RemoteAgent, inputs: LoadInputs, request: LoadRequest
 ) -> LocalTarget | LoadTarget:
+    if system.description.device.kind is DeviceKind.REMOTE:  # gRPC, which others do not need
+        from client.remote.kserve.load_target import KServeTarget
+        from client.remote.kserve.session import KServeSession
+
+        if isinstance(system, KServeSession):
+            return KServeTarget(system, inputs)
     if isinstance(system, Session):
         return LocalTarget(
             system,
@@ -238,6 +309,8 @@ def _announce(system: SystemUnderTest, inputs: LoadInputs, work: Work) -> None:
         load = f"{len(work)} queries at {work.rate_qps:g} queries/s ({work.source}), {seconds:.1f} s"
     elif isinstance(work, ClosedLoop):
         load = f"{work}, {work.extent.min_duration_s:g} s"
+    elif isinstance(work, MlperfWork):
+        load = str(work)
     else:
         load = f"searching for at most {work.time_budget_s:g} s from {work.initial_qps:g} queries/s"
     click.echo(

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 
 import click
 
+from client.load.mlperf_rows import mlperf_rows
 from evaluators.evaluation import Evaluation
 from evaluators.loadgen.intervals import PercentileInterval
+from evaluators.loadgen.max_qps_answer import Method, rate_text
+from evaluators.loadgen.probe_summary import ProbeSummary
 from evaluators.loadgen.record import LoadKind, LoadRecord, LoadRun
 from evaluators.loadgen.summary import LoadSummary, Spread
 
@@ -41,24 +44,22 @@ def answer_text(load: LoadRecord) -> str:
     answer, bound = load.answer, load.options.latency_bound_ms
     if answer is None:
         return "no answer: the search was stopped"
-    rate = "none" if answer.rate_qps is None else f"{answer.rate_qps:.4g}"
-    interval = (
-        f" [{answer.low_qps:.4g}, {answer.high_qps:.4g}]"
-        if answer.low_qps is not None and answer.high_qps is not None
-        else ""
-    )
-    return f"{rate}{interval} queries/s at p{load.options.percentile:g} <= {bound:g} ms"
+    method = Method(answer.method)
+    rate = rate_text(method, answer.rate_qps, answer.low_qps, answer.high_qps)
+    unit = "" if method is Method.NONE else " queries/s"
+    return f"{rate}{unit} at p{load.options.percentile:g} <= {bound:g} ms"
 
 
 def _search_rows(load: LoadRecord) -> Iterator[tuple[str, str]]:
     yield "max QPS", answer_text(load)
     if answer := load.answer:
         yield "method", answer.method + (f"; {answer.note}" if answer.note else "")
-    bound_ns = int((load.options.latency_bound_ms or 0) * _NS_PER_MS)
     for number, run in enumerate(load.runs):
-        summary = LoadSummary.of(run.queries, bound_ns, run.cut_ns)
+        summary = ProbeSummary.of(run, load.options)
         late = "" if summary.late_share is None else f"{100 * summary.late_share:6.2f} % late"
-        remarks = ", ".join(filter(None, (run.stopped, run.invalid)))
+        remarks = f"stopped: {run.stopped}  " * bool(run.stopped) + f"INVALID: {run.invalid}" * bool(
+            run.invalid
+        )
         yield (
             ("probes" if number == 0 else ""),
             f"{run.rate_qps:10.2f} queries/s  {len(run.queries):7} queries  {late}  {remarks}".rstrip(),
@@ -98,6 +99,7 @@ def _run_rows(load: LoadRecord, run: LoadRun) -> Iterator[tuple[str, str]]:
     if summary.batch_sizes:
         sizes = ", ".join(f"{size}: {count}" for size, count in sorted(summary.batch_sizes.items()))
         yield "batches", f"queries by the size of their batch: {sizes}"
+    yield from mlperf_rows(load)
 
 
 def _percentile(each: PercentileInterval) -> str:

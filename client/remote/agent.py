@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import queue
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
@@ -15,19 +13,22 @@ from numpy.typing import NDArray
 from agent.closeable import Closeable
 from agent.description import SystemDescription
 from agent.inputs import Input
-from agent.pipeline import round_size
 from agent.preprocessor import tensor_bytes
 from agent.results import BatchResult
+from agent.rounds import round_size
 from agent.server.conversion import open_request, read_description
 from agent.server.messages import encode_batch_request, encode_inputs_request
 from agent.session import SessionOptions
 from agent.tracing.scope import TraceScope
 from client.remote.address import AgentAddress
 from client.remote.connection import Connection
+from client.remote.defaults import ANSWER_TIMEOUT_S
 from client.remote.failures import told
+from client.remote.flight import Flight
 from client.remote.reading import LocalBatch
+from client.remote.tls import ClientTls
 from client.remote.tracing import RemoteTrace
-from manifests.errors import AgentError, SessionError
+from manifests.errors import SessionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +37,19 @@ class RemoteOptions:
 
     Attributes:
         secret: What the agent asks for, if it does.
+        tls: How it is spoken to over TLS; None does it only if its address asks for TLS.
         open_timeout_s: How long opening the model may take, in seconds.
-        call_timeout_s: How long one call of ``predict`` may take, in seconds; None waits.
+        call_timeout_s: How long the answer to one batch may take, in seconds; None waits. An agent that takes
+            longer is lost.
         batches_in_flight: Batches that are read and sent before the first of them is answered, where the
             agent overlaps; it bounds the memory of ``predict_batches``.
         read_threads: Threads that read inputs.
     """
 
-    secret: str | None = None
+    secret: str | None = field(default=None, repr=False)
+    tls: ClientTls | None = None
     open_timeout_s: float = 300.0
-    call_timeout_s: float | None = None
+    call_timeout_s: float | None = ANSWER_TIMEOUT_S
     batches_in_flight: int = 4
     read_threads: int = 4
 
@@ -75,7 +79,7 @@ def open_remote_agent(
         AgentError: The agent cannot be reached.
         InferscopeError: The agent cannot open the model.
     """
-    connection = Connection(AgentAddress.parse(address), remote.secret)
+    connection = Connection(AgentAddress.parse(address), remote.secret, remote.tls)
     try:
         request = open_request(model_name, model_version, framework_name, options)
         asked = RemoteTrace(trace, str(connection.address)) if trace else None
@@ -175,28 +179,40 @@ class RemoteAgent(Closeable):
             InputError: A batch is empty.
             AgentError: The agent was lost.
         """
-        self._check_open()
-        asked = RemoteTrace(trace, str(self._connection.address)) if trace else None
-        flight = _Flight(self._connection, self._session_id, asked)
-        source = iter(batches)
+        flight = self.begin_flight(trace)
+        source, numbers = iter(batches), itertools.count()
         try:
             for first in source:
-                self._check_open()
-                others = itertools.islice(source, self._round_size(len(first)) - 1)
-                flight.add([self._begin(inputs) for inputs in (first, *others)])
-                while len(flight) >= self._in_flight:
+                others = itertools.islice(source, self.round_size(len(first)) - 1)
+                round_ = [self.begin_batch(inputs) for inputs in (first, *others)]
+                flight.add(round_, list(itertools.islice(numbers, len(round_))))
+                while len(flight) >= self.batches_in_flight:
                     yield flight.next()
             flight.end()
             while len(flight):
                 yield flight.next()
             flight.finish()
         finally:
-            flight.cancel()
-            if asked and flight.begun:
-                self._connection.measure_clock(asked, anew=flight.finished)
-                asked.end(flight.sent, complete=flight.finished)
+            flight.close()
 
-    def _begin(self, inputs: Sequence[Input]) -> LocalBatch:
+    def begin_flight(self, trace: TraceScope | None = None) -> Flight:
+        """Begins a stream of batches, for a caller that decides itself what goes where; it closes the flight.
+
+        Raises:
+            SessionError: The model is closed.
+        """
+        self._check_open()
+        asked = RemoteTrace(trace, str(self._connection.address)) if trace else None
+        return Flight(self._connection, self._session_id, asked, self._remote.call_timeout_s)
+
+    def begin_batch(self, inputs: Sequence[Input]) -> LocalBatch:
+        """Begins to read a batch, for a flight of this agent.
+
+        Raises:
+            InputError: It is empty.
+            SessionError: The model is closed.
+        """
+        self._check_open()
         try:
             return LocalBatch(inputs, self._pool)
         except RuntimeError:
@@ -204,11 +220,11 @@ class RemoteAgent(Closeable):
             raise
 
     @property
-    def _in_flight(self) -> int:
+    def batches_in_flight(self) -> int:
         """The batches that are waited for before more are sent; in rounds that is each of them."""
         return self._remote.batches_in_flight if self._description.overlap else 1
 
-    def _round_size(self, batch_size: int) -> int:
+    def round_size(self, batch_size: int) -> int:
         """The batches that are sent together, those that the agent prepares together."""
         if self._description.overlap or not self._description.preprocess_threads:
             return 1
@@ -226,81 +242,3 @@ class RemoteAgent(Closeable):
     def _check_open(self) -> None:
         if self._closed:
             raise SessionError(f"the session at agent {self._connection.address} is closed; open another")
-
-
-class _Flight:
-    """The batches of one stream that were begun and are not answered yet.
-
-    gRPC takes the requests in a thread of its own, which waits there until their inputs are read.
-    """
-
-    def __init__(self, connection: Connection, session_id: str, trace: RemoteTrace | None) -> None:
-        self.sent: list[int] = []
-        """The numbers of the batches that the agent has answered."""
-        self.finished = False
-        self._answered = 0
-        self._session_id = session_id
-        self._trace = trace
-        self._waiting: deque[LocalBatch] = deque()
-        self._outbox: queue.SimpleQueue[Sequence[LocalBatch] | None] = queue.SimpleQueue()
-        self._failure: Exception | None = None
-        self._stream = connection.stream(self._requests(), trace)
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def begun(self) -> bool:
-        """Whether the agent was sent, or still owes, anything."""
-        return bool(self.sent or self._waiting)
-
-    def add(self, batches: Sequence[LocalBatch]) -> None:
-        """Sends the batches of one round."""
-        self._waiting.extend(batches)
-        self._outbox.put(batches)
-
-    def end(self) -> None:
-        """Tells the agent that no more will come."""
-        self._outbox.put(None)
-
-    def next(self) -> BatchResult:
-        """Waits for the result of the oldest batch."""
-        batch = self._waiting.popleft()
-        number, self._answered = self._answered, self._answered + 1
-        if self._trace is not None:
-            self._trace.add_reading(batch, number)
-        if not batch.readable():
-            return batch.merge(None)
-        try:
-            result = batch.merge(self._stream.next())
-            self.sent.append(number)
-            return result
-        except AgentError as error:
-            if self._failure is None:
-                raise
-            raise self._failure from error
-
-    def finish(self) -> None:
-        """Waits for the end of the stream, after the last result."""
-        self._stream.end()
-        self.finished = True
-
-    def cancel(self) -> None:
-        """Stops the reading and the stream; does nothing to a stream that has ended."""
-        for batch in self._waiting:
-            batch.cancel()
-        self._stream.cancel()
-        self._outbox.put(None)
-
-    def _requests(self) -> Generator[bytes, None, None]:
-        while (batches := self._outbox.get()) is not None:
-            try:
-                # A batch of which nothing could be read is not sent, and so cannot be the last of its round.
-                round_ = [readable for batch in batches if (readable := batch.readable())]
-                for number, readable in enumerate(round_, start=1):
-                    yield encode_inputs_request(self._session_id, readable, more=number < len(round_))
-            except CancelledError:
-                return
-            except Exception as error:  # noqa: BLE001 - raised again where the result is taken
-                self._failure = error
-                return

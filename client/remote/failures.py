@@ -10,7 +10,8 @@ from typing import Any
 import grpc
 
 from agent.server.status import ERROR_CLASS_KEY, STATUS_CODES, one_line
-from manifests.errors import AgentError, InferscopeError
+from client.remote.connecting import explain_closed, explain_handshake
+from manifests.errors import AgentError, DeadlineError, InferscopeError
 
 _CLASSES = {kind.__name__: kind for kind in STATUS_CODES}
 _TOO_LARGE = re.compile(r"message larger than max \((?P<size>\d+) vs\. (?P<limit>\d+)\)")
@@ -36,10 +37,12 @@ def told(agent: object) -> Iterator[None]:
 def translate(error: grpc.RpcError, agent: object) -> InferscopeError:
     """Returns the program's error for one that a call of gRPC raised."""
     details = one_line(error.details() or "")
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:  # the agent and this side find it out together
+        return DeadlineError(f"agent {agent}: did not answer in time")
     named = _CLASSES.get(_named_class(error))
     if named is not None:
         return named(details)
-    return AgentError(f"agent {agent}: {_explain(error.code(), details)}")
+    return AgentError(f"agent {agent}: {_explain(error.code(), details, agent)}")
 
 
 def _named_class(error: grpc.RpcError) -> str:
@@ -47,7 +50,7 @@ def _named_class(error: grpc.RpcError) -> str:
     return str(dict(metadata or ()).get(ERROR_CLASS_KEY, ""))
 
 
-def _explain(code: grpc.StatusCode, details: str) -> str:
+def _explain(code: grpc.StatusCode, details: str, agent: object) -> str:
     if too_large := _TOO_LARGE.search(details):
         return (
             f"a message of {too_large['size']} bytes is larger than its limit of {too_large['limit']}; "
@@ -55,9 +58,9 @@ def _explain(code: grpc.StatusCode, details: str) -> str:
         )
     match code:
         case grpc.StatusCode.UNAVAILABLE:
-            return _explain_unavailable(details)
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return "did not answer in time"
+            return (
+                explain_handshake(details) or explain_closed(agent, details) or _explain_unavailable(details)
+            )
         case grpc.StatusCode.CANCELLED:
             return "broke the call off"
         case grpc.StatusCode.UNAUTHENTICATED:

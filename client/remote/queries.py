@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+
+import grpc
 
 from agent.server.conversion import open_request
 from agent.server.dataset_runner import DatasetOrder
 from agent.session import SessionOptions
 from client.remote.address import AgentAddress
+from client.remote.answer_watch import AnswerWatch
 from client.remote.connection import CONNECT_TIMEOUT_S, Connection
 from client.remote.failures import told
+from client.remote.retrying import retried
 from manifests.errors import AgentError
 from protos.inferscope.v1 import predict_pb2, registry_pb2
+
+DATASET_SILENCE_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +66,11 @@ def list_frameworks(address: str, secret: str | None = None) -> tuple[RemoteFram
         AgentError: The agent cannot be reached.
     """
     with Connection(AgentAddress.parse(address), secret) as connection, told(connection.address):
-        response = connection.registry.ListFrameworks(
-            registry_pb2.ListFrameworksRequest(), timeout=CONNECT_TIMEOUT_S, metadata=connection.metadata
+        response = retried(
+            lambda left_s: connection.registry.ListFrameworks(
+                registry_pb2.ListFrameworksRequest(), timeout=left_s, metadata=connection.metadata
+            ),
+            CONNECT_TIMEOUT_S,
         )
     return tuple(RemoteFramework(f.name, f.version or None, f.install) for f in response.frameworks)
 
@@ -77,8 +87,11 @@ def list_models(
     """
     request = registry_pb2.ListModelsRequest(framework_name=framework_name or "")
     with Connection(AgentAddress.parse(address), secret) as connection, told(connection.address):
-        response = connection.registry.ListModels(
-            request, timeout=CONNECT_TIMEOUT_S, metadata=connection.metadata
+        response = retried(
+            lambda left_s: connection.registry.ListModels(
+                request, timeout=left_s, metadata=connection.metadata
+            ),
+            CONNECT_TIMEOUT_S,
         )
     return tuple(
         RemoteModel(m.name, m.version, m.framework_name, m.framework_constraint, m.description, m.runnable)
@@ -94,6 +107,7 @@ def evaluate_dataset(
     *,
     secret: str | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    silence_s: float | None = DATASET_SILENCE_S,
 ) -> str:
     """Has an agent evaluate a dataset of its own.
 
@@ -104,6 +118,8 @@ def evaluate_dataset(
         order: What to evaluate.
         secret: What the agent asks for, if it does.
         on_progress: Told how many inputs are done, of how many.
+        silence_s: How long the agent may say nothing, in seconds, as it does while it gets the model and the
+            dataset; None waits.
 
     Returns:
         The evaluation as JSON.
@@ -123,8 +139,24 @@ def evaluate_dataset(
         fail_on_error=order.fail_on_error,
     )
     with Connection(AgentAddress.parse(address), secret) as connection, told(connection.address):
-        for response in connection.methods.Dataset(request, metadata=connection.metadata):
-            if response.HasField("evaluation_json"):
-                return response.evaluation_json
-            on_progress(response.progress.done_inputs, response.progress.total_inputs)
+        responses = connection.methods.Dataset(request, metadata=connection.metadata)
+        with closing(AnswerWatch(silence_s, responses.cancel)) as watch:
+            while (response := _next_of(responses, watch, connection)) is not None:
+                if response.HasField("evaluation_json"):
+                    return response.evaluation_json
+                on_progress(response.progress.done_inputs, response.progress.total_inputs)
         raise AgentError(f"agent {connection.address}: ended the stream without an evaluation")
+
+
+def _next_of(
+    responses: Iterator[predict_pb2.DatasetResponse], watch: AnswerWatch, connection: Connection
+) -> predict_pb2.DatasetResponse | None:
+    try:
+        with watch:
+            return next(responses, None)
+    except grpc.RpcError as error:
+        if not watch.expired:
+            raise
+        raise AgentError(
+            f"agent {connection.address}: said nothing for {watch.limit_s:g} s; it hangs"
+        ) from error

@@ -24,6 +24,7 @@ from client.reports.plot_option import draw, open_picture, plot_option
 from client.reports.show import show
 from evaluators.reports.base import Row
 from evaluators.reports.layer_runs import LayerRunsReport
+from evaluators.reports.probes import ProbesReport
 from evaluators.reports.registry import ALIASES, REPORTS, find_report
 from evaluators.reports.trace_report import TraceReport
 from manifests.errors import ConfigurationError
@@ -51,6 +52,8 @@ class ReportGroup(Group):
             boolean("--include_profiled", help="Show evaluations that ran under a profiler, too.")(command)
         if report.name in {"layers", "layer_tree"}:
             boolean("--raw", help="Show every time that a layer ran.")(command)
+        if report.name == "max_qps":
+            boolean("--probes", help="Show every probe of the searches.")(command)
         if isinstance(report, TraceReport) and "share_percent" in {column.key for column in report.columns}:
             click.option(
                 "--top_layers",
@@ -76,6 +79,7 @@ def _report(
     top_layers: int | None = None,
     include_profiled: bool = False,
     raw: bool = False,
+    probes: bool = False,
     plot: Path | None,
     format_name: str,
     output: Path | None,
@@ -87,10 +91,12 @@ def _report(
     """Finds the evaluations and prints the report on them."""
     if raw and (top_layers is not None or plot is not None):
         raise ConfigurationError("--raw shows single runs: leave out --top_layers and --plot")
+    if probes and plot is not None:
+        raise ConfigurationError("--probes shows single runs: leave out --plot, which draws them without it")
     wanted = ChosenEvaluations(**chosen)
     picture, overwrite = open_picture(plot, output, overwrite=overwrite, append=append)
     with wanted.open_store() as store:
-        report = LayerRunsReport() if raw else find_report(name)
+        report = LayerRunsReport() if raw else ProbesReport() if probes else find_report(name)
         found = evaluations = wanted.find(store, report.kind)
         if report.undisturbed and not include_profiled:
             evaluations = undisturbed(found)

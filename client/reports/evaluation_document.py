@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from client.reports.load_document import load_document
 from evaluators.evaluation import Evaluation
 from evaluators.reports.accuracy import AccuracyReport
 from evaluators.reports.base import Report, Row
@@ -41,12 +42,23 @@ def as_document(
         group: The others of its group.
         spans: Gives its spans.
     """
-    layers = list(LayersReport().rows_of([evaluation], spans))
-    traced = {column.key for column in TRACED_COLUMNS}
+    figures = _batches(evaluation, timed, spans) if evaluation.load is None else _load(evaluation)
     return {
         **describe(evaluation),
         **_system(evaluation),
         "dataset_name": evaluation.dataset.name,
+        **figures,
+        "trace": _trace(evaluation),
+        "group_id": evaluation.group_id,
+        "group": [{"id": each.id, "trace_level": each.options.trace_level.name} for each in group],
+    }
+
+
+def _batches(evaluation: Evaluation, timed: Evaluation, spans: SpanSource) -> dict[str, Any]:
+    """What there is of an evaluation batch by batch."""
+    layers = list(LayersReport().rows_of([evaluation], spans))
+    traced = {column.key for column in TRACED_COLUMNS}
+    return {
         "predicted_inputs": int(evaluation.batches.sizes.sum()),
         "batches": len(evaluation.batches.sizes),
         "warmup_num_file_parts": evaluation.options.warmup_num_file_parts,
@@ -64,9 +76,15 @@ def as_document(
         "heaviest_layers": [
             {key: value for key, value in row.items() if key not in traced} for row in heaviest(layers)
         ],
-        "trace": _trace(evaluation),
-        "group_id": evaluation.group_id,
-        "group": [{"id": each.id, "trace_level": each.options.trace_level.name} for each in group],
+    }
+
+
+def _load(evaluation: Evaluation) -> dict[str, Any]:
+    """What there is of an evaluation under load."""
+    load = evaluation.load
+    return {
+        "elapsed_s": evaluation.elapsed_ns / _NS_PER_S,
+        "load": load_document(evaluation, load) if load else None,
     }
 
 
@@ -87,8 +105,8 @@ def _system(evaluation: Evaluation) -> dict[str, Any]:
         "preprocess_threads": system.preprocess_threads,
         "agent": system.agent,
         "cpu_model": machine.cpu_model,
-        "usable_cores": machine.usable_cores,
-        "memory_bytes": machine.memory_bytes,
+        "usable_cores": machine.usable_cores if machine.is_known else None,
+        "memory_bytes": machine.memory_bytes if machine.is_known else None,
         "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in machine.gpus],
         "operating_system": machine.operating_system,
         "python_version": machine.python_version,

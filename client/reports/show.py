@@ -17,6 +17,7 @@ from client.invocation import current_invocation
 from client.load.summary import load_rows
 from client.reports.evaluation_document import as_document, heaviest, stage_shares
 from client.reports.evaluation_id import whole_id
+from client.reports.load_document import load_lines
 from evaluators.evaluation import Evaluation, Status
 from evaluators.reports.layers import LayersReport
 from evaluators.reports.trace_report import SpanSource
@@ -121,6 +122,9 @@ def _what(evaluation: Evaluation) -> Lines:
     for part, checksum in system.checksums.items():
         yield "", f"{part} {checksum}"
     yield "framework", f"{manifest.framework.name} {system.framework_version}"
+    if evaluation.load is not None:
+        yield from load_lines(evaluation, evaluation.load)
+        return
     yield "dataset", f"{dataset.name}, {int(evaluation.batches.sizes.sum())} inputs predicted"
     warm_up = f"{options.warmup_num_file_parts} parts to warm up"
     yield "batches", f"{len(evaluation.batches.sizes)} of up to {options.batch_size} inputs, {warm_up}"
@@ -130,6 +134,10 @@ def _where(evaluation: Evaluation) -> Lines:
     system, machine = evaluation.system, evaluation.system.environment
     threads = f", {system.threads} threads" if system.threads and not system.device.is_gpu else ""
     yield "device", f"{system.device}{threads}; {system.agent}"
+    if not machine.is_known:
+        told = ", ".join(f"{name} {version}".rstrip() for name, version in machine.frameworks.items())
+        yield "host", f"not known; the server runs the model in {told}" if told else "not known"
+        return
     memory = (
         f"{machine.memory_bytes / _BYTES_PER_GIB:.0f} GiB" if machine.memory_bytes else "memory not known"
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from agent.addresses import without_credentials
 from agent.inputs import EncodedImage, Payload, Url
 from evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from evaluators.datasets.folder import read_image
@@ -31,9 +32,12 @@ class _Line:
     text: str
 
     def input_id(self, copy: int) -> str:
-        """Names the input by line and text; copies after the first have their number beside the line's."""
+        """Names the input by line and text; copies after the first have their number beside the line's.
+
+        Credentials in a URL are left out, as the id is stored.
+        """
         place = str(self.number) if copy == 1 else f"{self.number}.{copy}"
-        return f"{place}:{_shortened(printable(self.text))}"
+        return f"{place}:{_shortened(printable(without_credentials(self.text)))}"
 
 
 class UrlsDataset(Dataset):

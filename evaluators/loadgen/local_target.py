@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agent.batching import Batcher, BatchingOptions
 from agent.closeable import Closeable
 from agent.description import SystemDescription
 from agent.inputs import Input
 from agent.results import BatchResult
-from evaluators.loadgen.batching import Batcher, Waiting
 from evaluators.loadgen.prepared_inputs import LoadInputs, PreparedInputs, ReadInputs
 from evaluators.loadgen.target import Answers
-from manifests.errors import ConfigurationError, InferscopeError, SessionError
+from manifests.errors import InferscopeError, SessionError
 
+Waiting: TypeAlias = tuple[int, int]
+"""A query that waits: its number, and when it came, in nanoseconds."""
 _CLOSE_TIMEOUT_S = 5.0
 _NO_ANSWER = "the model gave no answer for the query"
 
@@ -72,12 +76,12 @@ class LocalTarget(Closeable):
         max_queue: int = 10_000,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        if max_queue < 1:
-            raise ConfigurationError(f"max_queue is {max_queue}; it must be at least 1")
+        batching = BatchingOptions(max_batch_size, max_queue_delay_ms, max_queue=max_queue)
         self._session = session
         self._clock = clock
         self._max_queue = max_queue
-        self._batcher = Batcher(max_batch_size, max_queue_delay_ms, clock)
+        self._ids = tuple(str(place) for place in range(max_batch_size))
+        self._batcher = Batcher[Waiting](batching, clock, came_ns=itemgetter(1))
         self._predict = (
             _TensorBatches(session, inputs, max_batch_size)
             if isinstance(inputs, PreparedInputs)
@@ -173,7 +177,7 @@ class LocalTarget(Closeable):
             if run.finished:
                 return
             answers = run.answers
-            if result is not None and len(result.input_ids) == count:
+            if result is not None and result.input_ids == self._ids[:count]:
                 predict_ns = result.times.predict_ns
                 for query, came_ns in batch:
                     answers.answered(
@@ -264,16 +268,16 @@ def _tell_each(
     done_ns: int,
     reason: str,
 ) -> None:
-    """Tells what became of the queries of a batch of which not all were answered."""
-    answered = set(result.input_ids) if result else set()
+    """Tells what became of the queries of a batch of which not each was answered once."""
+    answered = Counter(result.input_ids if result else ())
     reasons = {failure.input_id: failure.message for failure in result.failures} if result else {}
     predict_ns = result.times.predict_ns if result else -1
     for place, (query, came_ns) in enumerate(batch):
-        if str(place) in answered:
+        for _ in range(answered[str(place)]):
             answers.answered(
                 query, done_ns, queue_ns=begun_ns - came_ns, predict_ns=predict_ns, batch_size=len(batch)
             )
-        else:
+        if not answered[str(place)]:
             answers.failed(query, done_ns, reasons.get(str(place), reason))
 
 

@@ -260,14 +260,15 @@ class _Search:
             )
         probe = self._prober.probe(schedule, self._max_late(len(schedule), plan), self._bound_ns)
         self._probes.append(probe)
-        if probe.invalid is None:
+        if probe.invalid is None or probe.certain(self._bound_ns, options.late_share):
             self._invalid_in_a_row = 0
             self._seen.append(Evidence(probe, self._bound_ns, plan.confirming and not probe.stopped))
         else:
             self._invalid_in_a_row += 1
             if self._invalid_in_a_row == _INVALID_IN_A_ROW:
                 self._invalid_in_a_row = 0
-                self._limit_qps = _LIMIT_AFTER_INVALID * plan.rate_qps
+                kept_qps = self._bracket().kept_qps or 0.0
+                self._limit_qps = max(_LIMIT_AFTER_INVALID * plan.rate_qps, kept_qps)
         return True
 
     def _max_late(self, queries: int, plan: _Plan) -> int:

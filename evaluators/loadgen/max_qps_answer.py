@@ -54,16 +54,25 @@ class MaxQps:
 
     def __str__(self) -> str:
         """As ``max QPS 76.9 [75.8, 78.0] at p99 <= 100 ms``."""
-        return f"max QPS {self._rate()} at p{self.percentile:g} <= {self.latency_bound_ms:g} ms"
+        rate = rate_text(self.method, self.rate_qps, self.low_qps, self.high_qps)
+        return f"max QPS {rate} at p{self.percentile:g} <= {self.latency_bound_ms:g} ms"
 
-    def _rate(self) -> str:
-        low, high = self.low_qps, self.high_qps
-        if self.method is Method.NONE:
-            return "none"
-        if self.rate_qps is None:
-            return f"below {high:.4g}" if high is not None else "unknown"
-        if low is None or high is None or self.method is Method.AT_LEAST:
-            return f"at least {self.rate_qps:.4g}"
-        half = max((high - low) / 2, self.rate_qps * 1e-6)
-        decimals = min(max(_FIGURES - 1 - math.floor(math.log10(half)), 0), _MOST_DECIMALS)
-        return f"{self.rate_qps:.{decimals}f} [{low:.{decimals}f}, {high:.{decimals}f}]"
+
+def rate_text(method: Method, rate_qps: float | None, low_qps: float | None, high_qps: float | None) -> str:
+    """Returns an answer in queries/s with as many digits as its interval tells: ``76.9 [75.8, 78.0]``.
+
+    Args:
+        method: What the answer rests on.
+        rate_qps: See ``MaxQps``, here and below.
+        low_qps: The lower end.
+        high_qps: The upper end.
+    """
+    if method is Method.NONE:
+        return "none"
+    if rate_qps is None:
+        return f"below {high_qps:.4g}" if high_qps is not None else "unknown"
+    if low_qps is None or high_qps is None or method is Method.AT_LEAST:
+        return f"at least {rate_qps:.4g}"
+    half = max((high_qps - low_qps) / 2, rate_qps * 1e-6)
+    decimals = min(max(_FIGURES - 1 - math.floor(math.log10(half)), 0), _MOST_DECIMALS)
+    return f"{rate_qps:.{decimals}f} [{low_qps:.{decimals}f}, {high_qps:.{decimals}f}]"

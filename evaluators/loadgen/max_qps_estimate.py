@@ -50,7 +50,9 @@ class Evidence:
         unqueued = probe.queries.chosen(probe.unqueued() & (outcome != Outcome.UNSENT))
         unqueued = unqueued.chosen(unqueued.outcome != Outcome.WAITING) if probe.stopped else unqueued
         self.unqueued = len(unqueued)
-        self.unqueued_late = int(np.count_nonzero(unqueued.latency_ns > bound_ns))
+        # from when they were sent: what the harness's lag adds is not the system's
+        slow = unqueued.done_ns - unqueued.sent_ns > bound_ns
+        self.unqueued_late = int(np.count_nonzero(slow | (unqueued.outcome != Outcome.ANSWERED)))
 
     def near(self, rate_qps: float, factor: float = NEAR) -> bool:
         """Whether its rate is within a factor of another."""

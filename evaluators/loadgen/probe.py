@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,6 +51,18 @@ class Probe:
             judged = judged.chosen(judged.scheduled_ns < end_ns - bound_ns)
         return judged
 
+    def certain(self, bound_ns: int, late_share: float) -> bool:
+        """Whether the harness's lag cannot have changed on which side of the bound its percentile is.
+
+        Where each query is sent at most L too late, a system that serves its queries in order is done with
+        each at most L later than it would have been, and never sooner. So the bound is kept if it was kept in
+        spite of the lag, and is not kept if too many queries are later than the bound and L together.
+        """
+        if _late_share(self.judged(bound_ns), bound_ns) <= late_share:
+            return True
+        lagged_ns = bound_ns + int(self.queries.lag_ns.max(initial=0))
+        return _late_share(self.judged(lagged_ns), lagged_ns) > late_share
+
     def unqueued(self) -> NDArray[np.bool_]:
         """Returns, as n values, which queries were sent when every one before them had been settled."""
         done_ns = np.maximum.accumulate(self.queries.done_ns)
@@ -58,6 +71,11 @@ class Probe:
         settled = np.concatenate([np.zeros(1, np.int64), pending[:-1]])[: len(done_ns)] == 0
         found: NDArray[np.bool_] = (self.queries.sent_ns >= free_ns) & settled
         return found
+
+
+def _late_share(queries: Queries, bound_ns: int) -> float:
+    """The share of queries that are later than a bound; not a number without queries."""
+    return float(np.mean(queries.latency_ns > bound_ns)) if len(queries) else math.nan
 
 
 class Prober(Protocol):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from evaluators.loadgen.mlperf_result import MlperfResult, Scenario
 from evaluators.loadgen.queries import Queries
 
 
@@ -38,6 +39,7 @@ class LoadOptions:
         warm_up_queries: Queries that were sent before the run and are not in it.
         time_budget_s: How long a search may take; None for a workload.
         tolerance: Half the width of the interval that a search aims at, as a share of the rate.
+        scenario: Of MLPerf, for which LoadGen sent the queries; None where it did not.
     """
 
     kind: LoadKind
@@ -57,6 +59,12 @@ class LoadOptions:
     warm_up_queries: int = 0
     time_budget_s: float | None = None
     tolerance: float | None = None
+    scenario: Scenario | None = None
+
+    @property
+    def latency_bound_ns(self) -> int | None:
+        """The bound in nanoseconds."""
+        return None if self.latency_bound_ms is None else round(self.latency_bound_ms * 1_000_000)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,8 +121,10 @@ class LoadRecord:
         options: What was asked for.
         runs: The run; of a search, every probe in its order.
         answer: Of a search.
+        mlperf: What LoadGen says of a scenario of MLPerf.
     """
 
     options: LoadOptions
     runs: Sequence[LoadRun]
     answer: RateAnswer | None = None
+    mlperf: MlperfResult | None = None

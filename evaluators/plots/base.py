@@ -30,8 +30,14 @@ class Plot(ABC):
         """
 
 
-def label_of(evaluation: Evaluation, *more: str) -> Label:
-    """Returns what tells one evaluation from another: model, batch size, framework, device, time."""
+def label_of(evaluation: Evaluation, *more: str, warning: str = "") -> Label:
+    """Returns what tells one evaluation from another: model, batch size, framework, device, time.
+
+    Args:
+        evaluation: What is named.
+        more: What else is said of it, before the time.
+        warning: Why its figures are not to be trusted.
+    """
     system = evaluation.system
     manifest = system.manifest
     began = evaluation.created_at.astimezone(timezone.utc)
@@ -45,6 +51,7 @@ def label_of(evaluation: Evaluation, *more: str) -> Label:
                 f"{began:%Y-%m-%d %H:%M:%S}",
             )
         ),
+        warning,
     )
 
 

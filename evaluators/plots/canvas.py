@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from evaluators.plots.drawing import Chart, Drawing, PointChart
-from evaluators.plots.painting import PALE, SMALL, TINY, Tip, groups_of, height_of, paint
+from evaluators.plots.painting import groups_of, height_of, paint
 from evaluators.plots.palette import Palette
+from evaluators.plots.style import ALARM, PALE, SMALL, TINY, Tip
 from evaluators.plots.text import printable, shortened
 
 _WIDTH = 12.0
@@ -29,10 +30,12 @@ _RIGHT_WITHOUT_LEGEND = 0.3
 _TITLE = 0.5
 _HEADING = 0.5
 _NO_HEADING = 0.1
+_WARNING = 0.18
 _BELOW_AXES = 0.55
 _LEGEND_ENTRY = 0.19
 _NOTE_LINE = 0.16
 _NOTE_CHARACTERS = 185
+_WARNING_CHARACTERS = 150
 _DOTS_PER_INCH = 120
 
 _SETTINGS: dict[Any, Any] = {
@@ -127,7 +130,12 @@ def _chart_inches(chart: Chart, palette: Palette) -> float:
 
 
 def _heading_inches(chart: Chart) -> float:
-    return _HEADING if chart.heading.name else _NO_HEADING
+    warning = _WARNING * len(_warning_lines(chart))
+    return (_HEADING if chart.heading.name else _NO_HEADING) + warning
+
+
+def _warning_lines(chart: Chart) -> list[str]:
+    return textwrap.wrap(printable(chart.heading.warning), _WARNING_CHARACTERS)
 
 
 def _place(figure: Figure, chart: Chart, palette: Palette, tip: Tip, top: float, height: float) -> None:
@@ -138,6 +146,9 @@ def _place(figure: Figure, chart: Chart, palette: Palette, tip: Tip, top: float,
         figure.text(0.15 / _WIDTH, 1 - (top + 0.05) / height, name, size=10, weight="bold", va="top")
         detail = shortened(heading.detail, 150)
         figure.text(0.15 / _WIDTH, 1 - (top + 0.24) / height, detail, size=SMALL, color=PALE, va="top")
+    for place, line in enumerate(_warning_lines(chart)):
+        y = 1 - (top + (_HEADING if heading.name else _NO_HEADING) - 0.08 + place * _WARNING) / height
+        figure.text(0.15 / _WIDTH, y, line, size=SMALL, color=ALARM, weight="bold", va="top")
     entries = palette.legend(groups_of(chart))
     has_legend = palette.needs_legend
     left = _LEFT if _has_named_rows(chart) else _LEFT_OF_POINTS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeAlias
 
 
@@ -13,10 +14,12 @@ class Label:
     Attributes:
         name: Shortened where it does not fit.
         detail: A second line, smaller; empty for none.
+        warning: Of a chart, why its figures are not to be trusted; empty where they are.
     """
 
     name: str
     detail: str = ""
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +102,26 @@ class BoxChart:
     boxes: tuple[Box, ...]
 
 
+class Mark(Enum):
+    """How a point looks."""
+
+    DOT = "dot"
+    RING = "ring"
+    CROSS = "cross"
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points that belong together, in the colour of a group.
+    """Points that belong together, in the colour of a group; at least one.
 
     Attributes:
         group: Their name in the legend.
         x: One value a point.
-        y: One value a point.
+        y: One value a point; an infinite one is an arrow at the upper edge.
         line: Whether the points are joined, in the order of ``x``.
         tooltip: What a browser shows of them.
+        mark: How each looks.
+        size: How large each is, in points; None for a size that suits their number.
     """
 
     group: str
@@ -116,16 +129,65 @@ class Series:
     y: tuple[float, ...]
     line: bool = False
     tooltip: str = ""
+    mark: Mark = Mark.DOT
+    size: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A line across a chart of points.
+
+    Attributes:
+        at: Where, in the unit of the axis that it crosses.
+        text: What it is.
+        upright: Whether it crosses the axis ``x``.
+    """
+
+    at: float
+    text: str
+    upright: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A stretch of the axis ``x`` that is shaded over the whole height.
+
+    Attributes:
+        start: Where it begins.
+        end: Where it ends.
+        text: What it is.
+    """
+
+    start: float
+    end: float
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class PointChart:
-    """Points over two axes; the upright one begins at 0."""
+    """Points over two axes; the upright one begins at 0 where it is not logarithmic.
+
+    Attributes:
+        heading: What the chart is of.
+        x_axis: What ``x`` is, with its unit.
+        y_axis: What ``y`` is, with its unit.
+        series: At least one; later ones lie over earlier ones.
+        rules: Lines that the points are read against.
+        bands: Shaded stretches.
+        x_logarithmic: Whether the axis is logarithmic, which it is only if all of its values are above 0.
+        y_logarithmic: The same of the upright one.
+        tall: Whether it is twice as high.
+    """
 
     heading: Label
     x_axis: str
     y_axis: str
     series: tuple[Series, ...]
+    rules: tuple[Rule, ...] = ()
+    bands: tuple[Band, ...] = ()
+    x_logarithmic: bool = False
+    y_logarithmic: bool = False
+    tall: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from evaluators.plots.drawing import BarChart, BarRow, Box, BoxChart, Chart, Label, PointChart, Timeline
 from evaluators.plots.palette import Fill, Palette
+from evaluators.plots.point_painting import POINT_INCHES, TALL_POINT_INCHES, paint_points
+from evaluators.plots.style import GRID, INK, PALE, SMALL, STEPS, TINY, Tip, tick
 from evaluators.plots.text import printable, shortened
 
 ROW_INCHES = 0.25
 """The height of a row with one line."""
 BIG_ROW_INCHES = 0.46
 """The height of a row with two lines, or two bars."""
-SMALL = 8.0
-"""Points, of all text but headings."""
-TINY = 6.5
 LABEL_CHARACTERS = 58
 """What fits beside the axes."""
 DETAIL_CHARACTERS = 72
 """The same of the smaller line."""
-PALE = "#555555"
-"""The colour of smaller lines."""
 _THIN_INCHES = 0.02
 _CHARACTER_INCHES = 0.064
 _LOGARITHMIC_FROM = 20
-_GRID = "#DDDDDD"
 _EDGE = "#FFFFFF"
-_INK = "#222222"
-_STEPS = (1, 2, 2.5, 5, 10)
-
-Tip = Callable[[Artist, str], None]
-"""Remembers what a browser shows of an artist."""
 
 
 def height_of(chart: Chart) -> float:
@@ -47,7 +37,7 @@ def height_of(chart: Chart) -> float:
         case BoxChart():
             return BIG_ROW_INCHES * len(chart.boxes)
         case PointChart():
-            return 1.7
+            return TALL_POINT_INCHES if chart.tall else POINT_INCHES
         case Timeline():
             return ROW_INCHES * max(1, len(chart.lanes))
 
@@ -68,25 +58,21 @@ def groups_of(chart: Chart) -> set[str]:
 def paint(axes: Axes, chart: Chart, palette: Palette, tip: Tip) -> None:
     """Paints a chart; the axes have the size that they will be drawn with."""
     axes.set_axisbelow(True)
-    axes.tick_params(labelsize=SMALL, colors=_INK, length=3)
+    axes.tick_params(labelsize=SMALL, colors=INK, length=3)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color("#888888")
-    axes.xaxis.set_major_formatter(FuncFormatter(_tick))
+    axes.xaxis.set_major_formatter(FuncFormatter(tick))
     match chart:
         case BarChart():
             _paint_bars(axes, chart, palette, tip)
         case BoxChart():
             _paint_boxes(axes, chart, tip)
         case PointChart():
-            _paint_points(axes, chart, palette, tip)
+            paint_points(axes, chart, palette, tip)
         case Timeline():
             _paint_timeline(axes, chart, palette, tip)
-
-
-def _tick(value: float, _: int | None = None) -> str:
-    return f"{value:,.6g}" if "e" not in f"{value:.6g}" else f"{value:g}"
 
 
 def _row_inches(row: BarRow, stacked: bool) -> float:
@@ -121,10 +107,10 @@ def _name_rows(axes: Axes, middles: Sequence[float], labels: Sequence[Label]) ->
     for middle, label in zip(middles, labels, strict=True):
         name = shortened(label.name, LABEL_CHARACTERS)
         if label.detail:
-            _write_beside(axes, middle - 0.03, name, "bottom", SMALL, _INK)
+            _write_beside(axes, middle - 0.03, name, "bottom", SMALL, INK)
             _write_beside(axes, middle + 0.03, shortened(label.detail, DETAIL_CHARACTERS), "top", TINY, PALE)
         else:
-            _write_beside(axes, middle, name, "center", SMALL, _INK)
+            _write_beside(axes, middle, name, "center", SMALL, INK)
 
 
 def _write_beside(
@@ -145,11 +131,11 @@ def _paint_bars(axes: Axes, chart: BarChart, palette: Palette, tip: Tip) -> None
     axes.set_xlim(0, end * inches / max(inches - room, inches / 4) if widest else end)
     axes.xaxis.set_major_locator(
         FixedLocator(
-            [tick for tick in MaxNLocator(8, steps=_STEPS).tick_values(0, end) if tick <= end * 1.0001]
+            [tick for tick in MaxNLocator(8, steps=STEPS).tick_values(0, end) if tick <= end * 1.0001]
         )
     )
-    axes.grid(True, axis="x", color=_GRID, linewidth=0.6)
-    axes.set_xlabel(chart.axis, size=SMALL, color=_INK)
+    axes.grid(True, axis="x", color=GRID, linewidth=0.6)
+    axes.set_xlabel(chart.axis, size=SMALL, color=INK)
     top = 0.0
     middles = []
     for row in chart.rows:
@@ -179,7 +165,7 @@ def _paint_row(
             printable(bar.text),
             va="center",
             size=TINY + 0.5,
-            color=_INK,
+            color=INK,
         )
 
 
@@ -210,15 +196,15 @@ def _paint_boxes(axes: Axes, chart: BoxChart, tip: Tip) -> None:
     ):
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=30))
-        axes.xaxis.set_major_formatter(FuncFormatter(_tick))
+        axes.xaxis.set_major_formatter(FuncFormatter(tick))
         axes.xaxis.set_minor_formatter(NullFormatter())
         lowest /= 1.15
         axes.set_xlim(lowest, lowest * (highest / lowest) ** part)
         axis += ", logarithmic"
     else:
         axes.set_xlim(0, (highest or 1) * part)
-    axes.grid(True, axis="x", color=_GRID, linewidth=0.6)
-    axes.set_xlabel(axis, size=SMALL, color=_INK)
+    axes.grid(True, axis="x", color=GRID, linewidth=0.6)
+    axes.set_xlabel(axis, size=SMALL, color=INK)
     axes.set_ylim(len(chart.boxes), 0)
     for place, box in enumerate(chart.boxes):
         _paint_box(axes, box, place + 0.5, tip)
@@ -256,50 +242,21 @@ def _paint_box(axes: Axes, box: Box, middle: float, tip: Tip) -> None:
         textcoords="offset points",
         va="center",
         size=TINY + 0.5,
-        color=_INK,
+        color=INK,
         annotation_clip=False,
     )
-
-
-def _paint_points(axes: Axes, chart: PointChart, palette: Palette, tip: Tip) -> None:
-    for series in chart.series:
-        colour = palette[series.group].colour
-        many = len(series.x) > 100
-        if series.line:
-            axes.plot(series.x, series.y, color=colour, linewidth=0.6, alpha=0.6)
-        [points] = axes.plot(
-            series.x,
-            series.y,
-            color=colour,
-            linestyle="none",
-            marker="o",
-            markersize=2 if many else 4,
-            zorder=3,
-        )
-        tip(points, series.tooltip)
-    highest = max(y for series in chart.series for y in series.y)
-    lowest, last = min(s.x[0] for s in chart.series), max(s.x[-1] for s in chart.series)
-    margin = 0.5 + 0.01 * (last - lowest)
-    axes.set_xlim(lowest - margin, last + margin)
-    axes.set_ylim(0, highest * 1.08 or 1)
-    axes.xaxis.set_major_locator(MaxNLocator(10, steps=_STEPS, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
-    axes.yaxis.set_major_formatter(FuncFormatter(_tick))
-    axes.grid(True, color=_GRID, linewidth=0.6)
-    axes.set_xlabel(printable(chart.x_axis), size=SMALL, color=_INK)
-    axes.set_ylabel(printable(chart.y_axis), size=SMALL, color=_INK)
 
 
 def _paint_timeline(axes: Axes, chart: Timeline, palette: Palette, tip: Tip) -> None:
     inches_a_unit = _axes_inches(axes) / chart.end
     axes.set_xlim(0, chart.end)
     axes.set_ylim(max(1, len(chart.lanes)), 0)
-    axes.xaxis.set_major_locator(MaxNLocator(8, steps=_STEPS))
-    axes.grid(True, axis="x", color=_GRID, linewidth=0.6)
-    axes.set_xlabel(printable(chart.axis), size=SMALL, color=_INK)
+    axes.xaxis.set_major_locator(MaxNLocator(8, steps=STEPS))
+    axes.grid(True, axis="x", color=GRID, linewidth=0.6)
+    axes.set_xlabel(printable(chart.axis), size=SMALL, color=INK)
     for place, lane in enumerate(chart.lanes):
         if lane.name and place:
-            axes.axhline(place, color=_GRID, linewidth=0.8, zorder=0)
+            axes.axhline(place, color=GRID, linewidth=0.8, zorder=0)
     for bar in chart.bars:
         fill = palette[bar.group]
         patch = _rectangle(axes, bar.start, bar.lane + 0.08, bar.length, 0.84, fill)

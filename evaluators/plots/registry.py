@@ -19,6 +19,8 @@ PLOTS: Mapping[str, str] = MappingProxyType(
         "layer_tree": "evaluators.plots.layer_tree:LayerTreePlot",
         "cuda_launch": "evaluators.plots.kernels:KernelsPlot",
         "eventflow": "evaluators.plots.eventflow:EventflowPlot",
+        "workload": "evaluators.plots.workload:WorkloadPlot",
+        "max_qps": "evaluators.plots.max_qps:MaxQpsPlot",
     }
 )
 

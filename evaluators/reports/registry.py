@@ -18,9 +18,13 @@ REPORTS: Mapping[str, str] = MappingProxyType(
         "layer_tree": "evaluators.reports.layer_tree:LayerTreeReport",
         "cuda_launch": "evaluators.reports.kernels:KernelsReport",
         "eventflow": "evaluators.reports.eventflow:EventflowReport",
+        "workload": "evaluators.reports.workload:WorkloadReport",
+        "max_qps": "evaluators.reports.max_qps:MaxQpsReport",
     }
 )
-ALIASES: Mapping[str, str] = MappingProxyType({"throughput": "latency", "kernels": "cuda_launch"})
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {"throughput": "latency", "kernels": "cuda_launch", "max-qps": "max_qps"}
+)
 
 
 def find_report(name: str) -> Report:

@@ -34,8 +34,11 @@ INDEXES = {
     "input_prediction": ("evaluation_id",),
     "span": ("evaluation_id",),
     "load_query": ("evaluation_id",),
+    "agent": ("expires_unix_ms",),
 }
 """The collections, and the fields of each that have an index."""
+EXPIRING = {"agent": "expires_at"}
+"""Collections whose documents go away by themselves at the time in a field, where the database does that."""
 
 _IDS_PER_QUERY = 500
 _DOCUMENTS_PER_INSERT = {"input_prediction": 1000}

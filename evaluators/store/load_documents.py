@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluators.loadgen.mlperf_result import MlperfResult, Scenario
 from evaluators.loadgen.queries import QUERY_COLUMNS, Queries
 from evaluators.loadgen.record import LoadKind, LoadOptions, LoadRecord, LoadRun, RateAnswer
 from evaluators.store.values import restored, storable
@@ -22,6 +23,7 @@ def load_head(load: LoadRecord) -> dict[str, Any]:
     return {
         "options": _fields_of(load.options) | {"kind": load.options.kind.value},
         "answer": _fields_of(load.answer) if load.answer else None,
+        "mlperf": _fields_of(load.mlperf) if load.mlperf else None,
         "runs": [
             {name: storable(getattr(run, name)) for name in _RUN}
             | {
@@ -74,7 +76,7 @@ def load_record(head: Mapping[str, Any], documents: Sequence[Mapping[str, Any]])
         return None
     options, answer = restored(stored["options"]), restored(stored["answer"])
     return LoadRecord(
-        options=LoadOptions(**options | {"kind": LoadKind(options["kind"])}),
+        options=_options(options),
         runs=tuple(
             LoadRun(
                 **{name: restored(run[name]) for name in _RUN},
@@ -84,7 +86,23 @@ def load_record(head: Mapping[str, Any], documents: Sequence[Mapping[str, Any]])
             for number, run in enumerate(stored["runs"])
         ),
         answer=RateAnswer(**answer) if answer else None,
+        # what was kept before there were scenarios has neither this nor the option
+        mlperf=_mlperf(restored(stored.get("mlperf"))),
     )
+
+
+def _options(stored: dict[str, Any]) -> LoadOptions:
+    scenario = stored.get("scenario")
+    return LoadOptions(
+        **stored | {"kind": LoadKind(stored["kind"]), "scenario": Scenario(scenario) if scenario else None}
+    )
+
+
+def _mlperf(stored: dict[str, Any] | None) -> MlperfResult | None:
+    if stored is None:
+        return None
+    percentiles = tuple((float(percent), int(value_ns)) for percent, value_ns in stored["percentiles_ns"])
+    return MlperfResult(**stored | {"reasons": tuple(stored["reasons"]), "percentiles_ns": percentiles})
 
 
 def _queries(run: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) -> Queries:

@@ -11,7 +11,7 @@ import pymongo
 from bson.errors import BSONError
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
-from evaluators.store.collection_store import INDEXES, CollectionStore, Database
+from evaluators.store.collection_store import EXPIRING, INDEXES, Database
 from manifests.errors import ConfigurationError, StoreError
 
 _SELECTION_MS = 3_000
@@ -20,22 +20,17 @@ _UNAUTHORIZED = 13
 _ERRORS: tuple[type[Exception], ...] = (PyMongoError, BSONError, ValueError, OverflowError)
 
 
-def open_mongodb(address: str, name: str) -> CollectionStore:
-    """Connects to the database ``name`` at ``address`` and makes its indexes.
+class MongoConnection:
+    """A connection to a MongoDB server. Writes are acknowledged by a majority of its members.
 
     Args:
         address: ``host``, ``host:port``, or an address with the scheme ``mongodb`` or ``mongodb+srv``.
-        name: The database.
+        name: The database; its indexes are made.
 
     Raises:
         ConfigurationError: The address makes no sense.
         StoreError: The server does not answer within a few seconds, or refuses.
     """
-    return CollectionStore(MongoConnection(address, name))
-
-
-class MongoConnection:
-    """A connection to a MongoDB server. Writes are acknowledged by a majority of its members."""
 
     def __init__(self, address: str, name: str) -> None:
         uri = address if "://" in address else f"mongodb://{address}"
@@ -115,6 +110,8 @@ def _make_indexes(database: pymongo.database.Database[dict[str, Any]]) -> None:
         for name, indexed in INDEXES.items():
             for field in indexed:
                 database[name].create_index(field)
+        for name, field in EXPIRING.items():
+            database[name].create_index(field, expireAfterSeconds=0)
     except OperationFailure as error:
         if error.code != _UNAUTHORIZED:  # who may only read can do without
             raise

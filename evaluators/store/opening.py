@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from evaluators.store.base import EvaluationStore
 from manifests.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from evaluators.store.agent_directory import AgentDirectory
+    from evaluators.store.collection_store import Connection
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 _SCHEMES = ("mongodb://", "mongodb+srv://")
@@ -26,21 +31,57 @@ def open_store(address: str | None, name: str, data_dir: Path) -> EvaluationStor
         ConfigurationError: The address or the name makes no sense.
         StoreError: The database cannot be reached or opened.
     """
-    name = _database_name(name)
-    if address is None:
-        from evaluators.store.sqlite import (
-            open_sqlite,
-        )  # each takes a while to import, and only one is needed
+    from evaluators.store.collection_store import CollectionStore
 
-        return open_sqlite(data_dir / f"{name}.db")
-    from evaluators.store.mongodb import open_mongodb, without_credentials
+    return CollectionStore(_connect(address, name, data_dir))
 
+
+def open_agent_directory(address: str | None, name: str, data_dir: Path) -> AgentDirectory:
+    """Opens the directory of agents in a database; see ``open_store``.
+
+    Raises:
+        ConfigurationError: The address or the name makes no sense.
+        StoreError: The database cannot be reached or opened.
+    """
+    from evaluators.store.agent_directory import AgentDirectory
+
+    return AgentDirectory(_connect(address, name, data_dir))
+
+
+def local_file(name: str, data_dir: Path) -> Path:
+    """Where a database is that has no address.
+
+    Raises:
+        ConfigurationError: The name cannot be used.
+    """
+    return data_dir / f"{_database_name(name)}.db"
+
+
+def check_address(address: str) -> str:
+    """Returns a database's address as it is used, without asking whether anything is there.
+
+    Raises:
+        ConfigurationError: It makes no sense.
+    """
     if not address.strip() or ("://" in address and not address.startswith(_SCHEMES)):
+        from evaluators.store.mongodb import without_credentials
+
         raise ConfigurationError(
             f'database address "{without_credentials(address)}" makes no sense; allowed: host, host:port, '
             "mongodb://… or mongodb+srv://…"
         )
-    return open_mongodb(address.strip(), name)
+    return address.strip()
+
+
+def _connect(address: str | None, name: str, data_dir: Path) -> Connection:
+    """Each kind of database takes a while to import, and only one is needed."""
+    if address is None:
+        from evaluators.store.sqlite import connect_sqlite
+
+        return connect_sqlite(local_file(name, data_dir))
+    from evaluators.store.mongodb import MongoConnection
+
+    return MongoConnection(check_address(address), _database_name(name))
 
 
 def _database_name(name: str) -> str:

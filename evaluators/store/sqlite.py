@@ -19,7 +19,12 @@ _RETRY_S = 0.02
 
 
 def open_sqlite(path: Path) -> CollectionStore:
-    """Opens the store in the file ``path``, which is made if it is not there.
+    """Opens the store in the file ``path``; see ``connect_sqlite``."""
+    return CollectionStore(connect_sqlite(path))
+
+
+def connect_sqlite(path: Path) -> SqliteConnection:
+    """Opens the database in the file ``path``, which is made if it is not there.
 
     Raises:
         StoreError: The file cannot be made or opened, is no database, or stays locked by another process.
@@ -34,7 +39,7 @@ def open_sqlite(path: Path) -> CollectionStore:
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            return CollectionStore(SqliteConnection(path))
+            return SqliteConnection(path)
         except _ERRORS as error:
             # Two processes that make the file at once collide where SQLite does not wait by itself.
             if "lock" in str(error) and time.monotonic() < deadline:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from evaluators.evaluation import Evaluation
+from evaluators.loadgen.mlperf_result import MlperfResult, Scenario
 from evaluators.loadgen.queries import QUERY_COLUMNS, Outcome, Queries
 from evaluators.loadgen.record import LoadKind, LoadOptions, LoadRecord, LoadRun, RateAnswer
 from evaluators.store.base import DATASET, EvaluationFilter, EvaluationStore
@@ -52,7 +55,7 @@ def make_queries(count: int) -> Queries:
     )
 
 
-def loaded(kind: LoadKind, *counts: int, **changes: Any) -> Evaluation:
+def loaded(kind: LoadKind, *counts: int, scenario: Scenario | None = None, **changes: Any) -> Evaluation:
     options = LoadOptions(
         kind, "gamma:cv=2", 76.5, latency_bound_ms=100.0, max_duration_s=None, seed=2**62 + 1
     )
@@ -71,7 +74,15 @@ def loaded(kind: LoadKind, *counts: int, **changes: Any) -> Evaluation:
         for number, count in enumerate(counts)
     ]
     answer = RateAnswer(76.9, 75.8, None, "single server") if kind is LoadKind.MAX_QPS else None
-    return make_evaluation(load=LoadRecord(options, tuple(runs), answer), **changes)
+    mlperf = None
+    if scenario:
+        options = replace(options, scenario=scenario)
+        percentiles = ((50.0, 686290), (99.9, 2**40))
+        mlperf = MlperfResult(
+            *("6.0.17", False, ("Run at least 3 more.", "é"), 662, 483.25, 763122, percentiles, None, True),
+            "/data/mlperf/$x.y",
+        )
+    return make_evaluation(load=LoadRecord(options, tuple(runs), answer, mlperf), **changes)
 
 
 def plain(evaluation: Evaluation) -> Any:
@@ -80,6 +91,7 @@ def plain(evaluation: Evaluation) -> Any:
     return (
         load.options,
         load.answer,
+        load.mlperf,
         [
             (
                 *(run.rate_qps, run.source, run.seed, run.checksum, run.cut_ns, run.stopped, run.invalid),
@@ -102,6 +114,34 @@ def test_runs_under_load_come_back_as_they_were(store: EvaluationStore, counts: 
 
     assert plain(found) == plain(evaluation)
     assert plain(evaluation_from_json(evaluation_to_json(evaluation))) == plain(evaluation)
+
+
+def test_what_loadgen_says_comes_back_as_it_was(store: EvaluationStore) -> None:
+    evaluation = loaded(LoadKind.WORKLOAD, 3, scenario=Scenario.SERVER)
+    store.save(evaluation)
+
+    [found] = store.find(EvaluationFilter())
+
+    assert plain(found) == plain(evaluation)
+    assert found.load is not None
+    assert found.load.options.scenario is Scenario.SERVER
+    assert plain(evaluation_from_json(evaluation_to_json(evaluation))) == plain(evaluation)
+
+
+def test_load_that_was_kept_before_there_were_scenarios_is_read() -> None:
+    evaluation = loaded(LoadKind.WORKLOAD, 3)
+    old = json.loads(evaluation_to_json(evaluation))
+    text = json.dumps(_without(_without(old, "mlperf"), "scenario"))
+    assert text != json.dumps(old)
+
+    assert plain(evaluation_from_json(text)) == plain(evaluation)
+
+
+def _without(value: Any, name: str) -> Any:
+    """A document without the fields of a name, wherever they are."""
+    if isinstance(value, dict):
+        return {key: _without(item, name) for key, item in value.items() if key != name}
+    return [_without(item, name) for item in value] if isinstance(value, list) else value
 
 
 def test_evaluations_are_found_by_what_was_asked(store: EvaluationStore) -> None:

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from fake_framework import fake_registry, write_manifests
 
+from agent.server.models.served_models import ServingOptions
 from agent.server.server import AgentServer, ServerOptions
 from manifests.catalog import Catalog
 
@@ -27,11 +28,13 @@ def start_agent(manifest_folder: Path) -> Iterator[Callable[..., AgentServer]]:
     """Starts an agent in this process; ``options`` are the server's, ``parts`` its other arguments."""
     with ExitStack() as stack:
 
-        def start(parts=None, registry=None, **options) -> AgentServer:
+        def start(parts=None, registry=None, predict_timeout_s=None, **options) -> AgentServer:
+            if predict_timeout_s is not None:
+                options["serving"] = ServingOptions(predict_timeout_s=predict_timeout_s)
             server = AgentServer(
                 Catalog([manifest_folder]),
                 registry or fake_registry(),
-                ServerOptions(port=0, **{"grace_s": 5.0, **options}),
+                ServerOptions(**{"port": 0, "grace_s": 5.0, **options}),
                 **(parts or {}),
             )
             stack.callback(server.stop, 0)

@@ -1,5 +1,6 @@
 """A framework whose models do what a test needs, and the manifests of those models."""
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -26,7 +27,12 @@ MODELS = {
     "Failing": ("failing", "raw"),
     "Crashing": ("crashing", "raw"),
     "Large": ("echo", "raw"),
+    "Scripted": ("scripted", "raw"),
+    "Picky": ("picky", "raw"),
+    "Short": ("short", "raw"),
 }
+SCRIPT = "script.json"
+SERVED = "served.json"
 
 
 class FakePredictor(Predictor):
@@ -35,24 +41,57 @@ class FakePredictor(Predictor):
     threads = None
 
     def load(self) -> None:
+        self._served_ns: list[int] = []
         if self.options.device.is_gpu:
             raise DeviceError("Fake has no GPU")
+        script = self.manifest.source.parent / SCRIPT
+        self._script = json.loads(script.read_text()) if script.exists() else {}
 
     def predict(self, inputs: Tensors) -> Tensors:
         match self.manifest.model.architecture:
             case "mean":
                 return {"scores": mean_scores(inputs["data"])}
             case "waiting":
-                folder = self.manifest.source.parent
-                (folder / "begun").touch()
-                wait_for((folder / "go").exists)
+                self._wait_for_go()
+            case "picky":
+                self._wait_for_go()
+                if (inputs["data"] < 0).any():
+                    raise PredictionError("the fake framework takes no negative numbers")
+            case "short":
+                return {name: tensor[:-1] for name, tensor in inputs.items()}
             case "failing":
                 raise PredictionError("the fake framework failed")
             case "crashing":
                 raise ZeroDivisionError("a secret detail")
+            case "scripted":
+                self._follow_script()
         return inputs
 
+    def _wait_for_go(self) -> None:
+        """Waits until the test says so, and leaves a file that says that it does."""
+        folder = self.manifest.source.parent
+        (folder / "begun").touch()
+        wait_for((folder / "go").exists)
+
+    def _follow_script(self) -> None:
+        """Takes ``service_s``, in prediction n instead ``stalls[n]``; fails in ``fails``, hangs in ``hangs``.
+
+        Prediction ``mark`` leaves a file of that name.
+        """
+        began_ns, number = time.perf_counter_ns(), len(self._served_ns)
+        self._served_ns.append(0)
+        if number == self._script.get("mark"):
+            (self.manifest.source.parent / "mark").touch()
+        if number in self._script.get("hangs", ()):
+            wait_for((self.manifest.source.parent / "go").exists)
+        time.sleep(self._script.get("stalls", {}).get(str(number), self._script.get("service_s", 0)))
+        self._served_ns[number] = time.perf_counter_ns() - began_ns
+        if number in self._script.get("fails", ()):
+            raise PredictionError("the script says that this fails")
+
     def close(self) -> None:
+        if self._served_ns:
+            (self.manifest.source.parent / SERVED).write_text(json.dumps(self._served_ns))
         (self.manifest.source.parent / "closed").touch()
 
 
@@ -62,9 +101,12 @@ def mean_scores(batch: np.ndarray) -> np.ndarray:
     return np.stack([mean, mean + 1, -mean], axis=1)
 
 
+# Any distribution that is installed will do as the framework's.
+FAKE = FrameworkEntry("Fake", "fake_framework:FakePredictor", ("numpy",), "pip install fake")
+
+
 def fake_registry() -> Registry:
-    # Any distribution that is installed will do as the framework's.
-    return Registry((FrameworkEntry("Fake", "fake_framework:FakePredictor", ("numpy",), "pip install fake"),))
+    return Registry((FAKE,))
 
 
 def write_manifests(folder: Path) -> Path:

@@ -367,6 +367,7 @@ def test_reflection_lists_the_services(channel):
     asked = [reflection_pb2.ServerReflectionRequest(list_services="")]
     (answer,) = stub.ServerReflectionInfo(iter(asked), timeout=TIMEOUT_S)
     assert {service.name for service in answer.list_services_response.service} == {
+        "inference.GRPCInferenceService",
         "inferscope.v1.Predict",
         "inferscope.v1.Registry",
         "grpc.health.v1.Health",
@@ -417,8 +418,11 @@ def test_second_agent_on_one_port_is_refused(agent, manifest_folder):
     ("options", "message"),
     [
         ({"port": 70_000}, "port 70000: a port is 0…65535"),
-        ({"host": "no-such-host.invalid"}, "cannot listen on no-such-host.invalid:0"),
-        ({"host": "192.0.2.1"}, "cannot listen on 192.0.2.1:0: Cannot assign requested address"),
+        ({"host": "no-such-host.invalid"}, "cannot listen on host no-such-host.invalid: Name or service"),
+        (
+            {"host": "192.0.2.1", "insecure": True},
+            "cannot listen on 192.0.2.1:0: Cannot assign requested address",
+        ),
     ],
 )
 def test_address_that_cannot_be_bound_is_refused(manifest_folder, options, message):

@@ -7,10 +7,21 @@ import os
 
 from agent.environment import read_environment
 from agent.registry import Registry
-from tests.perf import dataset_overhead, grpc_round_trip, resnet50, start_up, stored_spans, tracing
+from tests.perf import (
+    batching,
+    dataset_overhead,
+    grpc_round_trip,
+    issue_rate,
+    open_inference,
+    resnet50,
+    soak,
+    start_up,
+    stored_spans,
+    tracing,
+)
 from tests.perf.ratios import print_table
 
-SECTIONS = ("start_up", "dataset", "resnet50", "tracing", "grpc")
+SECTIONS = ("start_up", "dataset", "resnet50", "tracing", "grpc", "v2", "load", "batching", "soak")
 
 
 def main() -> None:
@@ -39,6 +50,14 @@ def main() -> None:
         print_table(f"Reading {stored_spans.SPANS:,} stored spans", stored_spans.measure())
     if "grpc" in sections:
         print_table("gRPC Predict", grpc_round_trip.measure())
+    if "v2" in sections:
+        print_table("Open Inference Protocol, ModelInfer", open_inference.measure())
+    if "load" in sections:
+        print_table("The load generator itself", issue_rate.measure())
+    if "batching" in sections:
+        print_table("Dynamic batching in a served agent", batching.measure())
+    if "soak" in sections:
+        print_table("A served agent that goes on", soak.measure())
     print(f"\nload of the machine at the end: {os.getloadavg()[0]:.1f}")
 
 

@@ -105,16 +105,16 @@ def _call() -> tuple[Sequence[float], ...]:
         taken = interleaved(
             ROUNDS,
             {
-                "bare_s": lambda: _latency_s(bare),
-                "agent_s": lambda: _latency_s(agent),
-                "bare_rate": lambda: _rate(pool, bare),
-                "agent_rate": lambda: _rate(pool, agent),
+                "bare_s": lambda: latency_s(bare),
+                "agent_s": lambda: latency_s(agent),
+                "bare_rate": lambda: rate(pool, bare),
+                "agent_rate": lambda: rate(pool, agent),
             },
         )
     return tuple(taken[name] for name in ("bare_s", "agent_s", "bare_rate", "agent_rate"))
 
 
-def _latency_s(call: Callable[[], None]) -> float:
+def latency_s(call: Callable[[], None]) -> float:
     """The median seconds of a call, one at a time."""
     times_s = []
     for _ in range(LATENCY_CALLS):
@@ -124,7 +124,7 @@ def _latency_s(call: Callable[[], None]) -> float:
     return statistics.median(times_s)
 
 
-def _rate(pool: futures.ThreadPoolExecutor, call: Callable[[], None]) -> float:
+def rate(pool: futures.ThreadPoolExecutor, call: Callable[[], None]) -> float:
     """Calls per second with ``CALLS_AT_ONCE`` in flight."""
     started_s = time.perf_counter()
     for done in [pool.submit(call) for _ in range(THROUGHPUT_CALLS)]:

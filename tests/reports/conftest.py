@@ -19,7 +19,8 @@ from evaluators.evaluation import Accuracy, BatchTimes, Evaluation, EvaluationOp
 from evaluators.plots.registry import PLOTS
 from manifests.loader import parse_manifest
 from manifests.schema import ModelManifest
-from tests.reports.pictures import SHALLOW, traced
+from tests.reports.loads import calm, closed, hopeless, overloaded, searched, unlimited
+from tests.reports.pictures import LOADS, SHALLOW, traced
 
 MACHINE = Environment(
     hostname="bench-1",
@@ -138,7 +139,22 @@ def shallow(evaluations: list[Evaluation]) -> list[Evaluation]:
 
 
 @pytest.fixture
-def given(shallow: list[Evaluation]) -> dict[str, list[Evaluation]]:
+def workloads(evaluations: list[Evaluation]) -> list[Evaluation]:
+    """One that kept its bound mostly, one that was stopped and is invalid, and a closed loop."""
+    return [calm(evaluations[0]), overloaded(evaluations[1]), closed(evaluations[2])]
+
+
+@pytest.fixture
+def searches(evaluations: list[Evaluation]) -> list[Evaluation]:
+    """One with an answer, one without, and one that the harness was too slow for."""
+    return [searched(evaluations[0]), hopeless(evaluations[1]), unlimited(evaluations[2])]
+
+
+@pytest.fixture
+def given(
+    shallow: list[Evaluation], workloads: list[Evaluation], searches: list[Evaluation]
+) -> dict[str, list[Evaluation]]:
     """What each report has something to draw of."""
     deep = [traced(evaluation) for evaluation in shallow]
-    return {name: shallow if name in SHALLOW else deep for name in PLOTS}
+    loads = dict(zip(LOADS, (workloads, searches), strict=True))
+    return {name: loads.get(name, shallow if name in SHALLOW else deep) for name in PLOTS}

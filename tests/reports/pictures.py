@@ -22,6 +22,7 @@ from evaluators.reports.trace_report import TraceReport
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<b>&amp; \"q\" 'a' $\\frac{1}{2}$ $x_1$ ü 模型 ]]> -->\x00\n\u202e"
 SHALLOW = ("latency", "accuracy", "duration")
+LOADS = ("workload", "max_qps")
 LAYERS = 33
 
 

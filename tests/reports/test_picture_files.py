@@ -34,6 +34,7 @@ from evaluators.reports.registry import find_report
 from manifests.errors import ConfigurationError, OutputError
 from tests.reports.pictures import (
     HOSTILE,
+    LOADS,
     SHALLOW,
     SVG,
     picture,
@@ -90,7 +91,7 @@ def test_names_that_mean_something_elsewhere_are_shown_as_they_are(
     name: str, given: dict[str, list[Evaluation]]
 ) -> None:
     hostile = [renamed(evaluation, HOSTILE) for evaluation in given[name]]
-    if name not in SHALLOW:
+    if name not in (*SHALLOW, *LOADS):
         hostile = [traced(evaluation, HOSTILE) for evaluation in hostile]
 
     drawing = picture(name, hostile)

@@ -19,6 +19,8 @@ from agent.tracing.span import SpanChunk, SpanKind
 from client.reports.evaluation_document import as_document
 from client.reports.show import lines_of, timed_by
 from evaluators.evaluation import Evaluation, Status, TraceSummary
+from evaluators.loadgen.mlperf_result import MlperfResult, Scenario
+from tests.reports.loads import calm, overloaded, searched
 
 GOLDEN = Path(__file__).parent / "golden"
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
@@ -74,6 +76,9 @@ def shown(evaluations: list[Evaluation]) -> dict[str, tuple[Evaluation, Sequence
         "show_profiled": (deep, ()),
         "show_group": (deep, (at(deep, TraceLevel.MODEL_TRACE), at(deep, TraceLevel.FULL_TRACE))),
         "show_no_full_batch": (evaluations[2], ()),
+        "show_workload": (calm(evaluations[0]), ()),
+        "show_overloaded": (overloaded(evaluations[1]), ()),
+        "show_search": (searched(evaluations[0]), ()),
     }
 
 
@@ -81,7 +86,13 @@ def spans_of(evaluation: Evaluation) -> Iterator[SpanChunk]:
     return iter(evaluation.spans)
 
 
-@pytest.mark.parametrize("name", ["show_untraced", "show_profiled", "show_group", "show_no_full_batch"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("show_untraced", "show_profiled", "show_group", "show_no_full_batch"),
+        *("show_workload", "show_overloaded", "show_search"),
+    ],
+)
 def test_what_is_shown_is_its_golden_output(
     name: str, shown: dict[str, tuple[Evaluation, Sequence[Evaluation]]]
 ) -> None:
@@ -123,3 +134,28 @@ def test_no_time_of_a_profiled_run_is_shown_where_another_of_the_group_has_it(
         assert figure in alone
         assert figure not in grouped
     assert f"of {shallow.id} (MODEL_TRACE): no profiler slowed it down" in grouped
+
+
+def test_an_evaluation_under_load_has_no_figures_of_batches(evaluations: list[Evaluation]) -> None:
+    for evaluation in (calm(evaluations[0]), overloaded(evaluations[1]), searched(evaluations[0])):
+        text = "\n".join(lines_of(evaluation, (), lambda _: iter(())))
+        document = as_document(evaluation, evaluation, (), lambda _: iter(()))
+
+        for misleading in ("predicted", "accuracy", "top-1", "throughput", "stages", "not known"):
+            assert misleading not in text
+        assert not {"predicted_inputs", "batches", "timing", "accuracy", "layers"} & set(document)
+
+
+def test_mlperfs_own_verdict_is_in_the_object(evaluations: list[Evaluation]) -> None:
+    evaluation = calm(evaluations[0])
+    assert evaluation.load is not None
+    result = MlperfResult("6.0", False, ("too short",), 9, 99.5, 5, ((50.0, 4),), None, True, "logs")
+    options = replace(evaluation.load.options, scenario=Scenario.SERVER)
+    load = replace(evaluation.load, options=options, mlperf=result)
+
+    document = as_document(replace(evaluation, load=load), evaluation, (), lambda _: iter(()))
+
+    shown = json.loads(json.dumps(document, allow_nan=False))["load"]
+    assert shown["options"]["scenario"] == "server"
+    assert shown["mlperf"]["valid"] is False
+    assert shown["mlperf"]["percentiles_ns"] == [[50.0, 4]]

@@ -584,10 +584,19 @@ class StageTimes(_message.Message):
     PREPROCESS_NS_FIELD_NUMBER: _builtins.int
     PREDICT_NS_FIELD_NUMBER: _builtins.int
     POSTPROCESS_NS_FIELD_NUMBER: _builtins.int
+    QUEUE_NS_FIELD_NUMBER: _builtins.int
+    BATCH_NS_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
     read_ns: _builtins.int
     preprocess_ns: _builtins.int
     predict_ns: _builtins.int
     postprocess_ns: _builtins.int
+    queue_ns: _builtins.int
+    """How long the request waited, ready for the model, until its batch began."""
+    batch_ns: _builtins.int
+    """From then until the prediction began: putting the batch together, and waiting for others that use the model."""
+    batch_size: _builtins.int
+    """The inputs in the batch, of all requests that were predicted together; 0 where the request waited in no queue."""
     def __init__(
         self,
         *,
@@ -595,10 +604,13 @@ class StageTimes(_message.Message):
         preprocess_ns: _builtins.int = ...,
         predict_ns: _builtins.int = ...,
         postprocess_ns: _builtins.int = ...,
+        queue_ns: _builtins.int = ...,
+        batch_ns: _builtins.int = ...,
+        batch_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["postprocess_ns", b"postprocess_ns", "predict_ns", b"predict_ns", "preprocess_ns", b"preprocess_ns", "read_ns", b"read_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_ns", b"batch_ns", "batch_size", b"batch_size", "postprocess_ns", b"postprocess_ns", "predict_ns", b"predict_ns", "preprocess_ns", b"preprocess_ns", "queue_ns", b"queue_ns", "read_ns", b"read_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

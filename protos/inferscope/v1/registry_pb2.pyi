@@ -158,3 +158,173 @@ class ListModelsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListModelsResponse: _TypeAlias = ListModelsResponse  # noqa: Y015
+
+@_typing.final
+class DescribeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeRequest: _TypeAlias = DescribeRequest  # noqa: Y015
+
+@_typing.final
+class DescribeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOSTNAME_FIELD_NUMBER: _builtins.int
+    ARCHITECTURE_FIELD_NUMBER: _builtins.int
+    CPU_MODEL_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    INFERSCOPE_VERSION_FIELD_NUMBER: _builtins.int
+    STARTED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    OPEN_SESSIONS_FIELD_NUMBER: _builtins.int
+    hostname: _builtins.str
+    architecture: _builtins.str
+    """The processor's, such as x86_64."""
+    cpu_model: _builtins.str
+    inferscope_version: _builtins.str
+    """Of the agent's program."""
+    started_unix_ms: _builtins.int
+    """Milliseconds since 1970."""
+    open_sessions: _builtins.int
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """A name for each."""
+
+    def __init__(
+        self,
+        *,
+        hostname: _builtins.str = ...,
+        architecture: _builtins.str = ...,
+        cpu_model: _builtins.str = ...,
+        gpus: _abc.Iterable[_builtins.str] | None = ...,
+        inferscope_version: _builtins.str = ...,
+        started_unix_ms: _builtins.int = ...,
+        open_sessions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "cpu_model", b"cpu_model", "gpus", b"gpus", "hostname", b"hostname", "inferscope_version", b"inferscope_version", "open_sessions", b"open_sessions", "started_unix_ms", b"started_unix_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeResponse: _TypeAlias = DescribeResponse  # noqa: Y015
+
+@_typing.final
+class StatusRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatusRequest: _TypeAlias = StatusRequest  # noqa: Y015
+
+@_typing.final
+class StatusResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEALTH_FIELD_NUMBER: _builtins.int
+    INFERSCOPE_VERSION_FIELD_NUMBER: _builtins.int
+    STARTED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    UPTIME_NS_FIELD_NUMBER: _builtins.int
+    OPEN_SESSIONS_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
+    TROUBLES_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    RESIDENT_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    health: _builtins.str
+    """As grpc.health.v1 has it: SERVING, or NOT_SERVING."""
+    inferscope_version: _builtins.str
+    started_unix_ms: _builtins.int
+    """Milliseconds since 1970."""
+    uptime_ns: _builtins.int
+    """For how long it has served."""
+    open_sessions: _builtins.int
+    resident_memory_bytes: _builtins.int
+    """The memory that the process holds."""
+    @_builtins.property
+    def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoadedModel]:
+        """The loaded models; one that is loaded twice is there twice."""
+
+    @_builtins.property
+    def troubles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Why it does not serve, a line each."""
+
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """A name for each GPU."""
+
+    def __init__(
+        self,
+        *,
+        health: _builtins.str = ...,
+        inferscope_version: _builtins.str = ...,
+        started_unix_ms: _builtins.int = ...,
+        uptime_ns: _builtins.int = ...,
+        open_sessions: _builtins.int = ...,
+        models: _abc.Iterable[Global___LoadedModel] | None = ...,
+        troubles: _abc.Iterable[_builtins.str] | None = ...,
+        gpus: _abc.Iterable[_builtins.str] | None = ...,
+        resident_memory_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "health", b"health", "inferscope_version", b"inferscope_version", "models", b"models", "open_sessions", b"open_sessions", "resident_memory_bytes", b"resident_memory_bytes", "started_unix_ms", b"started_unix_ms", "troubles", b"troubles", "uptime_ns", b"uptime_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatusResponse: _TypeAlias = StatusResponse  # noqa: Y015
+
+@_typing.final
+class LoadedModel(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    FRAMEWORK_NAME_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    WAITING_REQUESTS_FIELD_NUMBER: _builtins.int
+    BUSY_NS_FIELD_NUMBER: _builtins.int
+    PREDICTED_INPUTS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    version: _builtins.str
+    framework_name: _builtins.str
+    device: _builtins.str
+    """Where it runs, such as cpu or gpu:0."""
+    waiting_requests: _builtins.int
+    """Requests that wait for their batch to begin."""
+    busy_ns: _builtins.int
+    """For how long the prediction under way has run; 0 while there is none."""
+    predicted_inputs: _builtins.int
+    """Inputs that it has predicted in its queue since it was loaded."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        version: _builtins.str = ...,
+        framework_name: _builtins.str = ...,
+        device: _builtins.str = ...,
+        waiting_requests: _builtins.int = ...,
+        busy_ns: _builtins.int = ...,
+        predicted_inputs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_ns", b"busy_ns", "device", b"device", "framework_name", b"framework_name", "name", b"name", "predicted_inputs", b"predicted_inputs", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadedModel: _TypeAlias = LoadedModel  # noqa: Y015

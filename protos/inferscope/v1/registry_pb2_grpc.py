@@ -45,6 +45,16 @@ class RegistryStub:
                 request_serializer=protos_dot_inferscope_dot_v1_dot_registry__pb2.ListModelsRequest.SerializeToString,
                 response_deserializer=protos_dot_inferscope_dot_v1_dot_registry__pb2.ListModelsResponse.FromString,
                 _registered_method=True)
+        self.Describe = channel.unary_unary(
+                '/inferscope.v1.Registry/Describe',
+                request_serializer=protos_dot_inferscope_dot_v1_dot_registry__pb2.DescribeRequest.SerializeToString,
+                response_deserializer=protos_dot_inferscope_dot_v1_dot_registry__pb2.DescribeResponse.FromString,
+                _registered_method=True)
+        self.Status = channel.unary_unary(
+                '/inferscope.v1.Registry/Status',
+                request_serializer=protos_dot_inferscope_dot_v1_dot_registry__pb2.StatusRequest.SerializeToString,
+                response_deserializer=protos_dot_inferscope_dot_v1_dot_registry__pb2.StatusResponse.FromString,
+                _registered_method=True)
 
 
 class RegistryServicer:
@@ -63,6 +73,20 @@ class RegistryServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Describe(self, request, context):
+        """What the agent runs on, and how much it has to do.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Status(self, request, context):
+        """How the agent is at this moment.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RegistryServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +99,16 @@ def add_RegistryServicer_to_server(servicer, server):
                     servicer.ListModels,
                     request_deserializer=protos_dot_inferscope_dot_v1_dot_registry__pb2.ListModelsRequest.FromString,
                     response_serializer=protos_dot_inferscope_dot_v1_dot_registry__pb2.ListModelsResponse.SerializeToString,
+            ),
+            'Describe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Describe,
+                    request_deserializer=protos_dot_inferscope_dot_v1_dot_registry__pb2.DescribeRequest.FromString,
+                    response_serializer=protos_dot_inferscope_dot_v1_dot_registry__pb2.DescribeResponse.SerializeToString,
+            ),
+            'Status': grpc.unary_unary_rpc_method_handler(
+                    servicer.Status,
+                    request_deserializer=protos_dot_inferscope_dot_v1_dot_registry__pb2.StatusRequest.FromString,
+                    response_serializer=protos_dot_inferscope_dot_v1_dot_registry__pb2.StatusResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -132,6 +166,60 @@ class Registry:
             '/inferscope.v1.Registry/ListModels',
             protos_dot_inferscope_dot_v1_dot_registry__pb2.ListModelsRequest.SerializeToString,
             protos_dot_inferscope_dot_v1_dot_registry__pb2.ListModelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Describe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inferscope.v1.Registry/Describe',
+            protos_dot_inferscope_dot_v1_dot_registry__pb2.DescribeRequest.SerializeToString,
+            protos_dot_inferscope_dot_v1_dot_registry__pb2.DescribeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Status(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inferscope.v1.Registry/Status',
+            protos_dot_inferscope_dot_v1_dot_registry__pb2.StatusRequest.SerializeToString,
+            protos_dot_inferscope_dot_v1_dot_registry__pb2.StatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

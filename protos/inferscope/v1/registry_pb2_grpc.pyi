@@ -35,6 +35,10 @@ class RegistryStub:
     def __new__(cls, channel: _aio.Channel) -> RegistryAsyncStub: ...
     ListFrameworks: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ListFrameworksRequest, _registry_pb2.ListFrameworksResponse]
     ListModels: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ListModelsRequest, _registry_pb2.ListModelsResponse]
+    Describe: _grpc.UnaryUnaryMultiCallable[_registry_pb2.DescribeRequest, _registry_pb2.DescribeResponse]
+    """What the agent runs on, and how much it has to do."""
+    Status: _grpc.UnaryUnaryMultiCallable[_registry_pb2.StatusRequest, _registry_pb2.StatusResponse]
+    """How the agent is at this moment."""
 
 @_typing.type_check_only
 class RegistryAsyncStub(RegistryStub):
@@ -43,6 +47,10 @@ class RegistryAsyncStub(RegistryStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListFrameworks: _aio.UnaryUnaryMultiCallable[_registry_pb2.ListFrameworksRequest, _registry_pb2.ListFrameworksResponse]  # type: ignore[assignment]
     ListModels: _aio.UnaryUnaryMultiCallable[_registry_pb2.ListModelsRequest, _registry_pb2.ListModelsResponse]  # type: ignore[assignment]
+    Describe: _aio.UnaryUnaryMultiCallable[_registry_pb2.DescribeRequest, _registry_pb2.DescribeResponse]  # type: ignore[assignment]
+    """What the agent runs on, and how much it has to do."""
+    Status: _aio.UnaryUnaryMultiCallable[_registry_pb2.StatusRequest, _registry_pb2.StatusResponse]  # type: ignore[assignment]
+    """How the agent is at this moment."""
 
 class RegistryServicer(metaclass=_abc_1.ABCMeta):
     """Says what an agent can run."""
@@ -60,5 +68,21 @@ class RegistryServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.ListModelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.ListModelsResponse, _abc.Awaitable[_registry_pb2.ListModelsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Describe(
+        self,
+        request: _registry_pb2.DescribeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_registry_pb2.DescribeResponse, _abc.Awaitable[_registry_pb2.DescribeResponse]]:
+        """What the agent runs on, and how much it has to do."""
+
+    @_abc_1.abstractmethod
+    def Status(
+        self,
+        request: _registry_pb2.StatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_registry_pb2.StatusResponse, _abc.Awaitable[_registry_pb2.StatusResponse]]:
+        """How the agent is at this moment."""
 
 def add_RegistryServicer_to_server(servicer: RegistryServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -154,3 +154,29 @@ def test_an_interrupt_of_a_waiting_prediction_leaves_the_gate_open() -> None:
     finally:
         leave.set()
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_prediction_that_takes_too_long_keeps_nobody_from_preparing() -> None:
+    now_s = [0.0]
+    gate = Gate(overlap=False, patience_s=1.0, clock=lambda: now_s[0])
+    entered = threading.Event()
+
+    def prepare() -> None:
+        with gate.prepare():
+            entered.set()
+
+    with ThreadPoolExecutor(1) as pool, gate.predict():
+        now_s[0] = 1.0
+        pool.submit(prepare).result(DEADLINE_S)
+        assert entered.is_set()
+    with ThreadPoolExecutor(1) as pool, gate.predict():
+        entered.clear()
+        preparing = pool.submit(prepare)
+        wait_until(at_the_gate)
+        assert not entered.is_set()
+        now_s[0] = 2.0  # its wait of a second, on the real clock, ends
+        preparing.result(DEADLINE_S)
+    with ThreadPoolExecutor(2) as pool:  # nothing is left counted
+        with gate.predict():
+            pass
+        pool.submit(prepare).result(DEADLINE_S)

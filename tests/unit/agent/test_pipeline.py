@@ -23,8 +23,8 @@ from pipeline_fakes import (
 )
 
 from agent.inputs import Input, Payload, Url
-from agent.pipeline import BATCHES_AHEAD, INPUTS_AHEAD
 from agent.preprocessing import ImagePreprocessor
+from agent.rounds import BATCHES_AHEAD, INPUTS_AHEAD
 from manifests.errors import InputError, SessionError
 from manifests.inputs import ImageParameters
 

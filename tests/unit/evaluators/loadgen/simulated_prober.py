@@ -87,12 +87,14 @@ class SimulatedProber:
         system: What serves.
         seed: Of what the system draws.
         lags_above_qps: From this rate on the harness lags, and probes are invalid.
+        lag_s: By how much it then sends each query too late.
         lost: What becomes of queries that are never answered.
     """
 
     system: System
     seed: int = 0
     lags_above_qps: float = np.inf
+    lag_s: float = 0.2
     lost: Outcome = Outcome.TIMED_OUT
 
     def __post_init__(self) -> None:
@@ -103,12 +105,14 @@ class SimulatedProber:
     def probe(self, schedule: Schedule, max_late: int, bound_ns: int) -> Probe:
         self.schedules.append(schedule)
         due = schedule.offsets_ns
-        done_s = self.system(due / 1e9, self._random)
+        lags = schedule.rate_qps > self.lags_above_qps
+        sent = due + round(self.lag_s * 1e9) if lags else due
+        done_s = self.system(sent / 1e9, self._random)
         answered = np.isfinite(done_s)
         done = np.where(answered, np.rint(np.where(answered, done_s, 0) * 1e9), -1).astype(np.int64)
         nothing = np.full(len(due), -1, np.int64)
         outcome = np.where(answered, Outcome.ANSWERED, self.lost).astype(np.int64)
-        queries = Queries(due, due, done, outcome, nothing, nothing, np.zeros(len(due), np.int64))
+        queries = Queries(due, sent, done, outcome, nothing, nothing, np.zeros(len(due), np.int64))
         late_ns = np.sort(due[queries.latency_ns > bound_ns] + bound_ns)
         stopped = len(late_ns) > max_late
         end_ns = int(max(done.max(), due[-1]))
@@ -116,7 +120,6 @@ class SimulatedProber:
             end_ns = int(late_ns[max_late])
             queries = _ended(queries, end_ns)
         self.elapsed_s += end_ns / 1e9
-        lags = schedule.rate_qps > self.lags_above_qps
         seed = schedule.seed or 0
         return Probe(schedule.rate_qps, seed, queries, stopped, "the harness lags" if lags else None)
 
@@ -129,7 +132,7 @@ def _ended(queries: Queries, end_ns: int) -> Queries:
     outcome = np.select([~sent, known | gone], [Outcome.UNSENT, queries.outcome], Outcome.WAITING)
     return replace(
         queries,
-        sent_ns=np.where(sent, queries.sent_ns, -1),
+        sent_ns=np.where(sent & (queries.sent_ns <= end_ns), queries.sent_ns, -1),
         done_ns=np.where(known, queries.done_ns, -1),
         outcome=outcome.astype(np.int64),
     )

@@ -242,6 +242,14 @@ def test_a_query_that_the_session_says_nothing_of_has_failed(session, make_targe
     assert run(make_target(), [0]).failures == {0: ["the model gave no answer for the query"]}
 
 
+def test_a_session_that_answers_one_query_twice_has_not_answered_the_other(session, make_target):
+    session.predict_tensor = lambda batch: BatchResult(("0", "0"), None, (), StageTimes(0, 0, 7, 0))
+    told = run(make_target(max_batch_size=2, max_queue_delay_ms=60_000), [0, 1])
+
+    assert {query: len(times) for query, times in told.answers.items()} == {0: 2}
+    assert told.failures == {1: ["the model gave no answer for the query"]}
+
+
 def test_a_prediction_that_hangs_ends_by_the_timeout_and_its_answer_goes_nowhere(session, make_target):
     target, told = make_target(), Told()
     block(session, target, told)

@@ -172,7 +172,7 @@ def test_where_the_harness_can_do_no_more_the_answer_is_at_least() -> None:
 
 
 def test_probes_in_which_the_harness_lagged_count_for_nothing_and_lower_its_limit() -> None:
-    prober = SimulatedProber(deterministic(0.001), lags_above_qps=300)
+    prober = SimulatedProber(deterministic(0.001), lags_above_qps=300, lag_s=5)
 
     answer = search_max_qps(MaxQpsOptions(BOUND_MS), prober)
 
@@ -181,6 +181,18 @@ def test_probes_in_which_the_harness_lagged_count_for_nothing_and_lower_its_limi
     assert 100 < answer.rate_qps <= 300
     assert any(probe.invalid for probe in answer.probes)
     assert "the harness lags" in answer.reason
+
+
+def test_a_lag_that_cannot_have_changed_the_verdict_stops_no_search() -> None:
+    # as where the system under test takes the processor from the harness once it is overloaded
+    prober = SimulatedProber(deterministic(0.01), lags_above_qps=80, lag_s=0.01)
+
+    answer = search_max_qps(MaxQpsOptions(BOUND_MS, time_budget_s=300), prober)
+
+    assert answer.low_qps is not None
+    assert answer.high_qps is not None
+    assert answer.low_qps <= 77.4 <= answer.high_qps
+    assert any(probe.invalid for probe in answer.probes)
 
 
 def test_the_interval_of_the_answer_decides_its_figures() -> None:
@@ -213,7 +225,7 @@ def test_options_that_make_no_sense_are_refused_in_one_line(options: dict[str, A
 
 
 def test_a_search_without_a_valid_probe_says_why() -> None:
-    prober = SimulatedProber(deterministic(0.01), lags_above_qps=0)
+    prober = SimulatedProber(deterministic(0.01), lags_above_qps=0, lag_s=5)
 
     answer = search_max_qps(MaxQpsOptions(BOUND_MS, time_budget_s=60), prober)
 

@@ -1,0 +1,123 @@
+"""TLS of a served agent: its certificate, whose clients it lets in, and renewal while it runs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import grpc
+
+from agent.pem_files import (
+    AUTHORITIES_OPTION,
+    CERTIFICATE_OPTION,
+    KEY_OPTION,
+    read_authorities,
+    read_identity,
+)
+from manifests.errors import ConfigurationError
+
+_log = logging.getLogger(__name__)
+_Version = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """The files of TLS.
+
+    Attributes:
+        certificate: The agent's certificate, and the chain above it.
+        key: The key of the certificate.
+        clients_ca: Those who vouch for clients: with it every client must show a certificate.
+    """
+
+    certificate: Path
+    key: Path
+    clients_ca: Path | None = None
+
+    @classmethod
+    def of(cls, certificate: Path | None, key: Path | None, clients_ca: Path | None) -> ServerTls | None:
+        """Returns what the options name; None where they name nothing.
+
+        Raises:
+            ConfigurationError: Some are there and others are missing.
+        """
+        if certificate is None and key is None:
+            if clients_ca is not None:
+                raise ConfigurationError(
+                    f"{AUTHORITIES_OPTION} makes clients show a certificate, which needs TLS: "
+                    f"give {CERTIFICATE_OPTION} and {KEY_OPTION} too"
+                )
+            return None
+        if certificate is None or key is None:
+            given, missing = (
+                (CERTIFICATE_OPTION, KEY_OPTION) if certificate else (KEY_OPTION, CERTIFICATE_OPTION)
+            )
+            raise ConfigurationError(f"{given} is given without {missing}; TLS needs both")
+        return cls(certificate, key, clients_ca)
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Returns what gRPC listens with. When a file changes, connections from then on get the new one.
+
+        Raises:
+            ConfigurationError: A file is missing or cannot be read, is no PEM, or does not fit.
+        """
+        renewal = _Renewal(self)
+        # None for "as it was" is documented, and missing in the types
+        changed = cast("Callable[[], grpc.ServerCertificateConfiguration]", renewal.changed)
+        return grpc.dynamic_ssl_server_credentials(
+            renewal.first, changed, require_client_authentication=self.clients_ca is not None
+        )
+
+    def read(self) -> grpc.ServerCertificateConfiguration:
+        """Reads the files, and checks them.
+
+        Raises:
+            ConfigurationError: See ``credentials``.
+        """
+        identity = read_identity(self.certificate, self.key)
+        roots = read_authorities(self.clients_ca) if self.clients_ca else None
+        return grpc.ssl_server_certificate_configuration([(identity.key, identity.chain)], roots)
+
+    def version(self) -> _Version | None:
+        """Returns what changes with the files; None where one of them is not there now."""
+        try:
+            found = [path.stat() for path in (self.certificate, self.key, self.clients_ca) if path]
+        except OSError:
+            return None
+        return tuple((status.st_mtime_ns, status.st_size, status.st_ino) for status in found)
+
+
+class _Renewal:
+    """Reads the files again when they have changed; gRPC asks at each connection, in threads of its own.
+
+    Certificate and key are two files and do not change at one moment: what does not fit is left alone, and
+    looked at again at the next connection.
+    """
+
+    def __init__(self, tls: ServerTls) -> None:
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._version = tls.version()
+        self._refused: str | None = None
+        self.first = tls.read()
+
+    def changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Returns the new certificate; None where it is the old one, or none that can be used."""
+        with self._lock:
+            version = self._tls.version()
+            if version is None or version == self._version:
+                return None
+            try:
+                configuration = self._tls.read()
+            except ConfigurationError as error:
+                if str(error) != self._refused:
+                    self._refused = str(error)
+                    _log.warning("the certificate was not renewed, the old one stays: %s", error)
+                return None
+            self._version, self._refused = version, None
+        _log.info("the certificate was renewed")
+        return configuration

@@ -1,0 +1,326 @@
+"""The loaded models: each once, lent to whoever asks, and unloaded least recently used first."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import nullcontext
+from functools import partial
+
+from agent.server.models.memory import MemoryReading
+from agent.server.models.model_slot import Lease, Loading, Own, Slot
+from agent.server.models.served_model import ServedModel
+from manifests.errors import InferscopeError, MemoryLimitError, SessionError, SessionLimitError
+
+_BYTES_PER_MIB = 1024 * 1024
+_UNLOADING_S = 30.0
+"""How long room is waited for that a model is about to make."""
+_log = logging.getLogger(__name__)
+
+
+class LoadedModels:
+    """Loads each model once, however many ask for it, and unloads those that nobody uses. Thread-safe.
+
+    With a limit of memory, one model is loaded at a time: what it takes is what the process takes more after
+    it than before, and at the least the size of its files. What it takes more when it predicts is not known
+    then. The limit holds for each device by itself. A model in use is never unloaded for another one.
+
+    Args:
+        limit: The most models that are loaded at once.
+        idle_s: How long a model may be unused, in seconds, before ``close_idle`` unloads it.
+        memory_limit_bytes: The most memory that they take together on a device; None for no limit.
+        memory: Tells what the process takes.
+        clock: A monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        idle_s: float,
+        memory_limit_bytes: int | None,
+        memory: MemoryReading,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limit = limit
+        self._idle_s = idle_s
+        self._memory_limit_bytes = memory_limit_bytes
+        self._memory = memory
+        self._clock = clock
+        self._lock = threading.Condition()
+        self._slots: dict[Hashable, Slot] = {}
+        self._leaving: set[Slot] = set()
+        self._measured_bytes: dict[Hashable, int] = {}
+        self._one_at_a_time = threading.Lock()
+        self._closed = False
+
+    def __len__(self) -> int:
+        """The number of models that are loaded, or being loaded, or not yet freed."""
+        with self._lock:
+            return len(self._slots) + len(self._leaving)
+
+    @property
+    def models(self) -> Mapping[Hashable, ServedModel]:
+        """Those that are loaded, by their keys."""
+        with self._lock:
+            return {key: slot.model for key, slot in self._slots.items() if slot.model is not None}
+
+    @property
+    def memory_bytes(self) -> Mapping[Hashable, int]:
+        """The memory that each of those takes; 0 where there is no limit, as then it is not measured."""
+        with self._lock:
+            return {key: slot.memory_bytes for key, slot in self._slots.items() if slot.model is not None}
+
+    def is_loading(self, key: Hashable) -> bool:
+        """Whether a model is being loaded."""
+        with self._lock:
+            slot = self._slots.get(key)
+            return slot is not None and slot.model is None
+
+    def lease(self, key: Hashable | None, loading: Loading, *, keep: bool = False) -> Lease:
+        """Lends a model, and loads it if it is not.
+
+        Args:
+            key: Two that ask with equal keys share one model; with None it is the caller's own, and unloaded
+                when he gives it back.
+            loading: What loads it.
+            keep: Whether it is to stay loaded although nobody uses it for long.
+
+        Raises:
+            MemoryLimitError: There is no memory left for it beside the models in use.
+            SessionLimitError: As many models as may be are loaded, all of them in use.
+            SessionError: The agent is stopping.
+            InferscopeError: It cannot be loaded; each that waited for it is told.
+        """
+        slot, is_new = self._enter(Own() if key is None else key, loading)
+        if is_new:
+            self._load(slot)
+        with self._lock:
+            slot.kept = slot.kept or keep
+        assert slot.model is not None  # noqa: S101 - for mypy
+        return Lease(slot.model, partial(self._leave, slot))
+
+    def lease_loaded(self, key: Hashable, *, keep: bool = False) -> Lease | None:
+        """Lends a model if it is loaded; see ``lease``, which has to find out its size first."""
+        with self._lock:
+            slot = self._slots.get(key)
+            if slot is None or slot.model is None or self._closed:
+                return None
+            slot.users += 1
+            slot.kept = slot.kept or keep
+            return Lease(slot.model, partial(self._leave, slot))
+
+    def _enter(self, key: Hashable, loading: Loading) -> tuple[Slot, bool]:
+        """The slot of a model, with one more user, and whether that one is to load it."""
+        with self._lock:
+            if self._closed:
+                raise SessionError("the agent is stopping; it loads no more models")
+            slot = self._slots.get(key)
+            if slot is None:
+                slot = self._slots[key] = Slot(key, loading, users=1)
+                return slot, True
+            # counted before it waits, so that it is not unloaded between its loading and this one's turn
+            slot.users += 1
+            while slot.model is None and slot.error is None:
+                self._lock.wait()
+            if slot.error is None:
+                return slot, False
+            slot.users -= 1
+            if isinstance(slot.error, InferscopeError):  # each that waited gets one of his own
+                raise type(slot.error)(*slot.error.args) from slot.error
+            raise slot.error
+
+    def _load(self, slot: Slot) -> None:
+        """Loads a model for all that wait for it."""
+        limited = self._memory_limit_bytes is not None
+        try:
+            with self._one_at_a_time if limited else nullcontext():
+                slot.memory_bytes = self._measured_bytes.get(slot.key, slot.loading.expected_bytes)
+                self._make_room(slot)
+                model = self._measured(slot) if limited else self._loaded(slot)
+        except BaseException as error:
+            with self._lock:
+                slot.error = error
+                slot.users -= 1
+                self._slots.pop(slot.key, None)
+                self._lock.notify_all()
+            raise
+        with self._lock:
+            slot.model = model
+            slot.last_used_s = self._clock()
+            self._lock.notify_all()
+
+    def _loaded(self, slot: Slot) -> ServedModel:
+        return slot.loading.load(partial(self._on_closed, slot))
+
+    def _measured(self, slot: Slot) -> ServedModel:
+        """Loads a model and finds out what it takes; frees it again where that is too much."""
+        device = slot.loading.device
+        before = self._memory.used_bytes(device)
+        model = self._loaded(slot)
+        after = self._memory.used_bytes(device)
+        if before is not None and after is not None:
+            slot.memory_bytes = max(slot.loading.expected_bytes, after - before)
+        if not isinstance(slot.key, Own):
+            self._measured_bytes[slot.key] = slot.memory_bytes
+        try:
+            self._make_room(slot)
+        except InferscopeError:
+            model.close()
+            model.wait_closed(_UNLOADING_S)
+            raise
+        return model
+
+    def _make_room(self, slot: Slot) -> None:
+        """Unloads models that nobody uses, the least recently used first, until a slot has its room.
+
+        Raises:
+            SessionLimitError, MemoryLimitError: There is none to be made.
+        """
+        while True:
+            with self._lock:
+                refusal = self._refusal(slot)
+                if refusal is None:
+                    return
+                leaving = self._least_recently_used(slot)
+                if leaving is None and not self._leaving:
+                    raise refusal
+                if leaving is not None:
+                    self._remove(leaving)
+            if leaving is None or leaving.model is None:
+                if not self._wait_for_one_to_leave():
+                    raise refusal
+                continue
+            _log.info("unloads %s to make room for %s", leaving.loading.name, slot.loading.name)
+            leaving.model.close()
+            if not leaving.model.wait_closed(_UNLOADING_S):
+                raise refusal
+
+    def _refusal(self, slot: Slot) -> InferscopeError | None:
+        """Why there is no room for a slot as things are; None if there is."""
+        others = [other for other in (*self._slots.values(), *self._leaving) if other is not slot]
+        if len(others) >= self._limit:
+            return SessionLimitError(
+                f"model {slot.loading.name}: the agent has its limit of {self._limit} models loaded, "
+                "all in use; try again later"
+            )
+        limit = self._memory_limit_bytes
+        if limit is None:
+            return None
+        device = slot.loading.device
+        if slot.memory_bytes > limit:
+            return MemoryLimitError(
+                f"model {slot.loading.name} takes {_mib(slot.memory_bytes)} MiB on {device}; the agent's "
+                f"--memory_limit is {_mib(limit)} MiB"
+            )
+        used = sum(other.memory_bytes for other in others if other.loading.device == device)
+        if used + slot.memory_bytes <= limit:
+            return None
+        return MemoryLimitError(
+            f"model {slot.loading.name} takes {_mib(slot.memory_bytes)} MiB on {device}, where models in use "
+            f"take {_mib(used)} of the agent's {_mib(limit)} MiB (--memory_limit); try again later"
+        )
+
+    def _least_recently_used(self, slot: Slot) -> Slot | None:
+        """The model to unload first, of those that nobody uses and that would make room for a slot."""
+        over_limit = len(self._slots) + len(self._leaving) > self._limit
+        unused = [
+            other
+            for other in self._slots.values()
+            if other is not slot
+            and other.model is not None
+            and not other.users
+            and (over_limit or other.loading.device == slot.loading.device)
+        ]
+        # where the model alone is too large, unloading others helps nobody
+        if self._memory_limit_bytes is not None and slot.memory_bytes > self._memory_limit_bytes:
+            return None
+        return min(unused, key=lambda other: other.last_used_s, default=None)
+
+    def _wait_for_one_to_leave(self) -> bool:
+        with self._lock:
+            before = len(self._leaving)
+            return self._lock.wait_for(lambda: len(self._leaving) < before, _UNLOADING_S)
+
+    def unload(self, key: Hashable) -> bool:
+        """Unloads a model; one in use is given to nobody else, and freed by the last that leaves it.
+
+        One that is being loaded is waited for.
+
+        Returns:
+            Whether it was loaded.
+        """
+        with self._lock:
+            slot = self._slots.get(key)
+            if slot is None:
+                return False
+            self._lock.wait_for(lambda: slot.model is not None or slot.error is not None)
+            if slot.model is None or not slot.listed:
+                return False
+            self._remove(slot)
+            unused = not slot.users
+        if unused:
+            slot.model.close()
+        return True
+
+    def close_idle(self) -> int:
+        """Unloads the models that nobody has used for too long, and returns their number."""
+        with self._lock:
+            oldest_s = self._clock() - self._idle_s
+            idle = [
+                slot
+                for slot in self._slots.values()
+                if slot.model and not slot.users and not slot.kept and slot.last_used_s <= oldest_s
+            ]
+            for slot in idle:
+                self._remove(slot)
+        for slot in idle:
+            if slot.model is not None:
+                slot.model.close()
+        return len(idle)
+
+    def close(self) -> None:
+        """Loads nothing any more, and unloads every model, those in use when the last one leaves them."""
+        with self._lock:
+            self._closed = True
+            slots = [slot for slot in self._slots.values() if slot.model is not None]
+            for slot in slots:
+                self._remove(slot)
+            unused = [slot.model for slot in slots if not slot.users and slot.model is not None]
+        for model in unused:
+            model.close()
+
+    def wait_for_none(self, timeout_s: float) -> bool:
+        """Waits until no model is loaded; False if some still are after that time."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not (self._slots or self._leaving), timeout_s)
+
+    def _remove(self, slot: Slot) -> None:
+        """Takes a model off the list, under the lock; it is still to be closed."""
+        self._slots.pop(slot.key)
+        slot.listed = False
+        self._leaving.add(slot)
+
+    def _leave(self, slot: Slot) -> None:
+        with self._lock:
+            slot.users -= 1
+            slot.last_used_s = self._clock()
+            own = isinstance(slot.key, Own)
+            if slot.listed and (own or self._closed):  # or it was being loaded when all was closed
+                self._remove(slot)
+            last = not slot.listed and not slot.users
+        if last and slot.model is not None:
+            slot.model.close()
+            if own:
+                slot.model.wait_closed(_UNLOADING_S)
+
+    def _on_closed(self, slot: Slot) -> None:
+        with self._lock:
+            self._leaving.discard(slot)
+            self._lock.notify_all()
+
+
+def _mib(size: int) -> int:
+    """A size in MiB, rounded up."""
+    return -(-size // _BYTES_PER_MIB)

@@ -1,0 +1,77 @@
+"""The web server that Prometheus scrapes: ``GET /metrics`` on a port of its own."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from http.server import ThreadingHTTPServer
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import MetricsHandler
+
+from agent.closeable import Closeable
+from manifests.errors import ConfigurationError
+
+_TIMEOUT_S = 10.0
+
+
+class MetricsServer(Closeable):
+    """Answers scrapes from ``start`` to ``close``.
+
+    Args:
+        registry: What is scraped.
+        host: The address to bind.
+        port: The port to bind; 0 takes a free one.
+
+    Raises:
+        ConfigurationError: The address cannot be bound.
+    """
+
+    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            self._server = _server_class(family)((host, port), _handler_class(registry))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ConfigurationError(
+                f"cannot listen on {host}:{port} for metrics: {reason}; choose another --metrics_port"
+            ) from error
+        self._host = f"[{host}]" if ":" in host else host
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """What to scrape."""
+        return f"http://{self._host}:{self._server.server_address[1]}/metrics"
+
+    def start(self) -> None:
+        """Begins to answer."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops; calling it again does nothing."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
+def _server_class(family: int) -> type[ThreadingHTTPServer]:
+    class Server(ThreadingHTTPServer):
+        address_family = family
+        daemon_threads = True
+        block_on_close = False
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """A scraper that goes away in the middle is no fault of the agent's."""
+
+    return Server
+
+
+def _handler_class(given: CollectorRegistry) -> type[MetricsHandler]:
+    class Handler(MetricsHandler):
+        registry = given
+        timeout = _TIMEOUT_S  # for who connects and says nothing
+
+    return Handler

@@ -1,0 +1,241 @@
+"""The models as clients of the protocol name them: found, lent, loaded and unloaded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from agent.registry import Registry
+from agent.selection import select_model
+from agent.server.models.served_model import ServedModel
+from agent.server.models.served_models import ModelState, ServedModels
+from agent.server.v2.datatypes import datatype_of
+from agent.server.v2.load_parameters import LoadParameters
+from agent.server.v2.signature import TensorSignature, input_of
+from agent.session import SessionOptions
+from manifests.catalog import Catalog
+from manifests.errors import ArtifactError, FrameworkUnavailableError, NotFoundError, PredictionError
+from manifests.schema import ModelManifest
+
+FRAMEWORK_MARK = "@"
+"""Between the name of a model and that of the framework that is to run it."""
+NOT_HERE = (NotFoundError, FrameworkUnavailableError, ArtifactError)
+"""Why a model that there is cannot be run."""
+_MAX_REMEMBERED = 4096
+"""Names and versions that are not looked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """What a name and a version stand for.
+
+    Attributes:
+        manifest: The model.
+        options: What it is opened with.
+        input: What it takes.
+        title: Names it in errors.
+    """
+
+    manifest: ModelManifest
+    options: SessionOptions
+    input: TensorSignature
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One model of the index."""
+
+    name: str
+    version: str
+    state: ModelState
+    reason: str = ""
+
+
+class Repository:
+    """The agent's models by the names of the protocol. Thread-safe.
+
+    ``ResNet50`` is the model in the first installed framework that has it, ``ResNet50@PyTorch`` the one of
+    that framework; an empty version is the highest. A model that is not loaded is loaded when it is asked
+    for. What a client has loaded a name with holds for that name until it is unloaded by a client.
+
+    Args:
+        models: Holds the loaded ones.
+        catalog: All models.
+        registry: The frameworks.
+    """
+
+    def __init__(self, models: ServedModels, catalog: Catalog, registry: Registry) -> None:
+        self._models = models
+        self._catalog = catalog
+        self._registry = registry
+        self._defaults = LoadParameters(models.options.session)
+        self._lock = threading.Lock()
+        self._loaded_with: dict[str, LoadParameters] = {}
+        self._found: dict[tuple[str, str], FoundModel] = {}
+        self._outputs: WeakKeyDictionary[ServedModel, tuple[TensorSignature, ...]] = WeakKeyDictionary()
+
+    def find(self, name: str, version: str) -> FoundModel:
+        """Returns what a name stands for; the empty version is the one that is loaded, or the highest.
+
+        Raises:
+            UnknownModelError, UnknownFrameworkError: There is none of that name, version or framework.
+            FrameworkUnavailableError, ArtifactError: It cannot be run here, or not with its weights.
+            ConfigurationError: The version is none.
+        """
+        found = self._found.get((name, version))
+        if found is None:
+            # together with what it is loaded with, so that nothing outdated is remembered
+            with self._lock:
+                found = self._look_for(name, version, self._loaded_with.get(_key(name), self._defaults))
+                if len(self._found) >= _MAX_REMEMBERED:
+                    self._found.clear()
+                self._found[name, version] = found
+        return found
+
+    @contextmanager
+    def use(self, found: FoundModel) -> Iterator[ServedModel]:
+        """Lends a model, and loads it if it is not; see ``ServedModels.lease``."""
+        lease = self._models.lease(found.manifest, found.options)
+        try:
+            yield lease.model
+        finally:
+            lease.release()
+
+    def outputs(self, model: ServedModel) -> tuple[TensorSignature, ...]:
+        """Returns what a model gives, which no manifest says: it is asked once, with zeros.
+
+        Raises:
+            PredictionError: It failed, or gave what the protocol cannot carry.
+        """
+        known = self._outputs.get(model)
+        if known is None:
+            wanted = input_of(model.manifest)
+            inferred = model.session.infer(np.zeros((1, *wanted.dimensions), wanted.datatype.dtype))
+            for name, array in inferred.outputs.items():
+                if array.ndim == 0 or len(array) != 1:
+                    raise PredictionError(f'output "{name}" has shape {list(array.shape)} for one input')
+            known = tuple(
+                TensorSignature(name, datatype_of(array.dtype), array.shape[1:])
+                for name, array in inferred.outputs.items()
+            )
+            self._outputs[model] = known
+        return known
+
+    def loaded(self, found: FoundModel) -> ServedModel | None:
+        """Returns a model if it is loaded."""
+        return self._models.model_of(found.manifest, found.options)
+
+    def load(self, name: str, parameters: LoadParameters) -> None:
+        """Loads a model, and unloads what the name stood for until now if that is another.
+
+        Raises:
+            InferscopeError: It cannot be found or loaded; then nothing changes.
+        """
+        found = self._look_for(name, "", parameters)
+        lease = self._models.lease(found.manifest, found.options, keep=True)
+        lease.release()
+        with self._lock:
+            before = self._loaded_with.get(_key(name), self._defaults)
+            self._loaded_with[_key(name)] = parameters
+            self._forget(name)
+        with suppress(*NOT_HERE):
+            replaced = self._look_for(name, "", before)
+            if (replaced.manifest, replaced.options) != (found.manifest, found.options):
+                self._models.unload_of(replaced.manifest, replaced.options)
+
+    def unload(self, name: str) -> None:
+        """Unloads a model in all its versions; one in use is freed by the last that leaves it.
+
+        Raises:
+            InferscopeError: There is none of that name.
+        """
+        versions = self.versions(name)
+        found = []
+        with suppress(*NOT_HERE):
+            found.append(self.find(name, ""))
+        for version in versions:
+            with suppress(*NOT_HERE):
+                found.append(self.find(name, f"=={version}"))
+        for model in found:
+            self._models.unload_of(model.manifest, model.options)
+        with self._lock:
+            self._loaded_with.pop(_key(name), None)
+            self._forget(name)
+
+    def versions(self, name: str) -> tuple[str, ...]:
+        """Returns the versions of a model, the highest first."""
+        model, framework = _split(name)
+        found = self._catalog.find_models(model)
+        return tuple(dict.fromkeys(m.version for m in found if _is_of(m, framework)))
+
+    def index(self) -> Iterator[IndexEntry]:
+        """Yields every model that can be named and run, in all its versions.
+
+        A name with its framework is there too where several frameworks have the model.
+        """
+        by_name: dict[str, list[ModelManifest]] = {}
+        for manifest in self._catalog.models:
+            by_name.setdefault(manifest.name, []).append(manifest)
+        for name, manifests in by_name.items():
+            frameworks = dict.fromkeys(manifest.framework.name for manifest in manifests)
+            names = [name]
+            if len(frameworks) > 1:
+                names += [f"{name}{FRAMEWORK_MARK}{framework}" for framework in frameworks]
+            for one in names:
+                for version in self.versions(one):
+                    yield self._entry(one, version)
+
+    def _entry(self, name: str, version: str) -> IndexEntry:
+        try:
+            found = self.find(name, f"=={version}")
+        except NOT_HERE as error:
+            return IndexEntry(name, version, ModelState.UNLOADED, str(error))
+        state = self._models.state_of(found.manifest, found.options)
+        return IndexEntry(name, version, state, "" if state is ModelState.LOADED else state.value)
+
+    def _look_for(self, name: str, version: str, parameters: LoadParameters) -> FoundModel:
+        model, framework = _split(name)
+        options = parameters.options
+        manifest = select_model(
+            self._catalog,
+            self._registry,
+            model,
+            version or parameters.version,
+            framework,
+            options.weights,
+        )
+        return FoundModel(manifest, options, input_of(manifest), f"model {manifest.name} {manifest.version}")
+
+    def _forget(self, name: str) -> None:
+        """Under the lock: what was found for a name may be another model now."""
+        self._found = {key: found for key, found in self._found.items() if _key(key[0]) != _key(name)}
+
+
+def named(models: Sequence[ServedModel]) -> Iterator[tuple[str, ServedModel]]:
+    """Yields models with a name that stands for each; the framework is in it where others have its name."""
+    frameworks: dict[str, set[str]] = {}
+    for model in models:
+        frameworks.setdefault(model.manifest.name, set()).add(model.manifest.framework.name)
+    for model in models:
+        name, framework = model.manifest.name, model.manifest.framework.name
+        yield (f"{name}{FRAMEWORK_MARK}{framework}" if len(frameworks[name]) > 1 else name), model
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    """The model's name and the framework's."""
+    model, mark, framework = name.rpartition(FRAMEWORK_MARK)
+    return (model, framework) if mark and model else (name, None)
+
+
+def _key(name: str) -> str:
+    return name.strip().casefold()
+
+
+def _is_of(manifest: ModelManifest, framework: str | None) -> bool:
+    return framework is None or manifest.framework.name.casefold() == framework.casefold()

@@ -1,0 +1,1 @@
+"""Served agents: those that are known, and the choice among them."""

@@ -1,0 +1,1 @@
+"""``agent compare``: whether one set of evaluations is worse than another."""

@@ -1,0 +1,6 @@
+"""The times that hold where no others are given, apart from gRPC, which help does without."""
+
+from __future__ import annotations
+
+ANSWER_TIMEOUT_S = 300.0
+"""How long an agent may take for the answer to one batch."""

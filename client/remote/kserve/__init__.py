@@ -1,0 +1,1 @@
+"""The client of any server of the Open Inference Protocol: its model as a system under test."""

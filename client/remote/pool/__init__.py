@@ -1,0 +1,1 @@
+"""Several agents that share one evaluation."""

@@ -1,0 +1,56 @@
+"""The ratio of top-1 accuracies over the same inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from evaluators.comparing.figures import TOP1
+from evaluators.comparing.verdict import Ratio, Verdict
+from evaluators.evaluation import Accuracy
+
+_Z_95 = 1.959964
+_HALF = 0.5
+
+
+def compare_top1(a: Sequence[Accuracy], b: Sequence[Accuracy], *, threshold: float) -> Ratio:
+    """Compares how often B's top-1 was right with how often A's was, over the same inputs.
+
+    The interval says between which ends the ratio would be for other inputs of the kind: that of Katz et al.
+    ("Obtaining confidence intervals for the risk ratio in cohort studies", Biometrics 34, 1978), with half a
+    wrong and half a right answer more on each side. It takes both sides for independent; over the same inputs
+    it is wider than need be. Runs of one side repeat the same inputs, and so add nothing to it.
+
+    Over the same inputs there is no error of choice in the ratio itself, so that one within the threshold is
+    the same, and one beyond it is worse or better where the interval leaves 1 out, else undecided.
+
+    Args:
+        a: At least one with evaluated inputs.
+        b: At least one with evaluated inputs.
+        threshold: The share by which it may differ; 0.01 is 1 %.
+
+    Raises:
+        ValueError: A side has no evaluated input.
+    """
+    if not all(any(each.evaluated for each in side) for side in (a, b)):
+        raise ValueError("each side needs at least one evaluated input")
+    shares = [sum(each.top1 for each in side) / sum(each.evaluated for each in side) for side in (a, b)]
+    variance, logs = 0.0, []
+    for share, side in zip(shares, (a, b), strict=True):
+        inputs = min(each.evaluated for each in side if each.evaluated)
+        right, every = share * inputs + _HALF, inputs + 2 * _HALF
+        variance += 1 / right - 1 / every
+        logs.append(math.log(right / every))
+    reach = _Z_95 * math.sqrt(variance)
+    low, high = (math.exp(logs[1] - logs[0] + way * reach) for way in (-1, 1))
+    value = 1.0 if shares[0] == shares[1] else shares[1] / shares[0] if shares[0] else math.inf
+    verdict = _verdict(value, low, high, threshold)
+    return Ratio(TOP1, shares[0], shares[1], value, low, high, threshold, verdict)
+
+
+def _verdict(value: float, low: float, high: float, threshold: float) -> Verdict:
+    if 1 / (1 + threshold) <= value <= 1 + threshold:
+        return Verdict.SAME
+    if low > 1:
+        return Verdict.BETTER
+    return Verdict.WORSE if high < 1 else Verdict.UNDECIDED

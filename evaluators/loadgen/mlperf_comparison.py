@@ -1,0 +1,67 @@
+"""LoadGen's figures beside ours, of the same queries: they differ by the clocks alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluators.loadgen.mlperf_result import MlperfResult, Scenario
+from evaluators.loadgen.queries import NEVER_NS, Outcome, Queries
+
+_NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFigure:
+    """One figure, of both.
+
+    Attributes:
+        percent: Of a latency percentile; None for the rate.
+        loadgen: LoadGen's, in nanoseconds or queries/s.
+        ours: Ours, by LoadGen's rule; None where there is none, as where a latency falls on a query without
+            a right answer.
+    """
+
+    percent: float | None
+    loadgen: float
+    ours: float | None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less LoadGen's, as a share of LoadGen's; None where there is none."""
+        if self.ours is None or not self.loadgen:
+            return None
+        return self.ours / self.loadgen - 1
+
+
+def compared(queries: Queries, scenario: Scenario, result: MlperfResult) -> tuple[ComparedFigure, ...]:
+    """Returns the rate and the percentiles that LoadGen gives, beside ours.
+
+    Ours are by LoadGen's rules: of n latencies in order, the percentile of a share p is number floor(n · p),
+    counted from 0; a query of multi_stream takes as long as the slowest of its samples; the rate is over the
+    time until the last answer, and in the scenario server without the first query.
+    """
+    latency_ns = _query_latency_ns(queries, scenario)
+    figures = [] if result.rate_qps is None else [_rate(queries, scenario, result.rate_qps)]
+    for percent, loadgen_ns in result.percentiles_ns:
+        place = int(len(latency_ns) * percent / 100)
+        ours_ns = int(latency_ns[place]) if place < len(latency_ns) else NEVER_NS
+        figures.append(ComparedFigure(percent, loadgen_ns, None if ours_ns == NEVER_NS else ours_ns))
+    return tuple(figures)
+
+
+def _query_latency_ns(queries: Queries, scenario: Scenario) -> NDArray[np.int64]:
+    """The latencies of LoadGen's queries, ascending."""
+    samples = scenario.samples_per_query
+    whole = len(queries) - len(queries) % samples
+    slowest: NDArray[np.int64] = queries.latency_ns[:whole].reshape(-1, samples).max(axis=1)
+    return np.sort(slowest)
+
+
+def _rate(queries: Queries, scenario: Scenario, loadgen_qps: float) -> ComparedFigure:
+    answered = queries.outcome == Outcome.ANSWERED
+    count = int(np.count_nonzero(answered)) - (scenario is Scenario.SERVER)
+    last_ns = int(queries.done_ns[answered].max(initial=0))
+    return ComparedFigure(None, loadgen_qps, count * _NS_PER_S / last_ns if last_ns else None)

@@ -1,0 +1,28 @@
+"""Command lines of the program in files, parsed by the program's own commands, and not run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from client.main import cli
+
+
+def parsed(words: Sequence[str]) -> click.Context:
+    """The context of the command that the words after ``agent`` name, with its options as click reads them.
+
+    Raises:
+        AssertionError: There is no such command.
+        click.UsageError: It has no such option, or the option takes no such value.
+    """
+    command: click.Command = cli
+    left = list(words)
+    path = "agent"
+    while isinstance(command, click.Group):
+        assert left, f"{path} is a group"
+        name = left.pop(0)
+        found = command.get_command(click.Context(command), name)
+        assert found is not None, f"{path} has no command {name}"
+        command, path = found, f"{path} {name}"
+    return command.make_context(path, left)

@@ -1,0 +1,249 @@
+"""Agents that are found: published or in the configuration, listed, picked, and sharing a dataset."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+from contextlib import ExitStack, closing
+
+import pytest
+from test_serve import served
+
+from agent.session import SessionOptions
+from client.remote.agent import open_remote_agent
+from client.remote.pool.opening import open_agent_pool
+from evaluators.dataset_run import DatasetRun
+from evaluators.datasets.opening import open_dataset
+from evaluators.evaluation import EvaluationOptions
+from manifests.catalog import Catalog
+from tests.contract.store_fixtures import mongodb_backend
+
+FEW = ("--framework_name=ONNXRuntime", "--num_file_parts=1", "--publish=false")
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def database(tmp_path):
+    with mongodb_backend(tmp_path) as backend:
+        yield f"--database_address={backend.address}"
+
+
+@pytest.fixture
+def refusing():
+    """An address at which nobody listens."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{unused.getsockname()[1]}"
+
+
+def listed(agent, *arguments):
+    answer = agent("info", "agents", "-f", "json", *arguments)
+    assert answer.code == 0, answer.stderr
+    return {row["address"]: row for row in json.loads(answer.stdout)}
+
+
+def wait_until_listed(agent, addresses, *arguments):
+    end_s = time.monotonic() + DEADLINE_S
+    while set(found := listed(agent, *arguments)) != set(addresses):
+        assert time.monotonic() < end_s, found
+    return found
+
+
+def test_three_agents_evaluate_together_and_one_is_killed(agent):
+    options = EvaluationOptions(batch_size=4, partition_list_size=4)
+    dataset = open_dataset(Catalog().find_dataset("digits_validation"))
+
+    def open_one(address):
+        choice = SessionOptions(feature_limit=0)
+        return open_remote_agent(address, "DigitsCNN", None, "ONNXRuntime", choice)
+
+    with ExitStack() as stack:
+        stack.enter_context(closing(dataset))
+        processes = dict(stack.enter_context(served()) for _ in range(3))
+        with closing(open_one(next(iter(processes)))) as system:
+            alone = DatasetRun(system, dataset, options, keep_predictions=True).run()
+        answered, said = [], []
+
+        def kill_the_first_that_answers(address):
+            answered.append(address)
+            if len(answered) == 1:
+                processes[address].send_signal(signal.SIGKILL)
+                processes[address].wait(DEADLINE_S)
+
+        pool = open_agent_pool(
+            list(processes), open_one, warm_up=True, say=said.append, on_answer=kill_the_first_that_answers
+        )
+        with closing(pool) as system:
+            shared = DatasetRun(system, dataset, options, keep_predictions=True).run()
+
+    killed = answered[0]
+    assert len(said) == 1
+    assert f"agent {killed}: " in said[0]
+    assert len(answered) == len(shared.batches.sizes)
+    assert set(answered) == set(processes)
+    assert set(shared.system.agent.split(", ")) == set(processes)
+    assert shared.status is alone.status
+    assert shared.accuracy == alone.accuracy
+    assert shared.failures == alone.failures == ()
+    assert shared.batches.sizes.tolist() == alone.batches.sizes.tolist()
+    ids = [prediction.input_id for prediction in shared.predictions]
+    assert ids == [prediction.input_id for prediction in alone.predictions]
+    assert len(set(ids)) == len(ids) == len(dataset)
+    for ours, theirs in zip(shared.predictions, alone.predictions, strict=True):
+        assert ours.indices.tolist() == theirs.indices.tolist()
+        assert ours.probabilities.tolist() == theirs.probabilities.tolist()
+
+
+def test_agents_share_a_dataset_and_the_record_names_them(agent, refusing):
+    common = ("predict", "dataset", "--framework_name=ONNXRuntime", "-b", "8")
+    with served() as (one, _), served() as (other, _):
+        alone = agent(*common, f"--agent={one}")
+        shared = agent(*common, f"--agent={one},{refusing},{other}")
+        urls = agent("predict", "urls", f"--agent={one},{one}", "--urls_file_path=x")
+    assert (alone.code, shared.code) == (0, 0), shared.stderr
+    for figure in ("top-1", "top-5", "failures"):
+        assert shared.figure(figure) == alone.figure(figure)
+    assert shared.stderr.startswith(f"left out: agent {refusing}: cannot be reached")
+    assert f"{one}, {other}" in shared.stderr
+    assert urls.code == 2
+    assert f"names {one} twice" in urls.error
+    rows = agent("info", "evaluation", "accuracy", "-f", "csv").rows
+    assert {row["evaluated_inputs"] for row in rows} == {"450"}
+
+
+def test_agent_that_cannot_open_the_model_is_an_error_and_not_left_out(agent):
+    with served() as (one, _), served("--max_sessions=1") as (other, _):
+        answer = agent("predict", "dataset", f"--agent={one},{other}", "--weights=random", *FEW)
+    assert answer.code == 4  # DigitsCNN is read from a file
+    assert "random weights" in answer.error
+
+
+def test_published_agents_are_listed_and_picked_until_they_stop(agent, database):
+    with ExitStack() as stack:
+        processes = dict(stack.enter_context(served(database, "--heartbeat_s=0.5")) for _ in range(2))
+        found = wait_until_listed(agent, processes, database)
+        for row in found.values():
+            assert (row["state"], row["source"]) == ("alive", "database")
+            assert row["hostname"] == socket.gethostname()
+            assert "ONNXRuntime " in row["frameworks"]
+            assert "DigitsCNN" in row["models"]
+        assert listed(agent, database, "--model_name=NoSuch") == {}
+        picked = agent("predict", "dataset", database, "--agent=any", *FEW)
+        assert picked.code == 0, picked.stderr
+        assert picked.stderr.startswith("agent any: ")
+        chosen = agent(
+            "predict", "dataset", database, f"--agent=framework=onnx,host={socket.gethostname()}", *FEW
+        )
+        assert chosen.code == 0, chosen.stderr
+        stopped, killed = processes.values()
+        stopped.send_signal(signal.SIGTERM)
+        assert stopped.wait(DEADLINE_S) == 0
+        assert set(listed(agent, database)) == set(list(processes)[1:])
+        killed.send_signal(signal.SIGKILL)
+        killed.wait(DEADLINE_S)
+        wait_until_listed(agent, [], database)
+    gone = agent("predict", "dataset", database, "--agent=any", *FEW)
+    assert gone.code == 6
+    assert "no agent is alive for --agent any: none is published or configured" in gone.error
+
+
+def test_local_file_is_a_directory_too_and_advertise_names_the_address(agent):
+    with served("--advertise=localhost") as (address, _), served() as _:
+        port = address.rpartition(":")[2]
+        wait_until_listed(agent, [f"localhost:{port}"])
+        assert agent("predict", "dataset", "--agent=any", *FEW).code == 0
+
+
+def test_database_that_is_down_does_not_stop_the_serving(agent, refusing):
+    database = f"--database_address=mongodb://{refusing}/?serverSelectionTimeoutMS=100"
+    with served(database, "--heartbeat_s=0.1") as (address, process):
+        said = process.stderr.readline()
+        assert agent("predict", "dataset", f"--agent={address}", *FEW).code == 0
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+    assert "the agent serves, but cannot be found" in said
+    assert "cannot be found" not in rest
+    assert agent("info", "agents", database).code == 5
+
+
+def test_agents_of_the_configuration_need_no_database(agent, tmp_path, refusing):
+    config = tmp_path / "config.yaml"
+    with served("--secret=open sesame") as (address, _):
+        config.write_text(f"agents: ['{address}', '{refusing}']\n")
+        common = (f"--config={config}", "--secret=open sesame")
+        found = listed(agent, *common)
+        assert (found[address]["state"], found[address]["source"]) == ("alive", "configuration")
+        assert found[address]["hostname"] == socket.gethostname()
+        assert found[refusing]["state"].startswith("cannot be reached: connection refused")
+        assert "secret" in listed(agent, f"--config={config}")[address]["state"]
+        for selector in ("any", "framework=onnxruntime"):
+            picked = agent("predict", "dataset", f"--agent={selector}", *common, *FEW)
+            assert picked.code == 0, picked.stderr
+            assert f"agent {selector}: {address}" in picked.stderr
+        table = agent("info", "agents", *common).stdout
+        assert "model names" not in table
+        unreachable = f"--database_address=mongodb://{refusing}/?serverSelectionTimeoutMS=100"
+        beside = agent("info", "agents", unreachable, *common)
+        assert beside.code == 0
+        assert beside.error.startswith("only the agents of the configuration are known: ")
+    assert not (tmp_path / "data").exists()
+
+
+def test_agent_of_the_configuration_may_be_chosen_by_a_workload(agent, tmp_path):
+    config = tmp_path / "config.yaml"
+    with served() as (address, _):
+        config.write_text(f"agent: any\nagents: ['{address}']\n")
+        answer = agent(
+            *("predict", "workload", f"--config={config}", "--framework_name=ONNXRuntime"),
+            *("--synthetic", "--duration=0.2", "--initial_qps=20", "--publish=false"),
+        )
+    assert answer.code == 0, answer.stderr
+    assert f"agent any: {address}" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (("dataset", "--agent=gpus=H100"), 2, 'unknown key "gpus"; did you mean "gpu" or "cpu"?'),
+        (("dataset", "--agent=gpu="), 2, "is no condition"),
+        (("dataset", "--agent=any"), 6, "no agent is alive"),
+        (("dataset", "--agent=a:1,b"), 2, '"b" is no host:port'),
+        (("workload", "--agent=a:1,b:2"), 2, "names 2 agents"),
+        (("max-qps", "--agent=a:1,b:2"), 2, "names 2 agents"),
+        (("dataset", "--agent=a:1", "--agent_timeout=0"), 2, "agent_timeout"),
+    ],
+)
+def test_wrong_choice_is_one_clear_line(agent, arguments, code, part):
+    answer = agent("predict", *arguments)
+    assert answer.code == code
+    assert part in answer.error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("--advertise=host:x",), "is no address; allowed: HOST:PORT, HOST, auto or none"),
+        (("--database_address=http://db",), "database address"),
+        (("--heartbeat_s=0",), "heartbeat_s"),
+    ],
+)
+def test_wrong_publication_is_one_clear_line(agent, arguments, part):
+    answer = agent("serve", "--port=0", *arguments)
+    assert answer.code == 2
+    assert part in answer.error
+
+
+def test_wrong_address_in_the_configuration_is_one_clear_line(agent, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("agents: [gpu-host]\n")
+    answer = agent("info", "agents", f"--config={config}")
+    assert answer.code == 2
+    assert 'agent address "gpu-host" is no host:port' in answer.error
+
+
+def test_no_agents_are_an_empty_list_and_make_no_file(agent, tmp_path):
+    assert agent("info", "agents", "-f", "json").stdout.strip() == "[]"
+    assert not (tmp_path / "data").exists()

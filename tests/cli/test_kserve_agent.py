@@ -1,0 +1,198 @@
+"""``--agent kserve://…``: every evaluator on a model that our own server serves by the open protocol."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from certificates import Authority
+from PIL import Image
+
+from agent.device import DeviceKind
+from agent.registry import Registry
+from agent.server.server import AgentServer, ServerOptions
+from evaluators.evaluation import Evaluation
+from evaluators.loadgen.queries import Outcome
+from evaluators.store.base import EvaluationFilter
+from evaluators.store.opening import open_store
+from manifests.catalog import Catalog
+from tests.cli.conftest import Agent, Answer
+from tests.cli.test_serve import served as served_over_tls
+
+SECRET = "open sesame"
+SERVER_TIMES = ("queue_ns", "predict_ns")
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[str]:
+    with AgentServer(Catalog(), Registry(), ServerOptions(port=0)) as server:
+        yield f"kserve://{server.address}"
+
+
+def kept(answer: Answer) -> Evaluation:
+    store = open_store(None, "inferscope", Path(os.environ["AGENT_DATA_DIR"]))
+    try:
+        [found] = store.find(EvaluationFilter(evaluation_id=answer.figure("evaluation")))
+    finally:
+        store.close()
+    return found
+
+
+@pytest.mark.parametrize("framework", ["PyTorch", "MXNet", "ONNXRuntime"])
+def test_a_dataset_gives_the_accuracy_of_this_process_and_says_where_it_ran(
+    agent: Agent, served: str, framework: str
+) -> None:
+    here = agent("predict", "dataset", f"--framework_name={framework}")
+
+    answer = agent("predict", "dataset", f"--agent={served}/DigitsCNN@{framework}")
+
+    assert answer.code == 0, answer.stderr
+    assert f"by the manifest of DigitsCNN 1.0 for {framework}" in answer.stderr
+    assert [answer.figure(name) for name in ("top-1", "top-5")] == [
+        here.figure(name) for name in ("top-1", "top-5")
+    ]
+    assert "the network is in it" in answer.stdout
+    evaluation = kept(answer)
+    assert evaluation.system.agent == f"{served}/DigitsCNN@{framework}"
+    assert evaluation.system.manifest.framework.name == "inferscope"
+    assert evaluation.system.device.kind is DeviceKind.REMOTE
+    assert not evaluation.system.environment.is_known
+    assert list(evaluation.system.environment.frameworks) == [framework]
+
+
+def test_reports_and_comparisons_take_an_evaluation_whose_machine_is_not_known(
+    agent: Agent, served: str
+) -> None:
+    here = agent("predict", "dataset").figure("evaluation")
+    there = agent("predict", "dataset", f"--agent={served}", "--trace_level=FULL_TRACE").figure("evaluation")
+
+    shown = agent("info", "evaluation", "show", there).stdout
+    document = json.loads(agent("info", "evaluation", "show", there, "-f", "json").stdout)
+    rows = agent("info", "evaluation", "latency", "-f", "csv").rows
+    compared = agent("compare", here, there, "--threshold=10")
+    exported = agent("trace", "export", there, "--format=otlp-json")
+
+    assert "host          not known; the server runs the model in PyTorch" in shown
+    assert "under the framework's profiler" not in shown
+    assert (document["device"], document["usable_cores"], document["memory_bytes"]) == ("remote", None, None)
+    assert {row["framework_name"] for row in rows} == {"inferscope", "PyTorch"}
+    assert compared.code in {0, 1}
+    assert "host: " in compared.stderr
+    assert "not known" in compared.stderr
+    assert "host.name" not in exported.stdout
+
+
+def test_images_of_a_list_are_read_and_preprocessed_here(agent: Agent, served: str, tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((20, 20), np.uint8)).save(tmp_path / "a.png")
+    (tmp_path / "list.txt").write_text("a.png\nmissing.png\n")
+
+    answer = agent(
+        *("predict", "urls", f"--urls_file_path={tmp_path / 'list.txt'}", f"--agent={served}", "-b", "2")
+    )
+
+    assert answer.code == 1
+    assert "missing.png" in answer.stderr
+    assert kept(answer).batches.sizes.tolist() == [1]
+
+
+@pytest.mark.parametrize("include_preprocess", [(), ("--include_preprocess",)], ids=["prepared", "read"])
+def test_a_workload_is_answered_and_has_the_times_of_the_server(
+    agent: Agent, served: str, include_preprocess: tuple[str, ...]
+) -> None:
+    answer = agent(
+        *("predict", "workload", f"--agent={served}", "--initial_qps=40", "--min_duration=0.5"),
+        *("--min_queries=20", "--warmup=2", *include_preprocess),
+    )
+
+    assert answer.code == 0, answer.stderr
+    load = kept(answer).load
+    assert load is not None
+    [run] = load.runs
+    assert run.queries.count(Outcome.ANSWERED) == len(run.queries) >= 20
+    took_ns = run.queries.done_ns - run.queries.sent_ns
+    for name in SERVER_TIMES:
+        times = getattr(run.queries, name)
+        assert (times >= 0).all()
+        assert (times <= took_ns).all()
+
+
+def test_a_search_for_the_highest_rate_gives_one(agent: Agent, served: str) -> None:
+    answer = agent(
+        *("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=20", "--time_budget=5"),
+        *("--min_duration=0.3", "--min_queries=10", f"--agent={served}"),
+    )
+
+    assert answer.code == 0, answer.stderr
+    assert "queries/s at p99 <= 200 ms" in answer.figure("max QPS")
+
+
+def test_a_framework_that_is_not_installed_is_not_needed(agent: Agent, served: str, tmp_path: Path) -> None:
+    text = Path("manifests/builtin/models/DigitsCNN/pytorch.yml").read_text(encoding="utf-8")
+    assert "name: PyTorch" in text
+    mine = text.replace("name: PyTorch", "name: Elsewhere").replace("name: DigitsCNN", "name: MyDigits")
+    (tmp_path / "mine.yml").write_text(mine, encoding="utf-8")
+
+    answer = agent(
+        *("predict", "dataset", f"--manifests={tmp_path}", "--model_name=MyDigits"),
+        f"--agent={served}/DigitsCNN",
+    )
+
+    assert answer.code == 0, answer.stderr
+    assert "by the manifest of MyDigits 1.0 for Elsewhere" in answer.stderr
+    assert answer.figure("top-1").startswith("0.99")
+
+
+def test_a_server_with_a_secret_is_given_it(agent: Agent) -> None:
+    options = ServerOptions(port=0, secret=SECRET)
+    with AgentServer(Catalog(), Registry(), options) as server:
+        to_it = f"--agent=kserve://{server.address}"
+        assert agent("predict", "dataset", to_it, f"--secret={SECRET}").code == 0
+        refused = agent("predict", "dataset", to_it, "--secret=other")
+
+    assert refused.code == 6
+    assert "a secret is given with --secret" in refused.error
+    assert SECRET not in refused.error
+
+
+def test_tls_is_spoken_where_the_address_or_an_option_says_so(agent: Agent, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = authority.issue("127.0.0.1")
+    trusting = f"--tls_ca={authority.ca}"
+    with served_over_tls(f"--tls_cert={files.cert}", f"--tls_key={files.key}") as (address, _):
+        done = agent("predict", "dataset", f"--agent=kserves://{address}", trusting)
+        by_option = agent("predict", "dataset", f"--agent=kserve://{address}", trusting)
+        untrusted = agent("predict", "dataset", f"--agent=kserves://{address}")
+        plain = agent("predict", "dataset", f"--agent=kserve://{address}")
+
+    assert done.code == by_option.code == 0, done.stderr + by_option.stderr
+    assert kept(done).system.agent == kept(by_option).system.agent == f"kserves://{address}/DigitsCNN"
+    assert (untrusted.code, "--tls_ca" in untrusted.error) == (6, True), untrusted.stderr
+    assert (plain.code, "use kserves://" in plain.error) == (6, True), plain.stderr
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "said"),
+    [
+        (("--agent={served}/Nope",), 2, 'model "Nope": not found: unknown model "Nope"'),
+        (("--agent={served}", "--model_name=Nope"), 2, 'unknown model "Nope"'),
+        (("--agent=kserve://here",), 2, 'agent address "kserve://here" is no kserve://host:port'),
+        (("--agent={served},{served}",), 2, "is no kserve://host:port"),
+        (("--agent={served}", "--gpu"), 2, "leave out --gpu and --threads"),
+        (("--agent=kserve://127.0.0.1:1",), 6, "cannot be reached: connection refused"),
+        (
+            ("--agent={served}/DigitsCNN", "--model_name=ResNet50", "--dataset_name=digits_validation"),
+            2,
+            'input "data": has shape [-1, 1, 16, 16] at the server, and [-1, 3, 224, 224] in the manifest of',
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    agent: Agent, served: str, wrong: tuple[str, ...], code: int, said: str
+) -> None:
+    answer = agent("predict", "dataset", *(option.format(served=served) for option in wrong))
+
+    assert (answer.code, said in answer.error) == (code, True), answer.stderr

@@ -1,0 +1,80 @@
+"""``agent serve``: how models are loaded and requests put together, from flags and the configuration."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from test_serve import served
+
+from agent.batching import BatchingOptions
+from agent.session import SessionOptions
+from client.configuration import ServingSettings, load_configuration
+from client.serving.model_options import serving_options
+from manifests.errors import ConfigurationError
+
+LEFT_OUT = dict.fromkeys(
+    ("max_batch_size", "max_queue_delay_ms", "preferred_batch_sizes", "max_queue", "memory_limit")
+)
+
+
+def chosen(given=(), configured=()):
+    return serving_options({**LEFT_OUT, **dict(given)}, ServingSettings(**dict(configured)), SessionOptions())
+
+
+def test_by_default_each_client_has_its_own_model_and_each_request_its_own_batch():
+    options = chosen()
+
+    assert options.batching == BatchingOptions(1, 0.0, (), 1000)
+    assert options.memory_limit_bytes is None
+    assert not options.shares
+
+
+def test_a_flag_goes_before_the_configuration_and_that_before_the_default():
+    options = chosen(
+        {"max_batch_size": 8, "memory_limit": 1.5},
+        {"max_batch_size": 4, "max_queue_delay_ms": 3, "preferred_batch_sizes": (2, 4), "memory_limit": 9},
+    )
+
+    assert options.batching == BatchingOptions(8, 3.0, (2, 4), 1000)
+    assert options.memory_limit_bytes == 1.5 * 1024 * 1024
+    assert options.shares
+
+
+def test_the_configuration_file_has_the_names_of_the_flags(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("serving: {max_batch_size: 8, preferred_batch_sizes: [4], max_queue: 7}")
+    assert chosen(configured=load_configuration(file).serving).batching == BatchingOptions(8, 0.0, (4,), 7)
+
+    file.write_text("serving: {max_batch: 8}")
+    with pytest.raises(ConfigurationError, match=r"serving\.max_batch: is not known; .* max_batch_size,"):
+        load_configuration(file)
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--preferred_batch_sizes=4,x"], '"4,x" is no list of sizes; give numbers with commas, such as 4,8'),
+        (["--preferred_batch_sizes=8"], "preferred_batch_sizes has 8; allowed: 1 to max_batch_size, 1"),
+        (["--max_queue_delay_ms=nan"], "max_queue_delay_ms is nan; it must be at least 0"),
+        (["--gpu_device_id=1"], "--gpu_device_id chooses a GPU; give --gpu with it"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_in_one_line(agent, flags, line):
+    done = agent("serve", "--port=0", *flags)
+
+    assert done.code == 2
+    assert line in done.error
+
+
+def test_a_workload_at_an_agent_tells_its_queue_and_its_batches(agent):
+    with served("--max_batch_size=16", "--max_queue_delay_ms=50") as (address, _):
+        done = agent(
+            "predict", "workload", f"--agent={address}", "--initial_qps=200", "--duration=1", "--synthetic"
+        )
+
+    assert done.code == 0, done.stderr
+    assert re.search(r"^queue +p50 ", done.stdout, re.MULTILINE)
+    sizes = re.search(r"^batches .*: ((?:\d+: \d+(?:, )?)+)$", done.stdout, re.MULTILINE)
+    assert sizes, done.stdout
+    assert max(int(pair.split(":")[0]) for pair in sizes[1].split(", ")) > 1

@@ -1,0 +1,202 @@
+"""What load tells of systems that do what a script says: the stall, the capacity, and each query once."""
+
+import json
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_framework import SCRIPT, SERVED, SIDE, fake_registry
+
+from agent.selection import select_model
+from agent.server.messages import decode_response, encode_response
+from agent.session import SessionOptions, open_session
+from client.load.summary import load_rows
+from client.remote.agent import open_remote_agent
+from client.remote.load_target import RemoteTarget
+from evaluators.loadgen.arrivals import ConstantArrivals, Extent
+from evaluators.loadgen.load_session import LoadSession
+from evaluators.loadgen.local_target import LocalTarget
+from evaluators.loadgen.max_qps import MaxQpsOptions, search_max_qps
+from evaluators.loadgen.prepared_inputs import PreparedInputs
+from evaluators.loadgen.queries import Outcome
+from evaluators.loadgen.record import LoadKind, LoadOptions, LoadRecord
+from evaluators.loadgen.schedule import Schedule
+from evaluators.loadgen.single_server import latencies
+from evaluators.loadgen.summary import LoadSummary
+from evaluators.statistics import percentile
+from evaluators.store.load_documents import load_documents, load_head, load_record
+from manifests.catalog import Catalog
+
+ONE = PreparedInputs(np.zeros((1, 1, SIDE, SIDE), np.float32), "black")
+HERE_AND_REMOTE = pytest.mark.parametrize("remote", [False, True], ids=["here", "agent"])
+TOGETHER = 200
+
+
+@pytest.fixture
+def scripted_target(manifest_folder, spawn_agent):
+    """Opens the model that follows a script: in this process, or at an agent in a process of its own."""
+
+    @contextmanager
+    def opened(remote=False, **script):
+        (manifest_folder / SCRIPT).write_text(json.dumps(script))
+        with ExitStack() as stack:
+            if remote:
+                system = stack.enter_context(open_remote_agent(spawn_agent().address, "Scripted"))
+                yield stack.enter_context(RemoteTarget(system, ONE))
+                return
+            registry = fake_registry()
+            manifest = select_model(Catalog([manifest_folder]), registry, "Scripted", None, "Fake")
+            system = stack.enter_context(open_session(manifest, SessionOptions(), registry))
+            yield stack.enter_context(LocalTarget(system, ONE))
+
+    return opened
+
+
+def constant(rate_qps, count):
+    return Schedule.drawn(ConstantArrivals(), rate_qps, Extent(0.0, count), 0)
+
+
+def all_at_once(count):
+    return Schedule(np.zeros(count, np.int64), "all at once", 1.0)
+
+
+@HERE_AND_REMOTE
+def test_a_stall_shows_in_p99_in_the_share_of_the_queries_that_fell_into_it(scripted_target, remote):
+    """A tenth of: 100 queries/s for 60 s, 5 ms each and one of 2 s, which is 1.7 s in p99."""
+    count, rate_qps, service_s, stall_s = 600, 100.0, 0.005, 0.2
+    schedule = constant(rate_qps, count)
+    with scripted_target(remote, service_s=service_s, stalls={"300": stall_s}) as target:
+        session = LoadSession(target, 10_000.0)
+        session.run(schedule)
+    [run] = session.runs
+    service = np.full(count, service_s)
+    service[300] = stall_s
+    expected_s = latencies(np.full(count, 1 / rate_qps), service)[schedule.offsets_ns >= run.cut_ns]
+    found = LoadSummary.of(run.queries, cut_ns=run.cut_ns)
+
+    assert run.stopped == ""
+    assert found.outcomes[Outcome.ANSWERED] == found.queries
+    [p99] = [each for each in found.percentiles if each.percent == 99]
+    assert percentile(expected_s, 99) > 0.16
+    assert p99.value_ns / 1e9 > 0.95 * percentile(expected_s, 99)
+    assert p99.value_ns / 1e9 < percentile(expected_s, 99) + 0.2
+    assert found.predict.p99_ns / 1e9 < 0.1, "most predictions are short: only the schedule tells"
+
+
+def highest_rate_qps(service_s, bound_s):
+    """The rate at which one query in a hundred is later than the bound, for one server in order.
+
+    By brute force, with as many queries as make this share exact to some percent.
+    """
+    random = np.random.default_rng(5)
+    service = random.choice(service_s, 400_000)
+    gaps = random.standard_exponential(len(service))
+    low, high = 0.0, 1 / service.mean()
+    for _ in range(20):
+        middle = (low + high) / 2
+        late = np.mean(latencies(gaps / middle, service) > bound_s)
+        low, high = (low, middle) if late > 0.01 else (middle, high)
+    return low
+
+
+def test_the_truth_of_one_server_that_takes_10_ms_is_77_queries_a_second():
+    assert highest_rate_qps(np.full(1000, 0.01), 0.1) == pytest.approx(77.4, rel=0.01)
+
+
+def test_a_search_finds_the_capacity_of_a_predictor_that_sleeps(scripted_target, manifest_folder):
+    bound_s = 0.1
+    with scripted_target(service_s=0.004) as target:
+        session = LoadSession(target, 10_000.0)
+        done_ns = np.sort(session.run(all_at_once(TOGETHER)).queries.done_ns)
+        session.warm_up(0)  # from here on counts the time of the search
+        options = MaxQpsOptions(
+            latency_bound_ms=bound_s * 1e3,
+            initial_qps=50,
+            tolerance=0.02,
+            time_budget_s=15,
+            min_duration_s=1,
+        )
+        answer = search_max_qps(options, session)
+        elapsed_s = session.elapsed_s
+    served_s = np.array(json.loads((manifest_folder / SERVED).read_text())) / 1e9
+    # what the target takes for a query beside the sleep: in a full queue, the time from answer to answer
+    beside_s = np.median(np.diff(done_ns) / 1e9 - served_s[1:TOGETHER])
+    truth_qps = highest_rate_qps(served_s[TOGETHER:] + beside_s, bound_s)
+
+    assert elapsed_s < 1.1 * options.time_budget_s
+    assert answer.rate_qps == pytest.approx(truth_qps, rel=0.05)
+    # its interval is of 95 %: by chance alone it may miss the truth a little
+    assert answer.low_qps < 1.02 * truth_qps
+    assert answer.high_qps > 0.98 * truth_qps
+
+
+@HERE_AND_REMOTE
+def test_what_fails_and_what_hangs_is_counted_once_and_named(scripted_target, manifest_folder, remote):
+    with scripted_target(remote, fails=[3, 4], hangs=[10]) as target:
+        session = LoadSession(target, 300.0)
+        session.run(constant(100.0, 20))
+        (manifest_folder / "go").touch()
+        session.run(constant(100.0, 20))
+    run, after = session.runs
+    outcomes = LoadSummary.of(run.queries).outcomes
+
+    assert sum(outcomes.values()) == 20
+    assert outcomes[Outcome.FAILED] == 2
+    # one server in order: what comes after the one that hangs is not answered either
+    assert outcomes[Outcome.ANSWERED] == 8
+    assert outcomes[Outcome.TIMED_OUT] == 10
+    [(reason, count)] = run.reasons.items()
+    assert "the script says that this fails" in reason
+    assert count == 2
+    assert run.queries.repeated == 0
+    assert after.queries.count(Outcome.ANSWERED) == 20, "the target goes on once it does not hang any more"
+    assert LoadSummary.of(run.queries).late_share == pytest.approx(12 / 20)
+
+
+class AlteredAgent:
+    """A remote agent whose answers are altered on their way."""
+
+    def __init__(self, remote, altered):
+        self._connection, self._altered = remote.connection, altered
+        self.description, self.session_id, self.connection = remote.description, remote.session_id, self
+
+    def begin_predict(self, request):
+        return self._connection.begin_predict(request)
+
+    def end_predict(self, call):
+        result = self._connection.end_predict(call)
+        return decode_response(encode_response(replace(result, **self._altered)))
+
+
+@pytest.mark.parametrize(
+    ("altered", "outcome", "repeated"),
+    [
+        ({"input_ids": ("0", "0")}, Outcome.ANSWERED, 3),
+        ({"input_ids": ()}, Outcome.FAILED, 0),
+        ({"input_ids": ("1",)}, Outcome.FAILED, 0),
+    ],
+    ids=["twice", "never", "another"],
+)
+def test_an_agent_that_answers_twice_or_not_is_counted_once_for_each_query(
+    start_agent, altered, outcome, repeated
+):
+    with (
+        open_remote_agent(start_agent().address, "Echo") as remote,
+        RemoteTarget(AlteredAgent(remote, altered), ONE) as target,
+    ):
+        session = LoadSession(target, 5_000.0)
+        session.run(constant(100.0, 3))
+    [run] = session.runs
+
+    assert run.queries.outcome.tolist() == [outcome] * 3
+    assert run.queries.repeated == repeated
+    failed = {} if outcome is Outcome.ANSWERED else {"the agent gave no answer for the query": 3}
+    assert run.reasons == failed
+    record = LoadRecord(LoadOptions(LoadKind.WORKLOAD, "constant", 100.0), (run,))
+    stored = load_record(
+        {"load": load_head(record)}, list(load_documents(record, {"evaluation_id": "e", "save_id": "s"}))
+    )
+    shown = "\n".join(value for _, value in load_rows(stored))
+    assert stored.runs[0].queries.repeated == repeated
+    assert ("3 more answers for queries that had one" in shown) == bool(repeated)

@@ -1,0 +1,351 @@
+"""The Open Inference Protocol on a fake framework, asked by tritonclient and by messages made by hand."""
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from fake_framework import SIDE, mean_scores
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from open_inference import TIMEOUT_S, images, refused, tensor_of, typed
+
+from agent.batching import BatchingOptions
+from agent.server.models.served_models import ServingOptions
+
+SERVICE = "inference.GRPCInferenceService"
+
+
+@pytest.fixture
+def agent(start_agent):
+    return start_agent()
+
+
+@pytest.fixture
+def client(agent):
+    with triton.InferenceServerClient(agent.address) as found:
+        yield found
+
+
+@pytest.fixture
+def stub(agent, channel_to):
+    return triton.service_pb2_grpc.GRPCInferenceServiceStub(channel_to(agent.address))
+
+
+def infer_request(*inputs, model="Mean", **fields):
+    return triton.service_pb2.ModelInferRequest(model_name=model, inputs=inputs, **fields)
+
+
+def scores(response):
+    return np.frombuffer(response.raw_output_contents[0], np.float32).reshape(response.outputs[0].shape)
+
+
+def reason(call, *arguments):
+    with pytest.raises(grpc.RpcError) as error:
+        call(*arguments, timeout=TIMEOUT_S)
+    details = error.value.details()
+    assert "\n" not in details
+    return error.value.code(), details
+
+
+def test_server_is_live_ready_and_says_what_it_is(client):
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    metadata = client.get_server_metadata()
+    assert metadata.name == "inferscope"
+    assert {"model_configuration", "model_repository", "statistics"} <= set(metadata.extensions)
+
+
+def test_metadata_says_what_the_model_takes_and_gives(client):
+    metadata = client.get_model_metadata("Mean")
+    assert (metadata.name, list(metadata.versions), metadata.platform) == ("Mean", ["1.0"], "fake")
+    [given], [got] = metadata.inputs, metadata.outputs
+    assert (given.name, given.datatype, list(given.shape)) == ("data", "FP32", [-1, 1, SIDE, SIDE])
+    assert (got.name, got.datatype, list(got.shape)) == ("scores", "FP32", [-1, 3])
+
+
+def test_configuration_has_what_load_generators_ask_for(client):
+    config = client.get_model_config("Mean").config
+    assert (config.name, config.platform, config.backend) == ("Mean", "fake", "fake")
+    assert config.max_batch_size > 1
+    assert [(i.name, i.data_type, list(i.dims)) for i in config.input] == [
+        ("data", triton.model_config_pb2.TYPE_FP32, [1, SIDE, SIDE])
+    ]
+    assert [(o.name, o.data_type, list(o.dims)) for o in config.output] == [
+        ("scores", triton.model_config_pb2.TYPE_FP32, [3])
+    ]
+    assert config.input[0].format == triton.model_config_pb2.ModelInput.FORMAT_NCHW
+    assert not config.HasField("dynamic_batching")
+    assert config.parameters["framework"].string_value == "Fake"
+
+
+def test_configuration_says_how_requests_are_put_together(start_agent):
+    batching = BatchingOptions(
+        max_batch_size=8, max_queue_delay_ms=1.5, preferred_batch_sizes=(4, 8), max_queue=77
+    )
+    agent = start_agent(serving=ServingOptions(batching=batching))
+    with triton.InferenceServerClient(agent.address) as client:
+        config = client.get_model_config("Mean").config
+    assert config.max_batch_size == 8
+    assert list(config.dynamic_batching.preferred_batch_size) == [4, 8]
+    assert config.dynamic_batching.max_queue_delay_microseconds == 1500
+    assert config.dynamic_batching.default_queue_policy.max_queue_size == 77
+
+
+def test_raw_tensor_is_predicted(client):
+    batch = images(3)
+    answer = client.infer("Mean", [tensor_of(batch)], model_version="1.0", request_id="seven")
+    np.testing.assert_array_equal(answer.as_numpy("scores"), mean_scores(batch))
+    response = answer.get_response()
+    assert (response.model_name, response.model_version, response.id) == ("Mean", "1.0", "seven")
+
+
+def test_response_says_how_long_each_part_took(client):
+    parameters = client.infer("Mean", [tensor_of(images(3))]).get_response().parameters
+    times = {name: parameters[name].int64_param for name in parameters}
+    assert times.pop("batch_size") == 3
+    assert set(times) == {"preprocess_ns", "queue_ns", "batch_ns", "predict_ns", "postprocess_ns"}
+    assert all(time_ns >= 0 for time_ns in times.values())
+    assert times["predict_ns"] > 0
+
+
+@pytest.mark.parametrize("length", range(8), ids=lambda length: f"id of {length}")
+def test_raw_tensor_may_begin_anywhere_in_the_message(client, length):
+    batch = images(2)
+    answer = client.infer("Echo", [tensor_of(batch)], request_id="x" * length)
+    np.testing.assert_array_equal(answer.as_numpy("data"), batch)
+
+
+def test_typed_contents_are_predicted_like_raw_ones(stub):
+    batch = images(2)
+    response = stub.ModelInfer(infer_request(typed(batch)), timeout=TIMEOUT_S)
+    np.testing.assert_array_equal(scores(response), mean_scores(batch))
+
+
+def test_only_the_outputs_that_are_asked_for_come(client):
+    answer = client.infer("Mean", [tensor_of(images(1))], outputs=[triton.InferRequestedOutput("scores")])
+    assert [output.name for output in answer.get_response().outputs] == ["scores"]
+    code, message = refused(
+        client.infer, "Mean", [tensor_of(images(1))], outputs=[triton.InferRequestedOutput("score")]
+    )
+    assert code == "StatusCode.INVALID_ARGUMENT"
+    assert 'no output "score"; did you mean "scores"?' in message
+
+
+def test_best_classes_come_instead_of_scores(client):
+    batch = np.full((1, 1, SIDE, SIDE), 2, np.float32)  # whose scores are 2, 3 and -2
+    best = triton.InferRequestedOutput("scores", class_count=2)
+    found = client.infer("Mean", [tensor_of(batch)], outputs=[best]).as_numpy("scores")
+    assert found.tolist() == [[b"3.000000:1", b"2.000000:0"]]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "parts"),
+    [
+        (tensor_of(images(1), name="date"), ['no input "date"', 'did you mean "data"?']),
+        (tensor_of(images(1).astype(np.float64), datatype="FP64"), ["FP64", "takes FP32"]),
+        (tensor_of(images(1), datatype="FP33"), ['datatype "FP33" is not known', "takes FP32"]),
+        (tensor_of(images(1), datatype="BYTES"), ["BYTES", "takes FP32"]),
+        (tensor_of(images(1), shape=[1, SIDE, SIDE]), [f"[1, {SIDE}, {SIDE}]", f"[-1, 1, {SIDE}, {SIDE}]"]),
+        (tensor_of(images(1), shape=[1, 3, SIDE, SIDE]), [f"[1, 3, {SIDE}, {SIDE}]"]),
+        (tensor_of(images(1), shape=[0, 1, SIDE, SIDE]), ["batch of 1 or more"]),
+        (tensor_of(images(1), shape=[-1, 1, SIDE, SIDE]), ["batch of 1 or more"]),
+        (tensor_of(images(1), shape=[2**62, 1, SIDE, SIDE]), ["at most 10000"]),
+        (tensor_of(images(1), shape=[2, 1, SIDE, SIDE]), ["64 bytes", "takes 128 bytes"]),
+        (tensor_of(images(1).reshape(-1)[:-1], shape=[1, 1, SIDE, SIDE]), ["60 bytes", "takes 64 bytes"]),
+        (tensor_of(images(2), shape=[1, 1, SIDE, SIDE]), ["128 bytes", "takes 64 bytes"]),
+    ],
+    ids=[
+        "name",
+        "datatype",
+        "unknown datatype",
+        "bytes",
+        "axes",
+        "shape",
+        "empty batch",
+        "negative batch",
+        "huge batch",
+        "larger batch",
+        "too few bytes",
+        "too many bytes",
+    ],
+)
+def test_wrong_tensor_is_refused_with_what_was_found_and_what_is_taken(client, tensor, parts):
+    code, message = refused(client.infer, "Mean", [tensor])
+    assert code == "StatusCode.INVALID_ARGUMENT"
+    assert "model Mean 1.0" in message
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("request_", "part"),
+    [
+        (infer_request(typed(images(1), "fp64_contents")), "found fp64_contents; FP32 is in fp32_contents"),
+        (infer_request(typed(images(1)[..., :3], shape=[1, 1, SIDE, SIDE])), "12 elements in fp32_contents"),
+        (infer_request(typed(images(1)), raw_input_contents=[images(1).tobytes()]), "give one of them"),
+        (infer_request(), 'found 0 inputs "data"; it takes one'),
+        (infer_request(typed(images(1)), typed(images(1))), 'found 2 inputs "data"'),
+        (infer_request(typed(images(1)), raw_input_contents=[b"", b""]), "2 raw_input_contents for one"),
+    ],
+    ids=["other field", "too few elements", "both contents", "no input", "input twice", "raw contents"],
+)
+def test_request_that_contradicts_itself_is_refused(stub, request_, part):
+    code, message = reason(stub.ModelInfer, request_)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert part in message
+
+
+def test_shared_memory_is_refused(client):
+    tensor = triton.InferInput("data", [1, 1, SIDE, SIDE], "FP32").set_shared_memory("region", 64)
+    code, message = refused(client.infer, "Mean", [tensor])
+    assert code == "StatusCode.INVALID_ARGUMENT"
+    assert "shared memory is not offered" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("Meam",), 'did you mean "Mean"?'),
+        (("Mean", "7"), "it has: 1.0"),
+        (("Mean@Fakir",), 'did you mean "Fake"?'),
+    ],
+    ids=["name", "version", "framework"],
+)
+def test_unknown_model_is_refused_alike_by_every_method(client, arguments, part):
+    name, version = (*arguments, "")[:2]
+    for call in (client.get_model_metadata, client.get_model_config, client.get_inference_statistics):
+        code, message = refused(call, name, version)
+        assert code == "StatusCode.NOT_FOUND"
+        assert part in message
+    code, message = refused(client.infer, name, [tensor_of(images(1))], version)
+    assert code == "StatusCode.NOT_FOUND"
+    assert part in message
+    assert not client.is_model_ready(name, version)
+
+
+def test_wrong_request_loads_no_model(client):
+    refused(client.infer, "Mean", [tensor_of(images(1), name="date")])
+    assert not client.is_model_ready("Mean")
+    client.infer("Mean", [tensor_of(images(1))])
+    assert client.is_model_ready("Mean")
+
+
+def test_framework_that_fails_is_told_and_the_server_goes_on(client, caplog):
+    code, message = refused(client.infer, "Failing", [tensor_of(images(1))])
+    assert (code, "the fake framework failed" in message) == ("StatusCode.INTERNAL", True)
+    code, message = refused(client.infer, "Crashing", [tensor_of(images(1))])
+    assert code == "StatusCode.INTERNAL"
+    assert "a secret detail" not in message
+    assert "ZeroDivisionError" in caplog.text
+    client.infer("Mean", [tensor_of(images(1))])
+
+
+def test_models_are_listed_loaded_and_unloaded(client):
+    states = {model.name: model.state for model in client.get_model_repository_index().models}
+    assert states["Mean"] == "UNAVAILABLE"
+    client.load_model("Mean")
+    assert client.is_model_ready("Mean")
+    listed = {model.name: model.state for model in client.get_model_repository_index().models}
+    assert (listed["Mean"], listed["Echo"]) == ("READY", "UNAVAILABLE")
+    client.unload_model("mean")
+    assert not client.is_model_ready("Mean")
+
+
+def test_ready_index_has_only_loaded_models(stub):
+    stub.RepositoryModelLoad(
+        triton.service_pb2.RepositoryModelLoadRequest(model_name="Mean"), timeout=TIMEOUT_S
+    )
+    index = stub.RepositoryIndex(triton.service_pb2.RepositoryIndexRequest(ready=True), timeout=TIMEOUT_S)
+    assert [(model.name, model.version, model.state) for model in index.models] == [("Mean", "1.0", "READY")]
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"config": "{"}, "no model configuration"),
+        ({"config": "[1]"}, "no model configuration"),
+        ({"config": "[" * 100_000}, "no model configuration"),
+        ({"config": '{"parameters": {"weights": "random"}}'}, "no model configuration"),
+        ({"config": '{"max_batch_size": 4}'}, 'config has "max_batch_size"'),
+        ({"config": '{"parameters": {"weight": {"string_value": "random"}}}'}, 'did you mean "weights"?'),
+        ({"config": '{"parameters": {"weights": {"string_value": "good"}}}'}, "pretrained, random"),
+        ({"config": '{"parameters": {"seed": {"string_value": "-1"}}}'}, "whole number"),
+        ({"config": '{"parameters": {"device": {"string_value": "tpu"}}}'}, "cpu, gpu or gpu:N"),
+        ({"config": "{}", "files": {"file:1/model.onnx": b""}}, "brings no files"),
+    ],
+)
+def test_loading_with_what_makes_no_sense_is_refused(client, options, part):
+    code, message = refused(client.load_model, "Mean", **options)
+    assert code == "StatusCode.INVALID_ARGUMENT"
+    assert part in message
+    assert not client.is_model_ready("Mean")
+
+
+def test_unknown_model_is_neither_loaded_nor_unloaded(client):
+    for call in (client.load_model, client.unload_model):
+        code, message = refused(call, "Meam")
+        assert code == "StatusCode.NOT_FOUND"
+        assert 'did you mean "Mean"?' in message
+
+
+def test_statistics_count_requests_inputs_and_failures(client):
+    client.load_model("Mean")
+    for count in (1, 3, 3):
+        client.infer("Mean", [tensor_of(images(count))])
+    client.get_model_metadata("Mean")  # which asks the model, and is not counted
+    [found] = client.get_inference_statistics("Mean").model_stats
+    assert (found.name, found.version) == ("Mean", "1.0")
+    assert (found.inference_count, found.execution_count) == (7, 3)
+    stats = found.inference_stats
+    assert (stats.success.count, stats.fail.count, stats.queue.count) == (3, 0, 3)
+    assert stats.success.ns >= stats.compute_infer.ns > 0
+    assert [(b.batch_size, b.compute_infer.count) for b in found.batch_stats] == [(1, 1), (3, 2)]
+    assert found.last_inference > 1_700_000_000_000
+    refused(client.infer, "Failing", [tensor_of(images(1))])
+    [failing] = client.get_inference_statistics("Failing").model_stats
+    assert (failing.inference_stats.success.count, failing.inference_stats.fail.count) == (0, 1)
+    assert {model.name for model in client.get_inference_statistics().model_stats} == {"Mean", "Failing"}
+
+
+def test_timeout_of_a_request_is_honoured(client, manifest_folder):
+    code, message = refused(client.infer, "Waiting", [tensor_of(images(1))], timeout=100_000)
+    (manifest_folder / "go").touch()
+    assert code == "StatusCode.DEADLINE_EXCEEDED"
+    assert "model Waiting 1.0" in message
+    client.infer("Waiting", [tensor_of(images(1))], timeout=2**62)
+
+
+def test_secret_is_asked_of_every_method_but_health(start_agent, channel_to):
+    agent = start_agent(secret="open sesame")
+    with triton.InferenceServerClient(agent.address) as client:
+        for call, *arguments in (
+            (client.is_server_live,),
+            (client.is_server_ready,),
+            (client.get_server_metadata,),
+            (client.is_model_ready, "Mean"),
+            (client.get_model_metadata, "Mean"),
+            (client.get_model_config, "Mean"),
+            (client.get_inference_statistics,),
+            (client.get_model_repository_index,),
+            (client.load_model, "Mean"),
+            (client.unload_model, "Mean"),
+            (client.infer, "Mean", [tensor_of(images(1))]),
+        ):
+            assert refused(call, *arguments)[0] == "StatusCode.UNAUTHENTICATED"
+        headers = {"authorization": "Bearer open sesame"}
+        client.infer("Mean", [tensor_of(images(1))], headers=headers)
+    health = health_pb2_grpc.HealthStub(channel_to(agent.address))
+    answer = health.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=TIMEOUT_S)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_reflection_tells_the_service_and_its_messages(agent, channel_to):
+    reflection = reflection_pb2_grpc.ServerReflectionStub(channel_to(agent.address))
+    asked = [
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol)
+        for symbol in (SERVICE, "inference.ModelConfig", "inferscope.v1.Predict")
+    ]
+    answers = list(reflection.ServerReflectionInfo(iter(asked), timeout=TIMEOUT_S))
+    files = [answer.file_descriptor_response.file_descriptor_proto for answer in answers]
+    assert all(files)
+    assert any(b"ModelStreamInfer" in content for content in files[0])

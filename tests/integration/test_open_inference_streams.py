@@ -1,0 +1,124 @@
+"""``ModelStreamInfer``: requests over one stream, answered in their order, failures among them."""
+
+import queue
+import threading
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from fake_framework import SIDE, mean_scores, wait_for
+from open_inference import TIMEOUT_S, images, tensor_of
+
+from agent.batching import BatchingOptions
+from agent.server.models.served_models import ServingOptions
+
+pb = triton.service_pb2
+
+
+def request(batch, id_="", model="Mean", name="data"):
+    item = pb.ModelInferRequest.InferInputTensor(name=name, datatype="FP32", shape=batch.shape)
+    return pb.ModelInferRequest(model_name=model, id=id_, inputs=[item], raw_input_contents=[batch.tobytes()])
+
+
+@pytest.fixture
+def stream_of(channel_to):
+    """Opens the stream of an agent over requests."""
+
+    def call(agent, requests):
+        stub = triton.service_pb2_grpc.GRPCInferenceServiceStub(channel_to(agent.address))
+        return stub.ModelStreamInfer(iter(requests), timeout=TIMEOUT_S)
+
+    return call
+
+
+def test_answers_come_in_the_order_of_the_requests(start_agent, stream_of):
+    batches = [images(1 + number % 3, seed=number) for number in range(60)]
+    requests = [request(batch, str(number)) for number, batch in enumerate(batches)]
+    answers = list(stream_of(start_agent(), requests))
+    assert [answer.infer_response.id for answer in answers] == [str(number) for number in range(60)]
+    for batch, answer in zip(batches, answers, strict=True):
+        assert not answer.error_message
+        got = np.frombuffer(answer.infer_response.raw_output_contents[0], np.float32)
+        np.testing.assert_array_equal(got.reshape(-1, 3), mean_scores(batch))
+
+
+def test_request_that_fails_is_told_in_the_stream_which_goes_on(start_agent, stream_of):
+    batch = images(1)
+    requests = [
+        request(batch, "a"),
+        request(batch, "b", name="date"),
+        request(batch, "c", model="Meam"),
+        request(batch, "d", model="Crashing"),
+        request(batch, "e"),
+    ]
+    answers = list(stream_of(start_agent(), requests))
+    assert [answer.infer_response.id for answer in answers] == list("abcde")
+    messages = [answer.error_message for answer in answers]
+    assert (messages[0], messages[4]) == ("", "")
+    assert 'no input "date"' in messages[1]
+    assert 'did you mean "Mean"?' in messages[2]
+    assert "ZeroDivisionError" in messages[3]
+    assert "a secret detail" not in messages[3]
+    assert not any("\n" in message for message in messages)
+
+
+def test_each_request_of_a_client_that_waits_is_answered_at_once(start_agent):
+    answers = queue.SimpleQueue()
+    with triton.InferenceServerClient(start_agent().address) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for number in range(3):
+            batch = np.full((1, 1, SIDE, SIDE), number, np.float32)
+            client.async_stream_infer("Mean", [tensor_of(batch)], request_id=str(number))
+            result, error = answers.get(timeout=TIMEOUT_S)
+            assert error is None
+            np.testing.assert_array_equal(result.as_numpy("scores"), mean_scores(batch))
+        client.async_stream_infer("Meam", [tensor_of(batch)])
+        result, error = answers.get(timeout=TIMEOUT_S)
+        assert 'did you mean "Mean"?' in error.message()
+        client.stop_stream()
+
+
+def test_requests_of_one_stream_are_predicted_together(start_agent, stream_of):
+    batching = BatchingOptions(max_batch_size=8, max_queue_delay_ms=20_000)
+    agent = start_agent(serving=ServingOptions(batching=batching))
+    answers = list(stream_of(agent, [request(images(1)) for _ in range(16)]))
+    sizes = [answer.infer_response.parameters["batch_size"].int64_param for answer in answers]
+    assert sizes == [8] * 16
+
+
+def test_client_that_leaves_a_stream_frees_its_place(start_agent, channel_to, manifest_folder):
+    agent = start_agent(workers=2)  # of which one may be a stream's
+    stub = triton.service_pb2_grpc.GRPCInferenceServiceStub(channel_to(agent.address))
+    gone = threading.Event()
+
+    def requests():
+        for _ in range(40):
+            yield request(images(1), model="Waiting")
+        gone.wait(TIMEOUT_S)
+
+    left = stub.ModelStreamInfer(requests(), timeout=TIMEOUT_S)
+    wait_for((manifest_folder / "begun").exists)
+    with pytest.raises(grpc.RpcError) as error:
+        list(stub.ModelStreamInfer(iter([request(images(1))]), timeout=TIMEOUT_S))
+    assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    left.cancel()
+    (manifest_folder / "go").touch()
+    gone.set()
+
+    def free():
+        try:
+            return list(stub.ModelStreamInfer(iter([request(images(1))]), timeout=TIMEOUT_S))
+        except grpc.RpcError as error:
+            assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # noqa: PT017 - until it is free
+            return None
+
+    wait_for(free)
+
+
+def test_stream_of_bytes_that_are_no_message_is_ended(start_agent, channel_to):
+    call = channel_to(start_agent().address).stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+    with pytest.raises(grpc.RpcError) as error:
+        list(call(iter([b"\xff\xff\xff"]), timeout=TIMEOUT_S))
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "no message of its type" in error.value.details()

@@ -1,0 +1,140 @@
+"""The memory of a served agent over 100,000 requests, and what it costs to observe a call.
+
+The agent is a process of its own, as ``agent serve`` starts it, with metrics and with the watch for
+predictions that hang. Clients send DigitsCNN one digit a request over the Open Inference Protocol.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+import grpc
+import numpy as np
+import psutil
+
+from agent.server.observing.access_log import AccessLog
+from agent.server.observing.agent_load import AgentLoad
+from agent.server.observing.interceptor import CallInterceptor
+from agent.server.observing.metrics import Metrics
+from agent.server.observing.observers import CallObserver
+from protos.inference.v2 import grpc_service_pb2 as pb
+from protos.inference.v2.grpc_service_pb2_grpc import GRPCInferenceServiceStub
+from tests.perf.ratios import Row
+
+REQUESTS = 100_000
+FIRST = 10_000
+CLIENTS = 8
+INTERCEPTED = 50_000
+_MIB = 1024 * 1024
+_Details = namedtuple("_Details", ("method", "invocation_metadata"))
+
+
+def measure() -> list[Row]:
+    """Sends all the requests, which takes some minutes, and times the interceptor alone."""
+    return [_memory(), *_interceptor()]
+
+
+def _memory() -> Row:
+    with _served() as (address, process), ThreadPoolExecutor(CLIENTS) as pool:
+        sizes = []
+        began_s = perf_counter()
+        for count in (FIRST, REQUESTS - FIRST):
+            done = [pool.submit(_send, address, count // CLIENTS) for _ in range(CLIENTS)]
+            for future in done:
+                future.result()
+            sizes.append(process.memory_info().rss)
+        rate = REQUESTS / (perf_counter() - began_s)
+    return Row(
+        f"resident memory after {REQUESTS:,} requests / after {FIRST:,}",
+        [sizes[1] / sizes[0]],
+        "≤ 1.05",
+        f"{sizes[1] / _MIB:.1f} / {sizes[0] / _MIB:.1f} MiB, {rate:.0f} requests/s",
+    )
+
+
+@contextmanager
+def _served() -> Iterator[tuple[str, psutil.Process]]:
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-c", "from client.main import main; main()", "serve"),
+                *("--port=0", "--metrics_port=0", "--max_batch_size=8"),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"AGENT_DATA_DIR": folder, "PATH": ""},
+        )
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().removeprefix("serving on ").strip(), psutil.Process(process.pid)
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+def _send(address: str, count: int) -> None:
+    with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        signature = stub.ModelMetadata(pb.ModelMetadataRequest(name="DigitsCNN")).inputs[0]
+        batch = np.zeros((1, *signature.shape[1:]), np.float32)
+        tensor = pb.ModelInferRequest.InferInputTensor(
+            name=signature.name, datatype=signature.datatype, shape=batch.shape
+        )
+        request = pb.ModelInferRequest(
+            model_name="DigitsCNN", inputs=[tensor], raw_input_contents=[batch.tobytes()]
+        )
+        for _ in range(count):
+            stub.ModelInfer(request)
+
+
+class _Context:
+    """What the interceptor asks of a call, and nothing else."""
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("user-agent", "grpc-python"), ("authorization", "Bearer secret"))
+
+    def set_trailing_metadata(self, metadata: object) -> None: ...
+
+    def peer(self) -> str:
+        return ""
+
+    def code(self) -> None: ...
+
+    def is_active(self) -> bool:
+        return True
+
+
+def _interceptor() -> list[Row]:
+    """Microseconds that a call takes longer, without gRPC around it."""
+    bare: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(lambda request, _: request)
+    details: Any = _Details("/inference.GRPCInferenceService/ModelInfer", ())
+    context: Any = _Context()
+    rows = []
+    kinds: dict[str, list[CallObserver]] = {
+        "log alone": [AccessLog()],
+        "log and metrics": [AccessLog(), Metrics(AgentLoad)],
+    }
+    for title, observers in kinds.items():
+        interceptor = CallInterceptor(observers)
+
+        def call(interceptor: CallInterceptor = interceptor) -> None:
+            handler: Any = interceptor.intercept_service(lambda _: bare, details)
+            handler.unary_unary(b"", context)
+
+        rows.append(Row(f"observing a call, {title}, µs", [_call_us(call) for _ in range(5)], "a few"))
+    return rows
+
+
+def _call_us(call: Callable[[], None]) -> float:
+    began_s = perf_counter()
+    for _ in range(INTERCEPTED):
+        call()
+    return (perf_counter() - began_s) / INTERCEPTED * 1e6

@@ -1,0 +1,125 @@
+"""Evaluations under load, with queries whose times are known, for the reports and pictures of load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from agent.trace_level import TraceLevel
+from evaluators.evaluation import BatchTimes, Evaluation, EvaluationOptions
+from evaluators.loadgen.queries import Outcome, Queries
+from evaluators.loadgen.record import LoadKind, LoadOptions, LoadRecord, LoadRun, RateAnswer
+
+MS = 1_000_000
+OPTIONS = LoadOptions(
+    LoadKind.WORKLOAD,
+    "poisson",
+    100.0,
+    latency_bound_ms=10.0,
+    timeout_ms=500.0,
+    min_duration_s=2.0,
+    min_queries=20,
+    seed=3,
+    max_batch_size=2,
+    warm_up_queries=4,
+)
+
+
+def queries(latency_ms: Sequence[float], outcomes: Sequence[Outcome] = (), gap_ms: float = 10) -> Queries:
+    """Queries that are due at equal distance; each is sent a tenth of its latency after that."""
+    count = len(latency_ms)
+    due = np.arange(count) * round(gap_ms * MS)
+    latency = np.array([round(each * MS) for each in latency_ms], np.int64)
+    outcome = np.array(outcomes or [Outcome.ANSWERED] * count, np.int64)
+    settled = np.isin(outcome, (Outcome.ANSWERED, Outcome.FAILED))
+    answered = outcome == Outcome.ANSWERED
+    return Queries(
+        scheduled_ns=due,
+        sent_ns=due + latency // 10,
+        done_ns=np.where(settled, due + latency, -1),
+        outcome=outcome,
+        queue_ns=np.where(answered, latency // 4, -1),
+        predict_ns=np.where(answered, latency // 2, -1),
+        batch_size=np.where(answered, 1 + (np.arange(count) % 3 != 0), 0),
+    )
+
+
+def run(found: Queries, rate_qps: float = 100.0) -> LoadRun:
+    return LoadRun(rate_qps, "poisson", 3, f"sha256:{rate_qps:.0f}", found)
+
+
+def loaded(evaluation: Evaluation, number: int, load: LoadRecord) -> Evaluation:
+    """The evaluation as one under load: without batches, trace or accuracy."""
+    return replace(
+        evaluation,
+        id=f"{number:08d}-0000-4000-8000-000000000000",
+        options=EvaluationOptions(
+            load.options.max_batch_size, 1, warmup_num_file_parts=0, trace_level=TraceLevel.NO_TRACE
+        ),
+        batches=BatchTimes(*[np.empty(0, np.int64)] * 5),
+        elapsed_ns=2_500_000_000,
+        accuracy=None,
+        failures=(),
+        trace=None,
+        spans=(),
+        load=load,
+    )
+
+
+def calm(evaluation: Evaluation) -> Evaluation:
+    """1,200 queries of 1…12 ms, the first of which are the empty start; some are answered twice."""
+    found = replace(queries([1 + n * 7 % 12 for n in range(1200)]), repeated=2)
+    return loaded(evaluation, 1, LoadRecord(OPTIONS, (replace(run(found), cut_ns=1_200 * MS),)))
+
+
+def overloaded(evaluation: Evaluation) -> Evaluation:
+    """A run without a bound that was stopped and is invalid, with queries of every outcome."""
+    outcomes = [*[Outcome.ANSWERED] * 6, *[Outcome.FAILED] * 3, *[Outcome.TIMED_OUT] * 2, Outcome.WAITING]
+    found = replace(
+        run(queries([5.0, 50, 100, 150, 200, 250, 1, 1, 1, 1, 1, 1], outcomes)),
+        stopped="the backlog grew without end",
+        invalid="p99 of the harness's own lag is 22 ms, and 1 ms is allowed",
+        reasons={"the queue is full": 2, "no memory": 1},
+    )
+    return loaded(evaluation, 2, LoadRecord(replace(OPTIONS, latency_bound_ms=None), (found,)))
+
+
+def closed(evaluation: Evaluation) -> Evaluation:
+    """A closed loop: no rate, no seed, no schedule."""
+    options = replace(OPTIONS, arrival="closed loop, 4 in flight", rate_qps=0.0, concurrency=4)
+    found = LoadRun(0.0, "closed loop, 4 in flight", None, "", queries([2.0] * 40))
+    return loaded(evaluation, 3, LoadRecord(options, (found,)))
+
+
+SEARCH = replace(OPTIONS, kind=LoadKind.MAX_QPS, time_budget_s=60.0, tolerance=0.02)
+
+
+def searched(evaluation: Evaluation) -> Evaluation:
+    """A search with an answer: a whole probe, one that was stopped and one that is invalid."""
+    late = [Outcome.ANSWERED] * 30 + [Outcome.WAITING] * 30
+    runs = (
+        run(queries([1 + n % 8 for n in range(1400)]), 100.0),
+        replace(
+            run(queries([2.0 * (n + 1) for n in range(60)], late, gap_ms=1), 1000.0),
+            stopped="too many queries were late",
+        ),
+        replace(run(queries([3.0] * 40), 120.0), invalid="the machine was too busy"),
+    )
+    answer = RateAnswer(120.04, 118.7, 121.3, "single server")
+    return loaded(evaluation, 4, LoadRecord(SEARCH, runs, answer))
+
+
+def hopeless(evaluation: Evaluation) -> Evaluation:
+    """A search whose answer is that there is none."""
+    runs = (run(queries([20.0 + n for n in range(50)]), 10.0),)
+    answer = RateAnswer(None, None, None, "none", "50 of 50 queries were late")
+    return loaded(evaluation, 5, LoadRecord(SEARCH, runs, answer))
+
+
+def unlimited(evaluation: Evaluation) -> Evaluation:
+    """A search that found no rate which breaks the bound."""
+    runs = (run(queries([0.5] * 50), 400.0),)
+    answer = RateAnswer(400.0, 400.0, None, "at least", "the harness can issue no more than 400 queries/s")
+    return loaded(evaluation, 6, LoadRecord(SEARCH, runs, answer))

@@ -1,0 +1,197 @@
+"""What the pictures of load show of the queries, the probes and the answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evaluators.evaluation import Evaluation
+from evaluators.loadgen.record import LoadRecord, RateAnswer
+from evaluators.plots import canvas, workload
+from evaluators.plots.drawing import Band, Drawing, Label, Mark, PointChart, Rule, Series
+from evaluators.plots.point_painting import TALL_POINT_INCHES
+from tests.reports.loads import OPTIONS, loaded, queries, run
+from tests.reports.pictures import drawn, picture, texts, titles
+
+
+def charts_of(name: str, evaluations: list[Evaluation]) -> list[PointChart]:
+    charts = picture(name, evaluations).charts
+    assert all(isinstance(chart, PointChart) for chart in charts)
+    return [chart for chart in charts if isinstance(chart, PointChart)]
+
+
+def by_group(chart: PointChart) -> dict[str, Series]:
+    return {series.group: series for series in chart.series}
+
+
+def test_a_workload_is_its_latencies_and_service_times_by_when_queries_were_due(
+    workloads: list[Evaluation],
+) -> None:
+    [chart] = charts_of("workload", workloads[:1])
+
+    latency, service = chart.series
+    assert latency.group == "latency: due to answer"
+    assert service.group == "service: sent to answer"
+    assert latency.x == service.x == pytest.approx([n / 100 for n in range(1200)])
+    assert latency.y == pytest.approx([1 + n * 7 % 12 for n in range(1200)])
+    assert service.y == pytest.approx([0.9 * (1 + n * 7 % 12) for n in range(1200)])
+    assert chart.y_axis == "time (ms)"
+    assert not chart.y_logarithmic
+    assert chart.rules == (Rule(10, "bound 10 ms"),)
+    assert chart.bands == (Band(0, 1.2, "empty start: not counted"),)
+    assert chart.heading.warning == ""
+    assert "poisson at 100 queries/s · p99 12 ms" in chart.heading.detail
+
+
+def test_queries_without_an_answer_are_crosses_for_as_long_as_there_was_none(
+    workloads: list[Evaluation],
+) -> None:
+    [chart] = charts_of("workload", workloads[1:2])
+
+    groups = by_group(chart)
+    assert {name for name, series in groups.items() if series.mark is Mark.CROSS} == {
+        "failed",
+        "timed out",
+        "waiting at the end",
+    }
+    assert groups["failed"].x == pytest.approx((0.06, 0.07, 0.08))
+    assert groups["failed"].y == pytest.approx((1, 1, 1))
+    assert groups["timed out"].y == pytest.approx((500, 500))
+    # the last answer came at 50 + 250 ms, and the query was due at 110 ms
+    assert groups["waiting at the end"].y == pytest.approx((190,))
+    assert len(groups["latency: due to answer"].x) == 6
+
+
+def test_a_run_that_was_stopped_or_is_invalid_says_so(workloads: list[Evaluation]) -> None:
+    drawing = picture("workload", workloads[1:2])
+
+    warning = drawing.charts[0].heading.warning
+    assert warning.startswith("INVALID: p99 of the harness's own lag is 22 ms")
+    assert warning.endswith("STOPPED: the backlog grew without end")
+    assert warning in " ".join(texts(canvas.svg(drawing)))
+
+
+def test_of_many_queries_a_sample_is_drawn_with_every_outlier(evaluations: list[Evaluation]) -> None:
+    latency_ms = [1.0 + n % 5 / 10 for n in range(20_000)]
+    latency_ms[12_345] = 400.0
+    many = loaded(evaluations[0], 9, LoadRecord(OPTIONS, (run(queries(latency_ms)),)))
+
+    drawing = picture("workload", [many])
+
+    [chart] = drawing.charts
+    assert isinstance(chart, PointChart)
+    latency, _ = chart.series
+    assert 1000 < len(latency.x) <= workload.MOST_POINTS
+    assert max(latency.y) == pytest.approx(400)
+    assert latency.x[int(np.argmax(latency.y))] == pytest.approx(123.45)
+    assert (latency.x[0], latency.x[-1]) == pytest.approx((0, 199.99), abs=0.3)
+    assert list(latency.x) == sorted(latency.x)
+    assert chart.y_logarithmic  # the longest is far from the others
+    assert "20,000 × latency" in latency.tooltip
+    assert any("longest of each stretch" in note for note in drawing.notes)
+
+
+def test_a_workload_without_a_query_is_not_drawn(evaluations: list[Evaluation]) -> None:
+    empty = loaded(evaluations[0], 9, LoadRecord(OPTIONS, (run(queries([])),)))
+
+    assert drawn("workload", [empty]) is None
+    assert drawn("workload", []) is None
+
+
+def test_a_search_is_percentiles_of_its_probes_against_their_rate(searches: list[Evaluation]) -> None:
+    [chart] = charts_of("max_qps", searches[:1])
+
+    groups = by_group(chart)
+    assert set(groups) == {"p50", "p99", "p99.9", "p99, stopped early", "p99, INVALID"}
+    assert (groups["p50"].x, groups["p50"].y) == ((100,), pytest.approx((5,)))
+    assert groups["p99"].y == groups["p99.9"].y == pytest.approx((8,))
+    assert groups["p99, stopped early"].x == (1000,)
+    assert math.isinf(groups["p99, stopped early"].y[0])
+    assert (groups["p99, INVALID"].x, groups["p99, INVALID"].mark) == ((120,), Mark.CROSS)
+    assert [series.line for series in chart.series] == [
+        s.group.startswith("p") and "," not in s.group for s in chart.series
+    ]
+    assert chart.rules == (Rule(10, "bound 10 ms for p99"), Rule(120.04, "", upright=True))
+    assert chart.bands == (Band(118.7, 121.3, "95 % interval"),)
+    assert chart.x_logarithmic
+    assert "max QPS 120.0 [118.7, 121.3] at p99 ≤ 10 ms (single server)" in chart.heading.detail
+    assert chart.heading.warning == "INVALID: 1 of 3 probes, whose latencies are not to be trusted"
+
+
+def test_an_answer_without_an_interval_has_no_band(searches: list[Evaluation]) -> None:
+    none, unlimited = charts_of("max_qps", searches[1:])
+
+    assert none.bands == unlimited.bands == ()
+    assert none.rules == (Rule(10, "bound 10 ms for p99"),)
+    assert "max QPS none at p99" in none.heading.detail
+    assert none.heading.warning == "50 of 50 queries were late"
+    assert unlimited.rules[1:] == (Rule(400, "at least", upright=True),)
+    assert "max QPS at least 400 at p99" in unlimited.heading.detail
+
+
+def test_a_bracket_is_no_interval_and_a_stopped_search_has_no_answer(searches: list[Evaluation]) -> None:
+    load = searches[0].load
+    assert load is not None
+    answers = (
+        RateAnswer(100.0, 100.0, 200.0, "bracket", "the time budget was used up"),
+        RateAnswer(None, None, 200.0, "bracket"),
+        None,
+    )
+
+    bracket, below, stopped = charts_of(
+        "max_qps",
+        [replace(searches[0], id=str(n), load=replace(load, answer=a)) for n, a in enumerate(answers)],
+    )
+
+    assert bracket.bands == (Band(100, 200, "kept … not kept"),)
+    assert len(bracket.rules) == 1
+    assert bracket.heading.warning.endswith("the time budget was used up")
+    assert (below.bands, below.rules[1:]) == ((), (Rule(200, "not kept", upright=True),))
+    assert "max QPS below 200 at p99" in below.heading.detail
+    assert (stopped.bands, len(stopped.rules)) == ((), 1)
+    assert stopped.heading.warning.startswith("STOPPED before there was an answer")
+
+
+def test_points_that_are_infinitely_high_are_drawn_with_one_tooltip_a_series() -> None:
+    mixed = Series("a", (1, 2, 3), (1.0, math.inf, 2.0), line=True, tooltip="mixed")
+    beyond = Series("b", (2,), (math.inf,), tooltip="beyond")
+    ring = Series("c", (1,), (2.0,), tooltip="ring", mark=Mark.RING)
+    chart = PointChart(
+        Label("name", "detail", "a warning"),
+        "x",
+        "y",
+        (mixed, beyond, ring),
+        (Rule(1.5, "line"), Rule(2, "upright", upright=True)),
+        (Band(1, 2, "band"),),
+        tall=True,
+    )
+    both = replace(chart, x_logarithmic=True, y_logarithmic=True)
+    only = replace(chart, series=(beyond,), rules=(), bands=())
+    plain = replace(chart, heading=Label("name", "detail"))
+
+    svg = canvas.svg(Drawing("t", (chart,), ("a", "b", "c")))
+    logarithmic = canvas.svg(Drawing("t", (both,), ("a", "b", "c")))
+
+    assert sorted(titles(svg)) == ["beyond", "mixed", "ring"]
+    assert {"line", "upright", "band", "a warning", "x", "y"} <= set(texts(svg))
+    assert {"x, logarithmic", "y, logarithmic"} <= set(texts(logarithmic))
+    assert titles(canvas.svg(Drawing("t", (only,), ("b",)))) == ["beyond"]
+    assert canvas.png(Drawing("t", (chart, both, only), ("a", "b", "c")))
+    heights = [int.from_bytes(canvas.png(Drawing("t", (each,)))[20:24], "big") for each in (chart, plain)]
+    assert 10 < heights[0] - heights[1] < 30  # the line of the warning
+    assert heights[1] > 120 * TALL_POINT_INCHES
+
+
+def test_the_unit_suits_the_times(evaluations: list[Evaluation]) -> None:
+    options = replace(OPTIONS, latency_bound_ms=None)
+    short, long = (
+        loaded(evaluations[0], n, LoadRecord(options, (run(queries([each] * 30)),)))
+        for n, each in enumerate((0.05, 3000.0))
+    )
+
+    units = [chart.y_axis for chart in charts_of("workload", [short, long])]
+
+    assert units == ["time (µs)", "time (s)"]

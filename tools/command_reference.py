@@ -1,0 +1,116 @@
+"""Writes docs/commands.md: every command of the program with its options, as click shows them.
+
+python -m tools.command_reference            write it
+python -m tools.command_reference --check    fail where it is not what the commands say
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from client.main import PROGRAM, cli
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
+MEND = "run: make docs"
+_HEAD = f"""# Commands
+
+<!-- Generated from the commands; do not edit. To write it again, {MEND} -->
+
+Options have one or two dashes and take their value after `=` or a space. One without a value, such as
+`--gpu`, is a boolean: `--gpu`, `--gpu=true` and `--gpu=false` all work. `agent --version` shows the version.
+The configuration file, environment variables and exit codes are in [configuration.md](configuration.md).
+"""
+_UNWRAPPED = "\b"  # before a paragraph, it tells click to leave the lines as they are
+
+
+def page() -> str:
+    """Returns the page."""
+    parts = [_HEAD]
+    for path, command in _commands(PROGRAM, cli):
+        if path == PROGRAM:
+            parts += [_section("Global options", _GLOBAL_INTRODUCTION), _options(path, command, shared=True)]
+            continue
+        parts.append(_section(f"`{path}`", _usage(path, command)))
+        parts.append(_help(command))
+        parts.append(_options(path, command, shared=False))
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+_GLOBAL_INTRODUCTION = "Every command takes these, in any place."
+
+
+def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """Every command and group that is not hidden, with what is typed to run it."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=path)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            if found is not None and not found.hidden:
+                yield from _commands(f"{path} {name}", found)
+
+
+def _section(title: str, text: str) -> str:
+    return f"## {title}\n\n{text}"
+
+
+def _usage(path: str, command: click.Command) -> str:
+    pieces = command.collect_usage_pieces(click.Context(command, info_name=path))
+    return f"```\n{' '.join([path, *pieces])}\n```"
+
+
+def _help(command: click.Command) -> str:
+    paragraphs = inspect.cleandoc(command.help or "").partition("\f")[0].split("\n\n")
+    return "\n\n".join(
+        "```\n" + paragraph.removeprefix(_UNWRAPPED).strip("\n") + "\n```"
+        if paragraph.startswith(_UNWRAPPED)
+        else " ".join(paragraph.split())
+        for paragraph in paragraphs
+    )
+
+
+def _options(path: str, command: click.Command, *, shared: bool) -> str:
+    """A table of the options that are the command's own, or of the shared ones."""
+    context = click.Context(command, info_name=path)
+    rows = [
+        (record[0], _meaning(parameter, record[1]))
+        for parameter in command.get_params(context)
+        if isinstance(parameter, click.Option) and shared != parameter.expose_value and not parameter.is_eager
+        if (record := parameter.get_help_record(context))
+    ]
+    if not rows:
+        return ""
+    lines = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in rows]
+    return "\n".join(["| option | meaning |", "|---|---|", *lines])
+
+
+def _meaning(option: click.Option, text: str) -> str:
+    """The help of an option, with the environment variable that stands for it."""
+    if not option.envvar or option.show_envvar:
+        return text
+    return f"{text} [env var: {option.envvar}]"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main() -> None:
+    """Writes or checks the page, as the command line says."""
+    parser = argparse.ArgumentParser(description="Write docs/commands.md from the commands.")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail where it is out of date")
+    fresh = page()
+    if not parser.parse_args().check:
+        PAGE.write_text(fresh, encoding="utf-8")
+    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != fresh:
+        sys.exit(f"{PAGE.name} is not what the commands say; {MEND}")
+
+
+if __name__ == "__main__":
+    main()
