@@ -49,11 +49,16 @@ def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Co
     """Every command and group that is not hidden, with what is typed to run it."""
     yield path, command
     if isinstance(command, click.Group):
-        context = click.Context(command, info_name=path)
+        context = _context(path, command)
         for name in command.list_commands(context):
             found = command.get_command(context, name)
             if found is not None and not found.hidden:
                 yield from _commands(f"{path} {name}", found)
+
+
+def _context(path: str, command: click.Command) -> click.Context:
+    """A context as the program makes it: a command keeps the help option of its first one."""
+    return click.Context(command, info_name=path, help_option_names=cli.context_settings["help_option_names"])
 
 
 def _section(title: str, text: str) -> str:
@@ -61,7 +66,7 @@ def _section(title: str, text: str) -> str:
 
 
 def _usage(path: str, command: click.Command) -> str:
-    pieces = command.collect_usage_pieces(click.Context(command, info_name=path))
+    pieces = command.collect_usage_pieces(_context(path, command))
     return f"```\n{' '.join([path, *pieces])}\n```"
 
 
@@ -77,7 +82,7 @@ def _help(command: click.Command) -> str:
 
 def _options(path: str, command: click.Command, *, shared: bool) -> str:
     """A table of the options that are the command's own, or of the shared ones."""
-    context = click.Context(command, info_name=path)
+    context = _context(path, command)
     rows = [
         (record[0], _meaning(parameter, record[1]))
         for parameter in command.get_params(context)

@@ -126,7 +126,7 @@ def test_lost_connection_of_a_server_that_speaks_nothing_is_not_taken_for_tls() 
 def test_renewed_certificate_is_used_without_a_restart(
     start_agent: Start, authority: Authority, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="agent.server.credentials")
     first, second = authority.issue("a.example.org", file="a"), authority.issue("b.example.org", file="b")
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     shutil.copy(first.cert, cert)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -252,11 +253,11 @@ def test_an_unknown_ending_is_refused(name: str, tmp_path: Path) -> None:
 def test_without_matplotlib_it_is_said_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import evaluators.plots
-
-    for module in [m for m in sys.modules if m in ("evaluators.plots.canvas", "evaluators.plots.painting")]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.delattr(evaluators.plots, "canvas", raising=False)  # which is there once it was imported
+    # by name: another test may have put another module in the place of the package's attribute
+    package = importlib.import_module("evaluators.plots")
+    for name in ("canvas", "painting", "point_painting", "style"):
+        monkeypatch.delitem(sys.modules, f"evaluators.plots.{name}", raising=False)
+        monkeypatch.delattr(package, name, raising=False)  # which is there once it was imported
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
     with pytest.raises(ConfigurationError, match=r'pip install "inferscope\[plot\]"') as raised:
