@@ -12,6 +12,7 @@ from tests.perf import (
     dataset_overhead,
     grpc_round_trip,
     issue_rate,
+    mlserver_peer,
     open_inference,
     resnet50,
     soak,
@@ -21,7 +22,18 @@ from tests.perf import (
 )
 from tests.perf.ratios import print_table
 
-SECTIONS = ("start_up", "dataset", "resnet50", "tracing", "grpc", "v2", "load", "batching", "soak")
+SECTIONS = (
+    "start_up",
+    "dataset",
+    "resnet50",
+    "tracing",
+    "grpc",
+    "v2",
+    "load",
+    "batching",
+    "mlserver",
+    "soak",
+)
 
 
 def main() -> None:
@@ -56,6 +68,11 @@ def main() -> None:
         print_table("The load generator itself", issue_rate.measure())
     if "batching" in sections:
         print_table("Dynamic batching in a served agent", batching.measure())
+    if "mlserver" in sections:
+        if rows := mlserver_peer.measure():
+            print_table("A served agent beside MLServer, ModelInfer of 600 KB", rows)
+        else:
+            print("\nmlserver: left out; INFERSCOPE_MLSERVER_PYTHON names no Python that has MLServer")
     if "soak" in sections:
         print_table("A served agent that goes on", soak.measure())
     print(f"\nload of the machine at the end: {os.getloadavg()[0]:.1f}")

@@ -65,6 +65,13 @@ class EchoPredictor(Predictor):
         pass
 
 
+class FirstPredictor(EchoPredictor):
+    """Returns the first number of each of its inputs."""
+
+    def predict(self, inputs: Tensors) -> Tensors:
+        return {"first": inputs["data"].reshape(len(inputs["data"]), -1)[:, :1]}
+
+
 def measure() -> list[Row]:
     """Measures the latency with one call in flight and the throughput with sixteen.
 
@@ -168,12 +175,16 @@ def _clients() -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
 
 def _serve() -> None:
     """Runs both servers until standard input ends."""
-    registry = Registry((FrameworkEntry("Echo", f"{__name__}:EchoPredictor", ("numpy",), ""),))
+    entries = (("Echo", EchoPredictor), ("First", FirstPredictor))
+    registry = Registry(
+        tuple(FrameworkEntry(n, f"{__name__}:{made.__name__}", ("numpy",), "") for n, made in entries)
+    )
     echo = grpc.method_handlers_generic_handler(
         "bare", {"Echo": grpc.unary_unary_rpc_method_handler(lambda request, _: request)}
     )
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "echo.yml").write_text(MODEL, encoding="utf-8")
+        for name, _ in entries:
+            Path(folder, f"{name}.yml").write_text(MODEL.replace("Echo", name), encoding="utf-8")
         options = ServerOptions(port=0)
         bare = grpc.server(futures.ThreadPoolExecutor(options.workers), options=_UNLIMITED)
         bare.add_generic_rpc_handlers((echo,))

@@ -1,0 +1,185 @@
+"""The agent beside MLServer: a 600 KB float32 input in a ModelInfer of the Open Inference Protocol.
+
+MLServer stands in an environment of its own, whose Python ``INFERSCOPE_MLSERVER_PYTHON`` names
+(``python -m venv peer && peer/bin/pip install mlserver==1.7.1``); without it the section is left out. Its
+model, as the agent's, answers with the first number of the tensor. The client is the same for both: messages
+that were made before, by plain gRPC.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import grpc
+import numpy as np
+
+from protos.inference.v2 import grpc_service_pb2 as pb
+from tests.perf.grpc_round_trip import CALLS_AT_ONCE, SHAPE, THROUGHPUT_CALLS
+from tests.perf.ratios import Row, divided, interleaved
+
+PYTHON = os.environ.get("INFERSCOPE_MLSERVER_PYTHON")
+ROUNDS = 5
+_READY_S = 60.0
+_UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+_RUNTIME = """
+import numpy as np
+from mlserver import MLModel
+from mlserver.codecs import NumpyCodec
+from mlserver.types import InferenceResponse
+
+
+class NoOp(MLModel):
+    async def load(self):
+        return True
+
+    async def predict(self, payload):
+        tensor = NumpyCodec.decode_input(payload.inputs[0])
+        answer = NumpyCodec.encode_output("first", tensor.reshape(len(tensor), -1)[:, :1])
+        return InferenceResponse(model_name=self.name, outputs=[answer])
+"""
+
+
+def measure() -> list[Row]:
+    """Measures both, one call in flight and sixteen; nothing where there is no MLServer."""
+    if PYTHON is None:
+        return []
+    with ExitStack() as stack:
+        calls = {
+            "agent": _call_of(stack, stack.enter_context(_agent()), "First"),
+            "mlserver": _call_of(stack, stack.enter_context(_mlserver(PYTHON, stack)), "noop"),
+        }
+        pool = stack.enter_context(futures.ThreadPoolExecutor(CALLS_AT_ONCE))
+        taken = interleaved(
+            ROUNDS,
+            {
+                (name, flying): partial(_latencies_s, pool, call, flying)
+                for name, call in calls.items()
+                for flying in (1, CALLS_AT_ONCE)
+            },
+        )
+    rows = []
+    for flying, aims in ((1, ("", "")), (CALLS_AT_ONCE, ("≥ 4", "≤ 0.3"))):
+        ours, theirs = (list(taken[name, flying]) for name in ("agent", "mlserver"))
+        for what, figure, aim, unit in (
+            ("throughput", _rate, aims[0], "calls/s"),
+            ("p99", _p99_ms, aims[1], "ms"),
+        ):
+            over, under = [figure(run) for run in ours], [figure(run) for run in theirs]
+            detail = f"{statistics.median(over):.1f} / {statistics.median(under):.1f} {unit}"
+            rows.append(
+                Row(f"{flying} in flight: {what} / that of MLServer", divided(over, under), aim, detail)
+            )
+    return rows
+
+
+_Run = tuple[Sequence[float], float]
+
+
+def _latencies_s(pool: futures.ThreadPoolExecutor, call: Callable[[], None], flying: int) -> _Run:
+    """The seconds of each call, with so many in flight, and of all of them together."""
+
+    def timed(_: int) -> float:
+        started_s = time.perf_counter()
+        call()
+        return time.perf_counter() - started_s
+
+    calls = THROUGHPUT_CALLS if flying > 1 else THROUGHPUT_CALLS // 2
+    started_s = time.perf_counter()
+    found = list(pool.map(timed, range(calls)) if flying > 1 else map(timed, range(calls)))
+    return found, time.perf_counter() - started_s
+
+
+def _rate(run: _Run) -> float:
+    return len(run[0]) / run[1]
+
+
+def _p99_ms(run: _Run) -> float:
+    return float(np.percentile(run[0], 99)) * 1e3
+
+
+def _call_of(stack: ExitStack, address: str, model: str) -> Callable[[], None]:
+    channel = stack.enter_context(grpc.insecure_channel(address, options=_UNLIMITED))
+    infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+    item = pb.ModelInferRequest.InferInputTensor(name="data", datatype="FP32", shape=SHAPE)
+    random = np.random.default_rng(0)
+    requests = itertools.cycle(
+        pb.ModelInferRequest(
+            model_name=model,
+            inputs=[item],
+            raw_input_contents=[random.standard_normal(SHAPE, np.float32).tobytes()],
+        ).SerializeToString()
+        for _ in range(4)
+    )
+
+    def call() -> None:
+        assert infer(next(requests), timeout=60.0)
+
+    deadline_s = time.monotonic() + _READY_S
+    while True:
+        try:
+            call()
+            return call
+        except grpc.RpcError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.2)
+
+
+@contextmanager
+def _agent() -> Iterator[str]:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.perf.grpc_round_trip", "serve"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        yield server.stdout.readline().split()[1]
+    finally:
+        server.stdin.close()  # which ends the server
+        server.wait()
+        server.stdout.close()
+
+
+@contextmanager
+def _mlserver(python: str, stack: ExitStack) -> Iterator[str]:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    port, *others = _free_ports(3)
+    settings = {"host": "127.0.0.1", "grpc_port": port, "http_port": others[0], "metrics_port": others[1]}
+    # without workers the model runs in the server's process, which is faster for one that does nothing
+    (folder / "settings.json").write_text(json.dumps({**settings, "debug": False, "parallel_workers": 0}))
+    (folder / "model-settings.json").write_text(json.dumps({"name": "noop", "implementation": "noop.NoOp"}))
+    (folder / "noop.py").write_text(_RUNTIME)
+    server = subprocess.Popen(
+        [python, "-m", "mlserver.cli.main", "start", str(folder)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
