@@ -51,6 +51,7 @@ class LoadedModels:
         self._lock = threading.Condition()
         self._slots: dict[Hashable, Slot] = {}
         self._leaving: set[Slot] = set()
+        self._left = 0
         self._measured_bytes: dict[Hashable, int] = {}
         self._one_at_a_time = threading.Lock()
         self._closed = False
@@ -183,13 +184,14 @@ class LoadedModels:
                 refusal = self._refusal(slot)
                 if refusal is None:
                     return
+                left = self._left
                 leaving = self._least_recently_used(slot)
                 if leaving is None and not self._leaving:
                     raise refusal
                 if leaving is not None:
                     self._remove(leaving)
             if leaving is None or leaving.model is None:
-                if not self._wait_for_one_to_leave():
+                if not self._wait_for_one_more_than(left):
                     raise refusal
                 continue
             _log.info("unloads %s to make room for %s", leaving.loading.name, slot.loading.name)
@@ -238,15 +240,16 @@ class LoadedModels:
             return None
         return min(unused, key=lambda other: other.last_used_s, default=None)
 
-    def _wait_for_one_to_leave(self) -> bool:
+    def _wait_for_one_more_than(self, left: int) -> bool:
+        """Waits until more models have left than had when the room was looked at; says whether one did."""
         with self._lock:
-            before = len(self._leaving)
-            return self._lock.wait_for(lambda: len(self._leaving) < before, _UNLOADING_S)
+            return self._lock.wait_for(lambda: self._left != left, _UNLOADING_S)
 
     def unload(self, key: Hashable) -> bool:
         """Unloads a model; one in use is given to nobody else, and freed by the last that leaves it.
 
-        One that is being loaded is waited for.
+        One that is being loaded is waited for. Who calls it must hold no lease: the loading may have to wait
+        for the room that this lease takes.
 
         Returns:
             Whether it was loaded.
@@ -318,6 +321,7 @@ class LoadedModels:
     def _on_closed(self, slot: Slot) -> None:
         with self._lock:
             self._leaving.discard(slot)
+            self._left += 1
             self._lock.notify_all()
 
 
