@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-ON_COMMAND_LINE = "on_command_line"
-"""Under what the names of the global flags are kept that were given, and not taken from the environment."""
+from client.global_flags import ON_COMMAND_LINE
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -128,7 +128,7 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command, under a profiler if that was asked for."""
         if (ctx.obj or {}).get("profile"):
-            from client.evaluating.profiling import profiled
+            from client.profiling import profiled
 
             return profiled(ctx.command_path, lambda: super(Command, self).invoke(ctx))
         return super().invoke(ctx)

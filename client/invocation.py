@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from client.command import ON_COMMAND_LINE
+from client.global_flags import ON_COMMAND_LINE
 from client.places import cache_directory, configuration_path
 
 if TYPE_CHECKING:  # each is imported when it is asked for: most commands need few of them
