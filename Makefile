@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# How many tests run at once.
+JOBS   ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test check proto proto-check docs images-check bench clean
@@ -25,7 +27,8 @@ demo: $(STAMP) ## evaluate DigitsCNN on real handwritten digits with every frame
 	@BIN=$(BIN) tools/demo.sh
 
 test: check ## everything that CI runs: check, then all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not real_time" -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -m real_time
 
 check: $(STAMP) proto-check ## installed packages, lint, types, import rules, generated stubs
 	$(BIN)/python -m pip check

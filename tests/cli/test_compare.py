@@ -26,6 +26,8 @@ from evaluators.store.opening import open_store
 from tests.cli.conftest import Agent
 from tests.contract.store_fixtures import make_evaluation, make_system
 
+pytestmark = pytest.mark.real_time
+
 BATCHES = 400
 QUERIES = 3000
 Keep = Callable[..., str]

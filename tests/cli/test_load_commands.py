@@ -19,6 +19,8 @@ from evaluators.store.opening import open_store
 from manifests.catalog import Catalog
 from tests.cli.conftest import Agent, Answer
 
+pytestmark = pytest.mark.real_time
+
 WORKLOAD = ("predict", "workload", "--initial_qps=40", "--min_duration=0.5", "--min_queries=20", "--warmup=2")
 
 

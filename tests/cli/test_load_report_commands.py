@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.conftest import Agent
 
+pytestmark = pytest.mark.real_time
+
 REPORT = ("info", "evaluation")
 WORKLOAD = ("predict", "workload", "--synthetic", "--initial_qps=40", "--min_duration=0.5", "--warmup=2")
 SEARCH = ("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=20", "--time_budget=5")

@@ -21,6 +21,8 @@ from evaluators.store.opening import open_store
 from manifests.catalog import Catalog
 from tests.cli.conftest import Agent, Answer
 
+pytestmark = pytest.mark.real_time
+
 # 64 queries are the fewest with which LoadGen's early stopping can be satisfied at p90. How many queries come
 # in a time depends on the machine: only the scenario server, whose schedule is fixed before, has a duration.
 SHORT = ("predict", "workload", "--framework_name=PyTorch", "--percentile=90", "--warmup=2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
+import random
 import subprocess
 import sys
 import threading
@@ -25,7 +25,7 @@ from agent.labels import with_labels
 from manifests.errors import ArtifactError, ArtifactUnavailableError
 from manifests.schema import ModelManifest
 
-CONTENT = os.urandom(100_000)
+CONTENT = random.Random(0).randbytes(100_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 CHECKSUMS = [
     f"sha256:{SHA256}",

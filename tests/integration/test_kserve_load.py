@@ -23,6 +23,8 @@ from evaluators.loadgen.schedule import Schedule
 from manifests.catalog import Catalog
 from manifests.errors import ConfigurationError
 
+pytestmark = pytest.mark.real_time
+
 INPUTS = (Tensor("pixels", "FP32", (-1, 1, SIDE, SIDE)),)
 OUTPUTS = (Tensor("scores", "FP32", (-1, 3)),)
 QUERIES = 40

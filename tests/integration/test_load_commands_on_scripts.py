@@ -18,6 +18,8 @@ from evaluators.loadgen.queries import Outcome
 from evaluators.store.base import EvaluationFilter
 from evaluators.store.opening import open_store
 
+pytestmark = pytest.mark.real_time
+
 HERE = Path(__file__).parent
 DEADLINE_S = 60
 

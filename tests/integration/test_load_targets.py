@@ -28,6 +28,8 @@ from manifests.errors import ConfigurationError
 from protos.inferscope.v1 import predict_pb2
 from protos.inferscope.v1.predict_pb2_grpc import PredictStub
 
+pytestmark = pytest.mark.real_time
+
 FRAMEWORKS = ["PyTorch", "MXNet", "ONNXRuntime"]
 INPUTS = 12
 QUERIES = 40

@@ -28,9 +28,11 @@ from evaluators.statistics import percentile
 from evaluators.store.load_documents import load_documents, load_head, load_record
 from manifests.catalog import Catalog
 
+pytestmark = pytest.mark.real_time
+
 ONE = PreparedInputs(np.zeros((1, 1, SIDE, SIDE), np.float32), "black")
 HERE_AND_REMOTE = pytest.mark.parametrize("remote", [False, True], ids=["here", "agent"])
-TOGETHER = 200
+PARTS = 4
 
 
 @pytest.fixture
@@ -55,10 +57,6 @@ def scripted_target(manifest_folder, spawn_agent):
 
 def constant(rate_qps, count):
     return Schedule.drawn(ConstantArrivals(), rate_qps, Extent(0.0, count), 0)
-
-
-def all_at_once(count):
-    return Schedule(np.zeros(count, np.int64), "all at once", 1.0)
 
 
 @HERE_AND_REMOTE
@@ -104,12 +102,26 @@ def test_the_truth_of_one_server_that_takes_10_ms_is_77_queries_a_second():
     assert highest_rate_qps(np.full(1000, 0.01), 0.1) == pytest.approx(77.4, rel=0.01)
 
 
+def occupied_s(runs):
+    """How long each query kept the one server from the next, in their order, by when it was sent and done."""
+    found = []
+    for run in runs:
+        queries = run.queries.chosen(run.queries.outcome == Outcome.ANSWERED)
+        begun_ns = np.maximum(queries.sent_ns[1:], queries.done_ns[:-1])
+        found.append((queries.done_ns[1:] - begun_ns) / 1e9)
+    return np.concatenate(found)
+
+
 def test_a_search_finds_the_capacity_of_a_predictor_that_sleeps(scripted_target, manifest_folder):
-    bound_s = 0.1
-    with scripted_target(service_s=0.004) as target:
+    """The truth is by brute force from how long the queries took, which varies with what else is run.
+
+    Where it varied while the search went on, each part of the search has a truth of its own, and the answer
+    lies among them.
+    """
+    bound_s, sleep_s = 0.1, 0.004
+    with scripted_target(service_s=sleep_s) as target:
         session = LoadSession(target, 10_000.0)
-        done_ns = np.sort(session.run(all_at_once(TOGETHER)).queries.done_ns)
-        session.warm_up(0)  # from here on counts the time of the search
+        session.warm_up(1)  # from here on counts the time of the search
         options = MaxQpsOptions(
             latency_bound_ms=bound_s * 1e3,
             initial_qps=50,
@@ -120,15 +132,15 @@ def test_a_search_finds_the_capacity_of_a_predictor_that_sleeps(scripted_target,
         answer = search_max_qps(options, session)
         elapsed_s = session.elapsed_s
     served_s = np.array(json.loads((manifest_folder / SERVED).read_text())) / 1e9
-    # what the target takes for a query beside the sleep: in a full queue, the time from answer to answer
-    beside_s = np.median(np.diff(done_ns) / 1e9 - served_s[1:TOGETHER])
-    truth_qps = highest_rate_qps(served_s[TOGETHER:] + beside_s, bound_s)
+    taken_s = occupied_s(session.runs)
+    truths_qps = [highest_rate_qps(part, bound_s) for part in np.array_split(taken_s, PARTS)]
 
     assert elapsed_s < 1.1 * options.time_budget_s
-    assert answer.rate_qps == pytest.approx(truth_qps, rel=0.05)
+    assert sleep_s <= np.median(served_s) <= np.median(taken_s) < np.median(served_s) + 0.001
+    assert 0.95 * min(truths_qps) < answer.rate_qps < 1.05 * max(truths_qps)
     # its interval is of 95 %: by chance alone it may miss the truth a little
-    assert answer.low_qps < 1.02 * truth_qps
-    assert answer.high_qps > 0.98 * truth_qps
+    assert answer.low_qps < 1.02 * max(truths_qps)
+    assert answer.high_qps > 0.98 * min(truths_qps)
 
 
 @HERE_AND_REMOTE

@@ -94,13 +94,12 @@ class LoadedModels:
             SessionError: The agent is stopping.
             InferscopeError: It cannot be loaded; each that waited for it is told.
         """
-        slot, is_new = self._enter(Own() if key is None else key, loading)
-        if is_new:
-            self._load(slot)
+        slot, model = self._enter(Own() if key is None else key, loading)
+        if model is None:
+            model = self._load(slot)
         with self._lock:
             slot.kept = slot.kept or keep
-        assert slot.model is not None  # noqa: S101 - for mypy
-        return Lease(slot.model, partial(self._leave, slot))
+        return Lease(model, partial(self._leave, slot))
 
     def lease_loaded(self, key: Hashable, *, keep: bool = False) -> Lease | None:
         """Lends a model if it is loaded; see ``lease``, which has to find out its size first."""
@@ -112,28 +111,28 @@ class LoadedModels:
             slot.kept = slot.kept or keep
             return Lease(slot.model, partial(self._leave, slot))
 
-    def _enter(self, key: Hashable, loading: Loading) -> tuple[Slot, bool]:
-        """The slot of a model, with one more user, and whether that one is to load it."""
+    def _enter(self, key: Hashable, loading: Loading) -> tuple[Slot, ServedModel | None]:
+        """The slot of a model, with one more user, and the model; None where that one is to load it."""
         with self._lock:
             if self._closed:
                 raise SessionError("the agent is stopping; it loads no more models")
             slot = self._slots.get(key)
             if slot is None:
                 slot = self._slots[key] = Slot(key, loading, users=1)
-                return slot, True
+                return slot, None
             # counted before it waits, so that it is not unloaded between its loading and this one's turn
             slot.users += 1
             while slot.model is None and slot.error is None:
                 self._lock.wait()
             if slot.error is None:
-                return slot, False
+                return slot, slot.model
             slot.users -= 1
             if isinstance(slot.error, InferscopeError):  # each that waited gets one of his own
                 raise type(slot.error)(*slot.error.args) from slot.error
             raise slot.error
 
-    def _load(self, slot: Slot) -> None:
-        """Loads a model for all that wait for it."""
+    def _load(self, slot: Slot) -> ServedModel:
+        """Loads a model for all that wait for it, and returns it."""
         limited = self._memory_limit_bytes is not None
         try:
             with self._one_at_a_time if limited else nullcontext():
@@ -151,6 +150,7 @@ class LoadedModels:
             slot.model = model
             slot.last_used_s = self._clock()
             self._lock.notify_all()
+        return model
 
     def _loaded(self, slot: Slot) -> ServedModel:
         return slot.loading.load(partial(self._on_closed, slot))

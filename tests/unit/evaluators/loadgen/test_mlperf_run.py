@@ -13,6 +13,8 @@ from evaluators.loadgen.mlperf_settings import MlperfSettings, server_schedule
 from evaluators.loadgen.queries import Outcome
 from evaluators.loadgen.run_watch import Stop
 
+pytestmark = pytest.mark.real_time
+
 INPUTS = 7
 
 
