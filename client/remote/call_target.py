@@ -14,6 +14,7 @@ import grpc
 
 from agent.closeable import Closeable
 from agent.description import SystemDescription
+from client.remote.held_call import HeldCall
 from evaluators.loadgen.target import Answers
 from manifests.errors import ConfigurationError, SessionError
 
@@ -53,6 +54,7 @@ class CallTarget(Closeable):
     Args:
         description: The model and what it runs on.
         request_bytes: The size of the largest request.
+        hold: Keeps calls quick until it is closed, with the target.
         max_in_flight: The most queries that may be in flight, one more fails; None means as many as
             ``MAX_BYTES_IN_FLIGHT`` hold, and at most ``MAX_IN_FLIGHT``.
         clock: The clock of the run, in nanoseconds.
@@ -65,6 +67,7 @@ class CallTarget(Closeable):
         self,
         description: SystemDescription,
         request_bytes: int,
+        hold: Callable[[], HeldCall],
         *,
         max_in_flight: int | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
@@ -78,6 +81,7 @@ class CallTarget(Closeable):
         self._clock = clock
         self._run: CallFlight | None = None
         self._closed = False
+        self._held = hold()
 
     @abstractmethod
     def send(self, query: int, run: CallFlight) -> None:
@@ -132,6 +136,7 @@ class CallTarget(Closeable):
         run, self._run = self._run, None
         if run is not None:
             run.cancel(_CLOSED)
+        self._held.close()
 
 
 class CallFlight:

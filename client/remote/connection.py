@@ -18,6 +18,7 @@ from client.remote.address import AgentAddress
 from client.remote.answer_watch import AnswerWatch
 from client.remote.defaults import ANSWER_TIMEOUT_S
 from client.remote.failures import told
+from client.remote.held_call import HeldCall
 from client.remote.retrying import retried
 from client.remote.tls import ClientTls, is_secure, open_channel
 from client.remote.tracing import ClockOffset, RemoteTrace
@@ -82,6 +83,10 @@ class Connection(Closeable):
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What goes with every call."""
         return self._metadata
+
+    def hold(self) -> HeldCall:
+        """Returns what keeps other calls quick until it is closed."""
+        return HeldCall(self._channel)
 
     def predict(self, request: bytes, timeout_s: float | None) -> BatchResult:
         """Sends one encoded ``PredictRequest`` and waits for the result.

@@ -46,7 +46,8 @@ class RemoteTarget(CallTarget):
         self._requests = _encode(agent.session_id, inputs)
         self._connection = agent.connection
         largest = max(map(len, self._requests))
-        super().__init__(agent.description, largest, max_in_flight=max_in_flight, clock=clock)
+        hold = self._connection.hold
+        super().__init__(agent.description, largest, hold, max_in_flight=max_in_flight, clock=clock)
 
     def send(self, query: int, run: CallFlight) -> None:
         """Sends a query; see ``CallTarget``."""

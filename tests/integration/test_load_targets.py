@@ -89,6 +89,9 @@ class RecordedAgent:
     def classes(self):
         return [self._classes[number] for number in range(len(self.calls))]
 
+    def hold(self):
+        return self._connection.hold()
+
     def begin_predict(self, request):
         self.calls.append(self._connection.begin_predict(request))
         return self.calls[-1]
@@ -214,6 +217,19 @@ def test_queries_in_flight_take_no_threads(spawn_agent, manifest_folder):
         (manifest_folder / "go").touch()
         target.end(DEADLINE_S)
         assert log.queries().count(Outcome.ANSWERED) == 200
+
+
+def test_queries_one_by_one_start_no_threads_as_grpc_does_for_a_call_that_is_alone(spawn_agent, monkeypatch):
+    started = []
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread) or start(thread))
+    with open_remote_agent(spawn_agent().address, "Mean") as remote, RemoteTarget(remote, SMALL) as target:
+        assert_all_answered(run(target, 1), 1)
+        started.clear()
+        for _ in range(5):
+            assert_all_answered(run(target, 1), 1)
+
+        assert started == []
 
 
 def test_an_agent_drops_no_query_of_a_burst(spawn_agent):

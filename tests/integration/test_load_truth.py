@@ -173,6 +173,9 @@ class AlteredAgent:
         self._connection, self._altered = remote.connection, altered
         self.description, self.session_id, self.connection = remote.description, remote.session_id, self
 
+    def hold(self):
+        return self._connection.hold()
+
     def begin_predict(self, request):
         return self._connection.begin_predict(request)
 

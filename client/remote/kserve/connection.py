@@ -9,6 +9,7 @@ import grpc
 from agent.closeable import Closeable
 from agent.server.secret import METADATA_KEY, bearer
 from client.remote.connection import CONNECT_TIMEOUT_S
+from client.remote.held_call import HeldCall
 from client.remote.kserve.address import KServeAddress
 from client.remote.kserve.failures import asked, inferring
 from client.remote.tls import ClientTls, is_secure, open_channel
@@ -166,6 +167,10 @@ class KServeConnection(Closeable):
                 return self._infer(request, timeout=timeout_s, metadata=(*self._metadata, *metadata))
         except ValueError as error:  # what gRPC raises then
             raise self._closed() from error
+
+    def hold(self) -> HeldCall:
+        """Returns what keeps other calls quick until it is closed."""
+        return HeldCall(self._channel)
 
     def begin_infer(self, request: bytes, timeout_s: float | None) -> grpc.Future[bytes]:
         """Sends one encoded ``ModelInferRequest`` and waits for nothing; ``end_infer`` has the answer.

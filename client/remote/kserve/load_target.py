@@ -61,7 +61,8 @@ class KServeTarget(CallTarget):
             threads = min(usable_cores(), MAX_PREPROCESS_THREADS)
             self._pool = ThreadPoolExecutor(threads, thread_name_prefix="preprocess-query")
         size = self._preprocessor.tensor_bytes
-        super().__init__(session.description, size, max_in_flight=max_in_flight, clock=clock)
+        hold = self._predictor.connection.hold
+        super().__init__(session.description, size, hold, max_in_flight=max_in_flight, clock=clock)
 
     def send(self, query: int, run: CallFlight) -> None:
         """Sends a query, or has it preprocessed and sent; see ``CallTarget``."""
