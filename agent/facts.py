@@ -32,7 +32,7 @@ class AgentFacts:
         frameworks: The installed version of each framework by name.
         models: What it can run.
         inferscope_version: Its program's version.
-        started_at: When it began to serve, in UTC.
+        started_at: When it began to serve, in UTC; None where that is not known.
     """
 
     hostname: str
@@ -42,7 +42,7 @@ class AgentFacts:
     frameworks: Mapping[str, str]
     models: tuple[RunnableModel, ...]
     inferscope_version: str
-    started_at: datetime
+    started_at: datetime | None
 
 
 def read_facts(catalog: Catalog, registry: Registry, started_at: datetime) -> AgentFacts:

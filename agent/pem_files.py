@@ -74,11 +74,16 @@ def _load_authorities(option: str, path: Path, content: bytes) -> None:
     """Raises ConfigurationError unless every certificate of a file can be read, and there is one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        context.load_verify_locations(cadata=content.decode("ascii"))
-    except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
+        context.load_verify_locations(cadata=_ascii(content))
+    except (ssl.SSLError, ValueError) as error:
         raise ConfigurationError(f"{option} {path}: holds no certificate in PEM") from error
     if not context.cert_store_stats()["x509"]:
         raise ConfigurationError(f"{option} {path}: holds no certificate in PEM")
+
+
+def _ascii(content: bytes) -> str:
+    """The text of a PEM file, which may have comments in any script around what is ASCII."""
+    return content.decode("ascii", errors="replace").replace("\ufffd", "?")
 
 
 def _check_key(certificate: Path, key: Path) -> None:

@@ -16,6 +16,7 @@ from typing_extensions import Self
 from agent.artifacts import Artifacts
 from agent.closeable import Closeable
 from agent.device import CPU, Device
+from agent.environment import usable_cores
 from agent.trace_level import TraceLevel
 from agent.tracing.profiler import Profiler
 from manifests.errors import ConfigurationError, PredictionError
@@ -45,16 +46,26 @@ class PredictorOptions:
         threads: Threads that one operator may use on the CPU; None leaves the framework's default.
         weights: Where the weights come from.
         seed: What random weights are drawn from.
+        spare_cores: Cores that the framework's default number of threads leaves to others, such as to who
+            sends queries on time: between two operators the threads wait for the next one without sleeping,
+            and keep all others from the cores that they are on.
     """
 
     device: Device = CPU
     threads: int | None = None
     weights: Weights = Weights.PRETRAINED
     seed: int = 0
+    spare_cores: int = 0
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
             raise ConfigurationError(f"threads: found {self.threads}; allowed: 1 or more")
+
+    def default_threads(self, frameworks_own: int) -> int:
+        """Returns the number of threads where none is given: the framework's own, less the spare cores."""
+        if not self.spare_cores:
+            return frameworks_own
+        return max(1, min(frameworks_own, usable_cores() - self.spare_cores))
 
 
 class Predictor(Closeable):

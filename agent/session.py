@@ -63,6 +63,7 @@ class SessionOptions:
         feature_limit: The number of best classes returned for each input; 0 returns all.
         weights: Where the weights come from; random ones need a model that is built in code.
         seed: What random weights are drawn from.
+        spare_cores: See ``PredictorOptions``; of a model in this process.
 
     Raises:
         ConfigurationError: A number is negative, or too large; it is named.
@@ -75,9 +76,10 @@ class SessionOptions:
     feature_limit: int = 5
     weights: Weights = Weights.PRETRAINED
     seed: int = 0
+    spare_cores: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("preprocess_threads", "feature_limit"):
+        for name in ("preprocess_threads", "feature_limit", "spare_cores"):
             if (value := getattr(self, name)) is not None and value < 0:
                 raise ConfigurationError(f"{name} is {value}; it must be at least 0")
         for name in ("threads", "preprocess_threads"):
@@ -177,7 +179,9 @@ def open_session(
 
 
 def _predictor_options(options: SessionOptions) -> PredictorOptions:
-    return PredictorOptions(options.device, options.threads, options.weights, options.seed)
+    return PredictorOptions(
+        options.device, options.threads, options.weights, options.seed, options.spare_cores
+    )
 
 
 def _preparing(options: SessionOptions) -> tuple[int, bool]:

@@ -10,6 +10,7 @@ import click
 
 from agent.trace_level import TraceLevel
 from client.command import Command, Group, boolean
+from client.finite_float import FiniteFloatRange
 from client.load.commands import max_qps, workload
 from client.remote.defaults import ANSWER_TIMEOUT_S
 from client.system_options import system_options
@@ -50,7 +51,7 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--tracer_address", metavar="ADDRESS", help="Where spans are sent."),
         click.option(
             "--agent_timeout",
-            type=click.FloatRange(min=0, min_open=True),
+            type=FiniteFloatRange(min=0, min_open=True),
             default=ANSWER_TIMEOUT_S,
             show_default=True,
             metavar="S",

@@ -18,6 +18,7 @@ from agent.tracing.address import TraceAddress
 from agent.tracing.exporting import TraceExport
 from client.command import Command, boolean
 from client.evaluating.dataset_runner import CatalogDatasetRunner
+from client.finite_float import FiniteFloatRange
 from client.invocation import current_invocation
 from client.serving.model_options import model_options
 from client.serving.observing_options import ObservingOptions, observing_options, use_log_format
@@ -57,7 +58,7 @@ _LOCAL = "127.0.0.1"
 )
 @click.option(
     "--session_idle_s",
-    type=click.FloatRange(min=1),
+    type=FiniteFloatRange(min=1),
     default=600.0,
     show_default=True,
     metavar="S",
@@ -65,7 +66,7 @@ _LOCAL = "127.0.0.1"
 )
 @click.option(
     "--grace_s",
-    type=click.FloatRange(min=0),
+    type=FiniteFloatRange(min=0),
     default=30.0,
     show_default=True,
     metavar="S",
@@ -125,6 +126,7 @@ def serve(
             grace_s=grace_s,
             serving=replace(serving, predict_timeout_s=observing.predict_timeout_s),
             metrics_port=observing.metrics_port,
+            metrics_host=observing.metrics_host,
             tls=safety.tls,
             insecure=safety.insecure,
             limits=safety.limits,

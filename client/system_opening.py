@@ -32,6 +32,8 @@ class SystemChoice(Protocol):
     @property
     def agent_address(self) -> str | None: ...  # noqa: D102
     @property
+    def open_timeout(self) -> float: ...  # noqa: D102
+    @property
     def session_options(self) -> SessionOptions: ...  # noqa: D102
 
 
@@ -88,7 +90,7 @@ def _open_remote(
         choice.model_version,
         choice.framework_name or invocation.configuration.framework,
         choice.session_options,
-        RemoteOptions(invocation.secret, invocation.agent_tls, call_timeout_s=answer_timeout_s),
+        RemoteOptions(invocation.secret, invocation.agent_tls, choice.open_timeout, answer_timeout_s),
         trace=scope,
     )
 
@@ -105,7 +107,7 @@ def _open_kserve(
         # the framework of the configuration is that of models which run here
         ModelChoice(choice.model_name, choice.model_version, choice.framework_name),
         choice.session_options,
-        KServeOptions(invocation.secret, invocation.agent_tls, call_timeout_s=answer_timeout_s),
+        KServeOptions(invocation.secret, invocation.agent_tls, choice.open_timeout, answer_timeout_s),
         cache=invocation.cache,
         fetch=partial(fetch_image, allow_private=True),
         say=lambda line: click.echo(line, err=True),

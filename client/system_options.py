@@ -9,6 +9,8 @@ import click
 
 from client.agent_tls import tls_options
 from client.command import boolean, database_options
+from client.finite_float import FiniteFloatRange
+from client.remote.defaults import OPEN_TIMEOUT_S
 
 
 def system_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,6 +39,14 @@ def system_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "gpu=H100,framework=PyTorch (also model, host, arch, cpu). Several addresses with commas share a "
             "dataset. kserve://HOST:PORT[/MODEL] is any server of the Open Inference Protocol.  "
             "[default: in this process]",
+        ),
+        click.option(
+            "--open_timeout",
+            type=FiniteFloatRange(min=0, min_open=True),
+            default=OPEN_TIMEOUT_S,
+            show_default=True,
+            metavar="S",
+            help="An agent that takes longer to open the model, with all that it downloads, is lost.",
         ),
         click.option(
             "--weights",

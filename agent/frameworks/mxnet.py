@@ -168,7 +168,7 @@ class MXNetPredictor(Predictor):
 
     def _load(self) -> None:
         self._context = self._find_device()
-        self._threads = _WORKERS.fix(self.options.threads)
+        self._threads = _WORKERS.fix(self.options.threads, self.options.default_threads)
         architecture = self.artifacts.architecture
         if architecture is None:
             self._symbol = self._read_symbol()

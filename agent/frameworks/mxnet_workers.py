@@ -29,7 +29,9 @@ class CpuWorkers:
         self._mxnet = mxnet
         self._found: list[int] | None = None
 
-    def fix(self, threads: int | None) -> int | None:
+    def fix(
+        self, threads: int | None, default: Callable[[int], int] = lambda frameworks_own: frameworks_own
+    ) -> int | None:
         """Gives every worker ``threads`` OpenMP threads, at the first call; returns what they have.
 
         It is done once: oneDNN sizes its scratch memory when it prepares an operator, MXNet keeps what was
@@ -37,13 +39,17 @@ class CpuWorkers:
         abort).
 
         Args:
-            threads: None leaves the number as it is.
+            threads: None leaves the number as it is, or as ``default`` says.
+            default: Takes the number that they have, and returns the one that they are to have if none was
+                asked for. It counts at the first call only, and is never a reason to fail.
 
         Raises:
             ConfigurationError: It was called before, and the number is another one since.
         """
         if self._found is None:
             self._found = self.read() if threads is None else self._run(lambda: self._set(threads))
+            if threads is None and any(default(own) != own for own in self._found):
+                self._found = self._run(lambda: self._set(default(self._get())))
         different = set(self._found)
         if threads is not None and different != {threads}:
             raise ConfigurationError(

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 # Otherwise ONNX Runtime, from 1.29 on, tells its maker what runs, and writes in the user's home for that.
@@ -21,6 +22,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from agent.artifacts import Artifacts
 from agent.device import CPU
+from agent.environment import usable_cores
 from agent.frameworks.failures import prediction_failure
 from agent.predictor import Predictor, PredictorOptions, Tensors
 from agent.trace_level import TraceLevel
@@ -53,6 +55,10 @@ class ONNXRuntimePredictor(Predictor):
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         super().__init__(manifest, artifacts, options)
+        self._threads = options.threads
+        if self._threads is None and options.spare_cores:
+            # its own default is one for each core of the machine, not for each logical processor
+            self._threads = options.default_threads(psutil.cpu_count(logical=False) or usable_cores())
         self._session: Any = None
         self._profiled: Any = None
         self._output_names: list[str] = []
@@ -136,8 +142,8 @@ class ONNXRuntimePredictor(Predictor):
 
     @property
     def threads(self) -> int | None:
-        """The number that was asked for; None when ONNX Runtime chooses, for it does not tell."""
-        return self.options.threads
+        """The number that was set; None when ONNX Runtime chooses, for it does not tell."""
+        return self._threads
 
     def close(self) -> None:
         """Drops the session, and with it its threads and its memory on the device."""
@@ -151,7 +157,7 @@ class ONNXRuntimePredictor(Predictor):
         onnxruntime.set_default_logger_severity(_FATAL)
         settings = onnxruntime.SessionOptions()
         settings.log_severity_level = _FATAL
-        settings.intra_op_num_threads = self.options.threads or 0
+        settings.intra_op_num_threads = self._threads or 0
         if profile_prefix is not None:
             settings.enable_profiling = True
             settings.profile_file_prefix = str(profile_prefix)

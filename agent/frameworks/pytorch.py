@@ -81,7 +81,7 @@ class PyTorchPredictor(Predictor):
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         super().__init__(manifest, artifacts, options)
-        self._threads = options.threads or _DEFAULT_THREADS
+        self._threads = options.threads or options.default_threads(_DEFAULT_THREADS)
         self._device = torch.device("cpu")
         self._module: Callable[[torch.Tensor], object] | None = None
 

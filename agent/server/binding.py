@@ -8,7 +8,9 @@ import socket
 from agent.server.limits import Limits
 from manifests.errors import ConfigurationError
 
-_KEEPALIVE_MS = 10_000
+_CLIENTS_KEEPALIVE_MS = 10_000
+_KEEPALIVE_MS = 60_000
+_KEEPALIVE_TIMEOUT_MS = 20_000
 _MAX_PENDING_CALLS = 20_000
 
 
@@ -22,7 +24,13 @@ def server_options(max_message_bytes: int, limits: Limits) -> tuple[tuple[str, i
         ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING_CALLS),
         # Otherwise two agents could listen on one port, and calls would reach either.
         ("grpc.so_reuseport", 0),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", _KEEPALIVE_MS // 2),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", _CLIENTS_KEEPALIVE_MS // 2),
+        # A client that has vanished says nothing: pings find that out, and its calls end.
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        # What gRPC really waits for an answer (seen in grpcio 1.85), and by itself for 60 s.
+        ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.http2.max_pings_without_data", 0),
         ("grpc.keepalive_permit_without_calls", 1),
         *limits.channel_options(),
     )
@@ -46,8 +54,8 @@ def check_free(host: str, port: int) -> None:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        if error.errno == errno.EADDRINUSE:
+    except (OSError, UnicodeError) as error:  # the second of a name that is none, as one too long
+        reason = getattr(error, "strerror", None) or str(error)
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
             reason = "another program listens there; choose another --port, or 0 for a free one"
         raise ConfigurationError(f"cannot listen on {join_address(host, port)}: {reason}") from error

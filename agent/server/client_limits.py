@@ -12,8 +12,10 @@ from typing import Any, TypeAlias
 import grpc
 
 from agent.server.client_identity import client_of
+from agent.server.kept_handlers import KeptHandlers
 from agent.server.limits import Limits
 from agent.server.secret import HEALTH_SERVICE
+from agent.server.side_threads import ONE_REQUEST
 from agent.server.status import ERROR_CLASS_KEY
 from agent.server.token_bucket import TokenBuckets
 from manifests.errors import RateLimitError, SessionLimitError
@@ -41,6 +43,7 @@ class ClientLimits(grpc.ServerInterceptor):
         self._max_streams = limits.max_client_streams
         self._lock = threading.Lock()
         self._streams: Counter[str] = Counter()
+        self._handlers = KeptHandlers(lambda handler, _: self._limited(handler))
 
     @staticmethod
     def wanted(limits: Limits) -> bool:
@@ -56,8 +59,12 @@ class ClientLimits(grpc.ServerInterceptor):
         handler = continuation(handler_call_details)
         if handler is None or handler_call_details.method == _CHECK:
             return handler
+        return self._handlers.around(handler, handler_call_details.method)
+
+    def _limited(self, handler: _Handler) -> _Handler:
         kind, behaviour = _parts(handler)
-        streams = handler.request_streaming or handler.response_streaming
+        many_requests = handler.request_streaming and not getattr(behaviour, ONE_REQUEST, False)
+        streams = many_requests or handler.response_streaming
 
         @functools.wraps(behaviour)  # with what tells gRPC in which thread it is to run
         def limited(request: Any, context: grpc.ServicerContext, *more: Any, **named: Any) -> Any:
@@ -65,7 +72,7 @@ class ClientLimits(grpc.ServerInterceptor):
             self._take_token(client, context)
             if streams:
                 self._take_stream(client, context)
-            if handler.request_streaming and self._buckets is not None:
+            if many_requests and self._buckets is not None:
                 request = self._paced(request, client, context)
             return behaviour(request, context, *more, **named)
 

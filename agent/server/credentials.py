@@ -18,6 +18,7 @@ from agent.pem_files import (
     read_authorities,
     read_identity,
 )
+from agent.server.certificate_validity import date_fault
 from manifests.errors import ConfigurationError
 
 _log = logging.getLogger(__name__)
@@ -66,6 +67,8 @@ class ServerTls:
             ConfigurationError: A file is missing or cannot be read, is no PEM, or does not fit.
         """
         renewal = _Renewal(self)
+        if fault := date_fault(self.certificate, self.key):
+            _log.warning("%s %s %s; clients will not trust it", CERTIFICATE_OPTION, self.certificate, fault)
         # None for "as it was" is documented, and missing in the types
         changed = cast("Callable[[], grpc.ServerCertificateConfiguration]", renewal.changed)
         return grpc.dynamic_ssl_server_credentials(
@@ -109,14 +112,17 @@ class _Renewal:
         """Returns the new certificate; None where it is the old one, or none that can be used."""
         with self._lock:
             version = self._tls.version()
-            if version is None or version == self._version:
+            if version == self._version:
+                self._refused = None
                 return None
             try:
-                configuration = self._tls.read()
+                configuration = self._tls.read()  # says which file it is, where one is not there
             except ConfigurationError as error:
                 if str(error) != self._refused:
                     self._refused = str(error)
                     _log.warning("the certificate was not renewed, the old one stays: %s", error)
+                return None
+            if version is None:  # it has come back just now
                 return None
             self._version, self._refused = version, None
         _log.info("the certificate was renewed")

@@ -26,6 +26,20 @@ def is_loopback(host: str) -> bool:
     return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
 
 
+def metrics_warning(host: str, port: int) -> str | None:
+    """Returns what is to be said loudly of metrics at an address; None where there is nothing.
+
+    Raises:
+        ConfigurationError: The host is not known.
+    """
+    if is_loopback(host):
+        return None
+    return (
+        f"INSECURE: others can read the metrics at {host or '*'}:{port}, which have no TLS and no secret: "
+        "names of models, and how much they are used"
+    )
+
+
 def check_exposure(host: str, *, tls: bool, secret: bool, insecure: bool) -> str | None:
     """Sees to it that nobody lets others in without knowing it.
 

@@ -29,7 +29,7 @@ from agent.server.status import NotOfferedError
 from agent.server.stream_limit import StreamLimit
 from agent.session import Session
 from agent.tracing.scope import TraceScope
-from manifests.errors import InputError
+from manifests.errors import InputError, RequestCancelledError
 from protos.inferscope.v1 import predict_pb2
 
 OpenModel: TypeAlias = Callable[[predict_pb2.OpenRequest, TraceScope | None], Callable[[], Session]]
@@ -100,6 +100,9 @@ class PredictService:
         with trace or nullcontext():  # what was recorded of a loading that fails is exported, too
             id_, session = self._sessions.open(self._open_model(request, trace.scope if trace else None))
             is_about(session.description.manifest.name)
+            if not context.is_active():  # nobody would learn its id
+                self._sessions.close(id_)
+                raise RequestCancelledError("the client went away while its model was loaded")
             return open_response(id_, session.description, trace.part(last=True) if trace else None)
 
     def clock(self, _: predict_pb2.ClockRequest, __: grpc.ServicerContext) -> predict_pb2.ClockResponse:

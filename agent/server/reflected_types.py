@@ -13,6 +13,16 @@ from protos.inferscope.v1 import predict_pb2, registry_pb2
 _SERVED = (predict_pb2, registry_pb2, grpc_service_pb2, health_pb2, reflection_pb2)
 
 
+def served_methods() -> frozenset[str]:
+    """Returns what methods the services of the agent may have, as ``package.Service/Method``."""
+    return frozenset(
+        f"{service.full_name}/{method.name}"
+        for module in _SERVED
+        for service in module.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+    )
+
+
 def reflected_types() -> DescriptorPool:
     """Returns a pool with the types of every service of the agent; see ``protos.inference.v2.pool``."""
     pool = DescriptorPool()

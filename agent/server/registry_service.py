@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
@@ -14,6 +15,7 @@ from agent.facts import AgentFacts, read_facts
 from agent.registry import Registry
 from agent.server.rpc import Methods
 from manifests.catalog import Catalog
+from manifests.errors import InferscopeError
 from manifests.schema import ModelManifest
 from protos.inferscope.v1 import registry_pb2
 
@@ -41,11 +43,19 @@ class RegistryService:
 
     @property
     def facts(self) -> AgentFacts:
-        """What the agent is; read when first asked for, as that asks the GPU's driver."""
+        """What the agent is; read once, which takes a while, as it asks the GPU's driver."""
         with self._lock:
             if self._facts is None:
                 self._facts = read_facts(self._catalog, self._registry, self._started_at)
             return self._facts
+
+    def start(self) -> None:
+        """Begins to read what the agent is, so that the first who asks need not wait for it."""
+        threading.Thread(target=self._read, name="read-facts", daemon=True).start()
+
+    def _read(self) -> None:
+        with suppress(InferscopeError):  # it is told to who asks
+            _ = self.facts
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The service's methods by name."""
@@ -87,7 +97,7 @@ class RegistryService:
             cpu_model=facts.cpu_model,
             gpus=facts.gpus,
             inferscope_version=facts.inferscope_version,
-            started_unix_ms=int(facts.started_at.timestamp() * 1000),
+            started_unix_ms=int(facts.started_at.timestamp() * 1000) if facts.started_at else 0,
             open_sessions=self.open_sessions,
         )
 

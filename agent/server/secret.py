@@ -9,10 +9,13 @@ from typing import Any
 
 import grpc
 
+from agent.closeable import Closeable
+from agent.server.side_threads import SideThreads
 from manifests.errors import ConfigurationError
 
 METADATA_KEY = "authorization"
 HEALTH_SERVICE = "grpc.health.v1.Health"
+_THREADS = 2
 
 
 def bearer(secret: str) -> str:
@@ -26,11 +29,12 @@ def bearer(secret: str) -> str:
     return f"Bearer {secret}"
 
 
-class SecretCheck(grpc.ServerInterceptor):
+class SecretCheck(grpc.ServerInterceptor, Closeable):
     """Refuses calls without the secret, except those that ask whether the agent is healthy.
 
     It is asked of methods that are not there, too, so that nobody without it learns which are. The secret
-    travels as it is: over a network that others can listen to, only TLS keeps it secret.
+    travels as it is: over a network that others can listen to, only TLS keeps it secret. Calls are refused in
+    threads apart, so that one hears of it at once from a busy agent, too.
 
     Args:
         secret: What clients must show.
@@ -41,6 +45,12 @@ class SecretCheck(grpc.ServerInterceptor):
 
     def __init__(self, secret: str) -> None:
         self._expected = _digest(bearer(secret))
+        self._threads = SideThreads(_THREADS, "refusal")
+        # Of whatever kind the method is: one that takes a stream begins without a request, so that nobody who
+        # may not ask for anything can hold a thread by sending none.
+        self._refusal: grpc.RpcMethodHandler[Any, Any] = grpc.stream_unary_rpc_method_handler(
+            self._threads.running(_refuse)
+        )
 
     def intercept_service(
         self,
@@ -56,7 +66,11 @@ class SecretCheck(grpc.ServerInterceptor):
         # the length
         if sum(hmac.compare_digest(_digest(value), self._expected) for value in shown):
             return handler
-        return _REFUSAL
+        return self._refusal
+
+    def close(self) -> None:
+        """Ends its threads, once nothing is answered any more."""
+        self._threads.close()
 
 
 def _digest(value: str | bytes) -> bytes:
@@ -65,8 +79,3 @@ def _digest(value: str | bytes) -> bytes:
 
 def _refuse(_: Any, context: grpc.ServicerContext) -> Any:
     context.abort(grpc.StatusCode.UNAUTHENTICATED, "the agent asks for a secret, and this is not it")
-
-
-# Of whatever kind the method is: one that takes a stream begins without a request, so that nobody who may not
-# ask for anything can hold a thread by sending none.
-_REFUSAL: grpc.RpcMethodHandler[Any, Any] = grpc.stream_unary_rpc_method_handler(_refuse)

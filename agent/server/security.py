@@ -8,6 +8,7 @@ from typing import Protocol
 
 import grpc
 
+from agent.closeable import Closeable
 from agent.server.client_limits import ClientLimits
 from agent.server.credentials import ServerTls
 from agent.server.exposure import check_exposure
@@ -33,7 +34,7 @@ class SecurityOptions(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Security:
+class Security(Closeable):
     """TLS, the secret and the limits of one server.
 
     Attributes:
@@ -81,3 +82,9 @@ class Security:
         """Says loudly what is to be said."""
         if self.warning:
             _log.warning("%s", self.warning)
+
+    def close(self) -> None:
+        """Ends what refuses calls, once nothing is answered any more."""
+        for interceptor in self.interceptors:
+            if isinstance(interceptor, Closeable):
+                interceptor.close()

@@ -14,8 +14,6 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 from typing_extensions import Self
 
 from agent.artifact_cache import ArtifactCache
@@ -23,7 +21,7 @@ from agent.fetching import fetch_image
 from agent.models.sources import BUILTIN_ARCHITECTURES, Architectures
 from agent.preparation import Fetch
 from agent.registry import Registry
-from agent.server import predict_service, registry_service
+from agent.server import health, predict_service, reflection, registry_service
 from agent.server.binding import check_free, join_address, server_options
 from agent.server.call_tracing import ServerTracing
 from agent.server.credentials import ServerTls
@@ -37,10 +35,11 @@ from agent.server.observing.agent_load import AgentLoad, read_load
 from agent.server.observing.observation import Observation
 from agent.server.observing.status_method import StatusMethod
 from agent.server.predict_service import PredictService
-from agent.server.reflected_types import reflected_types
+from agent.server.reflection import Reflection
 from agent.server.registry_service import RegistryService
 from agent.server.security import Security
 from agent.server.sessions import Sessions
+from agent.server.side_threads import SideThreads
 from agent.server.stream_limit import StreamLimit
 from agent.server.v2 import service as v2_service
 from agent.server.v2.service import InferenceService
@@ -50,6 +49,9 @@ from manifests.errors import ConfigurationError
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _IDLE_CHECKS = 4  # in the time after which an unused session is closed
 _LEAVING_S = 2.0
+_SIDE_THREADS = 8
+_AT_ONCE = {registry_service.SERVICE: None, v2_service.SERVICE: ("ServerLive", "ServerReady", "ModelReady")}
+"""Methods that tell how the agent is, and do not wait for predictions: of a service some, or all."""
 _UNFIT_SERVICES = ("", predict_service.SERVICE, v2_service.SERVICE)
 """What does not serve while a device is lost or a prediction hangs."""
 _log = logging.getLogger(__name__)
@@ -72,8 +74,8 @@ class ServerOptions:
         tls: The certificate and its key; None listens in clear.
         insecure: Whether others may reach it without TLS or without a secret.
         limits: What clients may ask for.
-        metrics_port: The port where Prometheus finds metrics, at the same host; 0 takes a free one, None
-            serves none.
+        metrics_port: The port where Prometheus finds metrics; 0 takes a free one, None serves none.
+        metrics_host: The address of that port, which has no TLS and asks for no secret.
     """
 
     host: str = "127.0.0.1"
@@ -89,6 +91,7 @@ class ServerOptions:
     insecure: bool = False
     limits: Limits = field(default_factory=Limits)
     metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
 
 
 class AgentServer:
@@ -129,6 +132,7 @@ class AgentServer:
         self._stopping = threading.Event()
         self._expiry = threading.Thread(target=self._close_idle_sessions, name="close-idle", daemon=True)
         self._observation = self._observe()
+        self._side = SideThreads(_SIDE_THREADS, "grpc-side")
         self._workers = futures.ThreadPoolExecutor(options.workers, thread_name_prefix="grpc-worker")
         self._server = grpc.server(
             self._workers,
@@ -177,7 +181,7 @@ class AgentServer:
                 max_inputs=options.limits.max_inputs,
             ).handlers(),
         }
-        self._health = self._register(services)
+        self._health = self._register(services, streams)
         try:
             self._port = self._bind()
         except ConfigurationError:
@@ -186,22 +190,25 @@ class AgentServer:
 
     def _observe(self) -> Observation:
         return Observation(
-            self._options.host,
+            self._options.metrics_host,
             self._options.metrics_port,
             self._options.serving.predict_timeout_s,
             lambda: self.load,
             lambda fit: self._health.tell(_UNFIT_SERVICES, serving=fit),
         )
 
-    def _register(self, services: Mapping[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]) -> Health:
+    def _register(
+        self, services: Mapping[str, Mapping[str, grpc.RpcMethodHandler[Any, Any]]], streams: StreamLimit
+    ) -> Health:
         """Offers the methods of the services, a list of all of them, and their health, which it returns."""
         told = Health(list(services))
-        for name, handlers in services.items():
+        offered = {
+            name: self._side.taking(name, its, _AT_ONCE.get(name, ())) for name, its in services.items()
+        }
+        offered[health.SERVICE] = told.handlers()
+        offered[reflection.SERVICE] = Reflection((*offered, reflection.SERVICE), streams).handlers()
+        for name, handlers in offered.items():
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
-        health_pb2_grpc.add_HealthServicer_to_server(told, self._server)
-        reflection.enable_server_reflection(
-            (*services, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server, reflected_types()
-        )
         return told
 
     @property
@@ -234,6 +241,9 @@ class AgentServer:
 
     def start(self) -> None:
         """Begins to answer."""
+        self.registry_service.start()
+        self._health.start()
+        self._side.start()
         self._server.start()
         self._expiry.start()
         self._observation.start()
@@ -259,8 +269,8 @@ class AgentServer:
         # A call that is answered may still be on its way out.
         finished = self._sessions.wait_for_none(_LEAVING_S) and self._models.wait_for_none(_LEAVING_S)
         self._workers.shutdown(wait=finished, cancel_futures=True)
-        self._health.close()
-        self._observation.close()
+        for part in (self._health, self._side, self._security, self._observation):
+            part.close()
         if report := self._tracing.close():
             _log.log(logging.WARNING if report.undelivered else logging.INFO, "%s", report)
         return finished

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from client.agents.known_agent import KnownAgent, Source, only_local_elsewhere
@@ -13,12 +15,14 @@ from client.remote.pool.side_by_side import side_by_side
 from client.serving.heartbeat import utc_now
 from evaluators.store.agent_records import AgentRecord
 from evaluators.store.opening import local_file, open_agent_directory
-from manifests.errors import AgentError, StoreError
+from manifests.errors import ConfigurationError, InferscopeError, StoreError
 
 if TYPE_CHECKING:
+    from client.remote.probing import Probe
     from client.remote.tls import ClientTls
 
 _AT_ONCE = 32
+_NAMED = re.compile(r"^agent \S+: ")
 
 
 def find_agents(
@@ -39,7 +43,8 @@ def find_agents(
         say: Told, in one line, of a database that cannot be reached.
 
     Raises:
-        ConfigurationError: An address makes no sense.
+        ConfigurationError: An address of the configuration makes no sense, the secret cannot be sent, or a
+            file of TLS cannot be used.
         StoreError: The database cannot be reached, and no agent is configured.
     """
     addresses = [str(AgentAddress.parse(address)) for address in invocation.configuration.agents]
@@ -56,7 +61,8 @@ def find_agents(
         say(f"only the agents of the configuration are known: {error}")
         published = []
     known = {agent.address for agent in configured}
-    return [*configured, *(_from_record(record) for record in published if record.address not in known)]
+    found = [_checked(_from_record(record), invocation.agent_tls) for record in published]
+    return [*configured, *(agent for agent in found if agent.address not in known)]
 
 
 def ask_agents(
@@ -64,24 +70,65 @@ def ask_agents(
 ) -> list[KnownAgent]:
     """Asks agents what they are and how much they have to do, many at once.
 
-    Returns:
-        Them with what they answered, in the same order; one that did not answer has a problem.
-    """
-    from client.remote.probing import probe_agent  # gRPC, which a listing of the database does not need
+    One that has a problem is not asked, nor shown the secret.
 
-    asked: list[KnownAgent] = []
-    for start in range(0, len(agents), _AT_ONCE):
-        some = agents[start : start + _AT_ONCE]
-        answers = side_by_side(some, lambda agent: probe_agent(agent.address, secret, tls=tls))
-        for agent, answer in zip(some, answers, strict=True):
-            if isinstance(answer, AgentError):
-                asked.append(agent.with_problem(str(answer)))
-            elif isinstance(answer, Exception):
-                raise answer
-            else:
-                facts, sessions = answer
-                asked.append(KnownAgent(agent.address, agent.source, facts, sessions))
-    return asked
+    Returns:
+        Them with what they answered, in the same order; one that refused or did not answer has a problem.
+
+    Raises:
+        ConfigurationError: The secret cannot be sent, or a file of TLS cannot be used.
+    """
+    checked = [_checked(agent, tls) for agent in agents]
+    places = [place for place, agent in enumerate(checked) if not agent.problem]
+    if not places:
+        return checked
+    from client.remote.probing import check_access, probe_agent  # gRPC, which a listing does not need
+
+    check_access(secret, tls)
+    for start in range(0, len(places), _AT_ONCE):
+        some = places[start : start + _AT_ONCE]
+        answers = side_by_side(some, lambda place: probe_agent(checked[place].address, secret, tls=tls))
+        for place, answer in zip(some, answers, strict=True):
+            checked[place] = _answered(checked[place], answer)
+    return checked
+
+
+def _answered(agent: KnownAgent, answer: Probe | Exception) -> KnownAgent:
+    """The agent with what it has answered, or with the problem that it has.
+
+    Raises:
+        Exception: The answer is a fault of the program.
+    """
+    if isinstance(answer, InferscopeError):
+        return agent.with_problem(f"agent {agent.address}: {_NAMED.sub('', str(answer))}")
+    if isinstance(answer, Exception):
+        raise answer
+    if answer.facts is not None:
+        return KnownAgent(agent.address, agent.source, answer.facts, answer.open_sessions)
+    if agent.facts is not None:  # it is alive, and what it is has been published
+        return replace(agent, open_sessions=None)
+    return agent.with_problem(f"agent {agent.address}: serves, but does not say what it is: {answer.untold}")
+
+
+def _checked(agent: KnownAgent, tls: ClientTls | None) -> KnownAgent:
+    """An agent of the database with what speaks against asking it; what the user has named is not checked.
+
+    Whoever can write there must not get around the TLS that the user asks for.
+    """
+    if agent.problem or agent.source is not Source.DATABASE:
+        return agent
+    try:
+        address = AgentAddress.parse(agent.address)
+    except ConfigurationError:
+        return agent.with_problem(f"agent {agent.address}: published with an address that is no host:port")
+    agent = replace(agent, address=str(address))
+    if tls is not None and address.secure is False:
+        return agent.with_problem(
+            f"agent {address}: published without TLS; to speak to it all the same, name it: --agent {address}"
+        )
+    if agent.facts and only_local_elsewhere(agent.address, agent.facts.hostname):
+        return agent.with_problem(f"agent {address}: only {agent.facts.hostname} itself can reach it")
+    return agent
 
 
 def _published(
@@ -99,9 +146,10 @@ def _published(
 
 
 def _from_record(record: AgentRecord) -> KnownAgent:
-    problem = ""
-    if only_local_elsewhere(record.address, record.facts.hostname):
-        problem = f"agent {record.address}: only {record.facts.hostname} itself can reach it"
     return KnownAgent(
-        record.address, Source.DATABASE, record.facts, record.open_sessions, problem, record.published_at
+        record.address,
+        Source.DATABASE,
+        record.facts,
+        record.open_sessions,
+        published_at=record.published_at,
     )

@@ -84,7 +84,7 @@ def _row(agent: KnownAgent) -> Row:
             "frameworks": ", ".join(f"{name} {version}" for name, version in facts.frameworks.items()),
             "model_count": len(facts.models),
             "models": ", ".join(dict.fromkeys(model.name for model in facts.models)),
-            "started_at": facts.started_at.isoformat(timespec="seconds"),
+            "started_at": facts.started_at.isoformat(timespec="seconds") if facts.started_at else None,
             "inferscope_version": facts.inferscope_version,
         }
     return row

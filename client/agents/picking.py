@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from client.agents.known_agent import KnownAgent
 from client.agents.selector import AgentSelector
@@ -46,6 +47,8 @@ def pick_agent(
 ) -> KnownAgent:
     """Picks the agent that fits and has the fewest models open; of several such, one at random.
 
+    One that is healthy and was too busy to say how many it has open comes last.
+
     Args:
         agents: Those that are known.
         selector: What is asked of it.
@@ -86,7 +89,7 @@ def pick_agent(
     if not answering:
         raise AgentError(f"none of the {len(able)} agents that fit --agent {selector} answers")
     random.Random(seed).shuffle(answering)  # noqa: S311 - a choice, no secret
-    return min(answering, key=lambda agent: agent.open_sessions or 0)
+    return min(answering, key=lambda agent: inf if agent.open_sessions is None else agent.open_sessions)
 
 
 def _able(agents: Sequence[KnownAgent], wanted: Wanted) -> list[KnownAgent]:

@@ -8,6 +8,7 @@ import click
 
 from client.command import Command, boolean, database_options
 from client.compare.defaults import ACCURACY_THRESHOLD, THRESHOLD
+from client.finite_float import FiniteFloatRange
 from client.output import output_options
 
 
@@ -21,13 +22,13 @@ from client.output import output_options
 )
 @click.option(
     "--threshold",
-    type=click.FloatRange(0, 10),
+    type=FiniteFloatRange(0, 10),
     metavar="SHARE",
     help=f"By how much a figure may differ, such as 0.05 for 5 %.  [default: {THRESHOLD:g}]",
 )
 @click.option(
     "--accuracy_threshold",
-    type=click.FloatRange(0, 10),
+    type=FiniteFloatRange(0, 10),
     default=ACCURACY_THRESHOLD,
     show_default=True,
     metavar="SHARE",

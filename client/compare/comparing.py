@@ -68,6 +68,11 @@ def run_comparison(invocation: Invocation, request: CompareRequest) -> int:
         _check_apart(a, b)
         figures = chosen_figures(a, b, wanted)
         noise = None if request.noise is None else chosen_side(store, "noise", request.noise)
+        if noise is not None and (judged := _in_both(noise, b)):
+            raise ConfigurationError(
+                f"evaluation {judged} of --noise is one of B, which would be judged by itself; "
+                "give other runs, such as those of A"
+            )
     thresholds = _thresholds(request, noise, a, figures)
     ratios = compare_sides(a, b, figures, thresholds)
     for line in _notes(request, noise, a, b, figures):
@@ -91,9 +96,14 @@ def run_comparison(invocation: Invocation, request: CompareRequest) -> int:
 
 
 def _check_apart(a: Side, b: Side) -> None:
-    ids = {evaluation.id for evaluation in a.evaluations}
-    if twice := next((evaluation.id for evaluation in b.evaluations if evaluation.id in ids), None):
+    if twice := _in_both(a, b):
         raise ConfigurationError(f"evaluation {twice} is on both sides; compare it with another one")
+
+
+def _in_both(one: Side, other: Side) -> str | None:
+    """The id of an evaluation that is in both; None if there is none."""
+    ids = {evaluation.id for evaluation in one.evaluations}
+    return next((evaluation.id for evaluation in other.evaluations if evaluation.id in ids), None)
 
 
 def _thresholds(

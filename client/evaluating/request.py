@@ -36,6 +36,7 @@ class EvaluationRequest(ABC):
     model_version: str | None
     framework_name: str | None
     agent_address: str | None
+    open_timeout: float
     agent_timeout: float
     weights: str
     seed: int

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import click
 
 from client.command import Command
+from client.finite_float import FiniteFloatRange
 from client.load.defaults import LATENCY_BOUND_MS, TIME_BUDGET_S, TOLERANCE
 from client.load.options import load_options
 from client.system_options import system_options
@@ -18,13 +19,13 @@ from client.system_options import system_options
 @load_options
 @click.option(
     "--duration",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteFloatRange(min=0, min_open=True),
     metavar="S",
     help="Send queries for exactly so long.",
 )
 @click.option(
     "--latency_bound",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteFloatRange(min=0, min_open=True),
     metavar="MS",
     help="What goodput and validity are judged by.",
 )
@@ -67,7 +68,7 @@ def workload(**given: Any) -> None:
 @load_options
 @click.option(
     "--latency_bound",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteFloatRange(min=0, min_open=True),
     default=LATENCY_BOUND_MS,
     show_default=True,
     metavar="MS",
@@ -75,7 +76,7 @@ def workload(**given: Any) -> None:
 )
 @click.option(
     "--tolerance",
-    type=click.FloatRange(0.0001, 1),
+    type=FiniteFloatRange(0.0001, 1),
     default=TOLERANCE,
     show_default=True,
     metavar="SHARE",
@@ -83,7 +84,7 @@ def workload(**given: Any) -> None:
 )
 @click.option(
     "--time_budget",
-    type=click.FloatRange(min=1),
+    type=FiniteFloatRange(min=1),
     default=TIME_BUDGET_S,
     show_default=True,
     metavar="S",

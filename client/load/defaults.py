@@ -9,3 +9,5 @@ PROBE_MIN_QUERIES = 100
 LATENCY_BOUND_MS = 100.0
 TOLERANCE = 0.02
 TIME_BUDGET_S = 120.0
+SPARE_CORES = 1
+"""What the threads of a model in this process leave to the thread that sends its queries on time."""

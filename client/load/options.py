@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from client.command import boolean
+from client.finite_float import FiniteFloatRange
 from client.load.defaults import ARRIVAL, INITIAL_QPS
 
 
@@ -22,7 +23,7 @@ def _arrival_options(function: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.option(
             "--initial_qps",
-            type=click.FloatRange(min=0, min_open=True),
+            type=FiniteFloatRange(min=0, min_open=True),
             metavar="QPS",
             help=f"Queries a second: the rate, or where a search begins.  [default: {INITIAL_QPS:g}]",
         ),
@@ -34,7 +35,7 @@ def _arrival_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--percentile",
-            type=click.FloatRange(0, 100, min_open=True, max_open=True),
+            type=FiniteFloatRange(0, 100, min_open=True, max_open=True),
             default=99.0,
             show_default=True,
             metavar="P",
@@ -43,7 +44,7 @@ def _arrival_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--min_duration",
             "min_duration_s",
-            type=click.FloatRange(min=0),
+            type=FiniteFloatRange(min=0),
             metavar="S",
             help="Send queries for so long at the least.",
         ),
@@ -55,7 +56,7 @@ def _arrival_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--timeout_ms",
-            type=click.FloatRange(min=1),
+            type=FiniteFloatRange(min=1),
             default=10_000.0,
             show_default=True,
             metavar="MS",
@@ -90,7 +91,7 @@ def _system_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--max_queue_delay_ms",
-            type=click.FloatRange(min=0),
+            type=FiniteFloatRange(min=0),
             default=0.0,
             show_default=True,
             metavar="MS",

@@ -14,6 +14,7 @@ from client.load.defaults import (
     INITIAL_QPS,
     PROBE_MIN_DURATION_S,
     PROBE_MIN_QUERIES,
+    SPARE_CORES,
     WORKLOAD_MIN_DURATION_S,
     WORKLOAD_MIN_QUERIES,
 )
@@ -33,6 +34,7 @@ class LoadRequest:
     model_version: str | None
     framework_name: str | None
     agent_address: str | None
+    open_timeout: float
     weights: str
     seed: int
     gpu: bool
@@ -73,6 +75,7 @@ class LoadRequest:
             threads=self.threads,
             weights=Weights(self.weights.lower()),
             seed=self.seed,
+            spare_cores=SPARE_CORES,
         )
 
     @property
@@ -128,14 +131,26 @@ class LoadRequest:
         """
         if self.schedule is not None:
             return Schedule.read(self.schedule)
-        if self.duration is not None:
-            extent = Extent(self.duration, 1, self.duration)
-        else:
-            least_s = self.duration_s(WORKLOAD_MIN_DURATION_S)
-            extent = Extent(least_s, self.min_queries or WORKLOAD_MIN_QUERIES)
         if self.concurrency is not None:
-            return ClosedLoop(self.concurrency, extent)
-        return Schedule.drawn(self.process, self.rate_qps, extent, self.seed)
+            return ClosedLoop(self.concurrency, self.extent)
+        return Schedule.drawn(self.process, self.rate_qps, self.extent, self.seed)
+
+    @property
+    def draws(self) -> bool:
+        """Whether a workload's schedule is drawn, and neither that of a file nor left to others."""
+        return self.schedule is None and self.concurrency is None and self.scenario is None
+
+    @property
+    def extent(self) -> Extent:
+        """How long a workload sends queries, and how many.
+
+        Raises:
+            ConfigurationError: A number makes no sense.
+        """
+        if self.duration is not None:
+            return Extent(self.duration, 1, self.duration)
+        least_s = self.duration_s(WORKLOAD_MIN_DURATION_S)
+        return Extent(least_s, self.min_queries or WORKLOAD_MIN_QUERIES)
 
     def check(self) -> None:
         """Refuses options that exclude each other.

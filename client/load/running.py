@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 import numpy as np
@@ -21,23 +21,22 @@ from client.agents.choosing import choose_one_agent
 from client.dataset_selection import dataset_of_model
 from client.exit_codes import INTERRUPTED, SUCCESS
 from client.invocation import Invocation
-from client.load.defaults import LATENCY_BOUND_MS, TIME_BUDGET_S, TOLERANCE
 from client.load.live_line import LiveLine
 from client.load.mlperf import MlperfWork
 from client.load.request import LoadRequest
 from client.load.summary import print_interrupted, print_load_summary
+from client.load.work import Work, ceiling_for_mean, within_ceiling, work_of
 from client.publishing import publish
 from client.stopping import StopRequest
 from client.system_opening import agent_address, open_system
 from evaluators.datasets.base import Dataset, DatasetIdentity
 from evaluators.datasets.opening import open_dataset, open_path
 from evaluators.evaluation import BatchTimes, Evaluation, EvaluationOptions, Status
-from evaluators.loadgen.calibration import ALLOWED_SHARE, LEAST_QPS, calibrate, check_load, peak_qps
 from evaluators.loadgen.closed_loop import ClosedLoop
 from evaluators.loadgen.load_session import LoadSession
 from evaluators.loadgen.local_target import LocalTarget
-from evaluators.loadgen.max_qps import MaxQpsOptions, search_max_qps
-from evaluators.loadgen.mlperf_result import Scenario
+from evaluators.loadgen.max_qps import search_max_qps
+from evaluators.loadgen.max_qps_options import MaxQpsOptions
 from evaluators.loadgen.prepared_inputs import (
     LoadInputs,
     prepare_inputs,
@@ -57,10 +56,7 @@ from manifests.errors import ConfigurationError, EvaluationInterrupted
 if TYPE_CHECKING:
     from client.remote.agent import RemoteAgent
 
-Work: TypeAlias = Schedule | ClosedLoop | MlperfWork | MaxQpsOptions
-"""What is put on the system."""
 _Closed = TypeVar("_Closed", bound=SystemUnderTest | LoadTarget)
-_NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 
 
@@ -74,26 +70,28 @@ def put_load(invocation: Invocation, request: LoadRequest) -> int:
         InferscopeError: Whatever keeps it from running, or from being published.
     """
     request.check()
-    work = _work(request)
+    ceiling = ceiling_for_mean(request)
+    work = work_of(request)
     request = replace(request, agent_address=choose_one_agent(invocation, request))
     if agent_address(invocation, request) and (request.max_batch_size > 1 or request.max_queue_delay_ms):
         raise ConfigurationError(
             "--max_batch_size and --max_queue_delay_ms are for a model in this process; leave them out"
         )
-    work = _within_ceiling(work, request.force)
+    work = within_ceiling(work, request.force, ceiling)
     group_id = str(uuid.uuid4()) if request.repeat > 1 else None
     with ExitStack() as resources:
         store = None
         if request.publish:
             store = invocation.open_store(request.database_address, request.database_name)
             resources.callback(store.close)
-        if request.write_schedule is not None and isinstance(work, Schedule):
-            OutputFile(request.write_schedule, appendable=False).create(work.text())
+        if file := _schedule_file(request):
+            file.refuse_existing()
         for number in range(1, request.repeat + 1):
             if group_id:
                 click.echo(f"{number} of {request.repeat}:", err=True)
             if code := _put_once(invocation, request, work, store, group_id):
                 return code
+            request = replace(request, write_schedule=None)
     if group_id and store:
         click.echo(f"group       {group_id}")
     return SUCCESS
@@ -116,7 +114,9 @@ def _put_once(
         live = LiveLine(search=request.kind is LoadKind.MAX_QPS)
         session = LoadSession(target, request.timeout_ms, stop_requested=stop, on_progress=live)
         stop.begin_batches()
-        _announce(system, inputs, work)
+        if isinstance(work, Schedule) and (file := _schedule_file(request)):
+            file.create(work.text())
+        _announce(system, inputs, work, request)
         try:
             session.warm_up(request.warm_up_queries)
             if isinstance(work, MlperfWork):
@@ -156,17 +156,11 @@ def _put_once(
         return SUCCESS
 
 
-def _work(request: LoadRequest) -> Work:
-    """What a request puts on the system.
-
-    Raises:
-        ConfigurationError: It makes no sense.
-    """
-    if request.kind is LoadKind.MAX_QPS:
-        return _search_options(request)
-    if request.scenario is not None:
-        return MlperfWork.of(request, Scenario(request.scenario))
-    return request.workload()
+def _schedule_file(request: LoadRequest) -> OutputFile | None:
+    """The file that the schedule is to be written to; None for none."""
+    if request.write_schedule is None:
+        return None
+    return OutputFile(request.write_schedule, appendable=False, replaceable=False)
 
 
 @contextmanager
@@ -184,43 +178,6 @@ def _closed(resource: _Closed) -> Iterator[_Closed]:
     finally:
         if not (at_once and isinstance(resource, Session | LocalTarget)):
             resource.close()
-
-
-def _within_ceiling(work: Work, force: bool) -> Work:
-    """Returns the load with the limit of what this machine can send, which is measured where it matters.
-
-    Raises:
-        ConfigurationError: The load is above the limit.
-    """
-    if force or isinstance(work, ClosedLoop | MlperfWork):
-        return work
-    if isinstance(work, Schedule):
-        if (peak := peak_qps(work)) > LEAST_QPS * ALLOWED_SHARE:
-            check_load(peak, calibrate())
-        return work
-    ceiling = calibrate()
-    check_load(work.initial_qps, ceiling)
-    return replace(work, max_rate_qps=ceiling.rate_qps * ALLOWED_SHARE)
-
-
-def _search_options(request: LoadRequest) -> MaxQpsOptions:
-    """What a search is asked for.
-
-    Raises:
-        ConfigurationError: A number makes no sense.
-    """
-    options = request.load_options(None)
-    return MaxQpsOptions(
-        latency_bound_ms=options.latency_bound_ms or LATENCY_BOUND_MS,
-        initial_qps=request.rate_qps,
-        percentile=options.percentile,
-        tolerance=options.tolerance or TOLERANCE,
-        time_budget_s=options.time_budget_s or TIME_BUDGET_S,
-        min_duration_s=options.min_duration_s,
-        min_queries=options.min_queries,
-        process=request.process,
-        seed=request.seed,
-    )
 
 
 def _measured(
@@ -241,16 +198,15 @@ def _measured(
         if answer is None and not any(len(run.queries) for run in session.runs):
             raise EvaluationInterrupted("stopped before a query was sent; nothing was published")
         return LoadRecord(request.load_options(None), tuple(session.runs), answer), answer is not None
-    bound_ms = request.latency_bound
-    bound_ns = None if bound_ms is None else int(bound_ms * _NS_PER_MS)
+    options = request.load_options(work)
     if isinstance(work, ClosedLoop):
-        issued = session.run_closed(work, bound_ns)
+        issued = session.run_closed(work, options.latency_bound_ns)
     else:
-        issued = session.run(work, bound_ns)
+        issued = session.run(work, options.latency_bound_ns)
     whole = issued.stop is not Stop.INTERRUPTED
     if not whole and not len(session.runs[0].queries):
         raise EvaluationInterrupted("stopped before a query was sent; nothing was published")
-    return LoadRecord(request.load_options(work), tuple(session.runs)), whole
+    return LoadRecord(options, tuple(session.runs)), whole
 
 
 def _inputs(
@@ -301,7 +257,7 @@ def _target(
     return RemoteTarget(system, inputs)
 
 
-def _announce(system: SystemUnderTest, inputs: LoadInputs, work: Work) -> None:
+def _announce(system: SystemUnderTest, inputs: LoadInputs, work: Work, request: LoadRequest) -> None:
     """Says what is about to run."""
     d = system.description
     if isinstance(work, Schedule):
@@ -318,5 +274,13 @@ def _announce(system: SystemUnderTest, inputs: LoadInputs, work: Work) -> None:
         f"({d.device}, {d.agent}), {inputs.source}: {load}",
         err=True,
     )
+    cores = d.environment.usable_cores
+    given = request.threads is not None or d.threads is None or d.device.kind is not DeviceKind.CPU
+    if isinstance(system, Session) and not given and cores > (d.threads or 0):
+        click.echo(
+            f"threads of an operator: {d.threads}; a core of {cores} is left to what sends the queries, "
+            "unless --threads says otherwise",
+            err=True,
+        )
     if inputs.failures:
         click.echo(f"left out {len(inputs.failures)} inputs that cannot be read", err=True)

@@ -68,9 +68,7 @@ def _search_rows(load: LoadRecord) -> Iterator[tuple[str, str]]:
 
 def _run_rows(load: LoadRecord, run: LoadRun) -> Iterator[tuple[str, str]]:
     bound_ms = load.options.latency_bound_ms
-    summary = LoadSummary.of(
-        run.queries, None if bound_ms is None else int(bound_ms * _NS_PER_MS), run.cut_ns
-    )
+    summary = LoadSummary.of(run.queries, load.options.latency_bound_ns, run.cut_ns, load.options.percentile)
     if run.invalid:
         yield "INVALID", run.invalid
     if run.stopped:
@@ -88,9 +86,13 @@ def _run_rows(load: LoadRecord, run: LoadRun) -> Iterator[tuple[str, str]]:
         yield "goodput", f"{_rate(summary.goodput_qps)} within {bound_ms:g} ms"
     for number, each in enumerate(summary.percentiles):
         yield ("" if number else "latency"), _percentile(each)
+    judged, bound_ns = summary.percentile(load.options.percentile), load.options.latency_bound_ns
+    if judged and bound_ns is not None:
+        yield "bound", _verdict(judged, bound_ns)
     for name, spread in (
         ("service", summary.service),
         ("queue", summary.queue),
+        ("batch", summary.batch),
         ("predict", summary.predict),
         ("lag", summary.harness_lag),
     ):
@@ -107,6 +109,16 @@ def _percentile(each: PercentileInterval) -> str:
         return f"p{each.percent:<5g} never: it falls on queries without an answer"
     interval = "" if each.low_ns is None else f"  [{_ms(each.low_ns)}, {_ms(each.high_ns)}]"
     return f"p{each.percent:<5g} {_ms(each.value_ns)}{interval} ms"
+
+
+def _verdict(judged: PercentileInterval, bound_ns: int) -> str:
+    """Whether a percentile kept the bound, and whether that is sure."""
+    verdict = "kept" if judged.value_ns <= bound_ns else "missed"
+    text = f"p{judged.percent:g} {verdict} {bound_ns / _NS_PER_MS:g} ms"
+    if judged.low_ns is None:
+        return text
+    within = judged.low_ns <= bound_ns and (judged.high_ns is None or bound_ns <= judged.high_ns)
+    return f"{text}, which is within its interval" if within else text
 
 
 def _ms(value_ns: float | None) -> str:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import grpc
 from numpy.typing import NDArray
 
 from agent.closeable import Closeable
@@ -22,13 +23,14 @@ from agent.session import SessionOptions
 from agent.tracing.scope import TraceScope
 from client.remote.address import AgentAddress
 from client.remote.connection import Connection
-from client.remote.defaults import ANSWER_TIMEOUT_S
+from client.remote.defaults import ANSWER_TIMEOUT_S, OPEN_TIMEOUT_S
 from client.remote.failures import told
 from client.remote.flight import Flight
 from client.remote.reading import LocalBatch
 from client.remote.tls import ClientTls
 from client.remote.tracing import RemoteTrace
-from manifests.errors import SessionError
+from manifests.errors import DeadlineError, SessionError
+from protos.inferscope.v1 import predict_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class RemoteOptions:
 
     secret: str | None = field(default=None, repr=False)
     tls: ClientTls | None = None
-    open_timeout_s: float = 300.0
+    open_timeout_s: float = OPEN_TIMEOUT_S
     call_timeout_s: float | None = ANSWER_TIMEOUT_S
     batches_in_flight: int = 4
     read_threads: int = 4
@@ -77,18 +79,14 @@ def open_remote_agent(
     Raises:
         ConfigurationError: The address is no ``host:port``.
         AgentError: The agent cannot be reached.
+        DeadlineError: It did not open the model in time.
         InferscopeError: The agent cannot open the model.
     """
     connection = Connection(AgentAddress.parse(address), remote.secret, remote.tls)
     try:
         request = open_request(model_name, model_version, framework_name, options)
         asked = RemoteTrace(trace, str(connection.address)) if trace else None
-        with told(connection.address):
-            response = connection.methods.Open(
-                request,
-                timeout=remote.open_timeout_s,
-                metadata=(*connection.metadata, *(asked.metadata if asked else ())),
-            )
+        response = _open(connection, request, remote.open_timeout_s, asked.metadata if asked else ())
         try:
             description = read_description(response, str(connection.address))
             if asked:
@@ -102,6 +100,26 @@ def open_remote_agent(
         connection.close()
         raise
     return RemoteAgent(connection, response.session_id, description, remote)
+
+
+def _open(
+    connection: Connection,
+    request: predict_pb2.OpenRequest,
+    timeout_s: float,
+    metadata: tuple[tuple[str, str], ...],
+) -> predict_pb2.OpenResponse:
+    with told(connection.address):
+        try:
+            return connection.methods.Open(
+                request, timeout=timeout_s, metadata=(*connection.metadata, *metadata)
+            )
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise
+            raise DeadlineError(
+                f"agent {connection.address}: did not open the model within {timeout_s:g} s; "
+                "give it longer with --open_timeout"
+            ) from error
 
 
 class RemoteAgent(Closeable):

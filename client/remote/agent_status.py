@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 
 import grpc
 
 from client.remote.address import AgentAddress
 from client.remote.connection import Connection
-from client.remote.failures import told
+from client.remote.failures import busy_with, told
 from client.remote.health import ask_health
+from client.remote.queries import ask_load
+from client.remote.times import read_unix_ms
 from client.remote.tls import ClientTls
 from protos.inferscope.v1 import registry_pb2
 
 _NS_PER_S = 1e9
-_UNTOLD = {
-    grpc.StatusCode.UNAUTHENTICATED: "it tells no more without its secret (--secret)",
-    grpc.StatusCode.UNIMPLEMENTED: "it tells no more; it is of another version, or no inferscope agent",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +35,10 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class AgentDetails:
-    """What an agent tells of itself; see ``StatusResponse`` of the protocol."""
+    """What an agent tells of itself; see ``StatusResponse`` of the protocol. A time may be unknown."""
 
     version: str
-    started_at: datetime
+    started_at: datetime | None
     uptime_s: float
     open_sessions: int
     resident_memory_bytes: int
@@ -57,17 +55,19 @@ class AgentStatus:
         health: ``SERVING``, ``NOT_SERVING``, or what else the protocol has.
         details: What it tells of itself; None where it does not.
         untold: Why it does not.
+        refused: Whether it does not because it was shown no secret, or not the right one.
     """
 
     health: str
     details: AgentDetails | None
     untold: str | None = None
+    refused: bool = False
 
 
 def ask_status(
     address: str, timeout_s: float, secret: str | None = None, tls: ClientTls | None = None
 ) -> AgentStatus:
-    """Asks an agent how it is.
+    """Asks an agent how it is. One that has told its health and is too busy for more is alive.
 
     Args:
         address: The agent, as ``host:port``.
@@ -84,20 +84,25 @@ def ask_status(
     with Connection(AgentAddress.parse(address), secret, tls) as connection, told(connection.address):
         left_s = max(0.001, due_s - time.monotonic())
         try:
-            answer = connection.registry.Status(
-                registry_pb2.StatusRequest(), timeout=left_s, metadata=connection.metadata
-            )
+            answer = ask_load(connection, left_s)
         except grpc.RpcError as error:
-            if error.code() not in _UNTOLD:
+            refused = error.code() is grpc.StatusCode.UNAUTHENTICATED
+            if refused:
+                reason = "it asks for its secret (--secret)" if secret is None else "this is not its secret"
+            elif error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                reason = "it is of another version, or no inferscope agent"
+            elif (busy := busy_with(error, connection.address)) is not None:
+                reason = f"it may be too busy: {busy}"
+            else:
                 raise
-            return AgentStatus(health, None, _UNTOLD[error.code()])
+            return AgentStatus(health, None, f"it tells no more; {reason}", refused)
     return AgentStatus(health, _details(answer))
 
 
 def _details(answer: registry_pb2.StatusResponse) -> AgentDetails:
     return AgentDetails(
         version=answer.inferscope_version,
-        started_at=datetime.fromtimestamp(answer.started_unix_ms / 1000, timezone.utc),
+        started_at=read_unix_ms(answer.started_unix_ms),
         uptime_s=answer.uptime_ns / _NS_PER_S,
         open_sessions=answer.open_sessions,
         resident_memory_bytes=answer.resident_memory_bytes,

@@ -36,6 +36,8 @@ class Outcome:
         predict_ns: How long the prediction took at the server; -1 where it does not tell.
         queue_ns: How long the query waited there for its batch to begin; -1 where it does not tell.
         batch_size: The queries in its batch; 0 where it does not tell.
+        batch_ns: How long its batch was put together there, until the prediction began; -1 where it does not
+            tell.
     """
 
     answers: int
@@ -43,6 +45,7 @@ class Outcome:
     predict_ns: int = -1
     queue_ns: int = -1
     batch_size: int = 0
+    batch_ns: int = -1
 
 
 class CallTarget(Closeable):
@@ -229,6 +232,7 @@ class CallFlight:
                     query,
                     done_ns,
                     queue_ns=outcome.queue_ns,
+                    batch_ns=outcome.batch_ns,
                     predict_ns=outcome.predict_ns,
                     batch_size=outcome.batch_size,
                 )

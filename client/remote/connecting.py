@@ -11,6 +11,7 @@ from client.remote.address import AgentAddress
 _PROBE_TIMEOUT_S = 2.0
 _NOT_CONNECTED = "failed to connect"
 _FAILED_VERIFICATION = re.compile(r"CERTIFICATE_VERIFY_FAILED: (?P<reason>[^:]+)")
+_NO_HTTP2 = "Failed parsing HTTP/2"
 _NOBODY = "nobody whom this side trusts vouches for its certificate; name who does with --tls_ca"
 _REASONS = {
     "unable to get local issuer certificate": _NOBODY,
@@ -31,13 +32,15 @@ def explain_handshake(details: str) -> str | None:
         return "its certificate is for another host; use a name that it has, or --tls_server_name"
     if "WRONG_VERSION_NUMBER" in details:
         return "speaks no TLS; leave out grpcs:// and the --tls options, or serve it with --tls_cert"
+    if "missing selected ALPN property" in details:
+        return "speaks TLS, but no gRPC; is it the right port?"
     if "andshake failed" in details:
         return f"TLS could not be agreed on: {details.rpartition('SSL routines:')[2] or details}"
     return None
 
 
 def explain_closed(agent: object, details: str) -> str | None:
-    """Finds out why an agent closed a connection before it was of any use, with a connection of its own.
+    """Finds out why a connection ended before it was of any use, with a connection of its own.
 
     Args:
         agent: The agent; anything but an ``AgentAddress`` is not asked.
@@ -46,9 +49,11 @@ def explain_closed(agent: object, details: str) -> str | None:
     Returns:
         The reason; None where there is none to be seen, or the connection had been of use.
     """
-    if _NOT_CONNECTED not in details or "closed" not in details.casefold():
+    if _NOT_CONNECTED not in details or not isinstance(agent, AgentAddress):
         return None
-    if not (isinstance(agent, AgentAddress) and _speaks_tls(agent)):
+    # What speaks TLS only may answer what is no TLS with an alert, which is no HTTP/2.
+    answered = not agent.secure and _NO_HTTP2 in details
+    if not (answered or "closed" in details.casefold()) or not _speaks_tls(agent):
         return None
     if agent.secure:
         return (

@@ -38,6 +38,7 @@ _OPTIONS = (
     # An agent whose machine has vanished says nothing: pings find that out within 40 s.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # which is what grpcio waits for, by default for 60 s
     # The shortest time that gRPC gives a connection attempt.
     ("grpc.min_reconnect_backoff_ms", int(CONNECT_TIMEOUT_S * 1000)),
     # Between attempts that fail, calls fail at once, and the pauses grow up to this.

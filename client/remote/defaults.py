@@ -2,5 +2,7 @@
 
 from __future__ import annotations
 
+OPEN_TIMEOUT_S = 300.0
+"""How long an agent may take to open a model, which it may first have to download."""
 ANSWER_TIMEOUT_S = 300.0
 """How long an agent may take for the answer to one batch."""

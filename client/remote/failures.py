@@ -14,6 +14,13 @@ from client.remote.connecting import explain_closed, explain_handshake
 from manifests.errors import AgentError, DeadlineError, InferscopeError
 
 _CLASSES = {kind.__name__: kind for kind in STATUS_CODES}
+_BUSY = frozenset(
+    {
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNAVAILABLE,
+    }
+)
 _TOO_LARGE = re.compile(r"message larger than max \((?P<size>\d+) vs\. (?P<limit>\d+)\)")
 
 
@@ -45,6 +52,18 @@ def translate(error: grpc.RpcError, agent: object) -> InferscopeError:
     return AgentError(f"agent {agent}: {_explain(error.code(), details, agent)}")
 
 
+def busy_with(error: grpc.RpcError, agent: object) -> str | None:
+    """Returns why an agent that has told its health did not tell more; None where it is not for being busy.
+
+    Args:
+        error: What a call raised after its health had answered.
+        agent: Its address.
+    """
+    if error.code() not in _BUSY:
+        return None
+    return str(translate(error, agent)).removeprefix(f"agent {agent}: ")
+
+
 def _named_class(error: grpc.RpcError) -> str:
     metadata: Any = error.trailing_metadata()  # pairs, whatever grpc's types say
     return str(dict(metadata or ()).get(ERROR_CLASS_KEY, ""))
@@ -74,6 +93,10 @@ def _explain_unavailable(details: str) -> str:
     lowered = details.casefold()
     if "connection refused" in lowered:
         return "cannot be reached: connection refused; is `agent serve` running there?"
+    if "http1" in lowered or "http/2" in lowered:
+        return (
+            "speaks no gRPC there; is it the port of an agent, and not that of its metrics or a web server?"
+        )
     if "dns" in lowered or "name resolution" in lowered or "domain name" in lowered:
         return "cannot be reached: the host's name is not known"
     if "timed out" in lowered or "timeout" in lowered or "unreachable" in lowered:

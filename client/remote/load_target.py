@@ -65,7 +65,9 @@ class RemoteTarget(CallTarget):
         reason = "" if answers else "the agent gave no answer for the query"
         if (queue := result.queue) is None:
             return Outcome(answers, reason, result.times.predict_ns, batch_size=1)
-        return Outcome(answers, reason, result.times.predict_ns, queue.queue_ns, queue.batch_size)
+        return Outcome(
+            answers, reason, result.times.predict_ns, queue.queue_ns, queue.batch_size, queue.batch_ns
+        )
 
 
 def _encode(session_id: str, inputs: LoadInputs) -> list[bytes]:

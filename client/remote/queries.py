@@ -1,25 +1,16 @@
-"""What an agent is asked without an open model: what it can run, and to evaluate by itself."""
+"""What an agent is asked without an open model: what it is, and what it can run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-import grpc
-
-from agent.server.conversion import open_request
-from agent.server.dataset_runner import DatasetOrder
-from agent.session import SessionOptions
-from client.remote.address import AgentAddress
-from client.remote.answer_watch import AnswerWatch
 from client.remote.connection import CONNECT_TIMEOUT_S, Connection
-from client.remote.failures import told
 from client.remote.retrying import retried
-from manifests.errors import AgentError
-from protos.inferscope.v1 import predict_pb2, registry_pb2
+from protos.inferscope.v1 import registry_pb2
 
-DATASET_SILENCE_S = 1800.0
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,105 +49,54 @@ class RemoteModel:
     runnable: bool
 
 
-def list_frameworks(address: str, secret: str | None = None) -> tuple[RemoteFramework, ...]:
-    """Returns the frameworks of the agent at ``address``, installed or not.
+def describe(connection: Connection, timeout_s: float = CONNECT_TIMEOUT_S) -> registry_pb2.DescribeResponse:
+    """Returns what an agent says of itself; asks again where the connection was lost, as all of these do.
 
     Raises:
-        ConfigurationError: The address is no ``host:port``.
-        AgentError: The agent cannot be reached.
+        grpc.RpcError: It does not answer, or refuses; see ``client.remote.failures.told``.
     """
-    with Connection(AgentAddress.parse(address), secret) as connection, told(connection.address):
-        response = retried(
-            lambda left_s: connection.registry.ListFrameworks(
-                registry_pb2.ListFrameworksRequest(), timeout=left_s, metadata=connection.metadata
-            ),
-            CONNECT_TIMEOUT_S,
-        )
+    return _ask(connection.registry.Describe, registry_pb2.DescribeRequest(), connection, timeout_s)
+
+
+def ask_load(connection: Connection, timeout_s: float = CONNECT_TIMEOUT_S) -> registry_pb2.StatusResponse:
+    """Returns how an agent is: what it has loaded, and how much it has to do.
+
+    Raises:
+        grpc.RpcError: It does not answer, or refuses; see ``client.remote.failures.told``.
+    """
+    return _ask(connection.registry.Status, registry_pb2.StatusRequest(), connection, timeout_s)
+
+
+def list_frameworks(
+    connection: Connection, timeout_s: float = CONNECT_TIMEOUT_S
+) -> tuple[RemoteFramework, ...]:
+    """Returns the frameworks of an agent, installed or not.
+
+    Raises:
+        grpc.RpcError: It does not answer, or refuses; see ``client.remote.failures.told``.
+    """
+    request = registry_pb2.ListFrameworksRequest()
+    response = _ask(connection.registry.ListFrameworks, request, connection, timeout_s)
     return tuple(RemoteFramework(f.name, f.version or None, f.install) for f in response.frameworks)
 
 
 def list_models(
-    address: str, secret: str | None = None, framework_name: str | None = None
+    connection: Connection, timeout_s: float = CONNECT_TIMEOUT_S, framework_name: str | None = None
 ) -> tuple[RemoteModel, ...]:
-    """Returns the models of the agent at ``address``, of all frameworks or of one.
+    """Returns the models of an agent, of all frameworks or of one.
 
     Raises:
-        ConfigurationError: The address is no ``host:port``.
-        AgentError: The agent cannot be reached.
-        UnknownFrameworkError: The agent knows no such framework.
+        grpc.RpcError: It does not answer, or refuses; see ``client.remote.failures.told``.
     """
     request = registry_pb2.ListModelsRequest(framework_name=framework_name or "")
-    with Connection(AgentAddress.parse(address), secret) as connection, told(connection.address):
-        response = retried(
-            lambda left_s: connection.registry.ListModels(
-                request, timeout=left_s, metadata=connection.metadata
-            ),
-            CONNECT_TIMEOUT_S,
-        )
+    response = _ask(connection.registry.ListModels, request, connection, timeout_s)
     return tuple(
         RemoteModel(m.name, m.version, m.framework_name, m.framework_constraint, m.description, m.runnable)
         for m in response.models
     )
 
 
-def evaluate_dataset(
-    address: str,
-    model: tuple[str, str | None, str | None],
-    options: SessionOptions,
-    order: DatasetOrder,
-    *,
-    secret: str | None = None,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
-    silence_s: float | None = DATASET_SILENCE_S,
-) -> str:
-    """Has an agent evaluate a dataset of its own.
-
-    Args:
-        address: The agent, as ``host:port``.
-        model: The model's name, its version and its framework; None means the highest, and the first.
-        options: What the model is opened with.
-        order: What to evaluate.
-        secret: What the agent asks for, if it does.
-        on_progress: Told how many inputs are done, of how many.
-        silence_s: How long the agent may say nothing, in seconds, as it does while it gets the model and the
-            dataset; None waits.
-
-    Returns:
-        The evaluation as JSON.
-
-    Raises:
-        AgentError: The agent cannot be reached, or was lost.
-        InferscopeError: The agent cannot make the evaluation.
-    """
-    request = predict_pb2.DatasetRequest(
-        model=open_request(*model, options),
-        dataset_name=order.dataset_name or "",
-        dataset_category=order.dataset_category or "",
-        batch_size=order.batch_size,
-        partition_list_size=order.partition_list_size,
-        num_file_parts=order.num_file_parts,
-        warmup_num_file_parts=order.warmup_num_file_parts,
-        fail_on_error=order.fail_on_error,
-    )
-    with Connection(AgentAddress.parse(address), secret) as connection, told(connection.address):
-        responses = connection.methods.Dataset(request, metadata=connection.metadata)
-        with closing(AnswerWatch(silence_s, responses.cancel)) as watch:
-            while (response := _next_of(responses, watch, connection)) is not None:
-                if response.HasField("evaluation_json"):
-                    return response.evaluation_json
-                on_progress(response.progress.done_inputs, response.progress.total_inputs)
-        raise AgentError(f"agent {connection.address}: ended the stream without an evaluation")
-
-
-def _next_of(
-    responses: Iterator[predict_pb2.DatasetResponse], watch: AnswerWatch, connection: Connection
-) -> predict_pb2.DatasetResponse | None:
-    try:
-        with watch:
-            return next(responses, None)
-    except grpc.RpcError as error:
-        if not watch.expired:
-            raise
-        raise AgentError(
-            f"agent {connection.address}: said nothing for {watch.limit_s:g} s; it hangs"
-        ) from error
+def _ask(
+    method: Callable[..., _Answer], request: object, connection: Connection, timeout_s: float
+) -> _Answer:
+    return retried(lambda left_s: method(request, timeout=left_s, metadata=connection.metadata), timeout_s)

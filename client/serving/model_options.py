@@ -15,6 +15,7 @@ from agent.server.models.served_models import ServingOptions
 from agent.session import SessionOptions
 from client.command import boolean
 from client.configuration import ServingSettings
+from client.finite_float import FiniteFloatRange
 from client.invocation import current_invocation
 from manifests.errors import ConfigurationError
 
@@ -55,7 +56,7 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--max_queue_delay_ms",
-            type=click.FloatRange(min=0),
+            type=FiniteFloatRange(min=0),
             metavar="MS",
             help="How long a request waits for others.  "
             f"[default: {_DEFAULTS.max_queue_delay_ms:g}, those that wait when the model is free]",
@@ -75,7 +76,7 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--memory_limit",
-            type=click.FloatRange(min=0, min_open=True),
+            type=FiniteFloatRange(min=0, min_open=True),
             metavar="MIB",
             help="Most memory of the models that are loaded; the least recently used one makes room.  "
             "[default: no limit]",

@@ -13,8 +13,11 @@ from typing import Any
 import click
 
 from agent.server.observing.log_format import LogFormat
+from client.finite_float import FiniteFloatRange
+from manifests.errors import ConfigurationError
 
 _DEFAULT_PREDICT_TIMEOUT_S = 300.0
+_LOCAL = "127.0.0.1"
 _log = logging.getLogger(__name__)
 
 
@@ -24,11 +27,13 @@ class ObservingOptions:
 
     Attributes:
         metrics_port: Where Prometheus finds metrics; None serves none.
+        metrics_host: The address of that port.
         predict_timeout_s: How long a prediction may take, in seconds; None for any time.
         log_format: How log lines look.
     """
 
     metrics_port: int | None
+    metrics_host: str
     predict_timeout_s: float | None
     log_format: LogFormat
 
@@ -38,9 +43,18 @@ def observing_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def command(
-        *args: Any, metrics_port: int | None, predict_timeout_s: float, log_format: str, **values: Any
+        *args: Any,
+        metrics_port: int | None,
+        metrics_host: str,
+        predict_timeout_s: float,
+        log_format: str,
+        **values: Any,
     ) -> Any:
-        options = ObservingOptions(metrics_port, predict_timeout_s or None, LogFormat(log_format.lower()))
+        if metrics_port is None and metrics_host != _LOCAL:
+            raise ConfigurationError("--metrics_host is given without --metrics_port, which it belongs to")
+        options = ObservingOptions(
+            metrics_port, metrics_host, predict_timeout_s or None, LogFormat(log_format.lower())
+        )
         return function(*args, observing=options, **values)
 
     options = (
@@ -48,12 +62,18 @@ def observing_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--metrics_port",
             type=click.IntRange(0, 65535),
             metavar="N",
-            help="Port for Prometheus at the same address, without TLS and secret; 0 takes a free one.  "
-            "[default: none]",
+            help="Port for Prometheus, without TLS and secret; 0 takes a free one.  [default: none]",
+        ),
+        click.option(
+            "--metrics_host",
+            default=_LOCAL,
+            show_default=True,
+            metavar="ADDRESS",
+            help="Address of that port.",
         ),
         click.option(
             "--predict_timeout_s",
-            type=click.FloatRange(min=0),
+            type=FiniteFloatRange(min=0),
             default=_DEFAULT_PREDICT_TIMEOUT_S,
             show_default=True,
             metavar="S",

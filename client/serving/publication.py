@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from client.command import database_options
+from client.finite_float import FiniteFloatRange
 from client.invocation import DEFAULT_DATABASE, Invocation
 from client.serving.advertising import advertised_address, is_published
 from client.serving.heartbeat import INTERVAL_S, Heartbeat, PublishedAgent
@@ -25,7 +26,7 @@ def publication_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     heartbeat = click.option(
         "--heartbeat_s",
-        type=click.FloatRange(min=0.1),
+        type=FiniteFloatRange(min=0.1),
         default=INTERVAL_S,
         show_default=True,
         metavar="S",

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from agent.server.credentials import ServerTls
 from agent.server.limits import Limits
 from client.command import boolean
+from client.finite_float import FiniteFloatRange
 from client.invocation import current_invocation
 from client.safety_settings import SafetySettings
 
@@ -122,7 +123,7 @@ def _limit_options() -> tuple[Callable[..., Any], ...]:
 
     def seconds(name: str, help: str) -> Callable[..., Any]:  # noqa: A002 - click's name
         text = f"{help}  [default: no limit]"
-        return click.option(f"--{name}", type=click.FloatRange(0, min_open=True), metavar="S", help=text)
+        return click.option(f"--{name}", type=FiniteFloatRange(0, min_open=True), metavar="S", help=text)
 
     return (
         count("max_inputs", "Most inputs of a request.", _DEFAULTS.max_inputs),
@@ -131,7 +132,7 @@ def _limit_options() -> tuple[Callable[..., Any], ...]:
         count("max_client_streams", "Most streams of one client at once."),
         click.option(
             "--max_client_rps",
-            type=click.FloatRange(0, min_open=True),
+            type=FiniteFloatRange(0, min_open=True),
             metavar="N",
             help="Requests of one client in a second, by its certificate or else its address.  "
             "[default: no limit]",

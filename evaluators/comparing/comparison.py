@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from evaluators.comparing.figures import FIGURES, MAX_QPS, TOP1, listed
+from evaluators.comparing.figures import FIGURES, MAX_QPS, THROUGHPUT, TOP1, listed
 from evaluators.comparing.rates import compare_rates, noise_of_rates
 from evaluators.comparing.sides import Side
 from evaluators.comparing.times import compare, noise
@@ -28,13 +28,16 @@ def chosen_figures(a: Side, b: Side, wanted: Sequence[str] | None) -> tuple[str,
         there: tuple[str, ...] = (MAX_QPS,)
     elif _counts_accuracy(a, b):
         there = (*FIGURES, TOP1)
+    elif a.due_at_once or b.due_at_once:
+        there = (THROUGHPUT,)
     else:
         there = FIGURES
     figures = there if wanted is None else tuple(wanted)
     for figure in figures:
         of_times = figure not in (MAX_QPS, TOP1)
-        if figure not in there and not (of_times and a.kind != LoadKind.MAX_QPS.value):
-            raise ConfigurationError(_missing(figure, a))
+        any_percentile = there[: len(FIGURES)] == FIGURES
+        if figure not in there and not (of_times and any_percentile):
+            raise ConfigurationError(_missing(figure, a, there))
         if of_times:
             for side in (a, b):
                 check_undisturbed(side)
@@ -105,11 +108,14 @@ def _counts_accuracy(a: Side, b: Side) -> bool:
     return a.kind == DATASET and bool(a.accuracies and b.accuracies) and a.same_inputs(b)
 
 
-def _missing(figure: str, a: Side) -> str:
+def _missing(figure: str, a: Side, there: Sequence[str]) -> str:
     """Why a figure is not there, and what is."""
     if a.kind == LoadKind.MAX_QPS.value:
         return f"{figure} is no figure of searches for the highest rate; they have {MAX_QPS} alone"
     if figure == TOP1 and a.kind == DATASET:
         return f"{figure} takes right answers that both sides counted over the same inputs; leave it out"
-    has = f"{listed(FIGURES)}, and other percentiles"
+    if there == (THROUGHPUT,):
+        reason = "all were due at once, so that latencies follow from how many there were"
+        return f"{figure} is no figure of these queries: {reason}; they have {THROUGHPUT} alone"
+    has = listed((*FIGURES, *(each for each in there if each not in FIGURES), "other percentiles"))
     return f"{figure} is no figure of these evaluations; they have {has}"

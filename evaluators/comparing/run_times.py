@@ -17,7 +17,8 @@ class RunTimes:
     Attributes:
         latency_ns: int64, n values in the order in which they began; ``NEVER_NS`` without a right answer.
         elapsed_ns: int64, n values: how far each took the run; their sum is the run's duration. Of batches
-            one after the other it is their latency, of queries under load the time to the next one.
+            one after the other it is their latency, of queries under load the time to the next one, of
+            queries that were all due at once the time from the answers before.
         inputs: int64, n values: the right answers in each.
 
     Raises:
@@ -44,11 +45,25 @@ class RunTimes:
 
     @classmethod
     def of_queries(cls, queries: Queries) -> RunTimes:
-        """Returns the times of queries under load, from the first arrival to the last answer."""
+        """Returns the times of queries under load, from the first arrival to the last answer.
+
+        Of queries that were all due at once (``Queries.due_at_once``) there is a value for each time at which
+        answers came, such as those of a batch, in this order: how far each query took the run is not told by
+        when it was due.
+        """
         sent = queries.chosen(queries.outcome != Outcome.UNSENT)
+        if sent.due_at_once:
+            return cls._of_answers(sent)
         end_ns = max(int(sent.done_ns.max(initial=0)), int(sent.scheduled_ns.max(initial=0)))
         return cls(
             sent.latency_ns,
             np.diff(sent.scheduled_ns, append=end_ns),
             (sent.outcome == Outcome.ANSWERED).astype(np.int64),
         )
+
+    @classmethod
+    def _of_answers(cls, sent: Queries) -> RunTimes:
+        begin_ns = sent.scheduled_ns[0]
+        answered = sent.chosen(sent.outcome == Outcome.ANSWERED)
+        done_ns, counts = np.unique(answered.done_ns, return_counts=True)
+        return cls(done_ns - begin_ns, np.diff(done_ns, prepend=begin_ns), counts.astype(np.int64))

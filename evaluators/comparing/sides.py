@@ -22,6 +22,10 @@ _OF_THE_MACHINE = {"host", "inferscope"}
 """Facts in which the evaluations of one side may differ."""
 _SYNTHETIC = "synthetic"
 _FILES = "model files"
+_OF_THE_SCHEDULE = {"load", "duration", "queries"}
+"""Facts that are the same where the schedule is, however it came about."""
+_CHANGES_WITH_TIME = ("ramp", "bursts")
+"""Arrival processes of which a longer part is another load."""
 _TELL_OF_FILES = {"model", "framework", "weights"}
 """Facts that say already that the files are others."""
 _CHECKSUM_DIGITS = 12
@@ -68,6 +72,12 @@ class Side:
         return next((each for each in self.evaluations if each.profiled), None)
 
     @property
+    def due_at_once(self) -> bool:
+        """Whether it is a workload of which all queries were due at once; see ``Queries.due_at_once``."""
+        load = self.evaluations[0].load
+        return self.kind == LoadKind.WORKLOAD.value and load is not None and load.runs[0].queries.due_at_once
+
+    @property
     def accuracies(self) -> Sequence[Accuracy]:
         """Those that count something."""
         return [e.accuracy for e in self.evaluations if e.accuracy is not None and e.accuracy.evaluated]
@@ -87,12 +97,8 @@ class Side:
 
     def differences(self, other: Side) -> Iterator[str]:
         """Yields in what another side differs, each as ``batch size: 16 (A), 64 (B)``."""
-        pairs = ((one, two) for one in self.evaluations for two in other.evaluations)
-        found: dict[str, None] = {}
-        for one, two in pairs:
-            for name, left, right in _differences(one, two):
-                found[f"{name}: {left} ({self.name}), {right} ({other.name})"] = None
-        yield from found
+        for name, left, right in self._differences(other):
+            yield f"{name}: {left} ({self.name}), {right} ({other.name})"
 
     def check_comparable(self, other: Side) -> None:
         """Makes sure that the figures of another side answer the same question.
@@ -105,12 +111,17 @@ class Side:
                 f"{self.name} is {_KINDS[self.kind]} and {other.name} {_KINDS[other.kind]}; "
                 "compare evaluations of one kind"
             )
-        for name, left, right in _differences(self.evaluations[0], other.evaluations[0]):
+        for name, left, right in self._differences(other):
             if name in _QUESTION:
                 raise ConfigurationError(
                     f"{self.name} has {name} {left} and {other.name} {right}, so that their figures answer "
                     "different questions; compare evaluations with the same"
                 )
+
+    def _differences(self, other: Side) -> Iterator[tuple[str, str, str]]:
+        """The facts in which an evaluation differs from one of another side, each once."""
+        pairs = ((one, two) for one in self.evaluations for two in other.evaluations)
+        yield from dict.fromkeys(found for one, two in pairs for found in _differences(one, two))
 
     def same_inputs(self, other: Side) -> bool:
         """Whether both were evaluated over the same inputs."""
@@ -159,10 +170,23 @@ def _run_times(side: str, evaluation: Evaluation) -> RunTimes:
 def _differences(one: Evaluation, other: Evaluation) -> Iterator[tuple[str, str, str]]:
     """The facts in which two evaluations differ: the name, and both."""
     left, right = _facts(one), _facts(other)
-    differing = [name for name in dict.fromkeys((*left, *right)) if left.get(name) != right.get(name)]
+    alike = _OF_THE_SCHEDULE if _same_schedule(one, other) else set()
+    names = dict.fromkeys(name for name in (*left, *right) if name not in alike)
+    differing = [name for name in names if left.get(name) != right.get(name)]
     for name in differing:
         if name != _FILES or not _TELL_OF_FILES & set(differing):
             yield name, left.get(name, "none"), right.get(name, "none")
+
+
+def _same_schedule(one: Evaluation, other: Evaluation) -> bool:
+    """Whether queries of two workloads were due at the same times, drawn or read from a file."""
+    left, right = (_checksum(each.load) for each in (one, other))
+    return bool(left) and left == right
+
+
+def _checksum(load: LoadRecord | None) -> str:
+    """The checksum of the schedule of a workload; empty where there is none."""
+    return load.runs[0].checksum if load and load.options.kind is LoadKind.WORKLOAD and load.runs else ""
 
 
 def _facts(evaluation: Evaluation) -> Mapping[str, str]:
@@ -223,9 +247,27 @@ def _load_facts(load: LoadRecord) -> Mapping[str, str]:
             "percentile": f"{options.percentile:g}",
             "latency bound": bound,
         }
-    if options.concurrency is None:
-        facts["load"] = f"{options.arrival} at {options.rate_qps:g} queries/s"
-    return facts
+    return facts | _schedule_facts(load)
+
+
+def _schedule_facts(load: LoadRecord) -> dict[str, str]:
+    """Which queries a workload sent, for how long, and how many."""
+    options, [run, *_] = load.options, load.runs
+    if options.concurrency is None and options.scenario is None and run.seed is None:
+        # of a file, whose name says little; how long it is belongs to it
+        return {"load": f"{run.source} ({_short(run.checksum)}) at {run.rate_qps:g} queries/s"}
+    if options.max_duration_s is not None:
+        duration, queries = f"{options.max_duration_s:g} s", "as many as are due"
+    else:
+        duration, queries = f"at least {options.min_duration_s:g} s", f"at least {options.min_queries}"
+    facts = {"duration": duration, "queries": queries}
+    if options.concurrency is not None:
+        return facts
+    load_text = options.arrival + (f" at {options.rate_qps:g} queries/s" if options.rate_qps else "")
+    if options.arrival.partition(":")[0] in _CHANGES_WITH_TIME:
+        more = "" if options.max_duration_s is not None else f" and {queries} queries"
+        return {"load": f"{load_text} for {duration}{more}"}
+    return {"load": load_text, **facts}
 
 
 def _short(checksum: str) -> str:

@@ -18,6 +18,7 @@ _NS_PER_S = 1_000_000_000
 _LONGEST_S = 7 * 24 * 3600.0
 _MOST_QUERIES = 100_000_000
 _BLOCK = 4096
+_BISECTIONS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,13 @@ class ArrivalProcess(ABC):
         """
         if not (math.isfinite(rate_qps) and rate_qps > 0):
             raise ConfigurationError(f"the rate is {rate_qps:g} queries/s; it must be above 0")
-        random = _random(seed)
         least_s, most_s = extent.min_duration_s, extent.max_duration_s
+        if (count := self.mean_qps(rate_qps, least_s) * least_s) > 2 * _MOST_QUERIES:
+            raise ConfigurationError(
+                f"{rate_qps:g} queries/s for {least_s:g} s are some {count:.2g} queries, and {_MOST_QUERIES} "
+                "are allowed; ask for less"
+            )
+        random = _random(seed)
         pieces: list[NDArray[np.float64]] = []
         count, unit = 0, 0.0
         while True:
@@ -105,6 +111,30 @@ class ArrivalProcess(ABC):
             raise ConfigurationError(f"no query arrives within {extent.max_duration_s:g} s; make it longer")
         offsets: NDArray[np.int64] = np.rint(times_s * _NS_PER_S).astype(np.int64)
         return offsets
+
+    def mean_qps(self, rate_qps: float, duration_s: float) -> float:
+        """Returns the mean rate until a time, without drawing: not that asked for while a ramp goes on.
+
+        Args:
+            rate_qps: What is asked for, above 0.
+            duration_s: The time; with 0 the mean rate is 0.
+        """
+        if not duration_s > 0:
+            return 0.0
+        # the arrival that comes then is known by bisection of when arrivals come, which only rises
+        low, high = 0.0, 1.0
+        while self._time_s(high, rate_qps) < duration_s:
+            low, high = high, 2 * high
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._time_s(middle, rate_qps) < duration_s else (low, middle)
+        return low / duration_s
+
+    def _time_s(self, unit: float, rate_qps: float) -> float:
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # a rate beyond all reason is refused for its number
+            return float(self.times_s(np.array([unit]), rate_qps)[0])
 
     def units(self, count: int, seed: int) -> NDArray[np.float64]:
         """Draws arrivals at rate 1: float64, ascending; ``times_s`` puts them to any rate."""

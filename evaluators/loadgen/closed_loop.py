@@ -128,10 +128,24 @@ class _WakingAnswers:
         self._done = threading.Event()
 
     def answered(
-        self, query: int, done_ns: int, *, queue_ns: int = -1, predict_ns: int = -1, batch_size: int = 0
+        self,
+        query: int,
+        done_ns: int,
+        *,
+        queue_ns: int = -1,
+        batch_ns: int = -1,
+        predict_ns: int = -1,
+        batch_size: int = 0,
     ) -> None:
         """Takes an answer."""
-        self._log.answered(query, done_ns, queue_ns=queue_ns, predict_ns=predict_ns, batch_size=batch_size)
+        self._log.answered(
+            query,
+            done_ns,
+            queue_ns=queue_ns,
+            batch_ns=batch_ns,
+            predict_ns=predict_ns,
+            batch_size=batch_size,
+        )
         self._done.set()
 
     def failed(self, query: int, done_ns: int, reason: str) -> None:

@@ -15,6 +15,7 @@ PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)
 """The percentiles that are reported."""
 _BATCHES = 10
 _LEAST_LATER = 10
+_ROUNDING = 1e-9
 # the two-sided 95 % quantiles of Student's t distribution, from one degree of freedom on
 # (NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2)
 _T_95 = (
@@ -113,7 +114,7 @@ def _interval(
     share = percent / 100
     value = _quantile(ordered, share)
     count = len(values)
-    if min(share, 1 - share) * count < _LEAST_LATER:
+    if min(percent, 100 - percent) * count < 100 * _LEAST_LATER * (1 - _ROUNDING):
         return PercentileInterval(percent, value, None, None)
     low = share - _error(values < value)
     high = share + _error(values > value)

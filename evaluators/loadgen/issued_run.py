@@ -52,8 +52,8 @@ def lag_reason(queries: Queries, bound_ns: int | None) -> str:
     allowed_ns = LAG_WITHOUT_BOUND_NS if bound_ns is None else LAG_SHARE * bound_ns
     if found_ns <= allowed_ns:
         return ""
-    allowed = "1 ms" if bound_ns is None else f"{allowed_ns / 1e6:.3g} ms, 1 % of the bound,"
+    allowed = "1 ms" if bound_ns is None else f"{allowed_ns / 1e6:.3g} ms, 1 % of the bound"
     return (
-        f"p99 of the harness's own lag is {found_ns / 1e6:.3g} ms, and {allowed} is allowed: "
-        "this machine is too busy, or the rate too high for it"
+        f"p99 of the harness's own lag is {found_ns / 1e6:.3g} ms, above {allowed}: stop other work, "
+        "give a model in this process fewer --threads, or lower the rate"
     )

@@ -61,8 +61,9 @@ class Counts:
 
     @classmethod
     def joined(cls, several: Sequence[Counts]) -> Counts:
-        """Returns the slices of several as one."""
-        return cls(*(np.concatenate([getattr(c, name) for c in several]) for name in cls.__slots__))
+        """Returns the slices of several as one; of none, no slice."""
+        none = np.empty(0)
+        return cls(*(np.concatenate([none, *(getattr(c, name) for c in several)]) for name in cls.__slots__))
 
 
 @dataclass(frozen=True, slots=True)

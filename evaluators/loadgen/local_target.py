@@ -178,10 +178,15 @@ class LocalTarget(Closeable):
                 return
             answers = run.answers
             if result is not None and result.input_ids == self._ids[:count]:
-                predict_ns = result.times.predict_ns
+                batch_ns, predict_ns = _put_together_ns(result, done_ns - begun_ns), result.times.predict_ns
                 for query, came_ns in batch:
                     answers.answered(
-                        query, done_ns, queue_ns=begun_ns - came_ns, predict_ns=predict_ns, batch_size=count
+                        query,
+                        done_ns,
+                        queue_ns=begun_ns - came_ns,
+                        batch_ns=batch_ns,
+                        predict_ns=predict_ns,
+                        batch_size=count,
                     )
             else:
                 _tell_each(answers, batch, result, begun_ns, done_ns, reason)
@@ -272,13 +277,27 @@ def _tell_each(
     answered = Counter(result.input_ids if result else ())
     reasons = {failure.input_id: failure.message for failure in result.failures} if result else {}
     predict_ns = result.times.predict_ns if result else -1
+    batch_ns = _put_together_ns(result, done_ns - begun_ns) if result else -1
     for place, (query, came_ns) in enumerate(batch):
         for _ in range(answered[str(place)]):
             answers.answered(
-                query, done_ns, queue_ns=begun_ns - came_ns, predict_ns=predict_ns, batch_size=len(batch)
+                query,
+                done_ns,
+                queue_ns=begun_ns - came_ns,
+                batch_ns=batch_ns,
+                predict_ns=predict_ns,
+                batch_size=len(batch),
             )
         if not answered[str(place)]:
             answers.failed(query, done_ns, reasons.get(str(place), reason))
+
+
+def _put_together_ns(result: BatchResult, spent_ns: int) -> int:
+    """How long a batch was put together, with the preprocessing of its inputs where there is any.
+
+    It is all of the batch's time but the prediction and what follows it.
+    """
+    return max(0, spent_ns - result.times.predict_ns - result.times.postprocess_ns)
 
 
 def _line(error: Exception) -> str:

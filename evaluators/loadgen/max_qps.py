@@ -8,21 +8,28 @@ interval is narrow enough or the time is used up. It knows neither clocks nor th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from evaluators.loadgen.arrivals import ArrivalProcess, Extent, PoissonArrivals, RampArrivals
+from evaluators.loadgen.arrivals import ConstantArrivals, Extent
 from evaluators.loadgen.max_qps_answer import MaxQps, Method
-from evaluators.loadgen.max_qps_estimate import NEAR, Bracket, Estimate, Estimator, Evidence, unqueued_late
+from evaluators.loadgen.max_qps_estimate import (
+    CERTAIN,
+    NEAR,
+    Bracket,
+    Estimate,
+    Estimator,
+    Evidence,
+    unqueued_late,
+)
+from evaluators.loadgen.max_qps_options import MaxQpsOptions
 from evaluators.loadgen.probe import Probe, Prober
 from evaluators.loadgen.schedule import Schedule
 from evaluators.loadgen.single_server import SIMULATED_QUERIES
-from manifests.errors import ConfigurationError
 
 _SIMULATED_MEANWHILE = 40_000
 _CONFIRMING = 4
-_LEAST_PROBES = 4
 _NEW_FACTOR = 1.5
 _CONFIRMING_SHARE = 0.05
 _STEPS = (0.0, -1.0, 1.0)
@@ -31,75 +38,15 @@ _STEP_ODDS = 0.7
 _STEPS_ALLOWED = (0.01, 0.08)
 _UNLOADED_BOUNDS = 10
 _UNLOADED_QUERIES = 20
+_ALONE_QUERIES = 12
+_ALONE_GAP = 1.25
+_ALONE_PROBES = 3
 _LEAST_LATE = 20
 _LATE_FACTOR = 5
 _LATE_OF_CONFIRMING = 0.25
 _INVALID_IN_A_ROW = 3
 _LIMIT_AFTER_INVALID = 0.75
 _NS_PER_S = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class MaxQpsOptions:
-    """What a search is asked for.
-
-    Attributes:
-        latency_bound_ms: The bound of the latencies, from when a query is due.
-        initial_qps: The first rate.
-        percentile: Of the latencies that must keep the bound, in percent.
-        tolerance: Half the width of the interval that is aimed at, as a share of the rate.
-        time_budget_s: How long the search may take.
-        min_duration_s: How long a probe is at the least.
-        min_queries: How many queries a confirming probe has at the least.
-        process: How queries arrive.
-        seed: Every schedule is drawn from a seed of its own that follows from this one.
-        max_rate_qps: The highest rate that the harness can issue; None where that is not known.
-
-    Raises:
-        ConfigurationError: A number makes no sense, or the process has no steady rate.
-    """
-
-    latency_bound_ms: float
-    initial_qps: float = 10.0
-    percentile: float = 99.0
-    tolerance: float = 0.01
-    time_budget_s: float = 600.0
-    min_duration_s: float = 5.0
-    min_queries: int = 100
-    process: ArrivalProcess = field(default_factory=PoissonArrivals)
-    seed: int = 0
-    max_rate_qps: float | None = None
-
-    def __post_init__(self) -> None:
-        ranges = (
-            ("latency_bound", self.latency_bound_ms, 0.001, 3_600_000, "ms"),
-            ("initial_qps", self.initial_qps, 1e-6, 1e9, "queries/s"),
-            ("percentile", self.percentile, 1, 99.999, "%"),
-            ("tolerance", self.tolerance, 1e-4, 1, "as a share of the rate"),
-            ("min_duration", self.min_duration_s, 0.01, 86_400, "s"),
-            ("time_budget", self.time_budget_s, 0.01, 7 * 86_400, "s"),
-            ("min_queries", self.min_queries, 1, 100_000_000, "queries"),
-        )
-        for name, value, least, most, unit in ranges:
-            if not least <= value <= most:
-                raise ConfigurationError(f"{name} is {value:g}; allowed: {least:g}…{most:g} {unit}")
-        if self.seed < 0:
-            raise ConfigurationError(f"seed is {self.seed}; it must be 0 or more")
-        if self.max_rate_qps is not None and not self.max_rate_qps > 0:
-            raise ConfigurationError(f"max_rate is {self.max_rate_qps:g} queries/s; it must be above 0")
-        if isinstance(self.process, RampArrivals):
-            raise ConfigurationError("arrival ramp has no steady rate to search for; use poisson or gamma")
-        probe_s = self.min_duration_s + 2 * self.latency_bound_ms / 1e3
-        if _LEAST_PROBES * probe_s > self.time_budget_s:
-            raise ConfigurationError(
-                f"time_budget is {self.time_budget_s:g} s; with this min_duration and latency_bound "
-                f"it must be at least {_LEAST_PROBES * probe_s:g} s"
-            )
-
-    @property
-    def late_share(self) -> float:
-        """The share of queries that may be later than the bound."""
-        return 1 - self.percentile / 100
 
 
 def search_max_qps(options: MaxQpsOptions, prober: Prober) -> MaxQps:
@@ -113,18 +60,27 @@ def search_max_qps(options: MaxQpsOptions, prober: Prober) -> MaxQps:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The next probe: its rate, how long, and whether it confirms."""
+    """The next probe: its rate, how long, and what it is for.
+
+    Attributes:
+        rate_qps: The rate.
+        duration_s: How long it is.
+        confirming: Whether it is a long one near the answer.
+        alone: Whether its queries come at equal distance, so that none has another before it. How many of
+            them are late tells nothing of a rate.
+    """
 
     rate_qps: float
     duration_s: float
     confirming: bool = False
+    alone: bool = False
 
 
 class _Search:
     def __init__(self, options: MaxQpsOptions, prober: Prober) -> None:
         self._options = options
         self._prober = prober
-        self._bound_ns = round(options.latency_bound_ms * 1e6)
+        self._bound_ns = options.latency_bound_ns
         self._bound_s = options.latency_bound_ms / 1e3
         self._limit_qps = options.max_rate_qps or math.inf
         self._unloaded_qps = 1 / (_UNLOADED_BOUNDS * self._bound_s)
@@ -195,18 +151,43 @@ class _Search:
         elif broken:
             return self._step_down(broken)
         else:
-            rate_qps, confirming = max(self._options.initial_qps, self._unloaded_qps), False
+            rate_qps, confirming = self._options.initial_qps, False
         rate_qps = min(rate_qps, self._limit_qps)
         duration_s = self._confirming_s(rate_qps) if confirming else self._options.min_duration_s
         return _Plan(rate_qps, duration_s, confirming)
 
     def _step_down(self, broken_qps: float) -> _Plan:
-        """Halves the rate down to one at which queries hardly ever meet; there, ever longer probes follow."""
+        """Sends queries alone where even such were late, and else halves the rate.
+
+        Where queries hardly ever meet and it is not for others that they are late, no lower rate helps: ever
+        longer probes follow.
+        """
+        if alone := self._alone():
+            return alone
         duration_s = self._options.min_duration_s
         if broken_qps > self._unloaded_qps:
             return _Plan(max(broken_qps / 2, self._unloaded_qps), duration_s)
+        lowest = [e for e in self._seen if e.rate_qps == broken_qps and e.queries]
+        if 2 * sum(e.unqueued_late for e in lowest) < sum(e.late for e in lowest):
+            return _Plan(broken_qps / 2, max(duration_s, 2 * _UNLOADED_QUERIES / broken_qps))
         sent = sum(e.sent for e in self._seen if e.rate_qps <= broken_qps)
         return _Plan(broken_qps, max(duration_s, max(sent, _UNLOADED_QUERIES) / broken_qps))
+
+    def _alone(self) -> _Plan | None:
+        """Sends queries one at a time, where most that had none before them were late: is there any rate?
+
+        A query is due somewhat after the slowest of them would have been done. That takes a fraction of the
+        time in which arrivals as they are asked for leave so many queries alone.
+        """
+        share = self._options.late_share
+        unqueued, late = sum(e.unqueued for e in self._seen), sum(e.unqueued_late for e in self._seen)
+        slowest_s = max((e.unqueued_s for e in self._seen), default=0.0)
+        tried = sum(e.alone for e in self._seen)
+        if tried == _ALONE_PROBES or not slowest_s or late <= (1 + share) / 2 * unqueued:
+            return None
+        queries = max(_ALONE_QUERIES, math.ceil(2 * math.log(CERTAIN) / math.log(share)))
+        gap_s = _ALONE_GAP * slowest_s
+        return _Plan(1 / gap_s, queries * gap_s, alone=True)
 
     def _confirmation(self, estimate: Estimate) -> _Plan:
         """Probes at an estimate and to both sides of it, a first time only shortly."""
@@ -250,7 +231,8 @@ class _Search:
         # one hiccup of the machine is the p99 of a short probe; in a longer one it may not be
         duration_s = min(plan.duration_s * 2**self._invalid_in_a_row, left_s)
         extent = Extent(0.0, 1 + int(plan.rate_qps * duration_s))
-        schedule = Schedule.drawn(options.process, plan.rate_qps, extent, self._seed(number))
+        process = ConstantArrivals() if plan.alone else options.process
+        schedule = Schedule.drawn(process, plan.rate_qps, extent, self._seed(number))
         if schedule.duration_ns / _NS_PER_S > left_s:
             within = schedule.offsets_ns <= left_s * _NS_PER_S
             if not within.any():
@@ -262,7 +244,8 @@ class _Search:
         self._probes.append(probe)
         if probe.invalid is None or probe.certain(self._bound_ns, options.late_share):
             self._invalid_in_a_row = 0
-            self._seen.append(Evidence(probe, self._bound_ns, plan.confirming and not probe.stopped))
+            confirming = plan.confirming and not probe.stopped
+            self._seen.append(Evidence(probe, self._bound_ns, confirming, plan.alone))
         else:
             self._invalid_in_a_row += 1
             if self._invalid_in_a_row == _INVALID_IN_A_ROW:

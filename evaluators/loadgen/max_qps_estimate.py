@@ -24,7 +24,8 @@ _ENOUGH_NEAR_QUERIES = 1000
 _DISAGREEMENT_ERRORS = 3.0
 _FAILED_SHARE = 0.1
 _LEAST_UNQUEUED = 10
-_CERTAIN = 0.001
+CERTAIN = 0.001
+"""A chance below which something is not put down to chance."""
 
 
 class Evidence:
@@ -34,12 +35,14 @@ class Evidence:
         probe: A valid probe.
         bound_ns: The latency bound.
         confirming: Whether it was a long one, near the answer.
+        alone: Whether its queries were spaced out, which says nothing of how many are late at a rate.
     """
 
-    def __init__(self, probe: Probe, bound_ns: int, confirming: bool) -> None:
+    def __init__(self, probe: Probe, bound_ns: int, confirming: bool, alone: bool = False) -> None:
         self.rate_qps = probe.rate_qps
         self.confirming = confirming
-        self.counts = Counts.of(probe, bound_ns)
+        self.alone = alone
+        self.counts = Counts.joined([]) if alone else Counts.of(probe, bound_ns)
         self.queries = float(self.counts.queries.sum())
         self.late = float(self.counts.late.sum())
         self.service: ServiceTimes = service_times(probe.queries)
@@ -51,8 +54,10 @@ class Evidence:
         unqueued = unqueued.chosen(unqueued.outcome != Outcome.WAITING) if probe.stopped else unqueued
         self.unqueued = len(unqueued)
         # from when they were sent: what the harness's lag adds is not the system's
-        slow = unqueued.done_ns - unqueued.sent_ns > bound_ns
-        self.unqueued_late = int(np.count_nonzero(slow | (unqueued.outcome != Outcome.ANSWERED)))
+        served_ns = unqueued.done_ns - unqueued.sent_ns
+        unanswered_alone = unqueued.outcome != Outcome.ANSWERED
+        self.unqueued_late = int(np.count_nonzero((served_ns > bound_ns) | unanswered_alone))
+        self.unqueued_s = float(served_ns[~unanswered_alone].max(initial=0)) / 1e9
 
     def near(self, rate_qps: float, factor: float = NEAR) -> bool:
         """Whether its rate is within a factor of another."""
@@ -212,7 +217,7 @@ def unqueued_late(seen: Sequence[Evidence], late_share: float) -> str | None:
     """
     chosen = [e for e in seen if e.unqueued >= _LEAST_UNQUEUED]
     queries, late = sum(e.unqueued for e in chosen), sum(e.unqueued_late for e in chosen)
-    if not chosen or late <= late_share * queries or _binomial_tail(late, queries, late_share) > _CERTAIN:
+    if not chosen or late <= late_share * queries or _binomial_tail(late, queries, late_share) > CERTAIN:
         return None
     return f"{late} of {queries} queries were late that had none before them"
 

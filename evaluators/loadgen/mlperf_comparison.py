@@ -40,8 +40,10 @@ def compared(queries: Queries, scenario: Scenario, result: MlperfResult) -> tupl
     """Returns the rate and the percentiles that LoadGen gives, beside ours.
 
     Ours are by LoadGen's rules: of n latencies in order, the percentile of a share p is number floor(n · p),
-    counted from 0; a query of multi_stream takes as long as the slowest of its samples; the rate is over the
-    time until the last answer, and in the scenario server without the first query.
+    counted from 0; a query of multi_stream takes as long as the slowest of its samples. The rate of n queries
+    is n - 1 over the time until the last one was issued (single_stream) or until the last one that was issued
+    was done, whatever was done after it (server); of offline it is all samples over the time until the last
+    answer (``PerformanceSummary::LogDetail`` in LoadGen's ``results.cc``).
     """
     latency_ns = _query_latency_ns(queries, scenario)
     figures = [] if result.rate_qps is None else [_rate(queries, scenario, result.rate_qps)]
@@ -62,6 +64,10 @@ def _query_latency_ns(queries: Queries, scenario: Scenario) -> NDArray[np.int64]
 
 def _rate(queries: Queries, scenario: Scenario, loadgen_qps: float) -> ComparedFigure:
     answered = queries.outcome == Outcome.ANSWERED
-    count = int(np.count_nonzero(answered)) - (scenario is Scenario.SERVER)
-    last_ns = int(queries.done_ns[answered].max(initial=0))
-    return ComparedFigure(None, loadgen_qps, count * _NS_PER_S / last_ns if last_ns else None)
+    count, until_ns = int(np.count_nonzero(answered)), 0
+    if scenario is Scenario.OFFLINE:
+        until_ns = int(queries.done_ns[answered].max(initial=0))
+    elif len(queries):  # these are in the order in which they were issued
+        count -= 1
+        until_ns = int((queries.done_ns if scenario is Scenario.SERVER else queries.sent_ns)[-1])
+    return ComparedFigure(None, loadgen_qps, count * _NS_PER_S / until_ns if until_ns > 0 else None)

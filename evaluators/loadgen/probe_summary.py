@@ -12,7 +12,7 @@ from evaluators.loadgen.intervals import PercentileInterval, percentile_interval
 from evaluators.loadgen.probe import Probe
 from evaluators.loadgen.record import LoadOptions, LoadRun
 
-_MEDIAN, _FAR_TAIL = 50.0, 99.9
+_MEDIAN, _FAR_TAIL, _FAR_TAIL_QUERIES = 50.0, 99.9, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ProbeSummary:
         probe = Probe(run.rate_qps, run.seed or 0, run.queries, bool(run.stopped), run.invalid or None)
         latency_ns = probe.judged(bound_ns).latency_ns
         count = len(latency_ns)
-        percents = {_MEDIAN, options.percentile, *([_FAR_TAIL] if count >= 100 / (100 - _FAR_TAIL) else [])}
+        percents = {_MEDIAN, options.percentile, *([_FAR_TAIL] if count >= _FAR_TAIL_QUERIES else [])}
         found = percentile_intervals(latency_ns, sorted(percents))
         return cls(
             judged=count,

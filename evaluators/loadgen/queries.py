@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
@@ -38,6 +38,8 @@ class Queries:
         predict_ns: int64; how long its batch's prediction took; -1 where the system does not tell.
         batch_size: int64; the queries in its batch; 0 where the system does not tell.
         repeated: How many answers came for queries that had one.
+        batch_ns: int64; how long its batch was put together, until the prediction began; -1 where the system
+            does not tell. Where it is left out, it is told of no query.
     """
 
     scheduled_ns: NDArray[np.int64]
@@ -48,6 +50,11 @@ class Queries:
     predict_ns: NDArray[np.int64]
     batch_size: NDArray[np.int64]
     repeated: int = 0
+    batch_ns: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if not len(self.batch_ns) and len(self):
+            object.__setattr__(self, "batch_ns", np.full(len(self), -1, np.int64))
 
     def __len__(self) -> int:
         """The number of queries."""
@@ -71,6 +78,15 @@ class Queries:
         lag: NDArray[np.int64] = self.sent_ns[sent] - self.scheduled_ns[sent]
         return lag
 
+    @property
+    def due_at_once(self) -> bool:
+        """Whether all were due at one time, as in MLPerf's scenario offline.
+
+        A latency then tells how much was done before a query, and not how long the query took: percentiles
+        follow from how many there were, and have no error of chance that their order could tell.
+        """
+        return len(self) > 1 and bool(self.scheduled_ns[0] == self.scheduled_ns[-1])
+
     def count(self, outcome: Outcome) -> int:
         """The number of queries with an outcome."""
         return int(np.count_nonzero(self.outcome == outcome))
@@ -88,5 +104,10 @@ class Queries:
         return replace(self, **{name: getattr(self, name)[places] for name in QUERY_COLUMNS})
 
 
-QUERY_COLUMNS = ("scheduled_ns", "sent_ns", "done_ns", "outcome", "queue_ns", "predict_ns", "batch_size")
+QUERY_COLUMNS = (
+    *("scheduled_ns", "sent_ns", "done_ns", "outcome", "queue_ns", "predict_ns", "batch_size"),
+    "batch_ns",
+)
 """The columns, in order."""
+LATER_COLUMNS = frozenset({"batch_ns"})
+"""Those that queries which were kept before there were any do not have."""

@@ -14,7 +14,7 @@ from evaluators.loadgen.schedule import Schedule
 _UNSENT, _WAITING, _ANSWERED, _FAILED, _TIMED_OUT = map(int, Outcome)
 _NOT_DUE_NS = np.iinfo(np.int64).max
 _COLUMNS = {"_scheduled_ns": _NOT_DUE_NS, "_sent_ns": -1, "_done_ns": -1, "_outcome": 0, "_queue_ns": -1}
-_COLUMNS |= {"_predict_ns": -1, "_batch_size": 0}
+_COLUMNS |= {"_batch_ns": -1, "_predict_ns": -1, "_batch_size": 0}
 """The columns, with what they hold of a query before anything is known of it."""
 
 
@@ -34,6 +34,7 @@ class QueryLog:
     _done_ns: NDArray[np.int64]
     _outcome: NDArray[np.int64]
     _queue_ns: NDArray[np.int64]
+    _batch_ns: NDArray[np.int64]
     _predict_ns: NDArray[np.int64]
     _batch_size: NDArray[np.int64]
 
@@ -78,7 +79,14 @@ class QueryLog:
             return query
 
     def answered(
-        self, query: int, done_ns: int, *, queue_ns: int = -1, predict_ns: int = -1, batch_size: int = 0
+        self,
+        query: int,
+        done_ns: int,
+        *,
+        queue_ns: int = -1,
+        batch_ns: int = -1,
+        predict_ns: int = -1,
+        batch_size: int = 0,
     ) -> None:
         """Takes an answer; see ``target.Answers``. One that comes again, or too late, is counted apart."""
         with self._lock:
@@ -88,6 +96,7 @@ class QueryLog:
             self._outcome[query] = _ANSWERED
             self._done_ns[query] = done_ns - self._began_ns
             self._queue_ns[query] = queue_ns
+            self._batch_ns[query] = batch_ns
             self._predict_ns[query] = predict_ns
             self._batch_size[query] = batch_size
             self._settled += 1
@@ -145,7 +154,7 @@ class QueryLog:
             open_ns = np.where(outcome == _WAITING, ended_ns - self._began_ns, done_ns)
             open_or_right = (outcome == _WAITING) | (outcome == _ANSWERED)
             timed_out = open_or_right & (open_ns - due_ns > timeout_ns)
-            for column in (done_ns, self._queue_ns[:due], self._predict_ns[:due]):
+            for column in (done_ns, self._queue_ns[:due], self._batch_ns[:due], self._predict_ns[:due]):
                 column[timed_out] = -1
             self._batch_size[:due][timed_out] = 0
             outcome[timed_out] = _TIMED_OUT
@@ -197,6 +206,7 @@ class QueryLog:
                 done_ns=self._done_ns[part].copy(),
                 outcome=self._outcome[part].copy(),
                 queue_ns=self._queue_ns[part].copy(),
+                batch_ns=self._batch_ns[part].copy(),
                 predict_ns=self._predict_ns[part].copy(),
                 batch_size=self._batch_size[part].copy(),
                 repeated=self._repeated,

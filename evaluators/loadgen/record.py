@@ -10,6 +10,11 @@ from evaluators.loadgen.mlperf_result import MlperfResult, Scenario
 from evaluators.loadgen.queries import Queries
 
 
+def bound_ns_of(bound_ms: float) -> int:
+    """Returns a latency bound in nanoseconds: the nearest, as 2.01 ms is a little less in binary."""
+    return round(bound_ms * 1_000_000)
+
+
 class LoadKind(str, Enum):
     """Which question was asked: what happens at a rate, or up to which rate a bound is kept."""
 
@@ -64,7 +69,7 @@ class LoadOptions:
     @property
     def latency_bound_ns(self) -> int | None:
         """The bound in nanoseconds."""
-        return None if self.latency_bound_ms is None else round(self.latency_bound_ms * 1_000_000)
+        return None if self.latency_bound_ms is None else bound_ns_of(self.latency_bound_ms)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.loadgen.intervals import PercentileInterval, percentile_intervals
+from evaluators.loadgen.intervals import PERCENTS, PercentileInterval, percentile_intervals
 from evaluators.loadgen.queries import Outcome, Queries
 from evaluators.statistics import percentile
 
@@ -59,9 +59,13 @@ class LoadSummary:
         goodput_qps: Of these the answers within the bound; all of them without a bound.
         late_share: The share of queries without a right answer within the bound (without a bound, without a
             right answer); None without queries.
-        percentiles: Of the latency from when a query was due to its answer; empty without queries.
+        percentiles: Of the latency from when a query was due to its answer, ascending: those of ``PERCENTS``
+            and the one that the bound is for; empty without queries. Without
+            intervals where all queries were due at once; see ``Queries.due_at_once``.
         service: From when a query was sent to its answer, of those with a right answer.
         queue: How long queries waited for their batch to begin; None where the system does not tell.
+        batch: How long their batch was put together, until the prediction began; None where the system does
+            not tell.
         predict: How long the prediction of their batch took; None where the system does not tell.
         batch_sizes: How many answered queries were in batches of which size, by size, where the system tells.
         harness_lag: How much later than due queries were sent, over the whole run; None where none was.
@@ -79,23 +83,30 @@ class LoadSummary:
     percentiles: tuple[PercentileInterval, ...]
     service: Spread | None
     queue: Spread | None
+    batch: Spread | None
     predict: Spread | None
     batch_sizes: Mapping[int, int]
     harness_lag: Spread | None
 
     @classmethod
-    def of(cls, queries: Queries, bound_ns: int | None = None, cut_ns: int = 0) -> LoadSummary:
+    def of(
+        cls,
+        queries: Queries,
+        bound_ns: int | None = None,
+        cut_ns: int = 0,
+        judged_percent: float | None = None,
+    ) -> LoadSummary:
         """Computes the figures.
 
         Args:
             queries: The whole run.
             bound_ns: The latency within which an answer is in time; None if there is no bound.
             cut_ns: From when on queries count; see ``steady_state.steady_from_ns``.
+            judged_percent: The percentile that the bound is for, to be among the others.
         """
         sent = queries.chosen(queries.outcome != Outcome.UNSENT)
         counted = sent.since(cut_ns)
         answered = counted.chosen(counted.outcome == Outcome.ANSWERED)
-        latency_ns = counted.latency_ns
         right = len(answered)
         in_time = right if bound_ns is None else int(np.count_nonzero(answered.latency_ns <= bound_ns))
         achieved_qps, goodput_qps = _answered_qps(sent, counted, bound_ns)
@@ -111,13 +122,26 @@ class LoadSummary:
             achieved_qps=achieved_qps,
             goodput_qps=goodput_qps,
             late_share=1 - in_time / len(counted) if len(counted) else None,
-            percentiles=percentile_intervals(latency_ns),
+            percentiles=_percentiles(counted, judged_percent),
             service=Spread.of(answered.done_ns - answered.sent_ns),
             queue=Spread.of(answered.queue_ns[answered.queue_ns >= 0]),
+            batch=Spread.of(answered.batch_ns[answered.batch_ns >= 0]),
             predict=Spread.of(answered.predict_ns[answered.predict_ns >= 0]),
             batch_sizes=_batch_sizes(answered),
             harness_lag=Spread.of(queries.lag_ns),
         )
+
+    def percentile(self, percent: float) -> PercentileInterval | None:
+        """Returns one of ``percentiles``; None where it is not there."""
+        return next((each for each in self.percentiles if each.percent == percent), None)
+
+
+def _percentiles(queries: Queries, judged_percent: float | None) -> tuple[PercentileInterval, ...]:
+    percents = {*PERCENTS, *([] if judged_percent is None else [judged_percent])}
+    found = percentile_intervals(queries.latency_ns, sorted(percents))
+    if not queries.due_at_once:
+        return found
+    return tuple(replace(each, low_ns=None, high_ns=None) for each in found)
 
 
 def _due_qps(queries: Queries) -> float | None:

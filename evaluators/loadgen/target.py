@@ -11,7 +11,14 @@ class Answers(Protocol):
     """Takes what becomes of queries. Thread-safe; times are of the clock of the run, in nanoseconds."""
 
     def answered(
-        self, query: int, done_ns: int, *, queue_ns: int = -1, predict_ns: int = -1, batch_size: int = 0
+        self,
+        query: int,
+        done_ns: int,
+        *,
+        queue_ns: int = -1,
+        batch_ns: int = -1,
+        predict_ns: int = -1,
+        batch_size: int = 0,
     ) -> None:
         """Is told of a right answer.
 
@@ -19,6 +26,8 @@ class Answers(Protocol):
             query: The query's number.
             done_ns: When the answer was there.
             queue_ns: How long the query waited for its batch to begin; -1 where that is not known.
+            batch_ns: How long its batch was put together, until the prediction began; -1 where that is not
+                known.
             predict_ns: How long the prediction of its batch took; -1 where that is not known.
             batch_size: The queries in its batch; 0 where that is not known.
         """

@@ -23,11 +23,13 @@ class OutputFile:
     Args:
         path: Where it is, or will be. A link is followed.
         appendable: Whether who asks for it may also append to it, as an error then says.
+        replaceable: Whether who asks for it may also overwrite it.
     """
 
-    def __init__(self, path: Path, *, appendable: bool = True) -> None:
+    def __init__(self, path: Path, *, appendable: bool = True, replaceable: bool = True) -> None:
         self._path = path
         self._appendable = appendable
+        self._replaceable = replaceable
 
     def __str__(self) -> str:
         return str(self._path)
@@ -91,12 +93,25 @@ class OutputFile:
 
     def in_the_way(self) -> OutputError:
         """The error for a file that is there and is not to be changed."""
+        if not self._replaceable:
+            return OutputError(f"{self} exists; name another file")
         remedy = (
             "append to it or overwrite it (--append, --overwrite)"
             if self._appendable
             else "overwrite it (--overwrite)"
         )
         return OutputError(f"{self} exists; {remedy}, or name another file")
+
+    def refuse_existing(self) -> None:
+        """Says before any work is done that ``create`` would fail, as far as that can be known.
+
+        Raises:
+            OutputError: The file is there, or the folder that it is to be in is not.
+        """
+        with self._refusing():
+            if self.exists():
+                raise self.in_the_way()
+            self._path.parent.stat()
 
     @contextmanager
     def _beside(self, target: Path, content: Content) -> Iterator[Path]:

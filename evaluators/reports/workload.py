@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from evaluators.evaluation import Evaluation
 from evaluators.loadgen.queries import Outcome
-from evaluators.loadgen.record import LoadKind
+from evaluators.loadgen.record import LoadKind, LoadOptions
 from evaluators.loadgen.summary import LoadSummary, Spread
 from evaluators.reports.base import Column, Report, Row, Value
 from evaluators.reports.columns import EVALUATION_COLUMNS, STATUS_COLUMN, describe
@@ -17,6 +17,7 @@ _PERCENTILES = {50.0: "p50", 90.0: "p90", 95.0: "p95", 99.0: "p99", 99.9: "p99_9
 _SPREADS = {
     "service": ("p50", "p99"),
     "queue": ("p50", "p99"),
+    "batch": ("p50", "p99"),
     "predict": ("p50", "p99"),
     "lag": ("p99",),
 }
@@ -39,7 +40,8 @@ def _latency_columns() -> Iterator[Column]:
 class WorkloadReport(Report):
     """One row for each workload; the figures are those of ``LoadSummary``.
 
-    A percentile that falls on queries without a right answer is infinite. ``stopped`` and ``invalid`` are the
+    A percentile that falls on queries without a right answer is infinite. The judged one is that which the
+    bound is for. ``stopped`` and ``invalid`` are the
     reasons, and empty where a run was neither.
     """
 
@@ -61,6 +63,11 @@ class WorkloadReport(Report):
         Column("goodput_qps", "goodput (queries/s)", decimals=2),
         Column("late_share", "late (share)", decimals=4),
         *_latency_columns(),
+        Column("judged_percentile", "judged percentile"),
+        Column("latency_ms_judged", "judged (ms)"),
+        Column("latency_ms_judged_low", "judged low (ms)"),
+        Column("latency_ms_judged_high", "judged high (ms)"),
+        Column("kept_bound", "kept the bound"),
         *(
             Column(f"{part}_ms_{name}", f"{part} {name} (ms)")
             for part, names in _SPREADS.items()
@@ -82,7 +89,7 @@ class WorkloadReport(Report):
             if load is None or load.options.kind is not LoadKind.WORKLOAD:
                 continue
             options, [run, *_] = load.options, load.runs
-            summary = LoadSummary.of(run.queries, options.latency_bound_ns, run.cut_ns)
+            summary = LoadSummary.of(run.queries, options.latency_bound_ns, run.cut_ns, options.percentile)
             yield {
                 **describe(evaluation),
                 "arrival": run.source,
@@ -96,6 +103,7 @@ class WorkloadReport(Report):
                 "goodput_qps": summary.goodput_qps,
                 "late_share": summary.late_share,
                 **_latency(summary),
+                **_judged(summary, options),
                 **_parts(summary),
                 "queries": summary.queries,
                 **{name: summary.outcomes[outcome] for name, outcome in _OUTCOMES.items()},
@@ -118,11 +126,24 @@ def _latency(summary: LoadSummary) -> dict[str, Value]:
     return values
 
 
+def _judged(summary: LoadSummary, options: LoadOptions) -> dict[str, Value]:
+    """The percentile that the bound is for, and whether it kept that; None where there is no bound."""
+    judged, bound_ns = summary.percentile(options.percentile), options.latency_bound_ns
+    return {
+        "judged_percentile": options.percentile,
+        "latency_ms_judged": _ms(judged.value_ns if judged else None),
+        "latency_ms_judged_low": _ms(judged.low_ns if judged else None),
+        "latency_ms_judged_high": _ms(judged.high_ns if judged else None),
+        "kept_bound": judged.value_ns <= bound_ns if judged and bound_ns is not None else None,
+    }
+
+
 def _parts(summary: LoadSummary) -> dict[str, Value]:
     """Where the time went."""
     spreads: dict[str, Spread | None] = {
         "service": summary.service,
         "queue": summary.queue,
+        "batch": summary.batch,
         "predict": summary.predict,
         "lag": summary.harness_lag,
     }

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluators.loadgen.mlperf_result import MlperfResult, Scenario
-from evaluators.loadgen.queries import QUERY_COLUMNS, Queries
+from evaluators.loadgen.queries import LATER_COLUMNS, QUERY_COLUMNS, Queries
 from evaluators.loadgen.record import LoadKind, LoadOptions, LoadRecord, LoadRun, RateAnswer
 from evaluators.store.values import restored, storable
 
@@ -106,7 +106,10 @@ def _mlperf(stored: dict[str, Any] | None) -> MlperfResult | None:
 
 
 def _queries(run: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) -> Queries:
-    columns = {name: _joined([document[name] for document in documents]) for name in QUERY_COLUMNS}
+    told = [
+        n for n in QUERY_COLUMNS if n not in LATER_COLUMNS or all(n in document for document in documents)
+    ]
+    columns = {name: _joined([document[name] for document in documents]) for name in told}
     if {len(column) for column in columns.values()} != {int(run["query_count"])}:
         raise ValueError(f"not all of the {run['query_count']} queries of a run are there")
     return Queries(**columns, repeated=int(run["repeated"]))

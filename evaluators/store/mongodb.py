@@ -9,6 +9,8 @@ from urllib.parse import unquote
 
 import pymongo
 from bson.errors import BSONError
+from dns.exception import DNSException, FormError
+from dns.exception import SyntaxError as DNSSyntaxError
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
 from evaluators.store.collection_store import EXPIRING, INDEXES, Database
@@ -18,6 +20,8 @@ _SELECTION_MS = 3_000
 _ANSWER_MS = 60_000
 _UNAUTHORIZED = 13
 _ERRORS: tuple[type[Exception], ...] = (PyMongoError, BSONError, ValueError, OverflowError)
+_CLIENT_ERRORS: tuple[type[Exception], ...] = (*_ERRORS, OSError)
+"""What the making of a client raises, also of a file that the address names."""
 
 
 class MongoConnection:
@@ -26,25 +30,35 @@ class MongoConnection:
     Args:
         address: ``host``, ``host:port``, or an address with the scheme ``mongodb`` or ``mongodb+srv``.
         name: The database; its indexes are made.
+        otherwise: What the user may do without a database; empty for nothing.
 
     Raises:
         ConfigurationError: The address makes no sense.
-        StoreError: The server does not answer within a few seconds, or refuses.
+        StoreError: The server cannot be looked up, does not answer within a few seconds, or refuses.
     """
 
-    def __init__(self, address: str, name: str) -> None:
+    def __init__(self, address: str, name: str, otherwise: str = "") -> None:
         uri = address if "://" in address else f"mongodb://{address}"
         self.location = f"{without_credentials(address)}/{name}"
         self.errors = _ERRORS
         self.duplicate_error: type[Exception] = DuplicateKeyError
         self._secrets = _secrets(uri)
+        advice = "start it, or name another one with --database_address"
+        if otherwise:
+            advice = f"start it, {otherwise}, or leave --database_address away for the local file"
         try:
             self._client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(
                 uri, tz_aware=True, appname="inferscope", **_timeouts(uri)
             )
-        except _ERRORS as error:
-            # With a login in the address, pymongo may quote any piece of it.
-            reason = "escape user name and password as in a URL" if self._secrets else self.reason(error)
+        except _CLIENT_ERRORS as error:
+            if (failed := _failed_lookup(error)) is not None:
+                raise StoreError(
+                    f"database {self.location} cannot be used: its host cannot be looked up "
+                    f"({failed}); {advice}"
+                ) from error
+            reason = self.reason(error)
+            if self._secrets and not isinstance(error, OSError):  # pymongo may quote any piece of the login
+                reason = "escape user name and password as in a URL"
             raise ConfigurationError(
                 f"database address {without_credentials(address)} makes no sense: {reason}; "
                 "allowed: host, host:port, mongodb://… or mongodb+srv://…"
@@ -58,8 +72,7 @@ class MongoConnection:
             self._client.close()
             if isinstance(error, _ERRORS):
                 raise StoreError(
-                    f"database {self.location} cannot be used: {self.reason(error)}; start it, evaluate "
-                    "with --publish=false, or leave --database_address away for the local file"
+                    f"database {self.location} cannot be used: {self.reason(error)}; {advice}"
                 ) from error
             raise
         self.database: Database = database
@@ -93,6 +106,17 @@ def _secrets(uri: str) -> set[str]:
     """The user and the password, as they stand in the address and as they are meant."""
     login = uri.partition("://")[2].rpartition("@")[0]
     return {text for part in login.split(":", 1) for text in (part, unquote(part)) if text}
+
+
+def _failed_lookup(error: Exception) -> str | None:
+    """The kind of failure where DNS did not answer, as pymongo takes that for a mistake in the address.
+
+    None for every other error, and for a host that is no name at all.
+    """
+    cause = error.__cause__ or error.__context__
+    if not isinstance(cause, DNSException) or isinstance(cause, DNSSyntaxError | FormError):
+        return None
+    return type(cause).__name__
 
 
 def _timeouts(uri: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from evaluators.store.collection_store import Connection
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
+_WITHOUT_STORE = "evaluate with --publish=false"
 _SCHEMES = ("mongodb://", "mongodb+srv://")
 
 
@@ -33,7 +34,7 @@ def open_store(address: str | None, name: str, data_dir: Path) -> EvaluationStor
     """
     from evaluators.store.collection_store import CollectionStore
 
-    return CollectionStore(_connect(address, name, data_dir))
+    return CollectionStore(_connect(address, name, data_dir, _WITHOUT_STORE))
 
 
 def open_agent_directory(address: str | None, name: str, data_dir: Path) -> AgentDirectory:
@@ -73,15 +74,15 @@ def check_address(address: str) -> str:
     return address.strip()
 
 
-def _connect(address: str | None, name: str, data_dir: Path) -> Connection:
+def _connect(address: str | None, name: str, data_dir: Path, otherwise: str = "") -> Connection:
     """Each kind of database takes a while to import, and only one is needed."""
     if address is None:
         from evaluators.store.sqlite import connect_sqlite
 
-        return connect_sqlite(local_file(name, data_dir))
+        return connect_sqlite(local_file(name, data_dir), otherwise)
     from evaluators.store.mongodb import MongoConnection
 
-    return MongoConnection(check_address(address), _database_name(name))
+    return MongoConnection(check_address(address), _database_name(name), otherwise)
 
 
 def _database_name(name: str) -> str:

@@ -23,18 +23,23 @@ def open_sqlite(path: Path) -> CollectionStore:
     return CollectionStore(connect_sqlite(path))
 
 
-def connect_sqlite(path: Path) -> SqliteConnection:
+def connect_sqlite(path: Path, otherwise: str = "") -> SqliteConnection:
     """Opens the database in the file ``path``, which is made if it is not there.
+
+    Args:
+        path: The file.
+        otherwise: What the user may do without a database; empty for nothing.
 
     Raises:
         StoreError: The file cannot be made or opened, is no database, or stays locked by another process.
     """
+    or_otherwise = f", or {otherwise}" if otherwise else ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(
             f"{path.parent}: the folder for evaluations cannot be made: {error.strerror or error}; "
-            "name a database with --database_address, or evaluate with --publish=false"
+            f"name a database with --database_address{or_otherwise}"
         ) from error
     deadline = time.monotonic() + _PATIENCE_S
     while True:
@@ -47,7 +52,7 @@ def connect_sqlite(path: Path) -> SqliteConnection:
                 continue
             raise StoreError(
                 f"{path}: cannot be opened as a database of evaluations: {_reason(error)}; "
-                "use another --database_name, or evaluate with --publish=false"
+                f"use another --database_name{or_otherwise}"
             ) from error
 
 
@@ -61,6 +66,9 @@ class SqliteConnection:
         self.location = str(path)
         self.errors: tuple[type[Exception], ...] = _ERRORS
         self.duplicate_error: type[Exception] = sqlite3.IntegrityError
+        # What cannot be opened is to fail here: a connection of neosqlite, half made, calls itself without
+        # end when it is collected, which may take the process down.
+        sqlite3.connect(str(path)).close()
         # neosqlite's own setting of auto_vacuum is a write at each opening, which waits for other writers.
         self._connection = neosqlite.Connection(
             str(path), timeout=_PATIENCE_S, auto_vacuum="NONE", write_concern={"j": True}

@@ -82,9 +82,14 @@ def loaded(mean_ms: float = 10, seed: int = 0, *, broken: int = 0, **changes: An
         outcome[::broken] = int(Outcome.TIMED_OUT)
     none = np.full(QUERIES, -1, np.int64)
     queries = Queries(due, due, due + varied_ns(QUERIES, mean_ms, seed), outcome, none, none, none + 1)
-    rate = changes.pop("rate_qps", 100.0)
-    options = LoadOptions(LoadKind.WORKLOAD, "poisson", rate, latency_bound_ms=100.0)
-    run = LoadRun(rate, "poisson", seed, "sha256:ab", queries, **run_changes)
+    given = {name: changes.pop(name) for name in list(changes) if name in LoadOptions.__dataclass_fields__}
+    given = {"arrival": "poisson", "rate_qps": 100.0, "latency_bound_ms": 100.0} | given
+    options = LoadOptions(LoadKind.WORKLOAD, **given)
+    run_changes |= {
+        "seed": changes.pop("run_seed", seed),
+        "checksum": changes.pop("checksum", f"sha256:{seed}"),
+    }
+    run = LoadRun(options.rate_qps, options.arrival, queries=queries, **run_changes)
     return make_evaluation(load=LoadRecord(options, (run,)), accuracy=None, **changes)
 
 
@@ -267,6 +272,37 @@ def test_in_what_both_differ_is_said(agent: Agent, keep: Keep) -> None:
     assert "differs" not in agent("compare", keep(batched(10, 11)), keep(batched(10, 12))).stderr
 
 
+def test_for_how_long_a_workload_was_is_said(agent: Agent, keep: Keep) -> None:
+    a, b = loaded(10, 1, max_duration_s=2.0), loaded(10, 2, min_duration_s=8.0, min_queries=700)
+
+    answer = agent("compare", keep(a), keep(b))
+
+    assert [line for line in answer.stderr.splitlines() if line.startswith("differs: ")] == [
+        "differs: duration: 2 s (A), at least 8 s (B)",
+        "differs: queries: as many as are due (A), at least 700 (B)",
+    ]
+    mixed = agent("compare", f"{a.id},{b.id}", keep(loaded(10, 3)))
+    assert "A mixes evaluations with duration 2 s and at least 8 s" in mixed.error
+
+
+def test_the_same_schedule_from_a_file_is_the_same_load(agent: Agent, keep: Keep) -> None:
+    drawn = keep(loaded(10, 1, max_duration_s=2.0, checksum="sha256:ab"))
+    files = keep(
+        *(
+            loaded(10, seed, arrival=f"file {seed}.csv", run_seed=None, checksum="sha256:ab")
+            for seed in (2, 3)
+        )
+    )
+
+    answer = agent("compare", drawn, files)
+
+    assert answer.code == 0, answer.stderr
+    assert "differs" not in answer.stderr
+    another = keep(loaded(10, 4, max_duration_s=2.0))
+    for mixed in (f"{drawn},{another}", f"{another},{drawn}"):
+        assert "B file 2.csv (sha256:ab)" in agent("compare", mixed, files).error
+
+
 def test_other_weights_under_the_same_name_are_noticed(agent: Agent, keep: Keep) -> None:
     files = {"weights": "sha256:" + "a" * 64}
     retrained = batched(10, 5, system=make_system(checksums=files))
@@ -324,8 +360,21 @@ def test_what_is_not_to_be_compared_is_refused(
         (loaded(), loaded(stopped="the backlog grew"), "was stopped: the backlog grew"),
         (
             loaded(),
-            loaded(rate_qps=50.0),
+            loaded(seed=1, rate_qps=50.0),
             "A has load poisson at 100 queries/s and B poisson at 50 queries/s",
+        ),
+        *(
+            (
+                loaded(arrival=arrival, max_duration_s=2.0),
+                loaded(seed=1, arrival=arrival, max_duration_s=8.0),
+                f"A has load {arrival} at 100 queries/s for 2 s and B {arrival} at 100 queries/s for 8 s",
+            )
+            for arrival in ("ramp:from_share=0.1,to_share=1,over_s=60", "bursts:on_s=1,off_s=1")
+        ),
+        (
+            loaded(arrival="file a.csv", run_seed=None, checksum="sha256:" + "1" * 64),
+            loaded(arrival="file a.csv", run_seed=None, checksum="sha256:" + "2" * 64),
+            "A has load file a.csv (sha256:111111111111) at 100 queries/s and B file a.csv (sha256:22",
         ),
         (searched(80), searched(80, percentile=90.0), "A has percentile 99 and B 90"),
         (searched(80), searched(80, latency_bound_ms=50.0), "A has latency bound 100 ms and B 50 ms"),
@@ -345,8 +394,14 @@ def test_loads_that_tell_nothing_of_each_other_are_refused(
     [
         (("--noise=A", "--threshold=0.1"), 2, "leave out one"),
         (("--figures=p5000",), 2, 'unknown figure "p5000"'),
-        (("--figures=max_qps",), 2, "max_qps is no figure of these evaluations"),
+        (
+            ("--figures=max_qps",),
+            2,
+            "max_qps is no figure of these evaluations; they have p50, p90, p99, throughput, top1 and",
+        ),
         (("--threshold=-1",), 2, "--threshold"),
+        (("--threshold=nan",), 2, "--threshold"),
+        (("--accuracy_threshold=nan",), 2, "--accuracy_threshold"),
         (("--noise=nowhere",), 5, "holds no evaluation or group nowhere"),
         (("--noise=,",), 2, "noise names no evaluation"),
     ],
@@ -365,6 +420,9 @@ def test_noise_takes_two_runs_and_no_side_is_compared_with_itself(agent: Agent, 
 
     assert "give at least two of the same system" in agent("compare", a, b, f"--noise={a[:36]}").error
     assert "is on both sides" in agent("compare", a, a[:36]).error
+    judged = agent("compare", a, b, f"--noise={a},{b[:36]}")
+    assert judged.code == 2
+    assert f"evaluation {b[:36]} of --noise is one of B" in judged.error
     assert "holds no evaluation or group xyz" in agent("compare", a, "xyz").error
     assert agent("compare", a, "xyz").code == 5
 
@@ -378,25 +436,6 @@ def test_rows_go_to_a_file_and_the_conclusion_does_not(agent: Agent, keep: Keep,
     assert answer.stdout == ""
     assert answer.stderr.splitlines()[-1].startswith("REGRESSION")
     assert len(json.loads(path.read_text())) == 5
-
-
-def test_a_model_that_waits_for_a_batch_is_found_to_be_slower(agent: Agent) -> None:
-    """Real runs: B's queries wait 60 ms for others; A's do not."""
-    workload = (
-        *("predict", "workload", "--framework_name=ONNXRuntime", "--synthetic", "--initial_qps=20"),
-        *("--latency_bound=5000", "--min_duration=2", "--min_queries=50", "--max_batch_size=64"),
-    )
-    quick = [agent(*workload, f"--seed={seed}").figure("evaluation") for seed in (1, 2)]
-    slow = [
-        agent(*workload, f"--seed={seed}", "--max_queue_delay_ms=60").figure("evaluation") for seed in (1, 2)
-    ]
-
-    answer = agent("compare", ",".join(quick), ",".join(slow), "--figures=p50", "-f", "csv")
-
-    assert answer.code == 1, answer.stderr
-    assert "differs: max queue delay: 0 ms (A), 60 ms (B)" in answer.stderr
-    assert float(answer.rows[0]["b"]) > 30  # those that come while a batch waits wait less
-    assert agent("compare", *quick, "--figures=p50", "--threshold=10").code == 0
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,24 @@ import json
 import signal
 import socket
 import time
+import uuid
 from contextlib import ExitStack, closing
+from datetime import datetime, timedelta, timezone
 
 import pytest
+from certificates import Authority
 from test_serve import served
 
+from agent.facts import AgentFacts, RunnableModel
 from agent.session import SessionOptions
+from client.invocation import DEFAULT_DATABASE
 from client.remote.agent import open_remote_agent
 from client.remote.pool.opening import open_agent_pool
 from evaluators.dataset_run import DatasetRun
 from evaluators.datasets.opening import open_dataset
 from evaluators.evaluation import EvaluationOptions
+from evaluators.store.agent_records import AgentRecord
+from evaluators.store.opening import open_agent_directory
 from manifests.catalog import Catalog
 from tests.contract.store_fixtures import mongodb_backend
 
@@ -204,6 +211,37 @@ def test_agent_of_the_configuration_may_be_chosen_by_a_workload(agent, tmp_path)
     assert f"agent any: {address}" in answer.stderr
 
 
+def publish(data, address):
+    """Writes an agent into the local file, as whoever may write there can."""
+    now = datetime.now(timezone.utc)
+    host = socket.gethostname()
+    models = (RunnableModel("DigitsCNN", "1.0", "ONNXRuntime"),)
+    facts = AgentFacts(host, "x86_64", "EPYC", (), {"ONNXRuntime": "1"}, models, "0.1", now)
+    record = AgentRecord(str(uuid.uuid4()), address, facts, 0, now, now + timedelta(seconds=DEADLINE_S))
+    with closing(open_agent_directory(None, DEFAULT_DATABASE, data)) as directory:
+        directory.publish(record)
+
+
+def test_odd_agents_of_the_database_are_shown_and_keep_nobody_from_the_others(agent, tmp_path, refusing):
+    odd = ("kserve://somewhere:1", f"grpc://{refusing}")
+    for address in odd:
+        publish(tmp_path / "data", address)
+    authority = Authority(tmp_path)
+    files = authority.issue("127.0.0.1")
+    tls = (f"--tls_ca={authority.ca}",)
+    with served(
+        "--advertise=auto", f"--tls_cert={files.cert}", f"--tls_key={files.key}", "--secret=open sesame"
+    ) as (address, _):
+        sound = f"grpcs://{address}"
+        found = wait_until_listed(agent, (*odd, sound), *tls)
+        picked = agent("predict", "dataset", "--agent=any", "--secret=open sesame", *tls, *FEW)
+    assert found[sound]["state"] == "alive"
+    assert found[odd[0]]["state"] == "published with an address that is no host:port"
+    assert found[odd[1]]["state"].startswith("published without TLS")
+    assert picked.code == 0, picked.stderr
+    assert f"agent any: {sound}" in picked.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "part"),
     [
@@ -214,12 +252,23 @@ def test_agent_of_the_configuration_may_be_chosen_by_a_workload(agent, tmp_path)
         (("workload", "--agent=a:1,b:2"), 2, "names 2 agents"),
         (("max-qps", "--agent=a:1,b:2"), 2, "names 2 agents"),
         (("dataset", "--agent=a:1", "--agent_timeout=0"), 2, "agent_timeout"),
+        *(((kind, "--agent=a:1", "--open_timeout=0"), 2, "open_timeout") for kind in ("dataset", "max-qps")),
     ],
 )
 def test_wrong_choice_is_one_clear_line(agent, arguments, code, part):
     answer = agent("predict", *arguments)
     assert answer.code == code
     assert part in answer.error
+
+
+@pytest.mark.parametrize("kind", ["dataset", "workload"])
+def test_agent_has_as_long_to_open_the_model_as_is_said(agent, kind):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        answer = agent("predict", kind, f"--agent={address}", "--open_timeout=0.3", "--publish=false")
+    assert answer.code == 6
+    assert f"agent {address}: did not open the model within 0.3 s; " in answer.error
+    assert "--open_timeout" in answer.error
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.environment import usable_cores
 from agent.registry import Registry
 from agent.server.server import AgentServer, ServerOptions
+from evaluators.loadgen.arrivals import ArrivalProcess
 from evaluators.loadgen.queries import Outcome
 from evaluators.loadgen.record import LoadKind
 from evaluators.loadgen.schedule import Schedule
@@ -21,6 +23,7 @@ from tests.cli.conftest import Agent, Answer
 
 pytestmark = pytest.mark.real_time
 
+CORES = usable_cores()
 WORKLOAD = ("predict", "workload", "--initial_qps=40", "--min_duration=0.5", "--min_queries=20", "--warmup=2")
 
 
@@ -151,6 +154,88 @@ def test_a_written_schedule_is_sent_again(agent: Agent, tmp_path: Path) -> None:
     refused = agent(*WORKLOAD, "--synthetic", f"--write_schedule={path}")
     assert refused.code != 0
     assert str(path) in refused.error
+
+
+def test_a_schedule_is_written_only_once_the_model_is_open(agent: Agent, tmp_path: Path) -> None:
+    path = tmp_path / "schedule.csv"
+
+    unknown = agent(*WORKLOAD, "--synthetic", f"--write_schedule={path}", "--model_name=Nothing")
+    assert unknown.code != 0
+    assert not path.exists()
+
+    path.write_text("kept")
+    taken = agent(*WORKLOAD, "--synthetic", f"--write_schedule={path}", "--model_name=Nothing")
+    assert taken.error.endswith(f"{path} exists; name another file")
+    assert path.read_text() == "kept"
+
+    nowhere = agent(*WORKLOAD, "--synthetic", f"--write_schedule={tmp_path}/no/where.csv")
+    assert nowhere.error.endswith(f"where.csv: the folder {tmp_path}/no does not exist")
+
+
+def test_a_schedule_is_written_once_for_several_runs(agent: Agent, tmp_path: Path) -> None:
+    path = tmp_path / "schedule.csv"
+
+    answer = agent(*WORKLOAD, "--synthetic", "--publish=false", "--repeat=2", f"--write_schedule={path}")
+
+    assert answer.code == 0, answer.stderr
+    assert len(Schedule.read(path)) >= 20
+
+
+def test_the_percentile_that_is_asked_for_is_shown_and_judged(agent: Agent) -> None:
+    bounds = ("--percentile=97", "--latency_bound=10000")
+
+    answer = agent(*WORKLOAD, "--synthetic", *bounds)
+    missed = agent(*WORKLOAD, "--synthetic", "--publish=false", "--percentile=97", "--latency_bound=0.001")
+
+    assert re.search(r"^ +p97 +\d", answer.stdout, re.M)
+    assert answer.figure("bound") == "p97 kept 10000 ms"
+    assert missed.figure("bound") == "p97 missed 0.001 ms"
+    [row] = agent("info", "evaluation", "workload", "-f", "csv").rows
+    assert (row["judged_percentile"], row["kept_bound"]) == ("97.0", "true")
+    assert float(row["latency_ms_judged"]) > 0
+
+
+def test_a_model_in_this_process_leaves_a_core_to_what_sends_unless_told_otherwise(agent: Agent) -> None:
+    evaluation = kept(answer := agent(*WORKLOAD, "--synthetic", "--framework_name=PyTorch"))
+    told = agent(
+        *WORKLOAD, "--synthetic", "--publish=false", "--framework_name=PyTorch", f"--threads={CORES + 1}"
+    )
+
+    assert 1 <= evaluation.system.threads <= max(1, CORES - 1)
+    said = f"threads of an operator: {evaluation.system.threads}; a core of {CORES} is left"
+    assert (said in answer.stderr) == (CORES > 1)
+    assert told.code == 0
+    assert "threads of an operator" not in told.stderr
+
+
+def test_where_the_time_went_is_told_in_its_parts(agent: Agent, served: str) -> None:
+    answer = agent(*WORKLOAD, "--synthetic")
+
+    for part in ("queue", "batch", "predict"):
+        assert re.match(r"p50 \d+\.\d+  p99 ", answer.figure(part))
+    remote = agent(*WORKLOAD, "--synthetic", "--publish=false", f"--agent={served}")
+    assert re.search(r"^predict ", remote.stdout, re.M)
+    [row] = agent("info", "evaluation", "workload", "-f", "csv").rows
+    assert 0 < float(row["batch_ms_p50"]) <= float(row["batch_ms_p99"])
+
+
+def test_a_rate_beyond_all_reason_is_refused_before_its_schedule_is_drawn(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[float] = []
+    draw = ArrivalProcess.offsets_ns
+
+    def noted(process: ArrivalProcess, rate_qps: float, *rest: object) -> object:
+        drawn.append(rate_qps)
+        return draw(process, rate_qps, *rest)  # type: ignore[arg-type] # what it was called with
+
+    monkeypatch.setattr(ArrivalProcess, "offsets_ns", noted)
+
+    answer = agent("predict", "workload", "--synthetic", "--initial_qps=1e7", "--duration=5")
+
+    assert answer.code == 2
+    assert "10000000 queries/s is more than" in answer.error
+    assert max(drawn) < 1e6
 
 
 def test_more_than_half_of_what_this_machine_can_send_is_refused_unless_forced(

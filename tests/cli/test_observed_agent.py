@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import signal
 import urllib.request
+from pathlib import Path
+
+import pytest
+from certificates import Authority
 
 from tests.cli.conftest import Agent
 from tests.cli.test_serve import served
 
 SECRET = "open sesame"
+TOO_LONG = "a" * 70
+"""No label of a host's name may be so long."""
 
 
 def test_an_agent_tells_metrics_and_logs_each_call_as_json(agent: Agent) -> None:
@@ -38,3 +44,44 @@ def test_port_of_the_metrics_that_is_taken_is_one_clear_error(agent: Agent) -> N
         answer = agent("serve", "--port=0", f"--metrics_port={address.rpartition(':')[2]}")
     assert answer.code == 2
     assert f"cannot listen on {address} for metrics" in answer.error
+
+
+def test_metrics_are_for_this_machine_alone_wherever_the_agent_listens() -> None:
+    with served("--host=0.0.0.0", "--insecure", "--metrics_port=0") as (_, process):
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("metrics on http://127.0.0.1:")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert "metrics" not in errors
+
+
+def test_metrics_that_others_can_read_are_warned_of() -> None:
+    with served("--metrics_port=0", "--metrics_host=0.0.0.0") as (address, process):
+        assert address.startswith("127.0.0.1:")
+        assert process.stdout is not None
+        port = process.stdout.readline().rpartition(":")[2].split("/")[0]
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    [line] = errors.splitlines()
+    assert f"INSECURE: others can read the metrics at 0.0.0.0:{port}, which have no TLS and no secret" in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--metrics_host=0.0.0.0"], "--metrics_host is given without --metrics_port"),
+        (["--metrics_port=0", f"--metrics_host={TOO_LONG}"], f"cannot listen on {TOO_LONG}:0 for metrics"),
+        ([f"--host={TOO_LONG}", "--insecure"], f"cannot listen on host {TOO_LONG}"),
+    ],
+)
+def test_address_that_is_none_is_one_clear_error(agent: Agent, flags: list[str], said: str) -> None:
+    answer = agent("serve", "--port=0", *flags)
+    assert (answer.code, said in answer.error) == (2, True), answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def test_host_that_is_none_is_one_clear_error_of_a_secure_agent_too(agent: Agent, tmp_path: Path) -> None:
+    files = Authority(tmp_path).issue("127.0.0.1")
+    secure = (f"--tls_cert={files.cert}", f"--tls_key={files.key}", f"--secret={SECRET}")
+    answer = agent("serve", f"--host={TOO_LONG}", *secure)
+    assert (answer.code, f"cannot listen on {TOO_LONG}:50051" in answer.error) == (2, True), answer.stderr

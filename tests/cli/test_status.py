@@ -78,6 +78,15 @@ def test_what_makes_no_sense_is_refused(agent: Agent, arguments: tuple[str, ...]
     assert agent("status", *arguments).code == 2
 
 
+def test_wrong_secret_is_said_beside_the_health(agent: Agent) -> None:
+    with served("--secret=open sesame") as (address, _):
+        for arguments in ((), ("-f", "json")):
+            answer = agent("status", address, "--secret=another", *arguments)
+            assert answer.code == 0
+            assert "SERVING" in answer.stdout
+            assert answer.error == f"agent {address}: it tells no more; this is not its secret"
+
+
 def test_what_an_agent_has_loaded_is_told_to_who_shows_its_secret(agent: Agent) -> None:
     with served("--secret=open sesame") as (address, _):
         loaded = agent(

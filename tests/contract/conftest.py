@@ -57,6 +57,7 @@ def open_predictor(tiny_models: dict[str, TinyModel]) -> Iterator[OpenPredictor]
         artifacts: Artifacts | None = None,
         device: Device = CPU,
         threads: int | None = None,
+        spare_cores: int = 0,
     ) -> Predictor:
         model = tiny_models[framework]
         manifest = manifest or model.manifest
@@ -64,7 +65,9 @@ def open_predictor(tiny_models: dict[str, TinyModel]) -> Iterator[OpenPredictor]
         if name := manifest.model.architecture:
             artifacts = artifacts.with_architecture(BUILTIN_ARCHITECTURES.find(name, framework))
         predictor_type = Registry().find(framework).load()
-        predictor = predictor_type(manifest, artifacts, PredictorOptions(device, threads))
+        predictor = predictor_type(
+            manifest, artifacts, PredictorOptions(device, threads, spare_cores=spare_cores)
+        )
         opened.append(predictor)
         predictor.load()
         return predictor

@@ -52,6 +52,7 @@ def make_queries(count: int) -> Queries:
         predict_ns=numbers * 3,
         batch_size=numbers % 9,
         repeated=2,
+        batch_ns=numbers * 5,
     )
 
 
@@ -135,6 +136,18 @@ def test_load_that_was_kept_before_there_were_scenarios_is_read() -> None:
     assert text != json.dumps(old)
 
     assert plain(evaluation_from_json(text)) == plain(evaluation)
+
+
+def test_queries_that_were_kept_before_batches_were_timed_are_read_as_not_told() -> None:
+    old = json.loads(evaluation_to_json(loaded(LoadKind.WORKLOAD, QUERIES_PER_DOCUMENT + 1, 0)))
+    text = json.dumps(_without(old, "batch_ns"))
+    assert text != json.dumps(old)
+
+    read = evaluation_from_json(text)
+
+    assert read.load is not None
+    assert [set(run.queries.batch_ns.tolist()) for run in read.load.runs] == [{-1}, set()]
+    assert len(read.load.runs[0].queries.batch_ns) == QUERIES_PER_DOCUMENT + 1
 
 
 def _without(value: Any, name: str) -> Any:

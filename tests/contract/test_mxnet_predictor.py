@@ -122,6 +122,42 @@ def test_the_first_predictor_of_a_process_decides_the_threads_of_the_engine(tiny
     assert done.stdout == expected + "use another process\n"
 
 
+SPARE_PROGRAM = """
+import sys
+from pathlib import Path
+import numpy as np
+from agent.artifacts import Artifacts
+from agent.frameworks.mxnet import MXNetPredictor, worker_threads
+from agent.predictor import PredictorOptions
+from manifests.schema import ModelManifest
+
+manifest = ModelManifest.model_validate_json(sys.argv[1])
+artifacts = Artifacts(Path(sys.argv[2]), Path(sys.argv[3]))
+for spare_cores in map(int, sys.argv[4].split(",")):
+    with MXNetPredictor(manifest, artifacts, PredictorOptions(spare_cores=spare_cores)) as predictor:
+        predictor.predict({"data": np.ones((7, 1, 8, 8), np.float32)})
+        print(predictor.threads, *worker_threads())
+"""
+
+
+@pytest.mark.parametrize(("spare_cores", "threads"), [((10_000, 0), [1, 1]), ((0, 10_000), [3, 3])])
+def test_the_first_predictor_of_a_process_leaves_spare_cores_and_no_later_one_fails_for_them(
+    tiny_models, spare_cores, threads
+):
+    model = tiny_models["MXNet"]
+    arguments = [model.manifest.model_dump_json(), model.artifacts.graph, model.artifacts.weights]
+    done = subprocess.run(
+        [sys.executable, "-c", SPARE_PROGRAM, *map(str, arguments), ",".join(map(str, spare_cores))],
+        env={**os.environ, "OMP_NUM_THREADS": "3", "MXNET_CPU_WORKER_NTHREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "".join(f"{each} {each}\n" for each in threads)
+
+
 def test_predictors_in_several_threads_do_not_disturb_each_other(open_predictor, images):
     expected = open_predictor("MXNet").predict({"data": images})["fc_output"]
 

@@ -12,6 +12,7 @@ import pytest
 
 from agent.artifacts import Artifacts
 from agent.device import Device, DeviceKind
+from agent.environment import usable_cores
 from agent.predictor import Predictor, PredictorOptions
 from agent.registry import Registry
 from manifests.errors import ArtifactError, ConfigurationError, DeviceError, InferscopeError, PredictionError
@@ -225,6 +226,25 @@ def test_the_default_threads_are_not_those_of_an_earlier_predictor(framework, op
     for threads in (1, 2, 3):
         open_predictor(framework, threads=threads)
     assert open_predictor(framework).threads == default
+
+
+@pytest.mark.parametrize("framework", ["PyTorch", "ONNXRuntime"])
+def test_the_default_threads_leave_spare_cores_and_those_that_were_asked_for_do_not(
+    framework, open_predictor
+):
+    spare_cores = max(1, usable_cores() - 1)
+
+    assert open_predictor(framework, spare_cores=spare_cores).threads == 1
+    assert open_predictor(framework, spare_cores=10_000).threads == 1
+    assert open_predictor(framework, spare_cores=spare_cores, threads=3).threads == 3
+
+
+def test_spare_cores_never_raise_a_frameworks_own_number():
+    options = PredictorOptions(spare_cores=1)
+
+    assert options.default_threads(1) == 1
+    assert options.default_threads(10_000) == max(1, usable_cores() - 1)
+    assert PredictorOptions().default_threads(10_000) == 10_000
 
 
 @pytest.mark.parametrize("threads", [0, -1])

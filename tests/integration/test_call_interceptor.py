@@ -48,7 +48,9 @@ def channel_to(told: Told) -> Iterator[grpc.Channel]:
         "UnaryStream": grpc.unary_stream_rpc_method_handler(fail_later),
         "StreamStream": grpc.stream_stream_rpc_method_handler(fail_later),
     }
-    server = grpc.server(ThreadPoolExecutor(2), interceptors=[CallInterceptor([told])])
+    server = grpc.server(
+        ThreadPoolExecutor(2), interceptors=[CallInterceptor([told], [f"Faulty/{name}" for name in methods])]
+    )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Faulty", methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

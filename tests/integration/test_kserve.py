@@ -226,7 +226,11 @@ def test_a_batch_that_the_server_does_not_take_is_said_with_the_one_that_it_take
             AgentError,
             "does not speak the Open Inference Protocol over gRPC",
         ),
-        ({"holds": {"ModelMetadata"}}, AgentError, 'model "Mean": did not answer in time'),
+        (
+            {"holds": {"ModelMetadata"}},
+            AgentError,
+            'model "Mean": did not answer in time; give it longer with --open_timeout',
+        ),
     ],
 )
 def test_a_server_that_cannot_serve_the_model_is_said_in_one_line(opened, changes, error, said):

@@ -99,11 +99,13 @@ def test_times_that_the_server_tells_are_kept_and_others_are_not_known(session_a
         queries = run(target, 4).queries()
     assert set(queries.predict_ns.tolist()) == {1234}
     assert set(queries.queue_ns.tolist()) == {55}
+    assert set(queries.batch_ns.tolist()) == {6}
     assert set(queries.batch_size.tolist()) == {8}
 
     with running(served()) as server, KServeTarget(session_at(server), SMALL) as target:
         queries = run(target, 4).queries()
     assert set(queries.predict_ns.tolist()) == set(queries.queue_ns.tolist()) == {-1}
+    assert set(queries.batch_ns.tolist()) == {-1}
     assert set(queries.batch_size.tolist()) == {0}
 
 

@@ -167,6 +167,9 @@ def test_a_session_under_load_answers_as_it_does_without(
         assert len(set(expected)) > 2
         assert recorded.classes == [expected[query % INPUTS] for query in range(QUERIES)]
         assert (queries.queue_ns >= 0).all()
+        parts_ns = queries.queue_ns + queries.batch_ns + queries.predict_ns
+        assert (queries.batch_ns > 0).all()
+        assert (parts_ns <= queries.done_ns - queries.sent_ns).all()
         assert set(queries.batch_size.tolist()) == {max_batch_size}
         assert session.predict(samples[:1]).input_ids, "the session is still open"
 

@@ -17,7 +17,8 @@ from client.remote.load_target import RemoteTarget
 from evaluators.loadgen.arrivals import ConstantArrivals, Extent
 from evaluators.loadgen.load_session import LoadSession
 from evaluators.loadgen.local_target import LocalTarget
-from evaluators.loadgen.max_qps import MaxQpsOptions, search_max_qps
+from evaluators.loadgen.max_qps import search_max_qps
+from evaluators.loadgen.max_qps_options import MaxQpsOptions
 from evaluators.loadgen.prepared_inputs import PreparedInputs
 from evaluators.loadgen.queries import Outcome
 from evaluators.loadgen.record import LoadKind, LoadOptions, LoadRecord

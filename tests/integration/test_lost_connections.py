@@ -7,15 +7,17 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 import pytest
-from fake_framework import SIDE, wait_for
+from dataset_client import evaluate_dataset
+from fake_framework import SIDE, FakePredictor, wait_for
+from half_agent import Seen, half_agent, whole_registry
 
 from agent.inputs import Input, Tensor
 from agent.server.dataset_runner import DatasetOrder
 from agent.session import SessionOptions
 from client.remote.agent import RemoteOptions, open_remote_agent
+from client.remote.agent_status import ask_status
 from client.remote.probing import probe_agent
-from client.remote.queries import evaluate_dataset
-from manifests.errors import AgentError
+from manifests.errors import AgentError, DeadlineError
 
 
 class Relay:
@@ -182,12 +184,49 @@ def test_evaluation_of_an_agent_that_falls_silent_is_an_error(start_agent):
 
 def test_probe_tells_what_an_agent_is(start_agent):
     server = start_agent()
-    facts, sessions = probe_agent(server.address)
+    probe = probe_agent(server.address)
+    facts = probe.facts
     assert facts == server.registry_service.facts
-    assert (facts.hostname, sessions) == (socket.gethostname(), 0)
+    assert (facts.hostname, probe.open_sessions, probe.untold) == (socket.gethostname(), 0, "")
     assert {"Echo", "Mean"} <= {model.name for model in facts.models}
     with opened(server.address):
-        assert probe_agent(server.address)[1] == server.registry_service.open_sessions == 1
+        assert probe_agent(server.address).open_sessions == server.registry_service.open_sessions == 1
+
+
+@pytest.mark.parametrize("method", ["Describe", "ListFrameworks", "ListModels"])
+def test_probe_asks_again_where_the_connection_was_lost(method):
+    seen = Seen()
+    with half_agent(seen=seen, **whole_registry(hostname="host")) as address:
+        relay = Relay(address)
+        relay.cut_answer = lambda: method in seen.methods
+        assert probe_agent(relay.address, timeout_s=30).facts.hostname == "host"
+        relay.close()
+    assert (seen.methods.count(method), relay.connections) == (2, 3)
+
+
+def test_status_is_asked_again_where_the_connection_was_lost():
+    seen = Seen()
+    with half_agent(seen=seen, **whole_registry()) as address:
+        relay = Relay(address)
+        relay.cut_answer = lambda: "Status" in seen.methods
+        assert ask_status(relay.address, 30).details is not None
+        relay.close()
+    assert (seen.methods.count("Status"), relay.connections) == (2, 3)
+
+
+def test_agent_that_does_not_open_the_model_in_time_names_the_option(start_agent, monkeypatch):
+    opened_, loading = threading.Event(), FakePredictor.load
+
+    def load(predictor):
+        opened_.wait(30)
+        loading(predictor)
+
+    monkeypatch.setattr(FakePredictor, "load", load)
+    address = start_agent().address
+    message = rf"^agent {address}: did not open the model within 0\.2 s; .* --open_timeout"
+    with pytest.raises(DeadlineError, match=message):
+        open_remote_agent(address, "Echo", remote=RemoteOptions(open_timeout_s=0.2))
+    opened_.set()
 
 
 def test_probe_of_whoever_does_not_answer_ends_in_time(start_agent):
@@ -201,4 +240,4 @@ def test_probe_of_whoever_does_not_answer_ends_in_time(start_agent):
     secret = start_agent(secret="s3cret").address
     with pytest.raises(AgentError, match="asks for a secret"):
         probe_agent(secret)
-    assert probe_agent(secret, "s3cret")[1] == 0
+    assert probe_agent(secret, "s3cret").open_sessions == 0

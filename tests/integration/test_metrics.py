@@ -4,6 +4,7 @@ import re
 import urllib.request
 from pathlib import Path
 
+import grpc
 import pytest
 from agent_client import TIMEOUT_S, Client, outcome, v1_request
 from fake_framework import wait_for
@@ -116,6 +117,37 @@ def test_names_that_a_client_makes_up_are_no_labels(agent, client):
         outcome(client, f"made up {number}")
     text = urllib.request.urlopen(agent.metrics_url, timeout=TIMEOUT_S).read().decode()
     assert "made up" not in text
+
+
+@pytest.mark.parametrize("secret", [None, "open sesame"])
+def test_methods_that_a_client_makes_up_are_no_labels_and_not_in_the_log(
+    start_agent, channel_to, caplog, secret
+):
+    caplog.set_level("DEBUG")
+    agent = start_agent(metrics_port=0, secret=secret)
+    channel = channel_to(agent.address)
+    made_up = (
+        "/made_up/INFO agent: all is well",
+        "/made_up\nINFO forged/x",
+        "/made_up\x1b[31m/x",
+        "//made_up",
+    )
+    for path in (*made_up, *(f"/made_up/{number}" for number in range(20))):
+        with pytest.raises(grpc.RpcError):
+            channel.unary_unary(path)(b"", timeout=TIMEOUT_S)
+
+    def scraped():
+        text = urllib.request.urlopen(agent.metrics_url, timeout=TIMEOUT_S).read().decode()
+        counted = re.findall(r"^inferscope_requests_total{(.*)} (.*)", text, re.MULTILINE)
+        assert "made_up" not in text
+        assert "made_up" not in caplog.text
+        assert "forged" not in caplog.text
+        return counted
+
+    if secret is None:
+        assert scraped() == []
+    else:
+        wait_for(lambda: scraped() == [('code="UNAUTHENTICATED",method="unknown",model=""', "24.0")])
 
 
 def test_port_of_another_program_is_refused_and_the_agents_is_given_back(start_agent):

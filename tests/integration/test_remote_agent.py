@@ -18,7 +18,9 @@ from agent.results import Stage
 from agent.session import SessionOptions, open_session
 from client.remote.address import AgentAddress
 from client.remote.agent import RemoteOptions, open_remote_agent
-from client.remote.queries import list_frameworks, list_models
+from client.remote.connection import Connection
+from client.remote.failures import told
+from client.remote.queries import RemoteFramework, list_frameworks, list_models
 from evaluators.datasets.opening import open_dataset
 from manifests.catalog import Catalog
 from manifests.errors import (
@@ -298,6 +300,11 @@ def test_unreachable_agents_are_one_clear_line():
         open_remote_agent("no-such-host.invalid:1", "Mean")
 
 
+def frameworks_of(address: str, secret: str | None = None) -> tuple[RemoteFramework, ...]:
+    with Connection(AgentAddress.parse(address), secret) as connection, told(address):
+        return list_frameworks(connection)
+
+
 def test_server_that_is_no_agent_is_an_agent_error():
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -310,7 +317,7 @@ def test_server_that_is_no_agent_is_an_agent_error():
         thread.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(AgentError, match=f"^agent {address}: "):
-            list_frameworks(address)
+            frameworks_of(address)
         thread.join(30)
 
 
@@ -322,14 +329,16 @@ def test_secret_is_shown(start_agent):
     with open_remote_agent(address, "Mean", remote=RemoteOptions(secret="s3cret")) as remote:
         assert remote.predict([tensor_input("a", 1)]).input_ids == ("a",)
         assert [r.input_ids for r in remote.predict_batches([[tensor_input("b", 1)]])] == [("b",)]
-    assert [f.name for f in list_frameworks(address, "s3cret")] == ["Fake"]
+    assert [f.name for f in frameworks_of(address, "s3cret")] == ["Fake"]
 
 
 def test_what_an_agent_can_run_is_listed(agent):
-    assert [(f.name, f.install) for f in list_frameworks(agent.address)] == [("Fake", "pip install fake")]
-    assert {"Mean", "Echo"} <= {m.name for m in list_models(agent.address) if m.runnable}
-    with pytest.raises(UnknownFrameworkError, match='did you mean "Fake"'):
-        list_models(agent.address, framework_name="Fok")
+    assert [(f.name, f.install) for f in frameworks_of(agent.address)] == [("Fake", "pip install fake")]
+    with Connection(AgentAddress.parse(agent.address)) as connection:
+        assert {"Mean", "Echo"} <= {m.name for m in list_models(connection) if m.runnable}
+        assert {m.framework_name for m in list_models(connection, framework_name="Fake")} == {"Fake"}
+        with pytest.raises(UnknownFrameworkError, match='did you mean "Fake"'), told(agent.address):
+            list_models(connection, framework_name="Fok")
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:50051", "host_1.example.org:1", "[::1]:65535", " unix:123 "])

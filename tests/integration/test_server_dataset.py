@@ -5,11 +5,11 @@ import threading
 
 import grpc
 import pytest
+from dataset_client import evaluate_dataset
 from fake_framework import wait_for
 
 from agent.server.dataset_runner import DatasetOrder
 from agent.session import SessionOptions
-from client.remote.queries import evaluate_dataset
 from manifests.errors import AgentError, ConfigurationError, UnknownDatasetError, UnknownModelError
 from protos.inferscope.v1 import predict_pb2
 from protos.inferscope.v1.predict_pb2_grpc import PredictStub

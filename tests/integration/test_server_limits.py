@@ -20,7 +20,10 @@ from agent.server.credentials import ServerTls
 from agent.server.limits import Limits
 from agent.server.server import AgentServer
 from agent.server.tensors import fill_tensor
+from client.remote.address import AgentAddress
 from client.remote.agent import open_remote_agent
+from client.remote.connection import Connection
+from client.remote.failures import told
 from client.remote.queries import list_frameworks
 from manifests.errors import ConfigurationError, InputError, RateLimitError
 from protos.inference.v2 import grpc_service_pb2 as v2
@@ -113,9 +116,10 @@ def test_client_that_asks_too_often_is_told_when_to_ask_again(
 
 def test_client_that_asks_too_often_gets_the_error_of_that(start_agent: Start) -> None:
     address = start_agent(limits=Limits(max_client_rps=SLOW_RPS, client_burst=1)).address
-    list_frameworks(address)
-    with pytest.raises(RateLimitError, match="no more requests of this client"):
-        list_frameworks(address)
+    with Connection(AgentAddress.parse(address)) as connection, told(address):
+        list_frameworks(connection)
+        with pytest.raises(RateLimitError, match="no more requests of this client"), told(address):
+            list_frameworks(connection)
 
 
 def test_clients_are_told_apart_by_their_certificates(start_agent: Start, tmp_path) -> None:

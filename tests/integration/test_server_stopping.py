@@ -14,7 +14,7 @@ from fake_framework import SIDE, wait_for
 from agent.inputs import Input, Tensor
 from agent.session import SessionOptions
 from client.remote.agent import open_remote_agent
-from client.remote.queries import list_frameworks
+from client.remote.health import ask_health
 from manifests.errors import AgentError
 
 BATCH = np.ones((1, 1, SIDE, SIDE), np.float32)
@@ -44,7 +44,7 @@ def test_signal_lets_an_accepted_prediction_finish(spawn_agent, manifest_folder,
 def test_a_signal_counts_whichever_thread_the_system_gives_it_to(spawn_agent):
     agent = spawn_agent()
     main = Path(f"/proc/{agent.process.pid}/task/{agent.process.pid}/stat")
-    list_frameworks(agent.address)
+    ask_health(agent.address, 10)
     wait_for(lambda: main.read_text().rpartition(") ")[2].startswith("S"))  # and so will wait for the signal
     threads = [int(task.name) for task in Path(f"/proc/{agent.process.pid}/task").iterdir()]
     other = max(number for number in threads if number != agent.process.pid)
@@ -55,7 +55,7 @@ def test_a_signal_counts_whichever_thread_the_system_gives_it_to(spawn_agent):
 
 def refuses(address):
     try:
-        list_frameworks(address)
+        ask_health(address, 10)
     except AgentError:
         return True
     return False

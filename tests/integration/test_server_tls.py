@@ -7,10 +7,12 @@ import re
 import shutil
 import socket
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
 import pytest
+import trustme
 from certificates import Authority
 from fake_framework import SIDE, wait_for
 
@@ -147,10 +149,35 @@ def test_renewed_certificate_is_used_without_a_restart(
     assert not serves("a")
     cert.unlink()
     assert serves("b"), "what is not there changes nothing"
+    assert serves("b")
     messages = [record.message for record in caplog.records if "renewed" in record.message]
-    assert len(messages) == 2
+    assert len(messages) == 3, "that a file is not there is said once"
     assert "was not renewed, the old one stays: tls_key" in messages[0]
     assert messages[1] == "the certificate was renewed"
+    assert messages[2] == (
+        f"the certificate was not renewed, the old one stays: tls_cert {cert}: No such file or directory"
+    )
+
+
+@pytest.mark.parametrize(
+    ("valid_days", "fault"), [((-60, -1), "has expired"), ((1, 60), "is not valid yet"), ((-1, 1), None)]
+)
+def test_own_certificate_whose_dates_are_wrong_is_warned_of_at_the_start(
+    start_agent: Start,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    valid_days: tuple[int, int],
+    fault: str | None,
+) -> None:
+    before, after = (datetime.now(timezone.utc) + timedelta(days) for days in valid_days)
+    issued = trustme.CA().issue_cert("127.0.0.1", not_before=before, not_after=after)
+    tls = ServerTls(tmp_path / "cert.pem", tmp_path / "key.pem")
+    tls.certificate.write_bytes(issued.cert_chain_pems[0].bytes())
+    issued.private_key_pem.write_to_path(str(tls.key))
+    start_agent(tls=tls)
+    warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    said = [f"tls_cert {tls.certificate} {fault}; clients will not trust it"]
+    assert warned == (said if fault else [])
 
 
 def test_nothing_is_listened_on_with_files_that_cannot_be_used(

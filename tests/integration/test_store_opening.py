@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import logging
+import re
 import socket
 import sqlite3
 import time
@@ -9,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dns.exception import Timeout
+from dns.resolver import NXDOMAIN, NoNameservers, NoResolverConfiguration
 
 from evaluators.store.base import EvaluationFilter
-from evaluators.store.opening import open_store
+from evaluators.store.opening import open_agent_directory, open_store
 from manifests.errors import ConfigurationError, InferscopeError, StoreError
 from tests.contract.store_fixtures import NxServer
 
@@ -58,6 +63,16 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) ->
 def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "taken.db").mkdir()
     assert "unable to open database file" in refused(None, "taken", tmp_path, StoreError)
+
+
+def test_a_file_that_cannot_be_opened_leaves_nothing_that_fails_when_it_is_collected(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    (tmp_path / "taken.db").mkdir()
+    refused(None, "taken", tmp_path, StoreError)
+    gc.collect()
+    assert "RecursionError" not in caplog.text
 
 
 def test_a_data_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
@@ -119,6 +134,54 @@ def test_an_address_that_makes_no_sense_is_an_error_without_the_login(address: s
 @pytest.mark.parametrize("address", ["", " ", "host:port", "host:99999", "sqlite:///tmp/x.db"])
 def test_an_address_that_makes_no_sense_is_an_error(address: str, tmp_path: Path) -> None:
     assert "allowed: host, host:port" in refused(address, "evaluations", tmp_path, ConfigurationError)
+
+
+class _NoAnswer:
+    """DNS that gives no answer."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, *_: object, **__: object) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [NXDOMAIN(), NoNameservers(), Timeout(), NoResolverConfiguration()])
+def test_a_host_that_dns_does_not_find_is_a_database_that_cannot_be_reached(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dns.resolver.resolve", _NoAnswer(error))
+    message = refused("mongodb+srv://alice:s3cret@cluster.example.org", "x", tmp_path, StoreError)
+    assert f"cannot be looked up ({type(error).__name__})" in message
+    assert "mongodb+srv://cluster.example.org/x" in message
+    assert "s3cret" not in message
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["mongodb+srv://a..b.c", f"mongodb+srv://{'a' * 64}.b.c", "mongodb+srv://a.b.c:1", "mongodb+srv://"],
+)
+def test_a_host_that_is_no_name_makes_no_sense(address: str, tmp_path: Path) -> None:
+    assert "makes no sense" in refused(address, "x", tmp_path, ConfigurationError)
+
+
+def test_a_file_that_an_address_names_and_that_is_not_there_is_named(tmp_path: Path) -> None:
+    address = "mongodb://alice:s3cret@host/?tls=true&tlsCAFile=/none.pem"
+    message = refused(address, "x", tmp_path, ConfigurationError)
+    assert "No such file or directory: '/none.pem'" in message
+    assert "s3cret" not in message
+
+
+def test_a_directory_of_agents_that_is_down_is_no_matter_of_evaluating(
+    closed_port: int, tmp_path: Path
+) -> None:
+    down = f"mongodb://127.0.0.1:{closed_port}/?serverSelectionTimeoutMS=100"
+    (tmp_path / "taken.db").mkdir()
+    for address, name in ((down, "x"), (None, "taken")):
+        with pytest.raises(StoreError) as caught:
+            open_agent_directory(address, name, tmp_path)
+        assert "--publish" not in str(caught.value)
+        assert re.search(r"; (start it, or name another one with|use another) --database_", str(caught.value))
 
 
 def test_a_location_is_shown_without_the_login(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from agent.server.observing.agent_load import AgentLoad
 from agent.server.observing.interceptor import CallInterceptor
 from agent.server.observing.metrics import Metrics
 from agent.server.observing.observers import CallObserver
+from agent.server.reflected_types import served_methods
 from protos.inference.v2 import grpc_service_pb2 as pb
 from protos.inference.v2.grpc_service_pb2_grpc import GRPCInferenceServiceStub
 from tests.perf.ratios import Row
@@ -123,7 +124,7 @@ def _interceptor() -> list[Row]:
         "log and metrics": [AccessLog(), Metrics(AgentLoad)],
     }
     for title, observers in kinds.items():
-        interceptor = CallInterceptor(observers)
+        interceptor = CallInterceptor(observers, served_methods())
 
         def call(interceptor: CallInterceptor = interceptor) -> None:
             handler: Any = interceptor.intercept_service(lambda _: bare, details)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
 import grpc
 
-from agent.server.health import THREAD_POOL
+from agent.server.kept_handlers import KeptHandlers
 from agent.server.observing.call import REQUEST_ID_KEY, Call, RequestIds, enter_call
-from agent.server.observing.foreign_services import FOREIGN, tolerant
 from agent.server.observing.observers import CallObserver
+from agent.server.side_threads import THREAD_POOL
 from agent.tracing.context import TraceContext
 from manifests.errors import ConfigurationError
 
+UNKNOWN = "unknown"
+"""What every method is called that the agent does not have: names that clients make up are kept nowhere."""
 _TRACEPARENT_KEY = "traceparent"
 _log = logging.getLogger(__name__)
 
@@ -25,18 +27,24 @@ class CallInterceptor(grpc.ServerInterceptor):
     """Tells observers of every call of every service, refused ones among them.
 
     To be the first of the interceptors, so that it sees what the others refuse. Calls of methods that there
-    are not, and messages that gRPC itself refuses, such as those over the limit of size, reach no method and
-    are not seen.
+    are not, unless another interceptor refuses them, and messages that gRPC itself refuses, such as those
+    over the limit of size, reach no method and are not seen.
 
     Args:
         observers: Are told.
+        methods: The methods that there are, as ``package.Service/Method``; any other is called ``UNKNOWN``.
         clock: A monotonic clock in nanoseconds.
     """
 
     def __init__(
-        self, observers: Sequence[CallObserver], clock: Callable[[], int] = time.perf_counter_ns
+        self,
+        observers: Sequence[CallObserver],
+        methods: Collection[str],
+        clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._observers = tuple(observers)
+        self._methods = frozenset(methods)
+        self._handlers = KeptHandlers(self._around)
         self._clock = clock
         self._ids = RequestIds()
 
@@ -49,17 +57,13 @@ class CallInterceptor(grpc.ServerInterceptor):
         handler = continuation(handler_call_details)
         if handler is None:
             return None
-        method = handler_call_details.method.lstrip("/")
-        if method.startswith(FOREIGN):
-            handler = tolerant(handler, method)
-        return self._around(handler, method)
+        method = handler_call_details.method.removeprefix("/")
+        return self._handlers.around(handler, method if method in self._methods else UNKNOWN)
 
     def _around(self, handler: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
         reading, writing = handler.request_deserializer, handler.response_serializer
         if handler.unary_unary is not None:
             one = self._answering_one(handler.unary_unary, method)
-            if (pool := getattr(handler.unary_unary, THREAD_POOL, None)) is not None:
-                setattr(one, THREAD_POOL, pool)
             return grpc.unary_unary_rpc_method_handler(one, reading, writing)
         if handler.stream_unary is not None:
             one = self._answering_one(handler.stream_unary, method)
@@ -85,7 +89,7 @@ class CallInterceptor(grpc.ServerInterceptor):
             finally:
                 self._end(call, context, began_ns)
 
-        return answer
+        return _in_threads_of(behaviour, answer)
 
     def _answering_many(
         self, behaviour: Callable[[Any, grpc.ServicerContext], Iterator[Any]], method: str
@@ -98,7 +102,7 @@ class CallInterceptor(grpc.ServerInterceptor):
             finally:
                 self._end(call, context, began_ns)
 
-        return answer
+        return _in_threads_of(behaviour, answer)
 
     def _begin(self, method: str, context: grpc.ServicerContext) -> tuple[Call, int]:
         began_ns = self._clock()
@@ -120,6 +124,12 @@ class CallInterceptor(grpc.ServerInterceptor):
         code = _code(context)
         for observer in self._observers:
             observer.call_ended(call, code, duration_ns)
+
+
+def _in_threads_of(behaviour: Callable[..., Any], answer: Callable[..., Any]) -> Callable[..., Any]:
+    if (pool := getattr(behaviour, THREAD_POOL, None)) is not None:
+        setattr(answer, THREAD_POOL, pool)
+    return answer
 
 
 def _trace_id(header: str | bytes) -> str | None:

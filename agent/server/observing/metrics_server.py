@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import socketserver
 import threading
 from http.server import ThreadingHTTPServer
 from typing import Any
@@ -32,18 +33,24 @@ class MetricsServer(Closeable):
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             self._server = _server_class(family)((host, port), _handler_class(registry))
-        except OSError as error:
-            reason = error.strerror or str(error)
+        except (OSError, UnicodeError) as error:  # the second of a name that is none, as one too long
+            reason = getattr(error, "strerror", None) or str(error)
             raise ConfigurationError(
-                f"cannot listen on {host}:{port} for metrics: {reason}; choose another --metrics_port"
+                f"cannot listen on {host}:{port} for metrics: {reason}; choose another --metrics_port, or "
+                "--metrics_host"
             ) from error
         self._host = f"[{host}]" if ":" in host else host
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
 
     @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self._server.server_address[1])
+
+    @property
     def url(self) -> str:
         """What to scrape."""
-        return f"http://{self._host}:{self._server.server_address[1]}/metrics"
+        return f"http://{self._host}:{self.port}/metrics"
 
     def start(self) -> None:
         """Begins to answer."""
@@ -62,6 +69,11 @@ def _server_class(family: int) -> type[ThreadingHTTPServer]:
         address_family = family
         daemon_threads = True
         block_on_close = False
+
+        def server_bind(self) -> None:
+            """Binds, and does not ask the DNS for a name that nobody is told, as HTTPServer would."""
+            socketserver.TCPServer.server_bind(self)
+            self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
         def handle_error(self, request: Any, client_address: Any) -> None:
             """A scraper that goes away in the middle is no fault of the agent's."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from agent.closeable import Closeable
+from agent.server.exposure import metrics_warning
 from agent.server.observing.access_log import AccessLog
 from agent.server.observing.agent_load import AgentLoad
 from agent.server.observing.interceptor import CallInterceptor
 from agent.server.observing.observers import CallObserver, PredictionObserver, QueueObserver
 from agent.server.observing.prediction_watch import PredictionWatch
+from agent.server.reflected_types import served_methods
 
 if TYPE_CHECKING:
     from agent.server.observing.metrics_server import MetricsServer
+
+_log = logging.getLogger(__name__)
 
 
 class Observation(Closeable):
@@ -42,6 +47,7 @@ class Observation(Closeable):
         predictions: list[PredictionObserver] = []
         self.queues: QueueObserver | None = None
         self._metrics: MetricsServer | None = None
+        self._warning: str | None = None
         if metrics_port is not None:
             from agent.server.observing.metrics import Metrics  # these load a library that others do not need
             from agent.server.observing.metrics_server import MetricsServer
@@ -51,7 +57,8 @@ class Observation(Closeable):
             predictions.append(metrics)
             self.queues = metrics
             self._metrics = MetricsServer(metrics.registry, host, metrics_port)
-        self.interceptor = CallInterceptor(calls)
+            self._warning = metrics_warning(host, self._metrics.port)
+        self.interceptor = CallInterceptor(calls, served_methods())
         self.watch = PredictionWatch(predict_timeout_s, predictions, on_fitness)
 
     @property
@@ -64,6 +71,8 @@ class Observation(Closeable):
         self.watch.start()
         if self._metrics is not None:
             self._metrics.start()
+        if self._warning:
+            _log.warning("%s", self._warning)
 
     def close(self) -> None:
         """Ends it; calling it again does nothing."""

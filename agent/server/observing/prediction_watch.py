@@ -141,6 +141,9 @@ class PredictionWatch(Closeable):
             for number, (model, began_ns) in list(self._under_way.items()):
                 if number not in self._hanging and now_ns - began_ns > limit_ns:
                     self._hanging[number] = model
+                    if number not in self._under_way:  # it has ended just now, and found nothing to take out
+                        del self._hanging[number]
+                        continue
                     found.append((model, now_ns - began_ns))
         for model, busy_ns in found:
             _log.error(

@@ -47,7 +47,7 @@ class StatusMethod:
         return registry_pb2.StatusResponse(
             health="SERVING" if load.serving else "NOT_SERVING",
             inferscope_version=facts.inferscope_version,
-            started_unix_ms=int(facts.started_at.timestamp() * 1000),
+            started_unix_ms=int(facts.started_at.timestamp() * 1000) if facts.started_at else 0,
             uptime_ns=time.perf_counter_ns() - self._started_ns,
             open_sessions=load.sessions,
             models=[

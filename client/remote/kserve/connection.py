@@ -9,6 +9,7 @@ import grpc
 from agent.closeable import Closeable
 from agent.server.secret import METADATA_KEY, bearer
 from client.remote.connection import CONNECT_TIMEOUT_S
+from client.remote.defaults import OPEN_TIMEOUT_S
 from client.remote.held_call import HeldCall
 from client.remote.kserve.address import KServeAddress
 from client.remote.kserve.failures import asked, inferring
@@ -25,6 +26,7 @@ _OPTIONS = (
     # Less often than agents are pinged: a server that does not know this client may take more for an attack.
     ("grpc.keepalive_time_ms", 300_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # which is what grpcio waits for, by default for 60 s
     ("grpc.min_reconnect_backoff_ms", int(CONNECT_TIMEOUT_S * 1000)),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
@@ -60,7 +62,7 @@ class KServeConnection(Closeable):
         tls: ClientTls | None = None,
         *,
         answer_timeout_s: float = CONNECT_TIMEOUT_S,
-        model_timeout_s: float = 300.0,
+        model_timeout_s: float = OPEN_TIMEOUT_S,
     ) -> None:
         if is_secure(address.agent, tls):
             address = replace(address, agent=replace(address.agent, secure=True), secure=True)
@@ -120,7 +122,7 @@ class KServeConnection(Closeable):
             AgentError: The model is not ready, or the server does not answer.
         """
         what = f'{self.address.server}: model "{name}"' + (f" version {version}" if version else "")
-        with asked(self.address, what):
+        with asked(self.address, what, late="give it longer with --open_timeout"):
             metadata = self._methods.ModelMetadata(
                 pb.ModelMetadataRequest(name=name, version=version),
                 timeout=self._model_timeout_s,

@@ -25,12 +25,13 @@ _LOST = {
 
 
 @contextmanager
-def asked(server: KServeAddress, what: str = "") -> Iterator[None]:
+def asked(server: KServeAddress, what: str = "", *, late: str = "") -> Iterator[None]:
     """Turns what gRPC raises while a server is asked about itself or a model into an error of the program.
 
     Args:
         server: The server's address.
         what: What it is asked about; by default the server itself.
+        late: What to do where it does not answer in time.
 
     Raises:
         UnknownModelError: It does not have the model.
@@ -40,6 +41,8 @@ def asked(server: KServeAddress, what: str = "") -> Iterator[None]:
         yield
     except grpc.RpcError as error:
         text = f"server {what or server.server}: {_explain(error, server)}"
+        if late and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            text = f"{text}; {late}"
         if error.code() is grpc.StatusCode.NOT_FOUND:
             raise UnknownModelError(text) from error
         raise AgentError(text) from error

@@ -82,7 +82,7 @@ class KServeTarget(CallTarget):
         if not usable.all():
             return Outcome(0, "the model's output is not a finite number")
         times = reply.times
-        return Outcome(1, "", times.predict_ns, times.queue_ns, times.batch_size)
+        return Outcome(1, "", times.predict_ns, times.queue_ns, times.batch_size, times.batch_ns)
 
     def close(self) -> None:
         """Cancels what is in flight, which has failed then; calling it again does nothing."""

@@ -33,11 +33,13 @@ class ServerTimes:
         predict_ns: How long the prediction took of the batch that the request was in.
         queue_ns: From when the request was ready for the model until its batch began.
         batch_size: The inputs in that batch, of all requests together.
+        batch_ns: From when that batch began until the prediction did.
     """
 
     predict_ns: int = UNKNOWN_NS
     queue_ns: int = UNKNOWN_NS
     batch_size: int = 0
+    batch_ns: int = UNKNOWN_NS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,6 +137,7 @@ def _times(message: pb.ModelInferResponse) -> ServerTimes:
         _number(message, "predict_ns", UNKNOWN_NS),
         _number(message, "queue_ns", UNKNOWN_NS),
         _number(message, "batch_size", 0),
+        _number(message, "batch_ns", UNKNOWN_NS),
     )
 
 

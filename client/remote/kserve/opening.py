@@ -18,7 +18,7 @@ from agent.preparation import Fetch
 from agent.requirements import require_supported
 from agent.server.v2.signature import input_of
 from agent.session import MAX_PREPROCESS_THREADS, SessionOptions, no_fetch
-from client.remote.defaults import ANSWER_TIMEOUT_S
+from client.remote.defaults import ANSWER_TIMEOUT_S, OPEN_TIMEOUT_S
 from client.remote.kserve.address import KServeAddress
 from client.remote.kserve.connection import KServeConnection, ServerIdentity
 from client.remote.kserve.fitting import Fit, fit
@@ -54,7 +54,7 @@ class KServeOptions:
 
     secret: str | None = field(default=None, repr=False)
     tls: ClientTls | None = None
-    model_timeout_s: float = 300.0
+    model_timeout_s: float = OPEN_TIMEOUT_S
     call_timeout_s: float | None = ANSWER_TIMEOUT_S
 
 

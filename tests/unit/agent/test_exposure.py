@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from agent.server.client_identity import client_of
-from agent.server.exposure import check_exposure, is_loopback
+from agent.server.exposure import check_exposure, is_loopback, metrics_warning
 from manifests.errors import ConfigurationError
 
 
@@ -45,6 +45,17 @@ def test_what_is_missing_has_to_be_accepted_and_is_said(
         check_exposure("0.0.0.0", tls=tls, secret=secret, insecure=False)
     said = check_exposure("0.0.0.0", tls=tls, secret=secret, insecure=True)
     assert said == f"INSECURE: others can reach this agent, which has {missing}: {risk}"
+
+
+def test_metrics_that_others_can_read_are_said() -> None:
+    assert metrics_warning("127.0.0.1", 9464) is None
+    assert metrics_warning("::1", 9464) is None
+    said = metrics_warning("0.0.0.0", 9464)
+    assert said is not None
+    assert said.startswith(
+        "INSECURE: others can read the metrics at 0.0.0.0:9464, which have no TLS and no secret"
+    )
+    assert "metrics at *:1," in str(metrics_warning("", 1))
 
 
 def test_safe_agent_says_nothing() -> None:

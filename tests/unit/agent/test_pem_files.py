@@ -74,6 +74,23 @@ def test_what_is_no_pem_is_refused(files: CertificateFiles, tmp_path: Path, cont
         read_authorities(path)
 
 
+def test_comments_may_be_in_any_script(files: CertificateFiles, tmp_path: Path) -> None:
+    cert = tmp_path / "commented.pem"
+    for comment in ("# Főtanúsítvány\n".encode(), b"Subject: O=Soci\xe9t\xe9\n"):
+        cert.write_bytes(comment + files.cert.read_bytes() + comment)
+        assert read_identity(cert, files.key).chain == cert.read_bytes()
+        assert read_authorities(cert) == cert.read_bytes()
+
+
+def test_byte_order_mark_that_tls_would_stumble_over_is_refused(
+    files: CertificateFiles, tmp_path: Path
+) -> None:
+    marked = tmp_path / "marked.pem"
+    marked.write_bytes(b"\xef\xbb\xbf" + files.cert.read_bytes())
+    with pytest.raises(ConfigurationError, match="holds no certificate in PEM"):
+        read_authorities(marked)
+
+
 def test_half_a_certificate_and_half_a_key_are_refused(files: CertificateFiles, tmp_path: Path) -> None:
     cert, key = tmp_path / "half.pem", tmp_path / "half.key"
     cert.write_bytes(files.cert.read_bytes()[:300])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from agent.server.observing.prediction_watch import PredictionWatch
 
 SECOND = 1_000_000_000
@@ -65,6 +67,32 @@ def test_it_serves_again_only_when_nothing_hangs_any_more() -> None:
     assert fitness == [False, False]
     watch.end(1, "B", 0, 1)
     assert fitness == [False, False, True]
+
+
+class EndsWhenItIsLookedAt(dict[int, tuple[str, int]]):
+    """The predictions under way, of which each ends as soon as somebody has looked at them all."""
+
+    def __init__(self, watch: PredictionWatch, under_way: dict[int, tuple[str, int]]) -> None:
+        super().__init__(under_way)
+        self._watch = watch
+
+    def items(self) -> Any:
+        seen = list(super().items())
+        for number, (model, began_ns) in seen:
+            self._watch.end(number, model, began_ns, 1)
+        return seen
+
+
+def test_prediction_that_ends_while_it_is_looked_at_does_not_hang_for_ever() -> None:
+    clock, told, fitness = Clock(), Told(), []
+    watch = PredictionWatch(1, [told], fitness.append, clock)
+    watch.begin("A")
+    clock.now_ns = 2 * SECOND
+    watch._under_way = EndsWhenItIsLookedAt(watch, watch._under_way)
+    watch.check()
+    assert not watch.trouble
+    assert (told.hangs, fitness) == ([], [])
+    assert told.predicted_ns == [("A", 1, 2 * SECOND)]
 
 
 def test_without_a_limit_nothing_hangs() -> None:

@@ -104,6 +104,12 @@ def test_equals_are_drawn_by_the_seed():
     assert len(set(drawn)) > 4
 
 
+def test_agent_that_was_too_busy_to_say_its_load_comes_last():
+    busy = replace(known("a:1"), open_sessions=None)
+    assert pick([busy, known("b:1", 9)]) == "b:1"
+    assert pick([busy]) == "a:1"
+
+
 def test_load_is_that_of_the_moment_and_who_does_not_answer_is_not_picked():
     def ask(agents):
         return [

@@ -3,11 +3,14 @@
 import logging
 import threading
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
+from dns.resolver import NXDOMAIN
 
 from agent.facts import AgentFacts
 from client.serving.heartbeat import Heartbeat
+from evaluators.store.opening import open_agent_directory
 from manifests.errors import ConfigurationError, StoreError
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -154,6 +157,27 @@ def test_directory_that_can_never_be_opened_is_said_and_not_tried_again(caplog):
     heartbeat.stop(DEADLINE_S)
     assert len(tries) == 1
     assert "database address db makes no sense" in caplog.text
+
+
+def test_database_that_dns_does_not_find_for_a_while_is_tried_again(directory, monkeypatch, caplog):
+    failed = threading.Event()
+
+    def resolve(*_, **__):
+        failed.set()
+        raise NXDOMAIN
+
+    def open_directory():
+        if failed.is_set():
+            return directory.open()
+        return open_agent_directory("mongodb+srv://cluster.example.org", "x", Path("unused"))
+
+    monkeypatch.setattr("dns.resolver.resolve", resolve)
+    heartbeat = Heartbeat(Agent(), "host:1", open_directory, 0.001)
+    heartbeat.start()
+    assert directory.changed.wait(DEADLINE_S)
+    heartbeat.stop(DEADLINE_S)
+    assert "cannot be found: database mongodb+srv://cluster.example.org/x cannot be used" in caplog.text
+    assert "--publish" not in caplog.text
 
 
 def test_stop_of_one_that_never_began_does_nothing(heartbeat, directory):

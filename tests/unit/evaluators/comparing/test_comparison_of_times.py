@@ -190,6 +190,45 @@ def test_queries_take_the_run_from_the_first_arrival_to_the_last_answer() -> Non
     assert run.inputs.tolist() == [1, 0]
 
 
+def test_queries_that_were_all_due_at_once_take_the_run_from_one_answer_to_the_next() -> None:
+    none = np.full(5, -1, np.int64)
+    queries = Queries(
+        scheduled_ns=np.full(5, 10),
+        sent_ns=np.full(5, 10),
+        done_ns=np.array([40, 70, 40, -1, 90]),  # two of one batch
+        outcome=np.where(np.arange(5) == 3, Outcome.TIMED_OUT, Outcome.ANSWERED),
+        queue_ns=none,
+        predict_ns=none,
+        batch_size=none,
+    )
+
+    run = RunTimes.of_queries(queries)
+
+    assert run.elapsed_ns.tolist() == [30, 30, 20]
+    assert run.inputs.tolist() == [2, 1, 1]
+
+
+def test_the_throughput_of_queries_that_were_due_at_once_has_an_interval() -> None:
+    random = np.random.default_rng(11)
+
+    def at_once(mean_ns: float) -> RunTimes:
+        none, zero = np.full(500, -1, np.int64), np.zeros(500, np.int64)
+        done = np.cumsum(random.gamma(50, mean_ns / 50, 500)).astype(np.int64)
+        answered = np.full(500, Outcome.ANSWERED, np.int64)
+        return RunTimes.of_queries(Queries(zero, zero, random.permutation(done), answered, none, none, none))
+
+    [worse], [same] = (
+        compare([at_once(1e6)], [at_once(mean)], thresholds=FIVE_PERCENT, seed=1, figures=["throughput"])
+        for mean in (5e6, 1e6)
+    )
+
+    assert worse.verdict is Verdict.WORSE
+    assert worse.value == pytest.approx(0.2, rel=0.05)
+    assert same.low is not None
+    assert same.high is not None
+    assert same.low < 1 < same.high
+
+
 def test_any_percentile_can_be_compared() -> None:
     random = np.random.default_rng(9)
     a, b = batches(random, 30_000), batches(random, 30_000, slower=1.3)

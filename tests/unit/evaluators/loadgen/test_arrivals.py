@@ -61,6 +61,30 @@ def test_the_mean_rate_is_the_one_asked_for(process: ArrivalProcess) -> None:
     assert len(offsets) * 1e9 / offsets[-1] == pytest.approx(250, rel=0.03)
 
 
+@pytest.mark.parametrize("text", ["constant", "poisson", "gamma:cv=2", "bursts:on_s=1,off_s=3", "ramp"])
+@pytest.mark.parametrize("duration_s", [0.5, 20.0, 100.0])
+def test_the_mean_rate_until_a_time_is_known_without_drawing(text: str, duration_s: float) -> None:
+    process = arrival_process(text)
+
+    drawn = len(process.offsets_ns(2000.0, Extent(duration_s, 1, duration_s), 3))
+
+    assert process.mean_qps(2000.0, duration_s) * duration_s == pytest.approx(drawn, rel=0.2)
+    assert process.mean_qps(2000.0, 0.0) == 0
+
+
+def test_more_queries_than_are_allowed_are_refused_before_they_are_drawn() -> None:
+    drawn: list[int] = []
+
+    class Counted(PoissonArrivals):
+        def _gaps(self, random: np.random.RandomState, count: int) -> np.ndarray:
+            drawn.append(count)
+            return super()._gaps(random, count)
+
+    with pytest.raises(ConfigurationError, match=r"1e\+09 queries/s for 5 s are some 5e\+09 queries"):
+        Counted().offsets_ns(1e9, Extent(5.0), 0)
+    assert drawn == []
+
+
 def test_constant_arrivals_come_in_equal_steps() -> None:
     assert ConstantArrivals().offsets_ns(4, Extent(min_queries=3), 0).tolist() == [
         250_000_000,

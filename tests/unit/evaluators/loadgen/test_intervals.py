@@ -67,6 +67,14 @@ def test_too_few_queries_have_percentiles_but_no_interval() -> None:
     assert [p.high_ns is not None for p in found] == [True, True, True, False, False]
 
 
+@pytest.mark.parametrize(("percent", "count"), [(50, 20), (90, 100), (95, 200), (99, 1000), (99.9, 10_000)])
+def test_ten_queries_beyond_a_percentile_are_enough_for_an_interval(percent: float, count: int) -> None:
+    latency = np.random.default_rng(3).permutation(count)
+
+    assert percentile_interval(latency, percent).low_ns is not None
+    assert percentile_interval(latency[:-1], percent).low_ns is None
+
+
 def test_an_upper_end_that_no_query_was_late_enough_for_is_open() -> None:
     latency = np.full(2000, 10)
     latency[:20] = np.arange(1000, 1020)  # all late ones in one bunch

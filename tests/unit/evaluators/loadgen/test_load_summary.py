@@ -49,6 +49,27 @@ def test_rates_count_right_answers_and_those_in_time() -> None:
     assert LoadSummary.of(run).goodput_qps == summary.achieved_qps
 
 
+def test_the_percentile_that_the_bound_is_for_is_among_the_others() -> None:
+    run = run_of(np.arange(1000) * MS, np.arange(1, 1001) * MS)
+
+    summary = LoadSummary.of(run, judged_percent=97.0)
+
+    assert [each.percent for each in summary.percentiles] == [50, 90, 95, 97, 99, 99.9]
+    judged = summary.percentile(97.0)
+    assert judged is not None
+    assert judged.value_ns == pytest.approx(970.03 * MS)
+    assert [each.percent for each in LoadSummary.of(run, judged_percent=99.0).percentiles] == [
+        *(50, 90, 95, 99, 99.9)
+    ]
+
+
+def test_how_long_batches_were_put_together_is_of_the_queries_of_which_it_is_told() -> None:
+    run = run_of([0, MS, 2 * MS], [MS] * 3, batch_ns=[5, -1, 9])
+
+    assert LoadSummary.of(run).batch == Spread(7.0, 8.96, 9)
+    assert LoadSummary.of(run_of([0], [MS])).batch is None
+
+
 def test_an_answer_on_the_bound_is_in_time() -> None:
     run = run_of([0, MS], [5 * MS, 5 * MS + 1])
 
@@ -128,3 +149,15 @@ def test_a_run_that_failed_throughout_answers_nothing() -> None:
     assert (summary.achieved_qps, summary.goodput_qps, summary.late_share) == (0, 0, 1)
     assert {p.value_ns for p in summary.percentiles} == {math.inf}
     assert summary.service is None
+
+
+def test_queries_that_were_all_due_at_once_have_percentiles_without_intervals() -> None:
+    latency = np.arange(1, 3001) * MS
+    at_once, one_by_one = (LoadSummary.of(run_of(np.arange(3000) * gap, latency)) for gap in (0, MS))
+
+    assert [each.value_ns for each in at_once.percentiles] == [
+        each.value_ns for each in one_by_one.percentiles
+    ]
+    assert one_by_one.percentiles[0].low_ns is not None
+    assert {(each.low_ns, each.high_ns) for each in at_once.percentiles} == {(None, None)}
+    assert at_once.achieved_qps == pytest.approx(1000)

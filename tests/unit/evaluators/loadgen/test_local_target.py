@@ -22,11 +22,13 @@ class Told:
     def __init__(self):
         self.answers = defaultdict(list)
         self.failures = defaultdict(list)
+        self.batch_ns = {}
         self._changed = threading.Condition()
 
-    def answered(self, query, done_ns, *, queue_ns=-1, predict_ns=-1, batch_size=0):
+    def answered(self, query, done_ns, *, queue_ns=-1, batch_ns=-1, predict_ns=-1, batch_size=0):
         with self._changed:
             self.answers[query].append((done_ns, queue_ns, predict_ns, batch_size))
+            self.batch_ns[query] = batch_ns
             self._changed.notify_all()
 
     def failed(self, query, done_ns, reason):
@@ -73,13 +75,14 @@ class FakeSession:
 
 
 class Ticks:
-    """A clock that is one nanosecond later each time it is read."""
+    """A clock that is later by the same each time it is read, in nanoseconds."""
 
-    def __init__(self):
+    def __init__(self, step=1):
         self._now = 0
+        self._step = step
 
     def __call__(self):
-        self._now += 1
+        self._now += self._step
         return self._now
 
 
@@ -173,6 +176,12 @@ def test_an_answer_tells_its_queue_and_prediction_times(make_target):
 
     # the clock was read when the query came, when its batch began, and when that was done
     assert told.answers == {0: [(3, 1, 7, 1)]}
+
+
+def test_what_of_a_batch_is_neither_prediction_nor_after_it_is_its_putting_together(session, make_target):
+    session.predict_tensor = lambda batch: BatchResult(("0",), None, (), StageTimes(0, 0, 7, 13))
+
+    assert run(make_target(clock=Ticks(100)), [0]).batch_ns == {0: 80}
 
 
 def test_a_full_queue_fails_the_query_and_nothing_else(session, make_target):

@@ -18,8 +18,9 @@ from simulated_prober import (
 )
 
 from evaluators.loadgen.arrivals import RampArrivals
-from evaluators.loadgen.max_qps import MaxQpsOptions, search_max_qps
+from evaluators.loadgen.max_qps import search_max_qps
 from evaluators.loadgen.max_qps_answer import MaxQps, Method
+from evaluators.loadgen.max_qps_options import MaxQpsOptions
 from evaluators.loadgen.queries import Outcome
 from manifests.errors import ConfigurationError
 
@@ -95,6 +96,49 @@ def test_no_rate_is_an_answer(initial_qps: float) -> None:
     assert str(answer) == "max QPS none at p99 <= 100 ms"
     assert "queries were late that had none before them" in answer.reason
     assert prober.elapsed_s < 100
+
+
+@pytest.mark.parametrize("initial_qps", [0.1, 1, 16])
+@pytest.mark.parametrize(
+    "system", [deterministic(0.2), exponential(0.2), two_servers(0.2), batching(0.2, 0.002, 8)]
+)
+def test_a_model_ten_times_slower_than_the_bound_has_no_rate_and_that_is_found_soon(
+    system: System, initial_qps: float
+) -> None:
+    prober = SimulatedProber(system, 5002)
+
+    answer = search_max_qps(
+        MaxQpsOptions(10, initial_qps=initial_qps, time_budget_s=120, min_duration_s=2), prober
+    )
+
+    assert answer.method is Method.NONE
+    assert answer.probes[0].rate_qps == initial_qps
+    assert prober.elapsed_s < 40
+
+
+@pytest.mark.parametrize("initial_qps", [0.5, 16])
+def test_a_rate_at_which_queries_hardly_ever_meet_is_found(initial_qps: float) -> None:
+    """A query of 9 ms keeps 10 ms unless another is due in the 8 ms before it: 1.26 QPS at p99."""
+    prober = SimulatedProber(deterministic(0.009), 5003)
+
+    answer = search_max_qps(MaxQpsOptions(10, initial_qps=initial_qps), prober)
+
+    assert answer.rate_qps == pytest.approx(1.26, rel=0.06)
+    assert answer.low_qps is not None
+    assert prober.elapsed_s <= 600
+
+
+def test_queries_that_are_late_for_no_queue_are_sent_ever_longer_and_not_ever_more_slowly() -> None:
+    def hiccups(arrivals_s, random):  # type: ignore[no-untyped-def] # a System
+        return arrivals_s + np.where(random.random_sample(len(arrivals_s)) < 0.03, 0.05, 0.001)
+
+    for seed in range(3):
+        prober = SimulatedProber(hiccups, 99 + seed)
+
+        answer = search_max_qps(MaxQpsOptions(10, initial_qps=10, min_duration_s=2, seed=seed), prober)
+
+        assert answer.method is Method.NONE
+        assert min(probe.rate_qps for probe in answer.probes) == 10
 
 
 def test_a_system_whose_every_query_is_lost_has_no_rate() -> None:
@@ -211,6 +255,10 @@ def test_the_interval_of_the_answer_decides_its_figures() -> None:
         ({"tolerance": 0}, "tolerance is 0; allowed"),
         ({"time_budget_s": 10}, "time_budget is 10 s; with this min_duration and latency_bound it must be"),
         ({"min_queries": 0}, "min_queries is 0; allowed"),
+        (
+            {"initial_qps": 0.001, "time_budget_s": 100},
+            "a time_budget of 100 s has fewer than 4 queries then",
+        ),
         ({"seed": -1}, "seed is -1; it must be"),
         ({"max_rate_qps": 0}, "max_rate is 0 queries/s; it must be above 0"),
         ({"process": RampArrivals()}, "arrival ramp has no steady rate"),

@@ -181,3 +181,54 @@ def test_the_rate_to_expect_is_that_of_loadgens_queries() -> None:
     assert 25 < single <= 1.25 * 500
     assert 3 < eight <= 1.25 * 500 / 8
     assert expected_qps(Target(fails=range(10**9)), Scenario.OFFLINE, window=4, timeout_ms=100) is None
+
+
+def test_a_slow_probe_is_repeated_until_two_agree() -> None:
+    class SlowAtFirst(Target):
+        def __init__(self, slow_runs, slow_s):
+            super().__init__()
+            self.begun, self.slow_runs, self.slow_s = 0, slow_runs, slow_s
+
+        def begin(self, answers):
+            self.begun += 1
+            super().begin(answers)
+
+        def submit(self, query):
+            time.sleep(self.slow_s if self.begun <= self.slow_runs else 0.005)
+            super().submit(query)
+
+    steady, slow_once = SlowAtFirst(0, 0), SlowAtFirst(1, 0.1)
+    steady_qps, slow_once_qps = (
+        expected_qps(target, Scenario.SINGLE_STREAM, window=1, timeout_ms=1000)
+        for target in (steady, slow_once)
+    )
+    assert steady_qps is not None
+    assert slow_once_qps is not None
+    assert slow_once_qps > 3 * 1.25 / 0.1  # three times what the first probe measures
+    assert 2 <= steady.begun <= 5
+    assert 3 <= slow_once.begun <= 5
+
+
+def test_the_rate_to_expect_takes_a_bounded_time() -> None:
+    class Slower(Target):
+        """Each run is ten times as slow as the one before, so that no two agree."""
+
+        delay_s = 0.00005
+        begun = 0
+
+        def begin(self, answers):
+            self.begun, self.delay_s = self.begun + 1, 10 * self.delay_s
+            super().begin(answers)
+
+        def submit(self, query):
+            time.sleep(self.delay_s)
+            super().submit(query)
+
+    target = Slower()
+    begin = time.monotonic()
+    found = expected_qps(target, Scenario.SINGLE_STREAM, window=1, timeout_ms=1000)
+
+    assert target.begun <= 5
+    assert time.monotonic() - begin < 10
+    assert found is not None
+    assert found > 1.25 / 0.005  # more than any but the first can give

@@ -61,6 +61,7 @@ def test_what_handing_over_takes_is_lag_and_makes_the_run_invalid():
     run = open_loop(server, constant(100.0, 40), bound_ns=100 * MS)
 
     assert run.invalid.startswith("p99 of the harness's own lag is ")
+    assert run.invalid.endswith("fewer --threads, or lower the rate")
     assert run.queries.latency_ns[39] > 39 * 2 * MS, "it counts from the schedule"
 
 

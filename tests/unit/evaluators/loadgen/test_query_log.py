@@ -22,11 +22,12 @@ def test_times_count_from_the_begin_of_the_run() -> None:
     log = log_of(5, 10)
 
     log.sent(0, BEGAN_NS + 6)
-    log.answered(0, BEGAN_NS + 30, queue_ns=3, predict_ns=4, batch_size=2)
+    log.answered(0, BEGAN_NS + 30, queue_ns=3, batch_ns=7, predict_ns=4, batch_size=2)
 
     queries = log.queries()
     assert (queries.sent_ns[0], queries.done_ns[0]) == (6, 30)
     assert (queries.queue_ns[0], queries.predict_ns[0], queries.batch_size[0]) == (3, 4, 2)
+    assert queries.batch_ns.tolist() == [7, -1]
     assert queries.latency_ns[0] == 25
     assert queries.outcome.tolist() == [Outcome.ANSWERED, Outcome.UNSENT]
     assert (queries.sent_ns[1], queries.done_ns[1]) == (-1, -1)

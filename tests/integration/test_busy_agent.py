@@ -1,0 +1,211 @@
+"""An agent whose threads are all taken: who asks how it is, or may not ask at all, hears of it at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from agent_client import Client, v1_request
+from fake_framework import wait_for
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from agent.facts import read_facts
+from agent.server import registry_service
+from agent.server.health import MAX_WATCHES
+from agent.server.limits import Limits
+from agent.server.server import AgentServer
+from agent.server.side_threads import SideThreads
+from protos.inference.v2 import grpc_service_pb2 as v2
+from protos.inferscope.v1 import predict_pb2, registry_pb2
+
+TIMEOUT_S = 20
+SOON_S = 5
+SECRET = "open sesame"
+RIGHT = (("authorization", f"Bearer {SECRET}"),)
+HEALTH = "grpc.health.v1.Health"
+Start = Callable[..., AgentServer]
+ChannelTo = Callable[[str], grpc.Channel]
+
+
+def own_channel(address: str) -> grpc.Channel:
+    """A channel with a connection that it shares with no other."""
+    return grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+
+
+@pytest.fixture
+def never() -> Iterator[Callable[[], Iterator[bytes]]]:
+    """Gives requests that do not come until the test is over."""
+    over = threading.Event()
+
+    def requests() -> Iterator[bytes]:
+        over.wait(TIMEOUT_S * 2)
+        yield from ()
+
+    yield requests
+    over.set()
+
+
+def code_of(call: Callable[[], object]) -> grpc.StatusCode:
+    try:
+        call()
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()
+        return code
+    return grpc.StatusCode.OK
+
+
+def test_agent_whose_threads_all_predict_tells_how_it_is_and_refuses_at_once(
+    start_agent: Start, channel_to: ChannelTo, manifest_folder: Path
+) -> None:
+    agent = start_agent(secret=SECRET, workers=2)
+    stub: Any = Client(channel_to(agent.address))
+    opened = stub.v1.Open(
+        predict_pb2.OpenRequest(model_name="Waiting"), timeout=TIMEOUT_S, metadata=RIGHT
+    ).session_id
+    calls = [stub.v1.Predict.future(v1_request(opened), timeout=TIMEOUT_S, metadata=RIGHT) for _ in range(6)]
+    wait_for((manifest_folder / "begun").exists)
+    with own_channel(agent.address) as channel:
+        asked: Any = Client(channel)
+        status = asked.registry.Status(registry_pb2.StatusRequest(), timeout=SOON_S, metadata=RIGHT)
+        assert status.open_sessions == 1
+        for method in ("Describe", "ListFrameworks", "ListModels"):
+            request = getattr(registry_pb2, f"{method}Request")()
+            getattr(asked.registry, method)(request, timeout=SOON_S, metadata=RIGHT)
+        assert asked.v2.ServerReady(v2.ServerReadyRequest(), timeout=SOON_S, metadata=RIGHT).ready
+        assert asked.v2.ServerLive(v2.ServerLiveRequest(), timeout=SOON_S, metadata=RIGHT).live
+        ready = v2.ModelReadyRequest(name="Mean")
+        assert not asked.v2.ModelReady(ready, timeout=SOON_S, metadata=RIGHT).ready
+        for path in ("/inferscope.v1.Predict/Predict", "/inferscope.v1.Registry/Status", "/made/up"):
+            refused = channel.unary_unary(path)
+            assert code_of(lambda r=refused: r(b"", timeout=SOON_S)) is grpc.StatusCode.UNAUTHENTICATED
+        assert not any(call.done() for call in calls)
+    (manifest_folder / "go").touch()
+    for call in calls:
+        call.result(TIMEOUT_S)
+
+
+def test_reflection_counts_among_the_streams_and_leaves_threads_to_others(
+    start_agent: Start, channel_to: ChannelTo, never: Callable[[], Iterator[bytes]]
+) -> None:
+    agent = start_agent(workers=3, limits=Limits(max_streams=2))
+    channel = channel_to(agent.address)
+    path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    idle = [channel.stream_stream(path)(never(), timeout=TIMEOUT_S) for _ in range(2)]
+
+    def reflected() -> grpc.StatusCode:
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        return code_of(lambda: list(stub.ServerReflectionInfo(iter([request]), timeout=SOON_S)))
+
+    wait_for(lambda: reflected() is grpc.StatusCode.RESOURCE_EXHAUSTED)
+    client: Any = Client(channel)
+    assert client.open("Mean")
+    for call in idle:
+        call.cancel()
+    wait_for(lambda: reflected() is grpc.StatusCode.OK)
+
+
+def test_health_is_told_whoever_sends_half_of_a_call(
+    start_agent: Start, never: Callable[[], Iterator[bytes]]
+) -> None:
+    agent = start_agent(secret=SECRET)
+    with own_channel(agent.address) as stalled, own_channel(agent.address) as channel:
+        paths = [f"/{HEALTH}/{method}" for method in ("Check", "Watch") for _ in range(10)]
+        calls = [stalled.stream_stream(path)(never(), timeout=TIMEOUT_S) for path in paths]
+        health = health_pb2_grpc.HealthStub(channel)
+        assert health.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S).status == 1
+        for call in calls:
+            call.cancel()
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_call_whose_request_never_comes_is_given_up(
+    never: Callable[[], Iterator[bytes]], streams: bool
+) -> None:
+    bare: Any = (
+        grpc.unary_stream_rpc_method_handler(lambda request, _: iter([request]))
+        if streams
+        else grpc.unary_unary_rpc_method_handler(lambda request, _: request)
+    )
+    side = SideThreads(1, "side", patience_s=0.2)
+    server = grpc.server(ThreadPoolExecutor(1))
+    handlers = side.taking("Side", {"Ask": bare})
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Side", handlers),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    side.start()
+    server.start()
+    try:
+        with own_channel(address) as stalled, own_channel(address) as channel:
+            calls = [stalled.stream_stream("/Side/Ask")(never(), timeout=TIMEOUT_S) for _ in range(3)]
+            answer = channel.stream_stream("/Side/Ask")(iter([b"well"]), timeout=TIMEOUT_S)
+            assert list(answer) == [b"well"]
+            for call in calls:
+                assert code_of(lambda c=call: list(c)) is grpc.StatusCode.CANCELLED
+    finally:
+        server.stop(0).wait(TIMEOUT_S)
+        side.close()
+
+
+def test_call_without_a_request_is_refused_and_a_late_one_is_answered(
+    start_agent: Start, channel_to: ChannelTo
+) -> None:
+    channel = channel_to(start_agent().address)
+    for path in (f"/{HEALTH}/Check", "/inferscope.v1.Registry/Describe"):
+        call = channel.stream_unary(path)
+        with pytest.raises(grpc.RpcError, match="takes one request, and none came") as error:
+            call(iter(()), timeout=TIMEOUT_S)
+        assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert call(iter([b"", b""]), timeout=TIMEOUT_S)  # as gRPC has it, the first one counts
+
+
+def test_agent_stops_while_those_who_watch_its_health_leave(start_agent: Start) -> None:
+    for _ in range(5):
+        agent = start_agent()
+        with own_channel(agent.address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            watching = [stub.Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S) for _ in range(100)]
+            assert {next(call).status for call in watching} == {1}
+            stopping = threading.Thread(target=agent.stop, args=(5,), daemon=True)
+            stopping.start()
+            for call in watching:
+                call.cancel()
+            stopping.join(TIMEOUT_S)
+            assert not stopping.is_alive()
+
+
+def test_what_the_agent_is_is_read_before_anybody_asks(
+    start_agent: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = threading.Event()
+
+    def read(*arguments: Any) -> Any:
+        reads.set()
+        return read_facts(*arguments)
+
+    monkeypatch.setattr(registry_service, "read_facts", read)
+    start_agent()
+    assert reads.wait(TIMEOUT_S)
+
+
+def test_no_more_than_a_number_watch_the_health(start_agent: Start, channel_to: ChannelTo) -> None:
+    stub = health_pb2_grpc.HealthStub(channel_to(start_agent().address))
+    watching = [stub.Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S) for _ in range(MAX_WATCHES)]
+    assert {next(call).status for call in watching} == {1}
+
+    def one_more() -> grpc.StatusCode:
+        call = stub.Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+        try:
+            return code_of(lambda: next(call))
+        finally:
+            call.cancel()
+
+    assert one_more() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S).status == 1
+    watching.pop().cancel()
+    wait_for(lambda: one_more() is grpc.StatusCode.OK)

@@ -1,0 +1,23 @@
+"""The example of docs/open-inference.md, run as it stands against an agent that asks for a secret."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from agent.registry import Registry
+from agent.server.server import AgentServer, ServerOptions
+from manifests.catalog import Catalog
+
+PAGE = Path(__file__).parents[2] / "docs" / "open-inference.md"
+
+
+def test_the_example_predicts_on_an_agent_with_a_secret(capsys) -> None:
+    [example] = re.findall(
+        r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    with AgentServer(Catalog(), Registry(), ServerOptions(port=0, secret="open sesame")) as agent:
+        assert "127.0.0.1:50051" in example
+        exec(example.replace("127.0.0.1:50051", agent.address), {"SECRET": "open sesame"})
+
+    assert capsys.readouterr().out == "(1, 1000)\n"

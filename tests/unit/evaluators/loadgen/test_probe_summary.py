@@ -1,0 +1,28 @@
+"""What a probe of a search amounts to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from load_runs import run_of
+
+from evaluators.loadgen.probe_summary import ProbeSummary
+from evaluators.loadgen.record import LoadKind, LoadOptions, LoadRun
+
+MS = 1_000_000
+
+
+def judged(count: int) -> ProbeSummary:
+    """That of a probe of which so many queries are judged."""
+    options = LoadOptions(LoadKind.MAX_QPS, "constant", 100.0, latency_bound_ms=100.0)
+    for queries in range(count, 2 * count):
+        run = LoadRun(100.0, "constant", 1, "", run_of(np.arange(queries) * 10 * MS, [MS] * queries))
+        summary = ProbeSummary.of(run, options)
+        if summary.judged == count:
+            return summary
+    raise AssertionError(f"no run has {count} queries that are judged")
+
+
+@pytest.mark.parametrize(("count", "percents"), [(999, [50, 99]), (1000, [50, 99, 99.9])])
+def test_p99_9_takes_a_thousand_queries(count: int, percents: list[float]) -> None:
+    assert list(judged(count).percentiles) == percents
