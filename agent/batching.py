@@ -33,7 +33,7 @@ class BatchingOptions:
     max_batch_size: int = 1
     max_queue_delay_ms: float = 0.0
     preferred_batch_sizes: tuple[int, ...] = ()
-    max_queue: int = 1000
+    max_queue: int = 10_000
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_queue"):

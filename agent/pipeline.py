@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
 
@@ -19,8 +19,9 @@ from agent.postprocessing import Postprocessor
 from agent.predictor import Predictor, Tensors
 from agent.preparation import Clock, Fetch, Preparation, PreparedInput, Preparing
 from agent.preparation import closed as closed_error
+from agent.prepared_batch import PreparedBatch
 from agent.preprocessor import Preprocessor
-from agent.results import BatchResult, Infer, Inferred, InputFailure, Stage, StageTimes, shares_memory
+from agent.results import BatchResult, Infer, Inferred, Stage, StageTimes, shares_memory
 from agent.rounds import round_size
 from agent.trace_level import TraceLevel
 from agent.tracing.profiler import Profiler
@@ -28,6 +29,11 @@ from agent.tracing.run import RunTracing
 from agent.tracing.scope import TraceScope
 from agent.tracing.span import AttributeValue
 from manifests.errors import InputError, PredictionError
+
+_Step = TypeVar("_Step")
+InferSteps: TypeAlias = Callable[[NDArray[Any]], Generator[_Step, Any, Inferred]]
+"""Runs a model on a preprocessed batch, in steps that are not known here."""
+PredictSteps: TypeAlias = Generator[_Step, Any, BatchResult]
 
 
 class Pipeline:
@@ -124,19 +130,33 @@ class Pipeline:
             SessionError: The pipeline is closed.
             PredictionError: The framework's profiler cannot be used.
         """
+        prepared, tensor, started, ended = self._prepared_tensor(batch)
+        if trace is None:
+            return self._run(prepared, tensor, infer=infer)
+        tracing = self._tracing(trace)
+        with self._collecting(tracing):
+            tracing.begin_tensor(len(prepared.ids), started, ended)
+            begun = self._clock()
+            result = self._run(prepared, tensor, tracing)
+            tracing.end_batch(begun, self._clock())
+        return result
+
+    def tensor_steps(self, batch: NDArray[Any], infer: InferSteps[_Step]) -> PredictSteps[_Step]:
+        """Does the same in the steps of what runs the model; see ``predict_tensor``."""
+        prepared, tensor, _, _ = self._prepared_tensor(batch)
+        try:
+            inferred = yield from infer(tensor)
+        except PredictionError as error:
+            return prepared.failed(Stage.PREDICT, error)
+        return self._answered(prepared, inferred)
+
+    def _prepared_tensor(self, batch: NDArray[Any]) -> tuple[PreparedBatch, NDArray[Any], int, int]:
+        """A batch that is one tensor, that tensor, and when its preparation began and ended."""
         started = self._clock()
         tensor = self.checked(batch)
         ids = tuple(map(str, range(len(batch))))
         ended = self._clock()
-        if trace is None:
-            return self._run(ids, tensor, (), read_ns=0, preprocess_ns=ended - started, infer=infer)
-        tracing = self._tracing(trace)
-        with self._collecting(tracing):
-            tracing.begin_tensor(len(ids), started, ended)
-            begun = self._clock()
-            result = self._run(ids, tensor, (), 0, ended - started, tracing)
-            tracing.end_batch(begun, self._clock())
-        return result
+        return PreparedBatch(ids, read_ns=0, preprocess_ns=ended - started), tensor, started, ended
 
     def predict_batches(
         self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
@@ -275,46 +295,35 @@ class Pipeline:
         if len(good) < len(prepared):
             tensor = tensor[[p.place for p in good]]
         preprocess_ns += self._clock() - started
-        ids = tuple(p.input_id for p in good)
-        return self._run(ids, tensor, failures, read_ns, preprocess_ns, tracing, infer)
+        batch = PreparedBatch(tuple(p.input_id for p in good), read_ns, preprocess_ns, failures)
+        return self._run(batch, tensor, tracing, infer)
 
     def _run(
         self,
-        ids: tuple[str, ...],
+        batch: PreparedBatch,
         tensor: NDArray[Any],
-        failures: tuple[InputFailure, ...],
-        read_ns: int,
-        preprocess_ns: int,
         tracing: RunTracing | None = None,
         infer: Infer | None = None,
     ) -> BatchResult:
-        stage = Stage.PREDICT
-        predict_ns = postprocess_ns = 0
-        queue = None
         try:
             inferred = infer(tensor) if infer else self._infer(tensor, tracing)
-            predict_ns, queue = inferred.predict_ns, inferred.queue
-            stage = Stage.POSTPROCESS
-            started = self._clock()
-            predictions, usable = self._postprocessor(inferred.outputs, len(ids))
-            ended = self._clock()
-            postprocess_ns = ended - started
-            if tracing is not None:
-                tracing.after_postprocess(started, ended)
         except PredictionError as error:
-            failures += tuple(InputFailure(id_, stage, str(error)) for id_ in ids)
-            times = StageTimes(read_ns, preprocess_ns, predict_ns, postprocess_ns)
-            return BatchResult((), None, failures, times, queue)
-        if not usable.all():
-            message = "the model's output is not a finite number"
-            failures += tuple(
-                InputFailure(id_, Stage.POSTPROCESS, message)
-                for id_, fine in zip(ids, usable, strict=True)
-                if not fine
-            )
-            ids = tuple(id_ for id_, fine in zip(ids, usable, strict=True) if fine)
-        times = StageTimes(read_ns, preprocess_ns, predict_ns, postprocess_ns)
-        return BatchResult(ids, predictions if ids else None, failures, times, queue)
+            return batch.failed(Stage.PREDICT, error)
+        return self._answered(batch, inferred, tracing)
+
+    def _answered(
+        self, batch: PreparedBatch, inferred: Inferred, tracing: RunTracing | None = None
+    ) -> BatchResult:
+        """The result of a batch by what the model gave for it."""
+        started = self._clock()
+        try:
+            predictions, usable = self._postprocessor(inferred.outputs, len(batch.ids))
+        except PredictionError as error:
+            return batch.failed(Stage.POSTPROCESS, error, inferred.predict_ns, inferred.queue)
+        ended = self._clock()
+        if tracing is not None:
+            tracing.after_postprocess(started, ended)
+        return batch.answered(predictions, usable, inferred.predict_ns, ended - started, inferred.queue)
 
     def _infer(self, batch: NDArray[Any], tracing: RunTracing | None) -> Inferred:
         """Predicts, and times nothing but that: not the waiting for another batch, session or the gate."""

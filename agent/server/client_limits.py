@@ -15,7 +15,6 @@ from agent.server.client_identity import client_of
 from agent.server.kept_handlers import KeptHandlers
 from agent.server.limits import Limits
 from agent.server.secret import HEALTH_SERVICE
-from agent.server.side_threads import ONE_REQUEST
 from agent.server.status import ERROR_CLASS_KEY
 from agent.server.token_bucket import TokenBuckets
 from manifests.errors import RateLimitError, SessionLimitError
@@ -63,8 +62,7 @@ class ClientLimits(grpc.ServerInterceptor):
 
     def _limited(self, handler: _Handler) -> _Handler:
         kind, behaviour = _parts(handler)
-        many_requests = handler.request_streaming and not getattr(behaviour, ONE_REQUEST, False)
-        streams = many_requests or handler.response_streaming
+        streams = handler.request_streaming or handler.response_streaming
 
         @functools.wraps(behaviour)  # with what tells gRPC in which thread it is to run
         def limited(request: Any, context: grpc.ServicerContext, *more: Any, **named: Any) -> Any:
@@ -72,7 +70,7 @@ class ClientLimits(grpc.ServerInterceptor):
             self._take_token(client, context)
             if streams:
                 self._take_stream(client, context)
-            if many_requests and self._buckets is not None:
+            if handler.request_streaming and self._buckets is not None:
                 request = self._paced(request, client, context)
             return behaviour(request, context, *more, **named)
 

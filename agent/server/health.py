@@ -3,41 +3,37 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2
 
-from agent.closeable import Closeable
+from agent.server.marks import at_any_time, in_steps
 from agent.server.observing.foreign_services import tolerant
-from agent.server.side_threads import SideThreads
+from agent.server.steps import Steps
 
 SERVICE = health.SERVICE_NAME
 MAX_WATCHES = 256
-_THREADS = 16
 _Response = health_pb2.HealthCheckResponse
 
 
 @dataclass(eq=False, slots=True)
 class _Watcher:
-    """Who watches a service; told one thing at a time."""
+    """Who watches a service, and what it was told last."""
 
     service: str
     context: grpc.ServicerContext
     send: Callable[[Any], None]
     told: Any = None
-    telling: threading.Lock = field(default_factory=threading.Lock)
 
 
-class Health(Closeable):
+class Health:
     """Tells the health of services, to who asks and to who watches. Thread-safe.
 
-    It answers in threads of its own: it is asked without a secret, by whoever likes. For the same reason no
-    more than a number of watchers are let in, and one that does not take what it is told is given up.
-    gRPC's own servicer tells its watchers under a lock that the thread which serves all calls waits for when
-    a watcher leaves: both then wait for ever.
+    It takes no threads, because it is asked without a secret, by whoever likes. For the same reason no more
+    than a number of watchers are let in.
 
     Args:
         services: The services' names.
@@ -47,28 +43,26 @@ class Health(Closeable):
         self._statuses = dict.fromkeys(("", *services), _Response.SERVING)
         self._watchers: set[_Watcher] = set()
         self._stopped = False
-        self._lock = threading.Lock()  # never held while something is sent
-        self._threads = SideThreads(_THREADS, "health")
+        self._lock = threading.Lock()
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The service's methods by name."""
 
+        @in_steps
+        def check(request: Any, context: grpc.ServicerContext) -> Steps[Any]:
+            yield from ()  # at once
+            return self._check(request, context)
+
+        @at_any_time
         def watch(request: Any, context: grpc.ServicerContext, send: Callable[[Any], None]) -> None:
             self._watch(_Watcher(request.service, context, send))
 
-        watch.experimental_non_blocking = True  # type: ignore[attr-defined]  # so that it keeps no thread
         reading, writing = health_pb2.HealthCheckRequest.FromString, _Response.SerializeToString
         handlers = {
-            "Check": grpc.unary_unary_rpc_method_handler(self._check, reading, writing),
+            "Check": grpc.unary_unary_rpc_method_handler(check, reading, writing),
             "Watch": grpc.unary_stream_rpc_method_handler(watch, reading, writing),
         }
-        return self._threads.taking(
-            SERVICE, {name: tolerant(handler, f"{SERVICE}/{name}") for name, handler in handlers.items()}
-        )
-
-    def start(self) -> None:
-        """Begins to give up calls whose request does not come."""
-        self._threads.start()
+        return {name: tolerant(handler, f"{SERVICE}/{name}") for name, handler in handlers.items()}
 
     def tell(self, services: Sequence[str], *, serving: bool) -> None:
         """Tells that services serve, or do not; once it is stopped, nothing changes any more."""
@@ -78,22 +72,17 @@ class Health(Closeable):
             self._statuses.update(
                 dict.fromkeys(services, _Response.SERVING if serving else _Response.NOT_SERVING)
             )
-            watchers = list(self._watchers)
-        for watcher in watchers:
-            self._threads.submit(self._inform, watcher)
+            self._inform(self._watchers)
 
     def stop(self) -> None:
         """Tells everyone that nothing is served any more, and ends the watching."""
         with self._lock:
             self._stopped = True
             self._statuses = dict.fromkeys(self._statuses, _Response.NOT_SERVING)
-            watchers = list(self._watchers)
-        for watcher in watchers:
-            self._threads.submit(self._inform, watcher)
-
-    def close(self) -> None:
-        """Ends its threads, once nothing is answered any more."""
-        self._threads.close()
+            self._inform(self._watchers)
+            watchers, self._watchers = self._watchers, set()
+            for watcher in watchers:
+                watcher.send(None)
 
     def _check(self, request: Any, context: grpc.ServicerContext) -> Any:
         with self._lock:
@@ -106,6 +95,10 @@ class Health(Closeable):
         with self._lock:
             full = len(self._watchers) >= MAX_WATCHES
             if not full:
+                self._inform([watcher])
+                if self._stopped:
+                    watcher.send(None)
+                    return
                 self._watchers.add(watcher)
         if full:
             watcher.context.abort(
@@ -114,24 +107,14 @@ class Health(Closeable):
             )
         if not watcher.context.add_callback(lambda: self._forget(watcher)):  # it is over already
             self._forget(watcher)
-            return
-        self._inform(watcher)
 
-    def _inform(self, watcher: _Watcher) -> None:
-        """Tells a watcher how it is now, if it does not know."""
-        with watcher.telling:
-            with self._lock:
-                if watcher not in self._watchers:
-                    return
-                status = self._statuses.get(watcher.service, _Response.SERVICE_UNKNOWN)
-                over = self._stopped
-            with self._threads.bounded(watcher.context):
-                if status != watcher.told:
-                    watcher.told = status
-                    watcher.send(_Response(status=status))
-            if over:
-                self._forget(watcher)
-                watcher.send(None)
+    def _inform(self, watchers: Iterable[_Watcher]) -> None:
+        """Tells watchers how it is now, if they do not know, under the lock: sending does not wait."""
+        for watcher in watchers:
+            status = self._statuses.get(watcher.service, _Response.SERVICE_UNKNOWN)
+            if status != watcher.told:
+                watcher.told = status
+                watcher.send(_Response(status=status))
 
     def _forget(self, watcher: _Watcher) -> None:
         with self._lock:

@@ -26,6 +26,7 @@ from agent.server.rpc import Methods
 from agent.server.sessions import Sessions
 from agent.server.span_messages import TracePart
 from agent.server.status import NotOfferedError
+from agent.server.steps import Steps, Work
 from agent.server.stream_limit import StreamLimit
 from agent.session import Session
 from agent.tracing.scope import TraceScope
@@ -80,7 +81,7 @@ class PredictService:
             "Clock": unary(
                 "Clock", self.clock, pb.ClockRequest.FromString, pb.ClockResponse.SerializeToString
             ),
-            "Predict": unary("Predict", self.predict, decode_request, encode_response),
+            "Predict": methods.in_steps("Predict", self.predict, decode_request, encode_response),
             "PredictStream": methods.both_stream(
                 "PredictStream", self.predict_stream, decode_request, encode_answer
             ),
@@ -118,16 +119,20 @@ class PredictService:
         """Closes every session."""
         return predict_pb2.ResetResponse(closed_sessions=self._sessions.close_all())
 
-    def predict(self, call: PredictCall, context: grpc.ServicerContext) -> BatchResult:
-        """Predicts one batch."""
+    def predict(self, call: PredictCall, context: grpc.ServicerContext) -> Steps[BatchResult]:
+        """Predicts one batch, in steps; what is to be preprocessed or traced takes a thread."""
         self._limits.check_inputs(call.size)
         with self._sessions.use(call.message.session_id) as session:
             is_about(session.description.manifest.name)
             trace = self._tracing.begin(context)
-            if trace is None:
-                return _predicted(session, call, None, _infer_for(session, context))
-            with trace:
-                return _predicted(session, call, trace.scope)
+            if trace is None and call.batch is not None and isinstance(session, QueuedSession):
+                _check_only_batch(call)
+                array = call.batch.array("batch")
+                return (yield from session.tensor_steps(array, context, perf_counter_ns))
+            with trace or nullcontext():
+                scope, infer = (None, _infer_for(session, context)) if trace is None else (trace.scope, None)
+                result: BatchResult = yield Work(lambda: _predicted(session, call, scope, infer))
+            return result
 
     def predict_stream(
         self, calls: Iterator[PredictCall], context: grpc.ServicerContext

@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
+from agent.server.marks import in_steps
 from agent.server.status import answered
+from agent.server.steps import Steps
 from manifests.errors import InputError
 
 _Request = TypeVar("_Request")
@@ -49,6 +51,22 @@ class Methods:
                 context.abort(grpc.StatusCode.CANCELLED, "cancelled")
             with answered(context, name):
                 return encode(behaviour(self._checked(name, request), context))
+
+        return grpc.unary_unary_rpc_method_handler(answer, _tolerant(decode))
+
+    def in_steps(
+        self,
+        name: str,
+        behaviour: Callable[[_Request, grpc.ServicerContext], Steps[_Response]],
+        decode: Callable[[bytes], _Request],
+        encode: Callable[[_Response], bytes],
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """A method of one request and one answer whose behaviour is in steps."""
+
+        @in_steps
+        def answer(request: Any, context: grpc.ServicerContext) -> Steps[bytes]:
+            with answered(context, name):
+                return encode((yield from behaviour(self._checked(name, request), context)))
 
         return grpc.unary_unary_rpc_method_handler(answer, _tolerant(decode))
 

@@ -9,13 +9,12 @@ from typing import Any
 
 import grpc
 
-from agent.closeable import Closeable
-from agent.server.side_threads import SideThreads
+from agent.server.marks import in_steps
+from agent.server.steps import Steps
 from manifests.errors import ConfigurationError
 
 METADATA_KEY = "authorization"
 HEALTH_SERVICE = "grpc.health.v1.Health"
-_THREADS = 2
 
 
 def bearer(secret: str) -> str:
@@ -29,12 +28,11 @@ def bearer(secret: str) -> str:
     return f"Bearer {secret}"
 
 
-class SecretCheck(grpc.ServerInterceptor, Closeable):
+class SecretCheck(grpc.ServerInterceptor):
     """Refuses calls without the secret, except those that ask whether the agent is healthy.
 
     It is asked of methods that are not there, too, so that nobody without it learns which are. The secret
-    travels as it is: over a network that others can listen to, only TLS keeps it secret. Calls are refused in
-    threads apart, so that one hears of it at once from a busy agent, too.
+    travels as it is: over a network that others can listen to, only TLS keeps it secret.
 
     Args:
         secret: What clients must show.
@@ -45,12 +43,8 @@ class SecretCheck(grpc.ServerInterceptor, Closeable):
 
     def __init__(self, secret: str) -> None:
         self._expected = _digest(bearer(secret))
-        self._threads = SideThreads(_THREADS, "refusal")
-        # Of whatever kind the method is: one that takes a stream begins without a request, so that nobody who
-        # may not ask for anything can hold a thread by sending none.
-        self._refusal: grpc.RpcMethodHandler[Any, Any] = grpc.stream_unary_rpc_method_handler(
-            self._threads.running(_refuse)
-        )
+        # Of whatever kind the method is: one that takes a stream is refused without waiting for a request.
+        self._refusal: grpc.RpcMethodHandler[Any, Any] = grpc.stream_unary_rpc_method_handler(_refuse)
 
     def intercept_service(
         self,
@@ -68,14 +62,12 @@ class SecretCheck(grpc.ServerInterceptor, Closeable):
             return handler
         return self._refusal
 
-    def close(self) -> None:
-        """Ends its threads, once nothing is answered any more."""
-        self._threads.close()
-
 
 def _digest(value: str | bytes) -> bytes:
     return sha256(value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")).digest()
 
 
-def _refuse(_: Any, context: grpc.ServicerContext) -> Any:
+@in_steps
+def _refuse(_: Any, context: grpc.ServicerContext) -> Steps[None]:
+    yield from ()  # at once
     context.abort(grpc.StatusCode.UNAUTHENTICATED, "the agent asks for a secret, and this is not it")

@@ -8,7 +8,6 @@ from typing import Protocol
 
 import grpc
 
-from agent.closeable import Closeable
 from agent.server.client_limits import ClientLimits
 from agent.server.credentials import ServerTls
 from agent.server.exposure import check_exposure
@@ -33,8 +32,15 @@ class SecurityOptions(Protocol):
     def limits(self) -> Limits: ...  # noqa: D102
 
 
+class Listening(Protocol):
+    """A server before it has begun to answer; see ``grpc.Server``."""
+
+    def add_insecure_port(self, address: str) -> int: ...  # noqa: D102
+    def add_secure_port(self, address: str, server_credentials: grpc.ServerCredentials) -> int: ...  # noqa: D102
+
+
 @dataclass(frozen=True, slots=True)
-class Security(Closeable):
+class Security:
     """TLS, the secret and the limits of one server.
 
     Attributes:
@@ -68,7 +74,7 @@ class Security(Closeable):
         )
         return cls(options.tls.credentials() if options.tls else None, interceptors, warning)
 
-    def add_port(self, server: grpc.Server, address: str) -> int:
+    def add_port(self, server: Listening, address: str) -> int:
         """Has a server listen on an address; returns the port.
 
         Raises:
@@ -82,9 +88,3 @@ class Security(Closeable):
         """Says loudly what is to be said."""
         if self.warning:
             _log.warning("%s", self.warning)
-
-    def close(self) -> None:
-        """Ends what refuses calls, once nothing is answered any more."""
-        for interceptor in self.interceptors:
-            if isinstance(interceptor, Closeable):
-                interceptor.close()

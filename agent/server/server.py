@@ -28,6 +28,7 @@ from agent.server.credentials import ServerTls
 from agent.server.dataset_runner import DatasetRunner
 from agent.server.health import Health
 from agent.server.limits import Limits
+from agent.server.loop.loop_server import LoopServer
 from agent.server.model_opener import ModelOpener
 from agent.server.models.queued_session import QueuedOpener
 from agent.server.models.served_models import ServedModels, ServingOptions
@@ -66,7 +67,7 @@ class ServerOptions:
         port: The port to bind; 0 takes a free one.
         secret: What every client must show; None lets all in.
         max_message_bytes: The largest request that is accepted.
-        workers: Threads that answer calls; half of them may be taken by streams.
+        workers: Threads for what takes time; half of them may be taken by streams.
         max_sessions: The most models that are open at once.
         session_idle_s: How long a model may be unused, in seconds, before it is closed.
         grace_s: How long a stopping agent works on what it has accepted, in seconds.
@@ -134,10 +135,10 @@ class AgentServer:
         self._observation = self._observe()
         self._side = SideThreads(_SIDE_THREADS, "grpc-side")
         self._workers = futures.ThreadPoolExecutor(options.workers, thread_name_prefix="grpc-worker")
-        self._server = grpc.server(
+        self._server = LoopServer(
             self._workers,
-            interceptors=[self._observation.interceptor, *self._security.interceptors],
-            options=server_options(options.max_message_bytes, options.limits),
+            [self._observation.interceptor, *self._security.interceptors],
+            server_options(options.max_message_bytes, options.limits),
         )
         self.registry_service = RegistryService(catalog, registry, self._sessions.__len__)
         """What this agent is, for those who look for one."""
@@ -185,6 +186,7 @@ class AgentServer:
         try:
             self._port = self._bind()
         except ConfigurationError:
+            self._server.close()
             self._observation.close()
             raise
 
@@ -198,13 +200,11 @@ class AgentServer:
         )
 
     def _register(
-        self, services: Mapping[str, Mapping[str, grpc.RpcMethodHandler[Any, Any]]], streams: StreamLimit
+        self, services: Mapping[str, dict[str, grpc.RpcMethodHandler[Any, Any]]], streams: StreamLimit
     ) -> Health:
         """Offers the methods of the services, a list of all of them, and their health, which it returns."""
         told = Health(list(services))
-        offered = {
-            name: self._side.taking(name, its, _AT_ONCE.get(name, ())) for name, its in services.items()
-        }
+        offered = {name: self._side.taking(its, _AT_ONCE.get(name, ())) for name, its in services.items()}
         offered[health.SERVICE] = told.handlers()
         offered[reflection.SERVICE] = Reflection((*offered, reflection.SERVICE), streams).handlers()
         for name, handlers in offered.items():
@@ -242,8 +242,6 @@ class AgentServer:
     def start(self) -> None:
         """Begins to answer."""
         self.registry_service.start()
-        self._health.start()
-        self._side.start()
         self._server.start()
         self._expiry.start()
         self._observation.start()
@@ -263,14 +261,15 @@ class AgentServer:
         self._stopping.set()
         self._health.stop()
         # Not for longer: an error of gRPC must not keep the process.
-        self._server.stop(grace_s).wait(grace_s + _LEAVING_S)
-        self._sessions.close_all()
+        self._server.stop(grace_s, grace_s + _LEAVING_S)
         self._models.close()
+        self._sessions.close_all()
         # A call that is answered may still be on its way out.
         finished = self._sessions.wait_for_none(_LEAVING_S) and self._models.wait_for_none(_LEAVING_S)
         self._workers.shutdown(wait=finished, cancel_futures=True)
-        for part in (self._health, self._side, self._security, self._observation):
-            part.close()
+        self._server.close()
+        self._side.close()
+        self._observation.close()
         if report := self._tracing.close():
             _log.log(logging.WARNING if report.undelivered else logging.INFO, "%s", report)
         return finished

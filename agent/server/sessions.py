@@ -100,8 +100,8 @@ class Sessions:
                 entry.users -= 1
                 entry.last_used_s = self._clock()
                 last = not entry.open and not entry.users
-            if last:
-                self._close(entry)
+            if last:  # which may take long, and this may be the thread that all calls share
+                threading.Thread(target=self._close, args=(entry,), name="close-session", daemon=True).start()
 
     def close(self, id_: str) -> None:
         """Closes the session of an id; where there is none, nothing is done."""

@@ -10,6 +10,7 @@ from PIL import Image
 
 from agent.registry import Registry
 from agent.server.call_tracing import LAYERS_KEY, LEVEL_KEY, TRACEPARENT_KEY
+from agent.server.loop.loop_server import MAX_CALLS
 from agent.server.secret import METADATA_KEY
 from agent.server.server import AgentServer, ServerOptions
 from agent.server.status import ERROR_CLASS_KEY, STATUS_CODES
@@ -82,6 +83,7 @@ def test_the_limits_have_the_defaults_of_the_server(page: str) -> None:
     assert limits["an image"] == f"{options.limits.max_pixels // 10**6} megapixels"
     assert limits["open sessions"] == str(options.max_sessions)
     assert limits["requests that wait for a model"].startswith(f"{options.serving.batching.max_queue:,}, ")
+    assert limits["calls at once"].startswith(f"{MAX_CALLS:,}, ")
     assert f"{options.workers} threads" in limits["streams at once"]
 
 

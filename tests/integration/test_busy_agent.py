@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from agent.server import registry_service
 from agent.server.health import MAX_WATCHES
 from agent.server.limits import Limits
 from agent.server.server import AgentServer
-from agent.server.side_threads import SideThreads
 from protos.inference.v2 import grpc_service_pb2 as v2
 from protos.inferscope.v1 import predict_pb2, registry_pb2
 
@@ -124,44 +122,26 @@ def test_health_is_told_whoever_sends_half_of_a_call(
             call.cancel()
 
 
-@pytest.mark.parametrize("streams", [False, True])
-def test_call_whose_request_never_comes_is_given_up(
-    never: Callable[[], Iterator[bytes]], streams: bool
+def test_calls_whose_request_never_comes_hold_no_thread(
+    start_agent: Start, never: Callable[[], Iterator[bytes]]
 ) -> None:
-    bare: Any = (
-        grpc.unary_stream_rpc_method_handler(lambda request, _: iter([request]))
-        if streams
-        else grpc.unary_unary_rpc_method_handler(lambda request, _: request)
-    )
-    side = SideThreads(1, "side", patience_s=0.2)
-    server = grpc.server(ThreadPoolExecutor(1))
-    handlers = side.taking("Side", {"Ask": bare})
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Side", handlers),))
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    side.start()
-    server.start()
-    try:
-        with own_channel(address) as stalled, own_channel(address) as channel:
-            calls = [stalled.stream_stream("/Side/Ask")(never(), timeout=TIMEOUT_S) for _ in range(3)]
-            answer = channel.stream_stream("/Side/Ask")(iter([b"well"]), timeout=TIMEOUT_S)
-            assert list(answer) == [b"well"]
-            for call in calls:
-                assert code_of(lambda c=call: list(c)) is grpc.StatusCode.CANCELLED
-    finally:
-        server.stop(0).wait(TIMEOUT_S)
-        side.close()
+    agent = start_agent(workers=2)
+    paths = ("inferscope.v1.Predict/Predict", "inferscope.v1.Predict/Open", "inferscope.v1.Registry/Describe")
+    with own_channel(agent.address) as stalled, own_channel(agent.address) as channel:
+        calls = [stalled.stream_stream(f"/{path}")(never(), timeout=TIMEOUT_S) for path in paths * 20]
+        client: Any = Client(channel)
+        assert client.open("Mean")
+        client.registry.Describe(registry_pb2.DescribeRequest(), timeout=SOON_S)
+        for call in calls:
+            call.cancel()
 
 
-def test_call_without_a_request_is_refused_and_a_late_one_is_answered(
+def test_of_several_requests_of_a_call_that_takes_one_the_first_counts(
     start_agent: Start, channel_to: ChannelTo
 ) -> None:
     channel = channel_to(start_agent().address)
     for path in (f"/{HEALTH}/Check", "/inferscope.v1.Registry/Describe"):
-        call = channel.stream_unary(path)
-        with pytest.raises(grpc.RpcError, match="takes one request, and none came") as error:
-            call(iter(()), timeout=TIMEOUT_S)
-        assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
-        assert call(iter([b"", b""]), timeout=TIMEOUT_S)  # as gRPC has it, the first one counts
+        assert channel.stream_unary(path)(iter([b"", b"x"]), timeout=TIMEOUT_S)
 
 
 def test_agent_stops_while_those_who_watch_its_health_leave(start_agent: Start) -> None:

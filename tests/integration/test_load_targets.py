@@ -10,6 +10,7 @@ import pytest
 from fake_framework import DEADLINE_S, SIDE, fake_registry, wait_for
 from PIL import Image
 
+from agent.batching import BatchingOptions
 from agent.inputs import EncodedImage, Pixels
 from agent.registry import Registry
 from agent.selection import select_model
@@ -235,9 +236,10 @@ def test_queries_one_by_one_start_no_threads_as_grpc_does_for_a_call_that_is_alo
         assert started == []
 
 
-def test_an_agent_drops_no_query_of_a_burst(spawn_agent):
+def test_an_agent_drops_no_query_of_a_burst_that_its_queue_can_hold(spawn_agent):
+    burst = BatchingOptions().max_queue
     with open_remote_agent(spawn_agent().address, "Mean") as remote, RemoteTarget(remote, SMALL) as target:
-        assert_all_answered(run(target, 3000), 3000)
+        assert_all_answered(run(target, burst), burst)
 
 
 def test_a_prediction_that_hangs_at_an_agent_ends_by_the_timeout(start_agent, manifest_folder):

@@ -259,10 +259,11 @@ def test_the_errors_keep_their_classes_at_the_client(queue_of, go):
         with pytest.raises(DeadlineError, match=f"^agent {address}: did not answer in time$"):
             remote.predict_tensor(batch(1))
         wait_for(lambda: queue.waiting == 0)
-        queue.add(5)
+        waiting = queue.add(5)
         with pytest.raises(QueueFullError):
             remote.predict_tensor(batch(1))
         go()
+        assert values_of(waiting.result()) == [5]
 
 
 def test_a_load_target_tells_the_queue_and_the_batch_of_a_remote_agent(start, manifest_folder, go):

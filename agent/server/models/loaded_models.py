@@ -313,9 +313,10 @@ class LoadedModels:
             if slot.listed and (own or self._closed):  # or it was being loaded when all was closed
                 self._remove(slot)
             last = not slot.listed and not slot.users
+            waits = own and not self._closed
         if last and slot.model is not None:
             slot.model.close()
-            if own:
+            if waits:
                 slot.model.wait_closed(_UNLOADING_S)
 
     def _on_closed(self, slot: Slot) -> None:

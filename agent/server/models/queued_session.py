@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import grpc
+from numpy.typing import NDArray
 
-from agent.results import Infer
+from agent.results import BatchResult, Infer
 from agent.server.model_opener import ModelOpener
 from agent.server.models.model_slot import Lease
 from agent.server.models.served_models import ServedModels
+from agent.server.steps import Steps
 from agent.session import Session
 from agent.tracing.scope import TraceScope
 from protos.inferscope.v1 import predict_pb2
@@ -48,6 +51,23 @@ class QueuedSession(Session):
             deadline_ns=deadline_ns(context, clock),
             is_active=context.is_active,
         )
+
+    def tensor_steps(
+        self, batch: NDArray[Any], context: grpc.ServicerContext, clock: Callable[[], int]
+    ) -> Steps[BatchResult]:
+        """Predicts a batch that is one preprocessed tensor, in steps; see ``predict_tensor``.
+
+        Args:
+            batch: The batch.
+            context: The call, no longer than which it waits in the queue.
+            clock: The clock of the model's deadlines, in nanoseconds.
+        """
+        infer = partial(
+            self._lease.model.infer_steps,
+            deadline_ns=deadline_ns(context, clock),
+            is_active=context.is_active,
+        )
+        return self._pipeline.tensor_steps(batch, infer)
 
     def close(self) -> None:
         """Gives the model back; calling it again does nothing."""

@@ -19,7 +19,9 @@ from manifests.errors import (
     SessionError,
 )
 
+MAX_WAITING_BYTES = 1024 * 1024 * 1024
 _NS_PER_S = 1_000_000_000
+_BYTES_PER_MIB = 1024 * 1024
 
 
 class _State(Enum):
@@ -40,7 +42,17 @@ class Request:
         is_active: Whether somebody does still.
     """
 
-    __slots__ = ("_answered", "_outcome", "batch", "came_ns", "deadline_ns", "inputs", "is_active", "state")
+    __slots__ = (
+        "_answered",
+        "_listener",
+        "_outcome",
+        "batch",
+        "came_ns",
+        "deadline_ns",
+        "inputs",
+        "is_active",
+        "state",
+    )
 
     def __init__(
         self, batch: NDArray[Any], came_ns: int, deadline_ns: int | None, is_active: Callable[[], bool]
@@ -52,6 +64,7 @@ class Request:
         self.is_active = is_active
         self.state = _State.WAITING
         self._outcome: Inferred | BaseException | None = None
+        self._listener: Callable[[], None] | None = None
         self._answered = threading.Lock()  # held until there is an answer; cheaper than an Event
         self._answered.acquire()
 
@@ -59,10 +72,18 @@ class Request:
         """Tells what became of it; to be called once."""
         self._outcome = outcome
         self._answered.release()
+        if self._listener is not None:
+            self._listener()
 
     def wait(self, timeout_ns: int | None) -> bool:
         """Waits for the answer, or for that time; says whether it is there."""
         return self._answered.acquire(timeout=-1 if timeout_ns is None else max(0, timeout_ns) / _NS_PER_S)
+
+    def tell(self, listener: Callable[[], None]) -> None:
+        """Has a listener told when there is an answer; see ``agent.server.steps.Awaited``."""
+        self._listener = listener
+        if not self._answered.locked():
+            listener()
 
     @property
     def outcome(self) -> Inferred:
@@ -89,15 +110,20 @@ class RequestQueue:
         limit: The most requests that wait for their batch to begin.
         model: Names the model in errors.
         clock: The clock of deadlines, in nanoseconds.
+        max_bytes: The most memory of the batches that wait, unless one waits alone.
     """
 
-    def __init__(self, limit: int, model: str, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, limit: int, model: str, clock: Callable[[], int], max_bytes: int = MAX_WAITING_BYTES
+    ) -> None:
         self._limit = limit
+        self._max_bytes = max_bytes
         self._model = model
         self._clock = clock
         self._requests: SimpleQueue[Request | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = 0
+        self._waiting_bytes = 0
         self._closed = False
 
     def __len__(self) -> int:
@@ -108,7 +134,7 @@ class RequestQueue:
         """Lets a request wait.
 
         Raises:
-            QueueFullError: As many wait as may.
+            QueueFullError: As many wait as may, or as much.
             SessionError: The model is closed.
         """
         with self._lock:
@@ -118,7 +144,13 @@ class RequestQueue:
                 raise QueueFullError(
                     f"model {self._model}: its limit of {self._limit} requests wait; try again later"
                 )
+            if self._waiting and self._waiting_bytes + request.batch.nbytes > self._max_bytes:
+                raise QueueFullError(
+                    f"model {self._model}: as much waits as may, {self._max_bytes // _BYTES_PER_MIB} MiB of "
+                    "requests; try again later"
+                )
             self._waiting += 1
+            self._waiting_bytes += request.batch.nbytes
             self._requests.put(request)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Request | None:
@@ -146,6 +178,7 @@ class RequestQueue:
             for request in begun:
                 request.state = _State.BEGUN
             self._waiting -= len(begun)
+            self._waiting_bytes -= sum(request.batch.nbytes for request in begun)
         return begun
 
     def leave(self, request: Request) -> bool:
@@ -155,6 +188,7 @@ class RequestQueue:
                 return False
             request.state = _State.LEFT
             self._waiting -= 1
+            self._waiting_bytes -= request.batch.nbytes
             return True
 
     def overdue(self) -> DeadlineError:

@@ -17,8 +17,9 @@ from agent.server.models.model_statistics import ModelStatistics
 from agent.server.models.request_queue import Request, RequestQueue
 from agent.server.observing.call import is_about
 from agent.server.observing.observers import QueueObserver
+from agent.server.steps import Steps, Wait, taken
 from agent.session import Session
-from manifests.errors import HungError, InferscopeError, InputError
+from manifests.errors import HungError, InputError
 from manifests.schema import ModelManifest
 
 _SHORTEST_LOOK_NS = 1_000_000
@@ -135,6 +136,16 @@ class ServedModel:
         is_active: Callable[[], bool] = always,
     ) -> Inferred:
         """Does the same for a batch that is what ``Session.checked`` returns; see ``infer``."""
+        return taken(self.infer_steps(batch, deadline_ns=deadline_ns, is_active=is_active))
+
+    def infer_steps(
+        self,
+        batch: NDArray[Any],
+        *,
+        deadline_ns: int | None = None,
+        is_active: Callable[[], bool] = always,
+    ) -> Steps[Inferred]:
+        """Does the same in steps; see ``infer_checked``."""
         came_ns = self._clock()
         is_about(self.manifest.name)
         try:
@@ -142,7 +153,7 @@ class ServedModel:
             self._check_not_hung()
             request = Request(batch, came_ns, deadline_ns, is_active)
             self._queue.put(request)
-            self._wait(request, deadline_ns)
+            yield from self._wait(request, deadline_ns)
             return request.outcome
         except BaseException:
             self.statistics.failed(self._clock() - came_ns)
@@ -159,7 +170,7 @@ class ServedModel:
         """Waits until the model is freed; False where a prediction goes on for longer."""
         return self._closed.wait(timeout_s)
 
-    def _wait(self, request: Request, deadline_ns: int | None) -> None:
+    def _wait(self, request: Request, deadline_ns: int | None) -> Steps[None]:
         """Waits for an answer, as long as one may come. What has begun is not broken off: nobody hears of it.
 
         Raises:
@@ -171,14 +182,14 @@ class ServedModel:
             if self._predict_timeout_ns is not None:  # so long it may begin to hang at the earliest
                 look_ns = max(_SHORTEST_LOOK_NS, self._predict_timeout_ns - self.busy_ns)
                 left_ns = look_ns if left_ns is None else min(left_ns, look_ns)
-            if request.wait(left_ns):
-                return
-            now_ns = self._clock()
             try:
+                if (yield Wait(request, left_ns)):
+                    return
+                now_ns = self._clock()
                 if deadline_ns is not None and now_ns >= deadline_ns:
                     raise self._queue.overdue()
                 self._check_not_hung()
-            except InferscopeError:
+            except BaseException:  # or nobody goes on with the steps
                 self._queue.leave(request)
                 raise
 

@@ -176,6 +176,10 @@ class ServedModels:
         loading = Loading(name, chosen.device, file_bytes(manifest, chosen.weights), load)
         return self._loaded.lease(key, loading, keep=keep)
 
+    def lease_loaded(self, manifest: ModelManifest, options: SessionOptions) -> Lease | None:
+        """Lends a model that several may use, if it is loaded."""
+        return self._loaded.lease_loaded(_key(manifest, options))
+
     def close_idle(self) -> int:
         """Unloads the models that nobody has used for too long, and returns their number."""
         return self._loaded.close_idle()

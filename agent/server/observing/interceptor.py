@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import wraps
 from types import TracebackType
 from typing import Any
 
 import grpc
 
 from agent.server.kept_handlers import KeptHandlers
+from agent.server.marks import AT_ANY_TIME, IN_STEPS, is_marked
 from agent.server.observing.call import REQUEST_ID_KEY, Call, RequestIds, enter_call
 from agent.server.observing.observers import CallObserver
-from agent.server.side_threads import THREAD_POOL
+from agent.server.steps import Steps
 from agent.tracing.context import TraceContext
 from manifests.errors import ConfigurationError
 
@@ -69,9 +71,7 @@ class CallInterceptor(grpc.ServerInterceptor):
             one = self._answering_one(handler.stream_unary, method)
             return grpc.stream_unary_rpc_method_handler(one, reading, writing)
         behaviour = handler.unary_stream or handler.stream_stream
-        if getattr(
-            behaviour, "experimental_non_blocking", False
-        ):  # it outlives the thread, as health's Watch
+        if is_marked(behaviour, AT_ANY_TIME):  # it outlives the thread, as health's Watch
             return handler  # type: ignore[no-any-return]  # it came as Any
         many = self._answering_many(behaviour, method)
         if handler.unary_stream is not None:
@@ -81,6 +81,10 @@ class CallInterceptor(grpc.ServerInterceptor):
     def _answering_one(
         self, behaviour: Callable[[Any, grpc.ServicerContext], Any], method: str
     ) -> Callable[[Any, grpc.ServicerContext], Any]:
+        if is_marked(behaviour, IN_STEPS):
+            return self._answering_in_steps(behaviour, method)
+
+        @wraps(behaviour)
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             call, began_ns = self._begin(method, context)
             try:
@@ -89,11 +93,26 @@ class CallInterceptor(grpc.ServerInterceptor):
             finally:
                 self._end(call, context, began_ns)
 
-        return _in_threads_of(behaviour, answer)
+        return answer
+
+    def _answering_in_steps(
+        self, behaviour: Callable[[Any, grpc.ServicerContext], Steps[Any]], method: str
+    ) -> Callable[[Any, grpc.ServicerContext], Steps[Any]]:
+        @wraps(behaviour)
+        def answer(request: Any, context: grpc.ServicerContext) -> Steps[Any]:
+            call, began_ns = self._begin(method, context)
+            try:
+                with _fault_answered(method, context):
+                    return (yield from behaviour(request, context))
+            finally:
+                self._end(call, context, began_ns)
+
+        return answer
 
     def _answering_many(
         self, behaviour: Callable[[Any, grpc.ServicerContext], Iterator[Any]], method: str
     ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+        @wraps(behaviour)
         def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             call, began_ns = self._begin(method, context)
             try:
@@ -102,7 +121,7 @@ class CallInterceptor(grpc.ServerInterceptor):
             finally:
                 self._end(call, context, began_ns)
 
-        return _in_threads_of(behaviour, answer)
+        return answer
 
     def _begin(self, method: str, context: grpc.ServicerContext) -> tuple[Call, int]:
         began_ns = self._clock()
@@ -124,12 +143,6 @@ class CallInterceptor(grpc.ServerInterceptor):
         code = _code(context)
         for observer in self._observers:
             observer.call_ended(call, code, duration_ns)
-
-
-def _in_threads_of(behaviour: Callable[..., Any], answer: Callable[..., Any]) -> Callable[..., Any]:
-    if (pool := getattr(behaviour, THREAD_POOL, None)) is not None:
-        setattr(answer, THREAD_POOL, pool)
-    return answer
 
 
 def _trace_id(header: str | bytes) -> str | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import grpc
 
 from agent.results import Inferred
 from agent.server.models.queued_session import deadline_ns
 from agent.server.models.served_model import ServedModel
+from agent.server.steps import Steps, Work
 from agent.server.v2.messages import InferAnswer, InferCall
 from agent.server.v2.outputs import RequestedOutput, add_outputs, requested_outputs
 from agent.server.v2.repository import FoundModel, Repository
@@ -36,8 +38,8 @@ class Inference:
         self._max_batch_size = max_batch_size
         self._clock = clock
 
-    def __call__(self, call: InferCall, context: grpc.ServicerContext) -> InferAnswer:
-        """Runs the model that a request names on its input.
+    def steps(self, call: InferCall, context: grpc.ServicerContext) -> Steps[InferAnswer]:
+        """Runs the model that a request names on its input, in steps.
 
         Args:
             call: The request.
@@ -53,9 +55,15 @@ class Inference:
         found = self._repository.find(message.model_name, message.model_version)
         batch = read_input(call, found.input, self._max_batch_size, found.title)
         read_ns = self._clock()
-        with self._repository.use(found) as model:
-            wanted = self._wanted(message, model, found)
-            inferred = model.infer_checked(batch, deadline_ns=deadline_ns, is_active=context.is_active)
+        lease = self._repository.lease_loaded(found)
+        if lease is None:
+            lease = yield Work(partial(self._repository.lease, found))
+        try:
+            model = lease.model
+            wanted = yield from self._wanted(message, model, found)
+            inferred = yield from model.infer_steps(
+                batch, deadline_ns=deadline_ns, is_active=context.is_active
+            )
             inferred_ns = self._clock()
             response = pb.ModelInferResponse(
                 model_name=message.model_name, model_version=found.manifest.version, id=message.id
@@ -64,17 +72,21 @@ class Inference:
                 wanted = tuple(map(RequestedOutput, inferred.outputs))
             labels = model.manifest.output.parameters.labels
             answer = add_outputs(response, wanted, inferred.outputs, labels)
+        finally:
+            lease.release()
         _add_times(response, inferred, read_ns - began_ns, self._clock() - inferred_ns)
         return answer
 
     def _wanted(
         self, message: pb.ModelInferRequest, model: ServedModel, found: FoundModel
-    ) -> tuple[RequestedOutput, ...] | None:
+    ) -> Steps[tuple[RequestedOutput, ...] | None]:
         """The outputs that a request names; None for all."""
         if not message.outputs:
             return None
-        known = [output.name for output in self._repository.outputs(model)]
-        return requested_outputs(message, known, found.title)
+        outputs = self._repository.known_outputs(model)
+        if outputs is None:
+            outputs = yield Work(partial(self._repository.outputs, model))
+        return requested_outputs(message, [output.name for output in outputs], found.title)
 
     def _deadline_ns(self, message: pb.ModelInferRequest, context: grpc.ServicerContext) -> int | None:
         """Until when the answer is waited for: by the call's deadline, and by the parameter ``timeout``."""

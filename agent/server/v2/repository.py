@@ -12,6 +12,7 @@ import numpy as np
 
 from agent.registry import Registry
 from agent.selection import select_model
+from agent.server.models.model_slot import Lease
 from agent.server.models.served_model import ServedModel
 from agent.server.models.served_models import ModelState, ServedModels
 from agent.server.v2.datatypes import datatype_of
@@ -101,11 +102,23 @@ class Repository:
     @contextmanager
     def use(self, found: FoundModel) -> Iterator[ServedModel]:
         """Lends a model, and loads it if it is not; see ``ServedModels.lease``."""
-        lease = self._models.lease(found.manifest, found.options)
+        lease = self.lease(found)
         try:
             yield lease.model
         finally:
             lease.release()
+
+    def lease(self, found: FoundModel) -> Lease:
+        """Lends a model until it is released, and loads it if it is not; see ``ServedModels.lease``."""
+        return self._models.lease(found.manifest, found.options)
+
+    def lease_loaded(self, found: FoundModel) -> Lease | None:
+        """Lends a model if it is loaded."""
+        return self._models.lease_loaded(found.manifest, found.options)
+
+    def known_outputs(self, model: ServedModel) -> tuple[TensorSignature, ...] | None:
+        """Returns what a model gives, if it was asked before; see ``outputs``."""
+        return self._outputs.get(model)
 
     def outputs(self, model: ServedModel) -> tuple[TensorSignature, ...]:
         """Returns what a model gives, which no manifest says: it is asked once, with zeros.

@@ -14,6 +14,7 @@ from agent.server.models.model_statistics import Totals
 from agent.server.models.served_models import ModelState, ServedModels
 from agent.server.rpc import Methods
 from agent.server.status import described
+from agent.server.steps import taken
 from agent.server.stream_limit import StreamLimit
 from agent.server.v2.infer_stream import OrderedAnswers
 from agent.server.v2.inference import Inference
@@ -95,7 +96,9 @@ class InferenceService:
             )
             for name, behaviour in behaviours.items()
         }
-        handlers["ModelInfer"] = methods.unary("ModelInfer", self.model_infer, decode_request, encode_answer)
+        handlers["ModelInfer"] = methods.in_steps(
+            "ModelInfer", self._inference.steps, decode_request, encode_answer
+        )
         handlers["ModelStreamInfer"] = methods.both_stream(
             "ModelStreamInfer", self.model_stream_infer, decode_request, encode_stream_answer
         )
@@ -195,10 +198,6 @@ class InferenceService:
         self._repository.unload(request.model_name)
         return pb.RepositoryModelUnloadResponse()
 
-    def model_infer(self, call: InferCall, context: grpc.ServicerContext) -> InferAnswer:
-        """Runs a model on one request."""
-        return self._inference(call, context)
-
     def model_stream_infer(
         self, calls: Iterator[InferCall], context: grpc.ServicerContext
     ) -> Generator[InferAnswer | pb.ModelStreamInferResponse, None, None]:
@@ -206,7 +205,7 @@ class InferenceService:
 
         def answer(call: InferCall) -> InferAnswer | pb.ModelStreamInferResponse:
             try:
-                return self._inference(call, context)
+                return taken(self._inference.steps(call, context))
             except Exception as error:  # noqa: BLE001 - the boundary of one request, as ``answered`` is of a call
                 return _failed(call, described(error, "ModelStreamInfer"))
 

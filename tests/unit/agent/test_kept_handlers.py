@@ -14,6 +14,7 @@ from agent.server.observing.call import Call
 from agent.server.observing.interceptor import UNKNOWN, CallInterceptor
 from agent.server.reflected_types import served_methods
 from agent.server.secret import METADATA_KEY, SecretCheck, bearer
+from agent.server.steps import taken
 
 METHOD = "inferscope.v1.Predict/Predict"
 SECRET = "open sesame"
@@ -85,9 +86,9 @@ def test_name_that_a_client_makes_up_is_told_to_nobody(path: str) -> None:
     told = Told()
     chain = [CallInterceptor([told], [METHOD]), SecretCheck(SECRET)]
     with pytest.raises(PermissionError):
-        ask(chain, None, path).stream_unary(iter(()), Context())
+        taken(ask(chain, None, path).stream_unary(iter(()), Context()))
     with pytest.raises(PermissionError):
-        ask(chain, None, f"/{METHOD}").stream_unary(iter(()), Context())
+        taken(ask(chain, None, f"/{METHOD}").stream_unary(iter(()), Context()))
     assert told.methods == [UNKNOWN, METHOD]
     assert ask(chain, None, path, RIGHT) is None
 
