@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from agent.server.loop.loop_call import LoopCall
 from agent.server.loop.waking import Waker, settle
 from agent.server.steps import Steps, Wait
+from manifests.errors import RequestCancelledError
 
 _NS_PER_S = 1_000_000_000
 Answering: TypeAlias = Callable[[Any, LoopCall], Awaitable[Any]]
@@ -37,7 +38,7 @@ def answering_in_steps(behaviour: Callable[..., Steps[Any]], pool: Executor, wak
                     if isinstance(step, Wait):
                         result = await _waited(step, waker)
                     else:
-                        working = in_thread(pool, step.work)
+                        working = in_thread(pool, partial(_unless_over, call, step.work))
                         result = await asyncio.shield(working)
                         working = None
                 except asyncio.CancelledError:
@@ -84,6 +85,13 @@ def _end_after(steps: Steps[Any], working: asyncio.Future[Any]) -> None:
             steps.throw(error)
         else:
             steps.send(working.result())
+
+
+def _unless_over(call: LoopCall, work: Callable[[], Any]) -> Any:
+    """Does work, unless its call was over before a thread had time for it."""
+    if not call.is_active():
+        raise RequestCancelledError("the caller has gone away")
+    return work()
 
 
 def _done(work: Callable[[], Any]) -> Any:
