@@ -25,7 +25,7 @@ def chosen(given=(), configured=()):
 def test_by_default_each_client_has_its_own_model_and_each_request_its_own_batch():
     options = chosen()
 
-    assert options.batching == BatchingOptions(1, 0.0, (), 1000)
+    assert options.batching == BatchingOptions(1, 0.0, (), 10_000)
     assert options.memory_limit_bytes is None
     assert not options.shares
 
@@ -36,7 +36,7 @@ def test_a_flag_goes_before_the_configuration_and_that_before_the_default():
         {"max_batch_size": 4, "max_queue_delay_ms": 3, "preferred_batch_sizes": (2, 4), "memory_limit": 9},
     )
 
-    assert options.batching == BatchingOptions(8, 3.0, (2, 4), 1000)
+    assert options.batching == BatchingOptions(8, 3.0, (2, 4), 10_000)
     assert options.memory_limit_bytes == 1.5 * 1024 * 1024
     assert options.shares
 
