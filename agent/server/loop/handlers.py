@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from agent.server.loop.loop_call import CallAborted, LoopCall
-from agent.server.loop.streaming import answer_stream, answer_watch
+from agent.server.loop.streaming import answering_at_any_time, answering_streams
 from agent.server.loop.unary import Answering, answering_in_steps, answering_in_thread
 from agent.server.loop.waking import Waker
 from agent.server.marks import AT_ANY_TIME, IN_STEPS, THREADS, is_marked
@@ -67,14 +67,16 @@ class Handlers(grpc.GenericRpcHandler):
         behaviour = _behaviour(handler)
         pool = getattr(behaviour, THREADS, self._pool)
         if is_marked(behaviour, IN_STEPS):
-            answer = partial(self._answered, answering_in_steps(behaviour, pool, self._waker))
+            answering = answering_in_steps(behaviour, pool, self._waker)
+        elif is_marked(behaviour, AT_ANY_TIME):
+            answering = answering_at_any_time(behaviour)
         elif handler.request_streaming or handler.response_streaming:
-            answer = partial(self._answered_stream, handler, behaviour, pool)
+            answering = answering_streams(handler, behaviour, pool)
         else:
-            answer = partial(self._answered, answering_in_thread(behaviour, pool))
+            answering = answering_in_thread(behaviour, pool)
 
         async def answered(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            return await answer(request, context)
+            return await self._answered(answering, request, context)
 
         return _kind(handler)(answered, handler.request_deserializer, handler.response_serializer)
 
@@ -85,28 +87,6 @@ class Handlers(grpc.GenericRpcHandler):
         response = None
         try:
             response = await answering(request, call)
-        except CallAborted:
-            pass
-        finally:
-            call.end()
-        await call.tell_status()
-        return response
-
-    async def _answered_stream(
-        self,
-        handler: Handler,
-        behaviour: Callable[..., Any],
-        pool: Executor,
-        request: Any,
-        context: grpc.aio.ServicerContext[Any, Any],
-    ) -> Any:
-        call = self._call(context)
-        response = None
-        try:
-            if is_marked(behaviour, AT_ANY_TIME):
-                await answer_watch(behaviour, request, context, call)
-            else:
-                response = await answer_stream(handler, behaviour, request, context, call, pool)
         except CallAborted:
             pass
         finally:

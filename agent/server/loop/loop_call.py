@@ -102,6 +102,14 @@ class LoopCall:
         for callback in callbacks or ():
             callback()
 
+    async def read(self) -> Any:
+        """Waits for the next request of a stream; ``grpc.aio.EOF`` behind the last one. On the loop only."""
+        return await self._context.read()
+
+    async def write(self, response: Any) -> None:
+        """Sends a response of a stream. On the loop only."""
+        await self._context.write(response)
+
     async def tell_status(self) -> None:
         """Gives gRPC what goes along with the status, and the status unless all went well."""
         if self._code is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from agent.server.loop.loop_call import LoopCall
-from agent.server.loop.unary import in_thread
+from agent.server.loop.unary import Answering, in_thread
 
 _AHEAD = 2
 """Messages on their way between the loop and the thread, in each direction."""
@@ -36,12 +36,12 @@ class Requests(Iterator[Any]):
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._over = False
 
-    async def read(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    async def read(self, call: LoopCall) -> None:
         """Reads them until there are no more."""
         try:
             while True:
                 await self._taken.acquire()
-                request = await context.read()
+                request = await call.read()
                 if request is grpc.aio.EOF:
                     return
                 self._requests.put(request)
@@ -95,10 +95,10 @@ class Responses:
         """Is told, on the loop, that no more are given."""
         self._responses.put_nowait(_End)
 
-    async def write(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    async def write(self) -> None:
         """Sends them until there are no more."""
         while (response := await self._responses.get()) is not _End:
-            await context.write(response)
+            await self._call.write(response)
             self._places.release()
 
     def _put(self, response: Any) -> None:
@@ -106,33 +106,51 @@ class Responses:
             self._loop.call_soon_threadsafe(self._responses.put_nowait, response)
 
 
-async def answer_stream(
-    handler: grpc.RpcMethodHandler[Any, Any],
-    behaviour: Callable[..., Any],
-    request: Any,
-    context: grpc.aio.ServicerContext[Any, Any],
-    call: LoopCall,
-    pool: Executor,
-) -> Any:
-    """Answers a call of a method with a stream in either direction.
+def answering_streams(
+    handler: grpc.RpcMethodHandler[Any, Any], behaviour: Callable[..., Any], pool: Executor
+) -> Answering:
+    """Returns what answers calls of a method with a stream in either direction.
 
     Args:
         handler: The method, whose kind tells what it takes and gives.
         behaviour: What it does, in a thread.
-        request: Its one request; not looked at where they are a stream.
-        context: The call as the event loop knows it.
-        call: The call as the method knows it.
         pool: The threads.
-
-    Returns:
-        The one answer; None where they are a stream, which is sent.
     """
+
+    async def answer(request: Any, call: LoopCall) -> Any:
+        return await _answer_stream(handler, behaviour, request, call, pool)
+
+    return answer
+
+
+def answering_at_any_time(behaviour: Callable[..., Any]) -> Answering:
+    """Returns what answers calls of a method that is given what sends its responses.
+
+    They take no thread: the behaviour begins on the loop, and must take no time.
+    """
+
+    async def answer(request: Any, call: LoopCall) -> None:
+        responses = Responses(asyncio.get_running_loop(), call)
+        behaviour(request, call, responses.give_one)
+        await responses.write()
+
+    return answer
+
+
+async def _answer_stream(
+    handler: grpc.RpcMethodHandler[Any, Any],
+    behaviour: Callable[..., Any],
+    request: Any,
+    call: LoopCall,
+    pool: Executor,
+) -> Any:
+    """The one answer; None where they are a stream, which is sent."""
     loop = asyncio.get_running_loop()
     reading = None
     given = request
     if handler.request_streaming:
         given = requests = Requests(loop)
-        reading = loop.create_task(requests.read(context))
+        reading = loop.create_task(requests.read(call))
         call.add_callback(requests.end)
     try:
         if not handler.response_streaming:
@@ -140,7 +158,7 @@ async def answer_stream(
         responses = Responses(loop, call)
         working = in_thread(pool, lambda: _run(behaviour, given, call, responses))
         working.add_done_callback(_noticed)
-        writing = loop.create_task(responses.write(context))
+        writing = loop.create_task(responses.write())
         try:
             await asyncio.wait((working, writing), return_when=asyncio.FIRST_COMPLETED)
             if working.done():
@@ -155,21 +173,6 @@ async def answer_stream(
     finally:
         if reading is not None:
             reading.cancel()
-
-
-async def answer_watch(
-    behaviour: Callable[..., Any],
-    request: Any,
-    context: grpc.aio.ServicerContext[Any, Any],
-    call: LoopCall,
-) -> None:
-    """Answers a call of a method that is given what sends its responses, one at any time, and at last None.
-
-    It takes no thread: its beginning is on the loop, and must take no time.
-    """
-    responses = Responses(asyncio.get_running_loop(), call)
-    behaviour(request, call, responses.give_one)
-    await responses.write(context)
 
 
 def _noticed(working: asyncio.Future[Any]) -> None:
