@@ -5,12 +5,17 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # How many tests run at once.
 JOBS   ?= 2
+EXAMPLES ?= 10000
+SEED     ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check proto proto-check docs images-check bench clean
+.PHONY: help install demo test check proto proto-check docs images-check image-test structure bench gpu-check fuzz crash soak clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# The first process that imports a module compiles it, and the others read that: pip would compile all of every package.
+export PYTHONDONTWRITEBYTECODE :=
 
 # MXNet needs NumPy 1.26, which has no wheels for Python 3.13. The stamp comes last: a failed install leaves none.
 $(STAMP): pyproject.toml constraints.txt
@@ -18,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  f"Python 3.10, 3.11 or 3.12 is needed, this is {v[0]}.{v[1]}; name another: make PYTHON=python3.11")'
 	@rm -f $@
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[all,dev]'
 	@touch $@
 
 install: $(STAMP) ## set up .venv with every framework and tool
@@ -26,15 +31,16 @@ install: $(STAMP) ## set up .venv with every framework and tool
 demo: $(STAMP) ## evaluate DigitsCNN on real handwritten digits with every framework
 	@BIN=$(BIN) tools/demo.sh
 
+# Huge pages spare the kernel most of its work for the memory of networks; clocks are judged without them.
 test: check ## everything that CI runs: check, then all tests
-	$(BIN)/python -m pytest -m "not real_time" -n $(JOBS) --dist loadfile
-	$(BIN)/python -m pytest -m real_time
+	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python -m pytest -m "not real_time" -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m real_time $$(grep -rl --include='test_*.py' 'mark\.real_time' tests)
 
 check: $(STAMP) proto-check ## installed packages, lint, types, import rules, generated stubs
 	$(BIN)/python -m pip check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers=2
 	$(BIN)/lint-imports
 
 proto: $(STAMP) ## generate the stubs from the .proto files
@@ -48,6 +54,24 @@ docs: $(STAMP) ## write docs/commands.md from the commands
 
 images-check: $(STAMP) ## run the commands of the Dockerfiles on this machine; IMAGES names some
 	$(BIN)/python -m tools.check_images $(IMAGES)
+
+image-test: ## build the ONNX Runtime and MXNet images with buildah and test them; as root, without an engine
+	@tools/image_test.sh
+
+gpu-check: $(STAMP) ## run every GPU path on this machine; FRAMEWORKS names some frameworks
+	$(BIN)/python -m tools.gpu_check $(FRAMEWORKS)
+
+fuzz: $(STAMP) ## run the fuzzers longer; EXAMPLES is how many examples each takes
+	INFEROMETER_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz
+
+crash: $(STAMP) ## kill 200 runs at random moments and check what is kept; SEED chooses the moments
+	INFEROMETER_CRASH_RUNS=200 INFEROMETER_CRASH_SEED=$(SEED) $(BIN)/python -m pytest tests/crash
+
+soak: $(STAMP) ## send a served agent 1,000,000 calls of many kinds, and check that it holds no more than before
+	$(BIN)/python -m tests.soak
+
+structure: $(STAMP) ## measure the structure of the source, which tests/architecture bounds
+	@$(BIN)/python -m tools.structure
 
 bench: $(STAMP) ## measure speed, each figure as a ratio taken side by side
 	$(BIN)/python -m tests.perf

@@ -1,4 +1,4 @@
-"""One framework agent: predictors, pre- and postprocessing, artifacts, hardware facts and the gRPC server.
+"""The framework agent: predictors, pre- and postprocessing, artifacts, hardware and the gRPC server.
 
 Knows of no dataset, database or report.
 """
@@ -6,6 +6,6 @@ Knows of no dataset, database or report.
 from importlib.metadata import PackageNotFoundError, version
 
 try:
-    __version__ = version("inferscope")
+    __version__ = version("inferometer")
 except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+unknown"

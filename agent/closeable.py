@@ -1,9 +1,8 @@
-"""What is closed when the ``with`` block that it was opened for ends."""
+"""The base class of objects that hold a resource for the length of a ``with`` block."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from types import TracebackType
 
 from typing_extensions import Self
 
@@ -18,7 +17,5 @@ class Closeable(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

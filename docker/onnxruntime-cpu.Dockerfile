@@ -1,6 +1,6 @@
-# inferscope with ONNX Runtime on the CPU. From the root of a checkout:
-#   docker build -f docker/onnxruntime-cpu.Dockerfile -t inferscope/onnxruntime:amd64-cpu .
-#   docker run --rm inferscope/onnxruntime:amd64-cpu predict dataset --model_name=DigitsCNN --publish=false
+# inferometer with ONNX Runtime on the CPU. From the root of a checkout:
+#   docker build -f docker/onnxruntime-cpu.Dockerfile -t inferometer/onnxruntime:amd64-cpu .
+#   docker run --rm inferometer/onnxruntime:amd64-cpu predict dataset --model_name=DigitsCNN --publish=false
 ARG PYTHON_IMAGE=python:3.11.15-slim-bookworm@sha256:b18992999dbe963a45a8a4da40ac2b1975be1a776d939d098c647482bcad5cba
 
 # The framework, in a virtual environment of its own that holds no pip.
@@ -8,8 +8,8 @@ FROM ${PYTHON_IMAGE} AS framework
 WORKDIR /build
 COPY constraints.txt ./
 COPY docker/requirements/onnxruntime-cpu.txt requirements.txt
-RUN python -m venv --without-pip /opt/inferscope \
- && pip --python /opt/inferscope/bin/python install --no-cache-dir --constraint constraints.txt \
+RUN python -m venv --without-pip /opt/inferometer \
+ && pip --python /opt/inferometer/bin/python install --no-cache-dir --constraint constraints.txt \
       --requirement requirements.txt
 
 # The program's wheel, and what of its dependencies the framework has not brought. They are put aside in /program, so
@@ -17,20 +17,21 @@ RUN python -m venv --without-pip /opt/inferscope \
 FROM framework AS program
 RUN pip install --no-cache-dir --constraint constraints.txt hatchling
 COPY pyproject.toml README.md LICENSE ./
+COPY inferometer inferometer
 COPY agent agent
 COPY client client
 COPY evaluators evaluators
 COPY manifests manifests
 COPY protos protos
 RUN pip wheel --no-cache-dir --no-build-isolation --no-deps --wheel-dir dist . \
- && pip --python /opt/inferscope/bin/python install --no-cache-dir --constraint constraints.txt \
+ && pip --python /opt/inferometer/bin/python install --no-cache-dir --constraint constraints.txt \
       --prefix /program dist/*.whl \
- && cp --archive /program/. /opt/inferscope/ \
- && pip --python /opt/inferscope/bin/python check
+ && cp --archive /program/. /opt/inferometer/ \
+ && pip --python /opt/inferometer/bin/python check
 
 FROM ${PYTHON_IMAGE}
 ARG REVISION=unknown
-LABEL org.opencontainers.image.title="inferscope/onnxruntime" \
+LABEL org.opencontainers.image.title="inferometer/onnxruntime" \
       org.opencontainers.image.description="Evaluates machine-learning inference with ONNX Runtime on the CPU" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.revision="$REVISION" \
@@ -40,12 +41,12 @@ LABEL org.opencontainers.image.title="inferscope/onnxruntime" \
 RUN pip uninstall --yes --root-user-action=ignore setuptools wheel pip \
  && useradd --create-home --uid 1000 agent \
  && install --directory --owner=agent --group=agent /data
-COPY --from=framework /opt/inferscope /opt/inferscope
-COPY --from=program /program /opt/inferscope
+COPY --from=framework /opt/inferometer /opt/inferometer
+COPY --from=program /program /opt/inferometer
 
 USER 1000:1000
 WORKDIR /data
-ENV PATH=/opt/inferscope/bin:$PATH \
+ENV PATH=/opt/inferometer/bin:$PATH \
     AGENT_DATA_DIR=/data \
     AGENT_CACHE_DIR=/data/cache
 VOLUME /data

@@ -1,1 +1,1 @@
-"""What is asked of an agent and what is made of the answers: datasets, evaluations, the store and reports."""
+"""Evaluations: datasets, measurements, jobs, the store that keeps them, and reports."""

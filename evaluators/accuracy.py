@@ -1,4 +1,4 @@
-"""Counting how often a model was right, batch by batch."""
+"""Counting of correct classifications, batch by batch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.inputs import Input
-from agent.results import BatchResult, Classifications
-from evaluators.datasets.base import Sample
-from evaluators.evaluation import Accuracy
-from manifests.errors import ConfigurationError, DatasetError, PredictionError
-from manifests.schema import ModelManifest
+from inferometer.agent.inference.results import BatchResult, Classifications
+from inferometer.agent.preprocessing.inputs import Input
+from inferometer.evaluators.datasets.base import Sample
+from inferometer.evaluators.measurements.batches import Accuracy
+from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
+from inferometer.manifests.schema import ModelManifest
 
 _TOP = 5
 _UNLABELLED = -1
@@ -22,14 +22,14 @@ _MAX_INDEX_DIGITS = 9
 
 
 class ClassIndex:
-    """The place of a dataset's class among a model's.
+    """The index of a dataset's class among a model's labels.
 
-    A class is the model's label of the same name; or of the same name apart from case; or the label whose
-    first word it is, as in the lines of ImageNet's ``synset.txt``, "n01440764 tench, Tinca tinca". Of a model
-    without labels, it is a decimal number, the index itself.
+    A class matches the label of the same name; else of the same name ignoring case; else the label whose
+    first word it is, as in the lines of ImageNet's ``synset.txt``, "n01440764 tench, Tinca tinca". Without
+    labels, a class is the decimal index itself.
 
     Args:
-        labels: The model's, in the order of its scores; may be empty.
+        labels: The model's labels, in the order of its scores; may be empty.
     """
 
     def __init__(self, labels: Sequence[str]) -> None:
@@ -77,15 +77,13 @@ class ClassIndex:
 
 
 class AccuracyCounter:
-    """Counts right answers over the batches that it is given. Not thread-safe.
+    """Counts correct classifications over batches. Not thread-safe.
 
-    Inputs that failed, and samples without a label, are not counted; nor is anything of a model that does not
-    classify.
+    Failed inputs and samples without a label are not counted, and neither are models that do not classify.
 
     Args:
-        manifest: The model. How its classes are found is said in ``ClassIndex``.
-        meaningful: Whether the model's answers mean anything; those of random weights do not, and nothing is
-            counted.
+        manifest: The model; ``ClassIndex`` matches its classes.
+        meaningful: Whether the predictions are meaningful; those of random weights are not, and not counted.
     """
 
     def __init__(self, manifest: ModelManifest, *, meaningful: bool = True) -> None:
@@ -96,11 +94,11 @@ class AccuracyCounter:
         self._evaluated = 0
 
     def result(self) -> Accuracy | None:
-        """Returns what was counted so far; None when no labelled input was predicted."""
+        """Returns the counts so far; None if no labelled input was predicted."""
         return Accuracy(self._top1, self._top5, self._evaluated) if self._evaluated else None
 
     def check(self, samples: Iterable[Sample]) -> None:
-        """Makes sure, before the model runs, that it has the class of every sample; their data is not read.
+        """Checks, before the model runs, that it has the class of every sample; reads no data.
 
         Raises:
             DatasetError: The model lacks a class, or has several of that name.
@@ -113,13 +111,13 @@ class AccuracyCounter:
         """Counts one batch.
 
         Args:
-            samples: The batch that was asked for; an input that is no ``Sample`` has no label.
-            result: Its answer.
+            samples: The batch; an input that is no ``Sample`` has no label.
+            result: Its result.
 
         Raises:
             DatasetError: The model lacks the class of a sample, or has several of that name.
-            PredictionError: The answer is not for these samples.
-            ConfigurationError: The answer has too few classes for top-5.
+            PredictionError: The result is not for these samples.
+            ConfigurationError: The result has too few classes for top-5.
         """
         if not self._classifies or not isinstance(result.outputs, Classifications):
             return
@@ -143,9 +141,9 @@ class AccuracyCounter:
         self._evaluated += len(hits)
 
     def _expected(self, samples: Sequence[Input], input_ids: Sequence[str]) -> NDArray[np.int64]:
-        """The classes of the inputs that were predicted, int64; -1 for one without a label.
+        """The classes of the predicted inputs, int64; -1 for one without a label.
 
-        Both are in the same order, and ``input_ids`` leaves out the failed ones.
+        ``input_ids`` is in the order of ``samples``, without the failed ones.
         """
         expected = np.full(len(input_ids), _UNLABELLED, dtype=np.int64)
         remaining = iter(samples)

@@ -1,4 +1,4 @@
-"""The evaluation of a model over a dataset: each input once, timed by batch, counted right or wrong."""
+"""Evaluation of a model over a dataset: each input counts once, with the times of every batch."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import itertools
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
 import numpy as np
 
-from agent.predictor import Weights
-from agent.results import BatchResult, Classifications, InputFailure
-from agent.trace_level import TraceLevel
-from agent.tracing.scope import TraceScope, traced
-from agent.tracing.span import SpanKind
-from evaluators.accuracy import AccuracyCounter
-from evaluators.datasets.base import Dataset, Sample
-from evaluators.evaluation import (
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.results import BatchResult, Classifications, InputFailure
+from inferometer.agent.tracing.recorder import TraceScope, traced
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.evaluators.accuracy import AccuracyCounter
+from inferometer.evaluators.datasets.base import Dataset, Sample
+from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
+from inferometer.evaluators.measurements.batches import (
+    BatchMeasurement,
+    BatchOptions,
     BatchTimes,
-    Evaluation,
-    EvaluationOptions,
     InputPrediction,
-    Status,
 )
-from evaluators.system import SystemUnderTest
-from manifests.errors import DatasetError, EvaluationFailed, EvaluationInterrupted
+from inferometer.evaluators.precision.length import LengthPlan
+from inferometer.evaluators.system import SystemUnderTest
+from inferometer.manifests.errors import DatasetError, EvaluationFailed, EvaluationInterrupted
 
 MEASURE = "measure"
-"""The name of the span that holds what was measured, and none of the warm-up."""
+"""The name of the span of the measured part, without the warm-up."""
+_NS_PER_S = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an evaluation has come: inputs done of all that will be run, the warm-up's among them."""
+    """The progress of an evaluation in inputs, including those of the warm-up."""
 
     done: int
     total: int
@@ -45,20 +45,26 @@ class Progress:
 class DatasetRun:
     """One run of a system over a dataset.
 
-    The first ``num_file_parts`` parts of ``partition_list_size`` samples are evaluated in batches of
-    ``batch_size`` that go across the parts, so that only the last batch can be smaller. The first
-    ``warmup_num_file_parts`` parts, and one full batch at least where there are any, are run before that and
-    are neither timed nor counted: frameworks prepare themselves for each batch size anew.
+    The run evaluates the first ``num_file_parts`` parts of ``partition_list_size`` samples in batches of
+    ``batch_size``, which cross the boundaries of parts: only the last batch can be smaller. Before, it runs
+    the first ``warmup_num_file_parts`` parts, and at least one full batch unless that is 0, without timing or
+    counting them, because frameworks prepare themselves for each batch size.
+
+    Where the options ask for more than one pass, the full batches of the dataset are repeated until enough is
+    measured (``precision.length``). They count for the times alone: accuracy and predictions are those of the
+    first pass, and an input that fails is recorded once. Spans of the repetitions are recorded only at a
+    level above APPLICATION_TRACE, as all times are taken under it then.
 
     Args:
         system: The open model.
         dataset: The samples.
-        options: How much of them, in which batches.
-        keep_predictions: Whether the evaluation holds every input's prediction.
-        on_progress: Told after every batch.
-        stop_requested: Asked after every batch; once it says yes, the run ends as interrupted.
-        trace: Where spans go: one for the warm-up and one for the measured part, and below them what the
-            system records. None records none.
+        options: The number and size of the batches.
+        keep_predictions: Whether the evaluation contains the prediction of every input.
+        on_progress: Called after every batch.
+        stop_requested: Called after every batch; the run ends as interrupted once it returns True.
+        trace_level: The trace level that the evaluation records.
+        trace: The scope of the spans of the warm-up and of the measured part; None records none.
+        on_measure: Called after the warm-up, before the measured part.
         clock: A monotonic clock in nanoseconds.
 
     Raises:
@@ -69,12 +75,14 @@ class DatasetRun:
         self,
         system: SystemUnderTest,
         dataset: Dataset,
-        options: EvaluationOptions,
+        options: BatchOptions,
         *,
         keep_predictions: bool = False,
         on_progress: Callable[[Progress], None] = lambda _: None,
         stop_requested: Callable[[], bool] = lambda: False,
+        trace_level: TraceLevel = TraceLevel.APPLICATION_TRACE,
         trace: TraceScope | None = None,
+        on_measure: Callable[[], None] = lambda: None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         if not len(dataset):
@@ -85,99 +93,146 @@ class DatasetRun:
         self._keep_predictions = keep_predictions
         self._on_progress = on_progress
         self._stop_requested = stop_requested
+        self._trace_level = trace_level
         self._trace = trace
+        self._on_measure = on_measure
         self._clock = clock
         self._record = _Record(system)
-        parts = options.num_file_parts
-        self._measured = len(dataset) if parts < 0 else min(len(dataset), parts * options.partition_list_size)
+        self._measured = options.inputs_of(len(dataset))
         warmup = options.warmup_num_file_parts * options.partition_list_size
         self._warmup = min(len(dataset), max(warmup, options.batch_size) if warmup else 0)
+        self._done, self._total = 0, self._warmup + self._measured
+        self._started_ns = self._ended_ns = 0
         self._record.accuracy.check(itertools.islice(dataset, self._measured))
 
-    def run(self) -> Evaluation:
+    def run(self) -> Evaluation[BatchMeasurement]:
         """Runs the evaluation.
 
         Returns:
-            The evaluation. When it was stopped, its status is interrupted and it holds the batches that were
-            finished.
+            The evaluation. A stopped one has the status interrupted and contains the finished batches.
 
         Raises:
-            EvaluationFailed: An input failed, and the options ask to stop then.
+            EvaluationFailed: An input failed, and ``fail_on_error`` is set.
             EvaluationInterrupted: The run was stopped before a batch was measured.
             AgentError: A remote agent was lost.
         """
-        created_at = datetime.now(timezone.utc)
+        created_at = utc_now()
         if self._warmup:
             with traced(self._trace, _span_kind("warm_up", self._options, self._warmup)) as scope:
-                for _ in self._results(scope and scope.without_layers(), self._warmup):
+                for _ in self._results(scope and scope.without_layers(), self._first(self._warmup)):
                     pass
-        started = ended = self._clock()
+        self._on_measure()
+        self._started_ns = self._ended_ns = self._clock()
         with traced(self._trace, _span_kind(MEASURE, self._options, self._measured)) as scope:
-            for samples, result in self._results(scope, self._measured, self._warmup):
-                ended = self._clock()
+            for samples, result in self._results(scope, self._first(self._measured)):
+                self._ended_ns = self._clock()
                 self._record.add(samples, result, self._keep_predictions)
+            complete = self._record.inputs == self._measured
+            if complete and self._options.repeats:
+                complete = self._repeat(scope if self._trace_level > TraceLevel.APPLICATION_TRACE else None)
         if not self._record.sizes:
             raise EvaluationInterrupted("stopped before a batch was measured; nothing was published")
-        complete = self._record.inputs == self._measured
         return Evaluation(
             id=str(uuid.uuid4()),
-            created_at=created_at.replace(microsecond=created_at.microsecond // 1000 * 1000),
+            created_at=created_at,
             status=Status.COMPLETE if complete else Status.INTERRUPTED,
             system=self._system.description,
             dataset=self._dataset.identity,
-            options=self._options,
-            batches=self._record.times(),
-            elapsed_ns=ended - started,
-            accuracy=self._record.accuracy.result(),
-            failures=tuple(self._record.failures),
-            predictions=tuple(self._record.predictions),
+            measurement=BatchMeasurement(
+                options=self._options,
+                times=self._record.times(),
+                elapsed_ns=self._ended_ns - self._started_ns,
+                accuracy=self._record.accuracy.result(),
+                failures=tuple(self._record.failures),
+                predictions=tuple(self._record.predictions),
+            ),
+            trace_level=self._trace_level,
         )
 
+    def _first(self, count: int) -> Iterator[Sample]:
+        return itertools.islice(self._dataset, count)
+
+    def _full_batches_again(self) -> Iterator[Sample]:
+        """The samples of the full batches, again and again."""
+        size = self._options.batch_size
+        while True:
+            yield from self._first(self._measured // size * size)
+
+    @property
+    def _elapsed_s(self) -> float:
+        return (self._ended_ns - self._started_ns) / _NS_PER_S
+
+    def _repeat(self, scope: TraceScope | None) -> bool:
+        """Repeats the full batches until enough is measured; returns False if it was stopped before."""
+        plan, record, size = LengthPlan(self._options), self._record, self._options.batch_size
+        samples, in_vain = self._full_batches_again(), 0
+        while in_vain < max(1, self._measured // size):  # where all batches fail, there is never enough
+            before = record.times().full(size)
+            batches = plan.more(before, self._elapsed_s)
+            if not batches:
+                return True
+            if self._stop_requested():
+                return False
+            self._total = self._done + batches * size
+            with closing(self._results(scope, itertools.islice(samples, batches * size))) as results:
+                for _, result in results:
+                    self._ended_ns = self._clock()
+                    record.add_again(result)
+                    if plan.spent(self._elapsed_s):
+                        break
+            in_vain = 0 if record.full_batches(size) > len(before) else in_vain + batches
+        return True
+
     def _results(
-        self, scope: TraceScope | None, count: int, done: int = 0
-    ) -> Iterator[tuple[Sequence[Sample], BatchResult]]:
-        """Runs the first ``count`` samples and yields each batch with its result, in order."""
-        if not count or self._stop_requested():
+        self, scope: TraceScope | None, samples: Iterator[Sample]
+    ) -> Generator[tuple[Sequence[Sample], BatchResult], None, None]:
+        """Runs the samples and yields each batch with its result, in order, until a stop is requested."""
+        if self._stop_requested():
             return
         waiting: deque[Sequence[Sample]] = deque()
 
         def batches() -> Iterator[Sequence[Sample]]:
-            for batch in _batched(itertools.islice(self._dataset, count), self._options.batch_size):
+            while batch := tuple(itertools.islice(samples, self._options.batch_size)):
                 waiting.append(batch)
                 yield batch
 
-        total = self._warmup + self._measured
         with closing(_as_generator(self._system.predict_batches(batches(), scope))) as results:
             for result in results:
-                samples = waiting.popleft()
+                batch = waiting.popleft()
                 if self._options.fail_on_error and result.failures:
-                    raise _stopped(result.failures[0], done, total)
-                yield samples, result
-                done += len(samples)
-                self._on_progress(Progress(done, total))
+                    raise self._failed(result.failures[0])
+                yield batch, result
+                self._done += len(batch)
+                self._on_progress(Progress(self._done, self._total))
                 if self._stop_requested():
                     return
 
+    def _failed(self, failure: InputFailure) -> EvaluationFailed:
+        warm_up = ", those of the warm-up included," if self._options.warmup_num_file_parts else ""
+        return EvaluationFailed(
+            f"input {failure.input_id} failed in {failure.stage.value}: {failure.message}; stopped after "
+            f"{self._done} of {self._total} inputs{warm_up} because of fail_on_error, nothing was published"
+        )
+
 
 class _Record:
-    """What the measured batches gave so far."""
+    """The results of the measured batches so far."""
 
     def __init__(self, system: SystemUnderTest) -> None:
         description = system.description
         meaningful = description.weights is Weights.PRETRAINED
         self.accuracy = AccuracyCounter(description.manifest, meaningful=meaningful)
         self.failures: list[InputFailure] = []
+        self._failed: set[str] = set()
         self.predictions: list[InputPrediction] = []
         self.inputs = 0
         self.sizes: list[int] = []
         self._times: list[tuple[int, int, int, int]] = []
 
     def add(self, samples: Sequence[Sample], result: BatchResult, keep_predictions: bool) -> None:
-        times = result.times
+        """Takes a batch of the first pass."""
         self.inputs += len(samples)
-        self.sizes.append(len(result.input_ids))
-        self._times.append((times.read_ns, times.preprocess_ns, times.predict_ns, times.postprocess_ns))
-        self.failures += result.failures
+        self.add_again(result)
         self.accuracy.add(samples, result)
         if keep_predictions and isinstance(result.outputs, Classifications):
             labels = {sample.id: sample.label for sample in samples}
@@ -188,28 +243,28 @@ class _Record:
                 )
             )
 
+    def add_again(self, result: BatchResult) -> None:
+        """Takes the times of a batch, and the inputs that failed for the first time."""
+        times = result.times
+        self.sizes.append(len(result.input_ids))
+        self._times.append((times.read_ns, times.preprocess_ns, times.predict_ns, times.postprocess_ns))
+        new = [failure for failure in result.failures if failure.input_id not in self._failed]
+        self.failures += new
+        self._failed.update(failure.input_id for failure in new)
+
+    def full_batches(self, batch_size: int) -> int:
+        """How many batches held ``batch_size`` inputs."""
+        return self.sizes.count(batch_size)
+
     def times(self) -> BatchTimes:
         columns = np.asarray(self._times, np.int64).reshape(-1, 4).T
         return BatchTimes(np.asarray(self.sizes, np.int64), *columns)
 
 
-def _span_kind(name: str, options: EvaluationOptions, inputs: int) -> SpanKind:
+def _span_kind(name: str, options: BatchOptions, inputs: int) -> SpanKind:
     return SpanKind.of(name, TraceLevel.APPLICATION_TRACE, batch_size=options.batch_size, inputs=inputs)
 
 
-def _stopped(failure: InputFailure, done: int, total: int) -> EvaluationFailed:
-    return EvaluationFailed(
-        f"input {failure.input_id} failed in {failure.stage.value}: {failure.message}; "
-        f"stopped after {done} of {total} inputs because of fail_on_error, nothing was published"
-    )
-
-
-def _batched(samples: Iterable[Sample], size: int) -> Iterator[Sequence[Sample]]:
-    iterator = iter(samples)
-    while batch := tuple(itertools.islice(iterator, size)):
-        yield batch
-
-
 def _as_generator(results: Iterator[BatchResult]) -> Generator[BatchResult, None, None]:
-    """Gives any iterator the ``close`` that a generator has."""
+    """Wraps an iterator in a generator, which has ``close``."""
     yield from results

@@ -1,20 +1,15 @@
-"""Figures from raw times: trimmed mean, percentiles, throughput."""
+"""Statistics of raw times, the trimmed mean and percentiles, and the random numbers of load."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluators.evaluation import Evaluation
-
 Values: TypeAlias = Sequence[float] | NDArray[np.int64] | NDArray[np.float64]
-
-_NS_PER_S = 1_000_000_000
 
 
 def trimmed_mean(values: Values, share: float = 0.2) -> float:
@@ -60,59 +55,31 @@ def percentile(values: Values, percent: float) -> float:
     return float(np.percentile(_at_least_one(values), percent, method="linear"))
 
 
-@dataclass(frozen=True, slots=True)
-class LatencySummary:
-    """How long one evaluation's batches took, in nanoseconds a batch, and its throughput.
+_LEAST_BEYOND = 5
 
-    The latency of a batch is its predict time: from host memory to host memory, synchronised with the device,
-    without reading, pre- and postprocessing. Only batches that held the full batch size count. All figures of
-    latency are None where there was no full batch.
 
-    Attributes:
-        measured_batches: The full batches, over which latency and throughput are taken.
-        mean_ns: The mean.
-        trimmed_mean_ns: The mean without the lowest and the highest fifth; see ``trimmed_mean``.
-        p50_ns: The median; see ``percentile``.
-        p90_ns: The 90th percentile.
-        p99_ns: The 99th percentile.
-        throughput_inputs_per_s: The inputs of the full batches over the sum of their predict times; None
-            without a full batch.
-        end_to_end_inputs_per_s: All predicted inputs over the time that passed from the first batch's reading
-            to the last one's postprocessing; None when no input was predicted.
+def values_for_percentile(percent: float) -> int:
+    """Returns how many values a percentile needs: on average, 5 lie beyond it on the side with fewer.
+
+    The classical condition for the normal approximation of a binomial count (Conover, "Practical
+    Nonparametric Statistics", 3rd edition, 1999, section 3.2): 10 values for p50, 50 for p90, 500 for p99.
+
+    Raises:
+        ValueError: ``percent`` is not above 0 and below 100.
     """
-
-    measured_batches: int
-    mean_ns: float | None
-    trimmed_mean_ns: float | None
-    p50_ns: float | None
-    p90_ns: float | None
-    p99_ns: float | None
-    throughput_inputs_per_s: float | None
-    end_to_end_inputs_per_s: float | None
-
-    @classmethod
-    def of(cls, evaluation: Evaluation) -> LatencySummary:
-        """Computes the figures from an evaluation's raw times."""
-        batch_size = evaluation.options.batch_size
-        full_ns = evaluation.batches.full(batch_size)
-        end_to_end = _per_second(int(evaluation.batches.sizes.sum()), evaluation.elapsed_ns)
-        if not len(full_ns):
-            return cls(0, None, None, None, None, None, None, end_to_end)
-        return cls(
-            measured_batches=len(full_ns),
-            mean_ns=float(full_ns.mean()),
-            trimmed_mean_ns=trimmed_mean(full_ns),
-            p50_ns=percentile(full_ns, 50),
-            p90_ns=percentile(full_ns, 90),
-            p99_ns=percentile(full_ns, 99),
-            throughput_inputs_per_s=_per_second(batch_size * len(full_ns), int(full_ns.sum())),
-            end_to_end_inputs_per_s=end_to_end,
-        )
+    if not 0 < percent < 100:
+        raise ValueError(f"percent is {percent}; allowed: above 0 and below 100")
+    return math.ceil(round(100 * _LEAST_BEYOND / min(percent, 100 - percent), 6))
 
 
-def _per_second(inputs: int, duration_ns: int) -> float | None:
-    """Inputs per second; None where there were none, or no time passed that a clock could tell."""
-    return inputs * _NS_PER_S / duration_ns if inputs and duration_ns > 0 else None
+def carried_percentile(values: Values, percent: float) -> float | None:
+    """Returns a percentile; None of fewer values than it needs (``values_for_percentile``)."""
+    return percentile(values, percent) if len(values) >= values_for_percentile(percent) else None
+
+
+def random_state(seed: int | Sequence[int]) -> np.random.RandomState:
+    """Returns a generator whose stream NumPy has frozen: another version of it draws the same."""
+    return np.random.RandomState(np.random.MT19937(np.random.SeedSequence(seed)))
 
 
 def _at_least_one(values: Values) -> NDArray[np.float64]:

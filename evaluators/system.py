@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-from agent.description import SystemDescription
-from agent.inputs import Input
-from agent.results import BatchResult
-from agent.tracing.scope import TraceScope
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.results import BatchResult, SystemDescription
+from inferometer.agent.preprocessing.inputs import Input
+from inferometer.agent.tracing.recorder import TraceScope
 
 
 class SystemUnderTest(Protocol):
@@ -19,11 +20,16 @@ class SystemUnderTest(Protocol):
         """The model and what it runs on."""
         ...
 
+    @property
+    def in_process(self) -> bool:
+        """Whether the model runs in this process; closing it then waits for a running prediction."""
+        ...
+
     def predict(self, inputs: Sequence[Input]) -> BatchResult:
         """Predicts one batch and waits for it.
 
         Raises:
-            AgentError: A remote agent was lost, so that nothing about this batch can be known.
+            AgentError: The connection to a remote agent was lost, and with it this batch.
         """
         ...
 
@@ -35,11 +41,19 @@ class SystemUnderTest(Protocol):
         Closing the iterator stops the work.
 
         Args:
-            batches: The batches; those of a trace are counted from 0.
-            trace: Where its spans go; None records none.
+            batches: The batches; a trace counts them from 0.
+            trace: The scope of the spans; None records none.
         """
         ...
 
     def close(self) -> None:
-        """Frees the model; calling it again does nothing."""
+        """Releases the model; calling it again does nothing."""
+        ...
+
+
+class TensorSystem(SystemUnderTest, Protocol):
+    """A system that also predicts preprocessed inputs, which load needs."""
+
+    def predict_tensor(self, batch: NDArray[Any]) -> BatchResult:
+        """Predicts one batch of preprocessed inputs."""
         ...

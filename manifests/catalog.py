@@ -1,4 +1,4 @@
-"""The catalogue: every manifest that the program knows, found by name and version."""
+"""The catalogue of all manifests, by name and version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 from packaging.utils import canonicalize_version
 from packaging.version import Version
 
-from manifests.errors import (
+from inferometer.manifests.errors import (
     ConfigurationError,
     FrameworkUnavailableError,
     ManifestError,
@@ -18,23 +18,22 @@ from manifests.errors import (
     UnknownDatasetError,
     UnknownModelError,
 )
-from manifests.files import check_directories, manifest_files
-from manifests.loader import load_manifest
-from manifests.schema import DatasetManifest, FrameworkManifest, Manifest, ModelManifest
-from manifests.versions import Constraint, InvalidConstraintError
+from inferometer.manifests.files import check_directories, manifest_files
+from inferometer.manifests.loader import load_manifest
+from inferometer.manifests.schema import DatasetManifest, FrameworkManifest, Manifest, ModelManifest
+from inferometer.manifests.versions import Constraint, InvalidConstraintError
 
 _Versioned = TypeVar("_Versioned", ModelManifest, DatasetManifest)
 
 
 class Catalog:
-    """The manifests of the program and of the user's own ``directories``, read when first asked for.
+    """The manifests of the program and of the user's ``directories``, read on first use.
 
-    Of two manifests with the same name, version and framework, the one in the earlier directory counts; the
-    program's own come last. A file that is no valid manifest takes none of the others down: it is kept in
-    ``problems``.
+    Of two manifests with the same name, version and framework, the one in the earlier directory is used; the
+    program's own come last. An invalid file does not affect the others: its error is in ``problems``.
 
     Raises:
-        ConfigurationError: A directory does not exist, or is none.
+        ConfigurationError: A directory does not exist, or is not a directory.
     """
 
     def __init__(self, directories: Sequence[Path] = ()) -> None:
@@ -43,7 +42,7 @@ class Catalog:
 
     @property
     def problems(self) -> tuple[ManifestError, ...]:
-        """What is wrong with the files that are no valid manifests."""
+        """The errors of invalid files."""
         return self._content[1]
 
     @property
@@ -70,17 +69,13 @@ class Catalog:
     ) -> ModelManifest:
         """Returns the highest version of a model that one of the installed ``frameworks`` can run.
 
-        A model that is hidden is found as any other.
-
-        Args:
-            name: The model's name; case does not matter.
-            version: A version or a constraint; None means any.
-            frameworks: The frameworks that may be used, best first, each with its installed version or None.
-            preference: One with a higher value comes before a higher version.
+        Hidden models are found too. The case of ``name`` does not matter; ``version`` may be a constraint.
+        The frameworks are given best first, each with its installed version or None. A higher ``preference``
+        takes precedence over a higher version.
 
         Raises:
             UnknownModelError: No manifest has this name, version or framework.
-            FrameworkUnavailableError: There is one, but no installed framework that it accepts.
+            FrameworkUnavailableError: No installed framework meets the manifest's constraint.
         """
         named = _named(name, self._models, UnknownModelError, self.problems)
         order = {framework.casefold(): rank for rank, framework in enumerate(frameworks)}
@@ -108,14 +103,9 @@ class Catalog:
         )
 
     def find_models(self, name: str, version: str | None = None) -> tuple[ModelManifest, ...]:
-        """Returns every manifest of a model, hidden or not, whatever is installed; the highest version first.
+        """Returns every manifest of a model, also hidden ones, for any framework; the highest version first.
 
-        Args:
-            name: The model's name; case does not matter.
-            version: A version or a constraint; None means any.
-
-        Raises:
-            UnknownModelError: No manifest has this name or version.
+        Raises UnknownModelError if no manifest has this name or version.
         """
         named = _named(name, self._models, UnknownModelError, self.problems)
         return tuple(_of_version(named, version, UnknownModelError))
@@ -125,8 +115,7 @@ class Catalog:
     ) -> DatasetManifest:
         """Returns the highest version of a dataset that meets ``version``, a version or constraint.
 
-        Raises:
-            UnknownDatasetError: No manifest has this name, version or category.
+        Raises UnknownDatasetError if no manifest has this name, version or category.
         """
         datasets = [
             d for d in self.datasets if category is None or d.category.casefold() == category.casefold()
@@ -176,7 +165,8 @@ def _key(manifest: Manifest) -> tuple[str, ...]:
 def _in_order(found: Mapping[tuple[str, ...], Manifest]) -> tuple[Manifest, ...]:
     """By kind and name, the highest version first, and of one version by framework."""
     ordered = sorted(found.items(), key=lambda item: item[0][3:4])
-    ordered.sort(key=lambda item: Version((*item[0], "0")[2]), reverse=True)  # a framework's key has none
+    # a framework's key has no version
+    ordered.sort(key=lambda item: Version((*item[0], "0")[2]), reverse=True)
     ordered.sort(key=lambda item: item[0][:2])
     return tuple(manifest for _, manifest in ordered)
 

@@ -1,56 +1,79 @@
 """The tree of exceptions that every part of the program raises.
 
-InferscopeError
+InferometerError
 ├── ManifestError              a manifest file that cannot be read or does not fit the schema
 ├── NotFoundError              a name or version that no catalogue holds
 │   ├── UnknownModelError
 │   ├── UnknownFrameworkError
 │   └── UnknownDatasetError
 ├── FrameworkUnavailableError  a known framework that is not installed, or of another version
-├── ConfigurationError         a configuration file, environment variable or option that makes no sense
+├── ConfigurationError         a configuration file, environment variable or option that is not valid
 ├── ArtifactError              a graph, weights or label file that is missing, truncated or changed
 │   └── ArtifactUnavailableError  one that is missing, or cannot be downloaded
-├── DeviceError                a device that was asked for and is not there
-│   └── DeviceLostError        one that was there, and has failed
+├── DeviceError                a requested device that is not available
+│   └── DeviceLostError        a device that has failed
 ├── DatasetError               a dataset that is missing, empty or does not fit the model
 ├── InputError                 one input that cannot be read, decoded or preprocessed
-├── PredictionError            a framework that failed on a batch, or returned what is no prediction
-│   └── OutOfMemoryError       one that had no memory left for the batch
-├── HungError                  a request for a model whose prediction under way does not end
+├── PredictionError            a framework that failed on a batch, or returned invalid outputs
+│   └── OutOfMemoryError       a framework that ran out of memory for a batch
+├── HungError                  a request for a model whose prediction in progress hangs
 ├── StoreError                 a database that cannot be reached, or holds what cannot be read
-├── OutputError                a report that cannot be written where it was asked for
+├── OutputError                a report that cannot be written to the requested path
 ├── AgentError                 a remote agent that cannot be reached, or broke the protocol
-│   └── DeadlineError          one that did not answer in the time that the caller gave it
+│   └── DeadlineError          an agent that did not answer before the caller's deadline
 ├── SessionError               a request for a session that is not open
 │   └── SessionLimitError      one session, or one stream, too many
-├── QueueFullError             a request that came while as many waited for their model as may
-├── RateLimitError             a request that came sooner than its client may send another one
-├── MemoryLimitError           a model for which the agent's limit of memory leaves no room
-├── RequestCancelledError      a request whose caller went away before it was predicted
+├── QueueFullError             a request to a model whose queue is full
+├── RateLimitError             a request above its client's rate limit
+├── MemoryLimitError           a model that does not fit into the agent's memory limit
+├── RequestCancelledError      a request that its caller cancelled
 └── EvaluationFailed           an evaluation that was stopped at an input that failed
     └── EvaluationInterrupted  an evaluation that was stopped by the user before it measured anything
 
 A message says what failed, on which input, and what to do or the nearest valid name: one line that stands
-alone. Foreign exceptions are wrapped once, at the boundary, with ``from``.
+alone. Exceptions of libraries are wrapped once, at the boundary, with ``from``.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
+IMPORT_FAILURES = (
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""What an import raises; one that does not fit the installed framework raises the framework's errors."""
 _SHOWN_NAMES = 12
+_MOST_CHARACTERS = 2000
 
 
-class InferscopeError(Exception):
-    """Anything that the program refuses or fails at, said in one line."""
+class InferometerError(Exception):
+    """The base class of the program's errors.
+
+    The message is one printable line, whatever names, answers and messages of others are in it: line ends
+    become spaces, and a long one is cut in the middle.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        text = printable(" ".join(str(message).splitlines()))
+        if len(text) > _MOST_CHARACTERS:
+            text = f"{text[: _MOST_CHARACTERS * 3 // 4]}…{text[1 - _MOST_CHARACTERS // 4 :]}"
+        super().__init__(text)
 
 
-class ManifestError(InferscopeError):
+class ManifestError(InferometerError):
     """A manifest file cannot be read, is not YAML, or does not fit the schema."""
 
 
-class NotFoundError(InferscopeError):
+class NotFoundError(InferometerError):
     """A name or a version is in no catalogue."""
 
     kind = "name"
@@ -80,15 +103,15 @@ class UnknownDatasetError(NotFoundError):
     kind = "dataset"
 
 
-class FrameworkUnavailableError(InferscopeError):
+class FrameworkUnavailableError(InferometerError):
     """A known framework is not installed, or its version does not meet the manifest's constraint."""
 
 
-class ConfigurationError(InferscopeError):
-    """A configuration file, an environment variable or an option makes no sense."""
+class ConfigurationError(InferometerError):
+    """A configuration file, an environment variable or an option is not valid."""
 
 
-class ArtifactError(InferscopeError):
+class ArtifactError(InferometerError):
     """A file that a manifest names is missing or changed, or its architecture cannot be built."""
 
 
@@ -96,75 +119,75 @@ class ArtifactUnavailableError(ArtifactError):
     """A file is not there, and cannot be downloaded."""
 
 
-class DeviceError(InferscopeError):
-    """A device was asked for that this machine or this build of the framework does not have."""
+class DeviceError(InferometerError):
+    """This machine or this build of the framework does not have the requested device."""
 
 
 class DeviceLostError(DeviceError):
-    """A device has failed while a model ran on it; it is of no use to this process any more."""
+    """A device failed while it ran a model; this process cannot use it any more."""
 
 
-class DatasetError(InferscopeError):
+class DatasetError(InferometerError):
     """A dataset is missing, empty, damaged or does not fit the model."""
 
 
-class InputError(InferscopeError):
-    """One input cannot be read, decoded or preprocessed; the others are not affected."""
+class InputError(InferometerError):
+    """One input cannot be read, decoded or preprocessed; other inputs are not affected."""
 
 
-class PredictionError(InferscopeError):
-    """The framework failed on a batch, or what it returned is no prediction."""
+class PredictionError(InferometerError):
+    """The framework failed on a batch, or returned invalid outputs."""
 
 
 class OutOfMemoryError(PredictionError):
-    """The framework had no memory left for a batch; a smaller one may do."""
+    """The framework ran out of memory for a batch; a smaller one may succeed."""
 
 
-class HungError(InferscopeError):
-    """The prediction under way takes longer than an agent lets one take, and others wait for it."""
+class HungError(InferometerError):
+    """The prediction in progress exceeds the agent's time limit, and blocks other requests."""
 
 
-class StoreError(InferscopeError):
+class StoreError(InferometerError):
     """The database cannot be reached, or holds something that cannot be read."""
 
 
-class OutputError(InferscopeError):
-    """Output cannot be written where it was asked for."""
+class OutputError(InferometerError):
+    """Output cannot be written to the requested path."""
 
 
-class AgentError(InferscopeError):
+class AgentError(InferometerError):
     """A remote agent cannot be reached, or answered outside the protocol."""
 
 
 class DeadlineError(AgentError):
-    """An agent did not answer in the time that the caller gave it."""
+    """An agent did not answer before the caller's deadline."""
 
 
-class SessionError(InferscopeError):
-    """A session is not open, or not any more."""
+class SessionError(InferometerError):
+    """A session is not open."""
 
 
 class SessionLimitError(SessionError):
-    """An agent has as many sessions or streams open as it allows."""
+    """The limit of an agent's open sessions or streams is reached."""
 
 
-class QueueFullError(InferscopeError):
-    """As many requests wait for a model as an agent lets wait."""
+class QueueFullError(InferometerError):
+    """The queue of a model is full."""
 
 
-class RateLimitError(InferscopeError):
-    """A client has sent as many requests as it may for now."""
+class RateLimitError(InferometerError):
+    """A client has exceeded its rate limit."""
 
 
-class MemoryLimitError(InferscopeError):
-    """A model does not fit beside those that are in use, or not at all."""
+class MemoryLimitError(InferometerError):
+    """A model does not fit into the agent's memory limit."""
 
 
-class RequestCancelledError(InferscopeError):
-    """The caller of a request has gone away; nobody hears of it."""
+class RequestCancelledError(InferometerError):
+    """The caller has cancelled the request."""
 
 
-class EvaluationFailed(InferscopeError):  # noqa: N818 - a finding about a run, not a fault of the program
+class EvaluationFailed(InferometerError):  # noqa: N818 - a finding about a run, not a fault of the program
     """An evaluation was stopped at an input that failed."""
 
 
@@ -172,11 +195,31 @@ class EvaluationInterrupted(EvaluationFailed):
     """An evaluation was stopped by the user before it measured anything."""
 
 
+def printable(text: str) -> str:
+    """Returns a text on one line, with unprintable characters such as line ends and escapes spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def one_line(text: object, most: int = 300) -> str:
+    """Returns a text, or the message of an exception, as one line of at most ``most`` characters.
+
+    An exception without a message gives the name of its class.
+    """
+    line = " ".join(str(text).split())
+    if isinstance(text, BaseException):
+        line = line or type(text).__name__
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Returns "did you mean …?" with the nearest of ``known``, or the list of all when none is near."""
     known = list(known)
     if not known:
         return "none is known"
+    import difflib
+
     folded = {candidate.casefold(): candidate for candidate in known}
     near = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)
     if near:

@@ -1,4 +1,4 @@
-"""The types of a manifest's fields: how each is written, and what it then is."""
+"""The types of a manifest's fields, with their notation and validation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from packaging.version import Version
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.functional_validators import AfterValidator
 
-from manifests.original import layer_name, without_empty_fields
-from manifests.versions import Constraint, InvalidConstraintError
+from inferometer.manifests.original import layer_name, without_empty_fields
+from inferometer.manifests.versions import Constraint, InvalidConstraintError
 
 MAX_TENSOR_ELEMENTS = 2**28
-"""The most elements of one input: 1 GiB of float32, far more than any takes."""
+"""The most elements of one input: 1 GiB of float32, far more than any model requires."""
 
 
 def _version_text(value: object) -> object:
@@ -21,11 +21,7 @@ def _version_text(value: object) -> object:
 
 
 def check_version(value: str) -> str:
-    """Returns a version.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Returns the version; raises ValueError if it is none."""
     try:
         Version(value)
     except ValueError:  # InvalidVersion, or a number too long for int
@@ -34,11 +30,7 @@ def check_version(value: str) -> str:
 
 
 def check_constraint(value: str) -> str:
-    """Returns a version constraint.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Returns the version constraint; raises ValueError if it is none."""
     try:
         Constraint(value)
     except InvalidConstraintError as error:
@@ -46,17 +38,8 @@ def check_constraint(value: str) -> str:
     return value
 
 
-def leave_out_empty(cls: type[BaseModel], content: object) -> object:
-    """Leaves out the known fields that have nothing behind them."""
-    return without_empty_fields(content, cls.model_fields)
-
-
-def _one_or_three(value: object) -> object:
-    return (value,) if isinstance(value, int | float) else value
-
-
 def _list_only(value: object) -> object:
-    """One number would mean something else for an image, where it is a height and a width."""
+    """Requires a list, because for an image one number means its height and width."""
     if not isinstance(value, list | tuple):
         raise ValueError("allowed: a list of whole numbers, without the batch")
     return value
@@ -72,7 +55,7 @@ VersionText = Annotated[
 ]
 PerChannel = Annotated[
     tuple[Annotated[float, Field(allow_inf_nan=False)], ...],
-    BeforeValidator(_one_or_three),
+    BeforeValidator(lambda v: (v,) if isinstance(v, int | float) else v),
     WithJsonSchema({"type": ["number", "array"], "items": {"type": "number"}}, mode="validation"),
 ]
 InputLayer = Annotated[
@@ -93,7 +76,7 @@ OutputType = Annotated[
 ]
 Layer = int | str
 FilePath = Annotated[str | None, AfterValidator(lambda v: v or None)]
-# Of SHA-256 also the first 8 digits, which torchvision has in its file names; MLModelScope's MD5 has no name.
+# also the first 8 digits of SHA-256, as in torchvision's file names; MLModelScope's MD5 has no prefix
 _CHECKSUM = r"^(sha256:([0-9a-fA-F]{64}|[0-9a-fA-F]{8})|sha1:[0-9a-fA-F]{40}|[0-9a-fA-F]{32})?$"
 Checksum = Annotated[
     str,
@@ -103,7 +86,11 @@ Checksum = Annotated[
 
 
 class Part(BaseModel):
-    """What every part of a manifest has: it is frozen, and refuses fields which it does not know."""
+    """The base class of a manifest's parts: frozen, and without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
-    _empty_is_left_out = model_validator(mode="before")(leave_out_empty)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_empty(cls, content: object) -> object:
+        return without_empty_fields(content, cls.model_fields)

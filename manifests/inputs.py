@@ -1,7 +1,7 @@
-"""What a model takes: images, which are preprocessed, or tensors as they are.
+"""The inputs of a model: images, which are preprocessed, or tensors.
 
-``InputParameters`` is either; all that runs a model reads of them the ``dimensions``, without the batch, the
-``element_type`` and the ``input_layer``, which both have.
+``InputParameters`` is either. Both have ``dimensions`` without the batch, ``element_type`` and
+``input_layer``, which are all that the prediction requires.
 """
 
 from __future__ import annotations
@@ -12,8 +12,15 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
-from manifests.fields import MAX_TENSOR_ELEMENTS, Dimensions, InputLayer, Part, PerChannel, TensorDimensions
-from manifests.original import FIRST_INPUT, full_dimensions
+from inferometer.manifests.fields import (
+    MAX_TENSOR_ELEMENTS,
+    Dimensions,
+    InputLayer,
+    Part,
+    PerChannel,
+    TensorDimensions,
+)
+from inferometer.manifests.original import FIRST_INPUT, full_dimensions
 
 
 class Layout(str, Enum):
@@ -24,7 +31,7 @@ class Layout(str, Enum):
 
 
 class ColorMode(str, Enum):
-    """What the channels of an image are."""
+    """The channels of an image."""
 
     RGB = "RGB"
     BGR = "BGR"
@@ -32,7 +39,7 @@ class ColorMode(str, Enum):
 
 
 class ElementType(str, Enum):
-    """The dtype of what an image becomes."""
+    """The dtype of a preprocessed image."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -40,7 +47,7 @@ class ElementType(str, Enum):
 
 
 class TensorElementType(str, Enum):
-    """The dtype of an input that is a tensor from the start."""
+    """The dtype of a tensor input."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -50,7 +57,7 @@ class TensorElementType(str, Enum):
 
 
 class CropMethod(str, Enum):
-    """Which part of an image is taken."""
+    """The part of an image that is cropped."""
 
     CENTER = "center"
     TOPLEFT = "topleft"
@@ -58,7 +65,7 @@ class CropMethod(str, Enum):
 
 
 class Interpolation(str, Enum):
-    """How an image is resampled."""
+    """The resampling filter of an image."""
 
     NEAREST = "nearest"
     BILINEAR = "bilinear"
@@ -67,7 +74,7 @@ class Interpolation(str, Enum):
 
 
 class Decoder(str, Enum):
-    """The library that decodes and resizes images, which changes what the model sees of them."""
+    """The library that decodes and resizes images, which influences the pixels."""
 
     PILLOW = "pillow"
     OPENCV = "opencv"
@@ -79,12 +86,13 @@ class ImageParameters(Part):
     ``dimensions`` leaves out the batch and follows ``layout``. The image is decoded, brought to
     ``color_mode``, resized and cropped, and becomes ``(pixel - mean) / scale`` with pixels in 0…255;
     ``mean`` and ``scale`` are one number, or one for red, green and blue each, in this order for every
-    ``color_mode``, as in MLModelScope. With ``element_type`` uint8 the pixels stay as they are, and there is
-    neither. ``decoder`` is the library that does all this until the crop.
+    ``color_mode``, as in MLModelScope. With ``element_type`` uint8 the pixels stay unchanged, and there is
+    neither. ``decoder`` is the library for all steps up to the crop.
 
-    ``dimensions`` may be one number n, for three channels of n × n, and empty for images of any size, which
-    nothing here can open. Nor can it open ``max_dimension``, nor dimensions that begin with the channels
-    under ``layout: HWC``, as some of MLModelScope's manifests have them: ``agent.requirements`` says so.
+    ``dimensions`` may be one number n, for three channels of n × n, and empty for images of any size. Models
+    with images of any size, with ``max_dimension``, or with dimensions that begin with the channels under
+    ``layout: HWC``, as in some of MLModelScope's manifests, can be listed, but not opened;
+    ``agent.inference.requirements`` reports it.
     ``input_layer`` is a name or a number; 0, the first input, is called ``data``.
     """
 
@@ -107,17 +115,17 @@ class ImageParameters(Part):
     @property
     def channels(self) -> int:
         """The number of channels."""
-        return self.dimensions[0] if self.layout is Layout.CHW else self.dimensions[2]
+        return self.dimensions[0 if self.layout is Layout.CHW else 2]
 
     @property
     def height(self) -> int:
         """The height in pixels."""
-        return self.dimensions[1] if self.layout is Layout.CHW else self.dimensions[0]
+        return self.dimensions[1 if self.layout is Layout.CHW else 0]
 
     @property
     def width(self) -> int:
         """The width in pixels."""
-        return self.dimensions[2] if self.layout is Layout.CHW else self.dimensions[1]
+        return self.dimensions[2 if self.layout is Layout.CHW else 1]
 
     @property
     def channels_first(self) -> bool:
@@ -154,9 +162,9 @@ class ImageParameters(Part):
 
 
 class TensorParameters(Part):
-    """A tensor that goes into the model as it is: features, a spectrogram, token numbers.
+    """A tensor that the model receives unchanged: features, a spectrogram, token numbers.
 
-    ``dimensions`` leaves out the batch. Nothing is preprocessed, so that there are no other fields.
+    ``dimensions`` leaves out the batch. There is no preprocessing, and therefore no further fields.
     """
 
     dimensions: TensorDimensions
@@ -191,4 +199,4 @@ class TensorInput(Part):
 
 
 ModelInput = Annotated[ImageInput | TensorInput, Field(discriminator="type")]
-"""One input of a model; its ``type`` says what its parameters are."""
+"""One input of a model; its ``type`` determines its parameters."""

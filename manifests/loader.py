@@ -1,17 +1,18 @@
-"""Reading one manifest file: YAML, safely, against the schema, with errors that say where."""
+"""The loader of a manifest file: safe YAML, validated against the schema, with located errors."""
 
 from __future__ import annotations
 
 import stat
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from manifests.errors import ManifestError, suggestion
-from manifests.schema import DatasetManifest, FrameworkManifest, Manifest, ModelManifest
-from manifests.strict_yaml import parse_yaml
+from inferometer.manifests.errors import ManifestError, suggestion
+from inferometer.manifests.schema import DatasetManifest, FrameworkManifest, Manifest, ModelManifest
+from inferometer.manifests.strict_yaml import parse_yaml
 
 _KINDS: dict[str, type[Manifest]] = {
     "model": ModelManifest,
@@ -27,18 +28,18 @@ def load_manifest(path: Path) -> Manifest:
 
     Raises:
         ManifestError: The file cannot be read, is not YAML or does not fit the schema. The message names the
-            file, the field, what was found there and what is allowed.
+            file, the field, the value and what is allowed.
     """
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # to read a pipe or a device might never end
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
             raise ManifestError(f"{path}: is no file")
         if status.st_size > _MAX_BYTES:
             raise ManifestError(f"{path}: larger than {_MAX_BYTES} bytes, which no manifest is")
         content = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # no YAML, or no UTF-8
+    except ValueError as error:  # invalid YAML, or invalid UTF-8
         raise ManifestError(f"{path}: cannot be read as YAML: {error}") from error
     return parse_manifest(content, path)
 
@@ -46,22 +47,21 @@ def load_manifest(path: Path) -> Manifest:
 def manifest_schema() -> dict[str, Any]:
     """Returns the JSON Schema (draft 2020-12) of all manifests, for editors and other programs.
 
-    It says less than the loader checks: relations between fields are not in it.
+    The loader checks more: the schema has no relations between fields.
     """
     kinds = Annotated[ModelManifest | FrameworkManifest | DatasetManifest, Field(union_mode="left_to_right")]
     schema = TypeAdapter[Any](kinds).json_schema()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "inferscope manifest",
+        "title": "inferometer manifest",
         **schema,
     }
 
 
 def parse_manifest(content: object, source: Path) -> Manifest:
-    """Checks ``content``, as YAML gives it, against the schema; ``source`` is named in errors.
+    """Validates ``content``, as parsed from YAML, against the schema.
 
-    Raises:
-        ManifestError: The content does not fit the schema.
+    Raises ManifestError, which names ``source``, if the content does not fit the schema.
     """
     if not isinstance(content, dict):
         raise ManifestError(
@@ -80,9 +80,9 @@ def parse_manifest(content: object, source: Path) -> Manifest:
 
 
 def _explain(error: ValidationError, schema: type[Manifest]) -> str:
-    """Says one thing that is wrong, and how many more there are."""
+    """Describes one error, and the number of further ones."""
     problems = _distinct(error.errors(include_url=False))
-    # A misspelt field is told rather than that the one which was meant is missing.
+    # a misspelt field takes precedence over the missing one that it stands for
     first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
     location, fields_beside = _locate(schema, first["loc"])
     if first["type"].startswith("union_tag"):
@@ -104,25 +104,17 @@ def _explain(error: ValidationError, schema: type[Manifest]) -> str:
 
 
 def _distinct(problems: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Leaves out that a list is too short, where that is only so because its items are wrong."""
-    return [
-        problem
-        for problem in problems
-        if problem["type"] != "too_short"
-        or not any(_is_inside(other["loc"], problem["loc"]) for other in problems)
-    ]
-
-
-def _is_inside(place: tuple[int | str, ...], other: tuple[int | str, ...]) -> bool:
-    return len(place) > len(other) and place[: len(other)] == other
+    """Removes the error that a list is too short if its items are invalid."""
+    inner = {other["loc"][:length] for other in problems for length in range(len(other["loc"]))}
+    return [problem for problem in problems if problem["type"] != "too_short" or problem["loc"] not in inner]
 
 
 def _locate(schema: type[Manifest], place: tuple[int | str, ...]) -> tuple[list[int | str], list[str]]:
-    """Returns where a problem is, as its fields are written, and the fields that are known beside it.
+    """Returns the path of a problem in the manifest, and the known fields beside it.
 
-    In pydantic's ``place`` of one inside a union there is also the tag that chose one of its parts.
+    Inside a union, pydantic's ``place`` also contains the tag that selected a part.
     """
-    node: Any = schema.model_json_schema()
+    node: Any = _json_schema(schema)
     definitions = node.get("$defs", {})
     location: list[int | str] = []
     beside: list[str] = []
@@ -138,6 +130,12 @@ def _locate(schema: type[Manifest], place: tuple[int | str, ...]) -> tuple[list[
         while "$ref" in node:
             node = definitions.get(node["$ref"].rsplit("/", 1)[-1], {})
     return location, beside
+
+
+@cache
+def _json_schema(schema: type[Manifest]) -> dict[str, Any]:
+    """The JSON Schema of a kind of manifest, which takes 20 ms to make."""
+    return schema.model_json_schema()
 
 
 def _field_name(part: int | str) -> str:

@@ -1,7 +1,7 @@
-"""The notation of MLModelScope's manifests, where YAML's values are not those of the schema's fields.
+"""The notation of MLModelScope's manifests, where it differs from the schema.
 
-Its YAML was read into Go's zero values: a field with nothing behind it counts as left out. An input layer is
-a name or a number, ``dimensions`` may be one number, a checksum may be empty. ``feature`` is the first name
+MLModelScope reads YAML into Go's zero values: a field without a value counts as left out. An input layer is a
+name or a number, ``dimensions`` may be one number, a checksum may be empty. ``feature`` is the original name
 of the output type ``classification``.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 FIRST_INPUT = "data"
-"""The name of an input that a manifest does not name."""
+"""The default name of an input."""
 HOOKS = (
     "before_preprocess",
     "preprocess",
@@ -20,18 +20,18 @@ HOOKS = (
     "postprocess",
     "after_postprocess",
 )
-"""The fields that hold code."""
+"""The fields with code."""
 
 
 def without_empty_fields(content: object, fields: Collection[str]) -> object:
-    """Leaves out those of ``fields`` that have nothing behind them; others stay, to be refused."""
+    """Removes ``fields`` without a value; other fields stay, and validation rejects them."""
     if not isinstance(content, Mapping):
         return content
     return {key: value for key, value in content.items() if value is not None or key not in fields}
 
 
 def full_dimensions(content: object) -> object:
-    """Writes the single value n of ``dimensions``, with or without brackets, as three channels of n × n."""
+    """Expands a single number n in ``dimensions``, with or without brackets, to three channels of n × n."""
     if not isinstance(content, Mapping):
         return content
     dimensions: Any = content.get("dimensions")
@@ -44,9 +44,9 @@ def full_dimensions(content: object) -> object:
 
 
 def any_size_where_none_is_given(content: object) -> object:
-    """Gives an image without dimensions empty ones, which mean any size, where the model does not classify.
+    """Adds empty dimensions, which mean any size, to images of models that do not classify.
 
-    Without this, a manifest of a model that takes images of any size could not be listed.
+    Otherwise manifests of models for images of any size could not be listed.
     """
     if not isinstance(content, Mapping) or not isinstance(inputs := content.get("inputs"), list | tuple):
         return content
@@ -67,12 +67,12 @@ def _of_any_size(entry: object) -> object:
 
 
 def layer_name(value: object) -> object:
-    """Gives a name to an input that is told by its number: ``data`` to the first, ``#1`` to the next."""
+    """Returns the name of an input given by its number: ``data`` for the first, ``#1`` for the next."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1000:
         return value
     return f"#{value}" if value else FIRST_INPUT
 
 
 def is_numbered_layer(name: str) -> bool:
-    """Whether a layer was told by its number, and is not the first."""
+    """Whether a layer is given by its number, and is not the first."""
     return name[:1] == "#" and name[1:].isdecimal()

@@ -1,7 +1,7 @@
 """The schema of model, framework and dataset manifests.
 
-All are frozen pydantic models that refuse fields which they do not know: a misspelt field is an error, not a
-setting that silently has no effect.
+All are frozen pydantic models that reject unknown fields: a misspelt field is an error, and not a setting
+without effect.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from manifests.fields import (
+from inferometer.manifests.fields import (
     Checksum,
     FilePath,
     Layer,
@@ -22,35 +22,32 @@ from manifests.fields import (
     VersionText,
     check_constraint,
     check_version,
-    leave_out_empty,
 )
-from manifests.inputs import ColorMode, Layout, ModelInput
-from manifests.original import any_size_where_none_is_given
-from manifests.versions import Constraint
+from inferometer.manifests.inputs import ColorMode, Layout, ModelInput
+from inferometer.manifests.original import any_size_where_none_is_given
+from inferometer.manifests.versions import Constraint
 
 
 class Transform(str, Enum):
-    """What turns the model's scores into probabilities."""
+    """The function that converts the model's scores to probabilities."""
 
     NONE = "none"
     SOFTMAX = "softmax"
 
 
-class Manifest(BaseModel):
-    """What every manifest has."""
+class Manifest(Part):
+    """The base class of manifests."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
-    _empty_is_left_out = model_validator(mode="before")(leave_out_empty)
     _source: Path | None = PrivateAttr(default=None)
 
     @property
     def source(self) -> Path | None:
-        """The file that the manifest was read from; relative paths in it are relative to its folder."""
+        """The file of the manifest; relative paths in it refer to its folder."""
         return self._source
 
 
 class FrameworkRequirement(Part):
-    """The framework that a model runs in, and the versions of it that will do."""
+    """The framework that a model requires, and its accepted versions."""
 
     name: Name
     version: Annotated[VersionText, Field(default="*")]
@@ -59,12 +56,11 @@ class FrameworkRequirement(Part):
 
 
 class OutputParameters(Part):
-    """How a model's output is read.
+    """The interpretation of a model's output.
 
     ``probabilities_layer`` is the output's name or its index; ``labels`` are the classes' names in the order
-    of the model's scores. Those in the file at ``features_url``, a path or a URL, one in each line, go before
-    them. The fields after ``element_type`` describe outputs of the types that have no
-    postprocessing here.
+    of the model's scores. The file at ``features_url``, a path or a URL, with one label per line, takes
+    precedence. The fields after ``element_type`` describe types of output without postprocessing.
     """
 
     probabilities_layer: Layer = 0
@@ -82,9 +78,9 @@ class OutputParameters(Part):
 
 
 class ModelOutput(Part):
-    """The output of a model: ``classification`` is ranked classes, ``raw`` the tensors as they are.
+    """The output of a model: ``classification`` means ranked classes, ``raw`` unprocessed tensors.
 
-    ``feature`` is another word for classification. The other types can be listed, but not opened.
+    ``feature`` is a synonym of classification. Models with other types can be listed, but not opened.
     """
 
     type: OutputType
@@ -93,11 +89,11 @@ class ModelOutput(Part):
 
 
 class ModelFiles(Part):
-    """Where a model's graph and weights are: paths relative to the manifest, with their checksums.
+    """The paths of a model's graph and weights, relative to the manifest, with their checksums.
 
-    They may be URLs, or relative to the URL or path ``base_url``. With ``is_archive`` that is an archive, and
-    paths and checksums are of files in it.
-    ``architecture`` names a model built in code, which then needs weights only.
+    They may be URLs, or relative to the URL or path ``base_url``. With ``is_archive``, ``base_url`` is an
+    archive, and paths and checksums refer to its content. ``architecture`` names a model in code, which
+    requires weights only.
     """
 
     architecture: Name | None = None
@@ -116,9 +112,9 @@ class ModelFiles(Part):
 
 
 class ModelManifest(Manifest):
-    """A model: the framework it needs, its files, its inputs and its output.
+    """A model: its framework, files, inputs and output.
 
-    A ``hidden`` one is found by its name only. The fields from ``before_preprocess`` on hold code, which is
+    A ``hidden`` model is found by its name only. The fields from ``before_preprocess`` on hold code, which is
     never run: a model with any of them can be listed, but not opened.
     """
 
@@ -147,12 +143,12 @@ class ModelManifest(Manifest):
     _version = field_validator("version")(check_version)
 
     def runs_in(self, framework_version: str | None) -> bool:
-        """Whether the model runs in this version of its framework; None, not installed, runs nothing."""
+        """Whether the model runs in this version of its framework; None means that it is not installed."""
         return framework_version is not None and Constraint(self.framework.version).allows(framework_version)
 
 
 class FrameworkManifest(Manifest):
-    """A framework: the versions of it that are supported and the container images that hold it."""
+    """A framework: its supported versions and its container images."""
 
     kind: Literal["framework"]
     name: Name

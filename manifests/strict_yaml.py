@@ -1,7 +1,7 @@
-"""YAML as manifests are written in: safe, and without what means something else than it seems to.
+"""The YAML of manifests: safe, and without ambiguous constructs.
 
-PyYAML parses in Python or, five times as fast, in C with libyaml. The two differ on some texts, and in their
-messages: libyaml is used where they agree, and whatever it refuses, PyYAML judges.
+PyYAML parses in Python or, five times as fast, in C with libyaml. The two differ for some texts, and in their
+messages: libyaml is used where they agree, and PyYAML parses what libyaml rejects.
 """
 
 from __future__ import annotations
@@ -17,36 +17,34 @@ from yaml.resolver import Resolver
 
 _MAX_NUMBER_BITS = 63
 _NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
-# What PyYAML raises, beside its own errors, at a value that does not fit its tag, and at one nested too deep.
+# what PyYAML raises, beside its own errors, for invalid values of a tag and for deep nesting
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
-# What libyaml takes and PyYAML does not, or reads as another value; found by reading random texts with both.
-_READ_DIFFERENTLY = re.compile(r"[!?\t\ufeff]|[|>]\S*#")
+# what libyaml accepts and PyYAML does not, or reads as another value; found with random texts
+_READ_DIFFERENTLY = re.compile(r"[!?\t\ufeff]|(?<!\S)[^\s|>]*[|>]\S*#")
 
 
 class InvalidYamlError(ValueError):
-    """A text that is no YAML, or not of the kind that manifests are written in."""
+    """A text that is not valid YAML, or uses constructs that manifests do not allow."""
 
 
 def parse_yaml(text: str, *, libyaml: bool = yaml.__with_libyaml__) -> Any:
-    """Returns what a text of YAML stands for: mappings, lists, text, numbers, booleans, dates and None.
+    """Parses YAML into mappings, lists, text, numbers, booleans, dates and None.
 
-    - ``version: 1.10`` stays that text; YAML takes it for the number 1.1.
-    - A field that is given twice is an error; YAML takes the last one.
-    - An alias is an error: a few lines of them stand for more than fits into memory.
-    - A whole number of more than 63 bits is an error: no database takes one.
+    - ``version: 1.10`` stays text; YAML reads it as the number 1.1.
+    - A repeated field is an error; YAML uses the last one.
+    - An alias is an error: a few lines of aliases can expand beyond the memory.
+    - A whole number of more than 63 bits is an error: no database accepts it.
 
-    Args:
-        text: One document.
-        libyaml: Whether libyaml may be used; it changes nothing but the speed.
+    The use of libyaml only affects the speed.
 
     Raises:
-        InvalidYamlError: The text is no such YAML; the message is one line.
+        InvalidYamlError: The text is not valid; the message is one line.
     """
     if libyaml and not _READ_DIFFERENTLY.search(text):
         try:
             return yaml.load(text, _LibyamlLoader)  # noqa: S506 - a safe loader
         except _YAML_ERRORS:
-            pass  # PyYAML says what is wrong, with the place
+            pass  # PyYAML reports the error with its position
     try:
         return yaml.load(text, _StrictLoader)  # noqa: S506 - a SafeLoader
     except RecursionError as error:
@@ -94,13 +92,13 @@ _StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_y
 
 
 class _LibyamlLoader(_StrictLoader):
-    """The same, of what libyaml parses.
+    """The same loader with libyaml's parser.
 
-    Its own composer is not used: it is recursive in C, and a text that is nested too deep ends the process.
+    libyaml's composer is not used: it is recursive in C, and deep nesting crashes the process.
     """
 
     def __init__(self, text: str) -> None:
-        from yaml._yaml import CParser  # which is there only where PyYAML was built with libyaml
+        from yaml._yaml import CParser  # only available if PyYAML was built with libyaml
 
         Composer.__init__(self)
         SafeConstructor.__init__(self)

@@ -1,14 +1,15 @@
-"""Version constraints, as manifests write them.
+"""Version constraints of manifests.
 
 The notation is the one of MLModelScope's manifests: comparisons (``>=1.1.0``, ``!=1.3``), comma or space for
 *and*, ``||`` for *or*, partial versions and wildcards (``1.2``, ``1.x``, ``*``), ``~1.2.3`` (patch releases),
 ``^1.2.3`` (up to the next major version), ``1.2 - 1.4`` (both included). A partial version stands for all
-that begin with it: ``1.2``, ``<=1.2`` and ``!=1.2`` mean the whole of 1.2, and ``>1.2`` begins after it.
+versions that begin with it: ``1.2``, ``<=1.2`` and ``!=1.2`` mean the whole of 1.2, and ``>1.2`` begins after
+it.
 
-It is translated to PEP 440, whose rules then compare the versions that Python packages really have
-(``2.13.0+cpu``, ``1.9.1.post0``). In two things it differs from semver, which MLModelScope used: a
-pre-release counts like any other version, and a post-release, which semver does not know, is not the version
-that it follows: ``1.9.1`` does not allow ``1.9.1.post0``; ``1.9``, ``~1.9.1`` and ``>=1.9.1`` do.
+It is translated to PEP 440, whose rules compare the versions of real Python packages (``2.13.0+cpu``,
+``1.9.1.post0``). It differs from semver, which MLModelScope used, in two points: a pre-release counts like
+any other version, and a post-release, which semver does not have, differs from the version that it follows:
+``1.9.1`` does not allow ``1.9.1.post0``; ``1.9``, ``~1.9.1`` and ``>=1.9.1`` do.
 """
 
 from __future__ import annotations
@@ -18,26 +19,28 @@ import re
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from inferometer.manifests.errors import one_line
+
 _TERM = re.compile(r"(?P<operator>===|==|=|!=|>=|=>|<=|=<|>|<|~>|~=|~|\^)?\s*v?(?P<version>[0-9*xX][^\s,]*)")
-_SHOWN_CHARACTERS = 60
+_MOST_CHARACTERS = 1000
 _ALIASES = {"=": "==", "=>": ">=", "=<": "<=", "~>": "~", "===": "=="}
 
 
 class InvalidConstraintError(ValueError):
-    """A text that is no version constraint."""
+    """A text that is not a version constraint."""
 
 
 class Constraint:
     """A set of versions, such as ``>=1.1.0, <2`` or ``^1.4 || 2.x``; empty text and ``*`` mean any.
 
-    The local part of a version (``+cpu``) counts neither here nor in what is compared.
-
-    Raises:
-        InvalidConstraintError: The text is no version constraint.
+    The local part of a version (``+cpu``) is ignored in comparisons. A text that is no constraint, or of more
+    than 1,000 characters, raises InvalidConstraintError.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text.strip()
+        if len(self.text) > _MOST_CHARACTERS:  # the time to read it grows with the square
+            raise InvalidConstraintError(f"a version constraint has at most {_MOST_CHARACTERS} characters")
         parts = self.text.split("||")
         if len(parts) > 1 and not all(part.strip() for part in parts):
             raise InvalidConstraintError("a version constraint has nothing on one side of ||")
@@ -46,7 +49,7 @@ class Constraint:
     def allows(self, version: str) -> bool:
         """Whether ``version`` is in the set.
 
-        What is no PEP 440 version is allowed by nothing but ``*``.
+        Only ``*`` allows a text that is not a PEP 440 version.
         """
         try:
             public = Version(version).public
@@ -76,19 +79,13 @@ def _specifiers(text: str) -> SpecifierSet:
             raise InvalidConstraintError(f"{comparisons[position:]} is no comparison")
         return SpecifierSet(",".join(terms))
     except ValueError as error:  # also InvalidVersion, InvalidSpecifier, and a number too long for int
-        shown = " ".join(text.split())
-        shown = shown if len(shown) <= _SHOWN_CHARACTERS else shown[: _SHOWN_CHARACTERS - 1] + "…"
         raise InvalidConstraintError(
-            f'"{shown}" is no version constraint (examples: 1.4.0, >=1.1.0, ^1.2, 1.x)'
+            f'"{one_line(text, 60)}" is no version constraint (examples: 1.4.0, >=1.1.0, ^1.2, 1.x)'
         ) from error
 
 
 def _translate(operator: str, text: str) -> list[str]:
-    """Translates one comparison to PEP 440 specifiers.
-
-    Raises:
-        ValueError: ``text`` is no version, or no version can meet the comparison.
-    """
+    """Translates one comparison to PEP 440 specifiers; raises ValueError if no version can satisfy it."""
     known = re.sub(r"(\.[*xX])+$", "", text)
     if known in {"*", "x", "X"}:
         if operator in {"<", ">", "!="}:
@@ -103,7 +100,7 @@ def _translate(operator: str, text: str) -> list[str]:
         fixed = next((i for i, part in enumerate(release) if part), len(release) - 1)
         return [f">={version}", f"<{_next(release[: fixed + 1])}"]
     if operator == "~":
-        return [f">={version}", f"<{_next(release[: 1 if len(release) == 1 else 2])}"]
+        return [f">={version}", f"<{_next(release[:2])}"]
     if partial and operator == "<=":
         return [f"<{_next(release)}"]
     if partial and operator == ">":

@@ -1,4 +1,4 @@
-"""Certificates for tests: of an authority that a test trusts, and of others."""
+"""Certificates for tests, from an authority that the test trusts and from others."""
 
 from __future__ import annotations
 

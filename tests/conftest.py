@@ -1,18 +1,31 @@
-"""A web server for tests that download, with no proxy between; and tests of real time, which are repeated."""
+"""Fixtures of all tests: a web server without proxies, and repetition of tests of real time."""
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from file_server import FileServer, running_file_server
+from hypothesis import settings
 
 # Before any test imports ONNX Runtime by itself, which would tell its maker of each session.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # tests run side by side, whose OpenMP threads would take the processors from each other by spinning
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# how long an example takes says nothing on a busy machine
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 _MEASUREMENTS = 3
+_MOST_LATENESS_MS = 1.0  # on a quiet machine it is below 0.5
+_MOST_WAIT_S = 45.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,6 +36,76 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("real_time"):
             item.add_marker(pytest.mark.flaky(reruns=_MEASUREMENTS - 1))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Waits, before a test of real time measures again, until the machine wakes threads in time.
+
+    Else all measurements of a test may fall into one disturbance by the host, or by another program.
+    """
+    if getattr(item, "execution_count", 1) > 1 and item.get_closest_marker("real_time"):
+        deadline_s = time.monotonic() + _MOST_WAIT_S
+        while lateness_ms() > _MOST_LATENESS_MS and time.monotonic() < deadline_s:
+            pass
+
+
+def lateness_ms() -> float:
+    """By how much a sleep of 1 ms is too long now: the 99th percentile of a second."""
+    late_s = []
+    end_s = time.perf_counter() + 1.0
+    while (began_s := time.perf_counter()) < end_s:
+        time.sleep(0.001)
+        late_s.append(time.perf_counter() - began_s - 0.001)
+    return sorted(late_s)[int(0.99 * len(late_s))] * 1e3
+
+
+@pytest.fixture
+def children_take_interrupts() -> Iterator[None]:
+    """Processes that the test starts take SIGINT, also when this process ignores it.
+
+    A shell starts ``make test &`` in a script with SIGINT ignored. Children inherit that, and Python then
+    installs no handler.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module")
+def _older_objects() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def free_memory(_older_objects: None) -> Iterator[None]:
+    """Frees the networks of a test at its end, many of which are cycles.
+
+    The collector passes over the objects from before the test: a framework alone makes half a million, and
+    to visit them after each test would take longer than many of the tests.
+    """
+    gc.freeze()
+    yield
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def weights_drawn_once() -> Iterator[None]:
+    """The layers of PyTorch's networks are not initialised twice.
+
+    A layer fills its weights when it is made; the architectures then draw others. Here the first are zero,
+    which no test of an architecture would take for its weights. To draw takes half the time of many networks.
+    """
+    import torch
+
+    drawn = torch.nn.init.kaiming_uniform_
+
+    def kaiming_uniform(tensor: torch.Tensor, a: float = 0, **options: Any) -> torch.Tensor:
+        return drawn(tensor, **options) if a == 0 else torch.nn.init.zeros_(tensor)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.init, "kaiming_uniform_", kaiming_uniform)
+        yield
 
 
 @pytest.fixture

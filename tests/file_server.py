@@ -1,4 +1,4 @@
-"""A web server on this machine for files, which can do whatever servers do wrong."""
+"""A web server on this machine for files, which can misbehave in every way that servers do."""
 
 from __future__ import annotations
 

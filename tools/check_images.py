@@ -1,12 +1,12 @@
-"""Runs the commands of a Dockerfile on this machine, in a folder that stands for the image. Needs no Docker.
+"""Runs the commands of a Dockerfile in a folder that represents the image, without Docker.
 
-    python -m tools.check_images onnxruntime-cpu      (a name in docker/; none means all)
+    python -m tools.check_images onnxruntime-cpu      (names in docker/; all by default)
 
-The folder's base/ is a fresh virtual environment and stands for the Python of the base image; root/ stands
-for the image's file system: /build, /opt, /program, /data and /etc in a command become folders below it.
-What changes the system (apt-get, useradd, ldconfig, ...) is not run, and named. At the end the program runs
-as in the image: its help, its models, an evaluation, and as a served agent that the image's health check
-asks.
+The folder's base/ is a fresh virtual environment and represents the Python of the base image; root/
+represents the image's file system: /build, /opt, /program, /data and /etc in a command become folders below
+it. Commands that change the system (apt-get, useradd, ldconfig, ...) are printed instead of run. At the end
+the program runs as in the image: its help, its models, an evaluation, and a served agent with the image's
+health check.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 import venv
+from importlib.metadata import version
 from pathlib import Path
 
 from tools.dockerfile import Instruction, Stage, filled, read_stages
@@ -37,7 +38,7 @@ _START_TIMEOUT_S = 60
 
 
 class HostImage:
-    """An image that is made and run in a folder of this machine.
+    """An image that is built and run in a folder of this machine.
 
     Args:
         name: The Dockerfile, without its suffix.
@@ -49,12 +50,18 @@ class HostImage:
         self.stages = read_stages(text)
         self._root = folder / "root"
         self._directory = self._root
-        venv.create(folder / "base", with_pip=True)
+        base = folder / "base"
+        venv.create(base)
+        # this environment's pip, as ensurepip would also compile it, which takes longer than its use
+        pip = [sys.executable, "-m", "pip", "--python", str(base / "bin" / "python")]
+        named = f"pip=={version('pip')}"
+        subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-compile", named], check=True)
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("AGENT_", "PYTHON"))}
+        kept["PIP_COMPILE"] = "0"  # Python compiles what the program imports, which is a small part
         self._environment = {**kept, "PATH": f"{folder / 'base' / 'bin'}:{os.environ['PATH']}"}
 
     def build(self) -> None:
-        """Does what the instructions of each stage say."""
+        """Executes the instructions of each stage."""
         for stage in self.stages:
             for instruction in stage.instructions:
                 match instruction.keyword:
@@ -70,14 +77,14 @@ class HostImage:
                             self._environment[key] = filled(self._placed(value, ":"), self._environment)
 
     def run(self, *arguments: str) -> str:
-        """Runs the image's entry point and returns what it prints."""
+        """Runs the image's entry point and returns its output."""
         return self._call([*self._entry(), *arguments], timeout_s=300)
 
     def check_served(self, secret_file: Path) -> None:
-        """Runs the image's default command, asks for its health as the image does, and evaluates with it."""
+        """Runs the image's default command and its health check, and evaluates on that agent."""
         port = str(_free_port())
         self._environment["AGENT_SECRET_FILE"] = str(secret_file)
-        # without TLS, which the image's own command refuses
+        # without TLS, which the image's default command requires
         command = [*self._entry(), *self._last.last("CMD").words, "--port", port, "--insecure"]
         _say(command)
         process = subprocess.Popen(command, cwd=self._directory, env=self._environment)
@@ -119,7 +126,7 @@ class HostImage:
         raise SystemExit(f"the served agent is not healthy; exit code so far: {process.poll()}")
 
     def _placed(self, text: str, *before: str) -> str:
-        """A text in which the image's absolute paths are those of the folder; also ones after ``before``."""
+        """Replaces the image's absolute paths in a text by those of the folder; also after ``before``."""
         placed = _ABSOLUTE.sub(lambda match: f"{self._root}/{match[1]}", text)
         for sign in before:
             placed = placed.replace(f"{sign}/opt", f"{sign}{self._root}/opt")
@@ -144,7 +151,7 @@ class HostImage:
                 continue
             if target := re.search(r"> *(/\S+)", step):
                 Path(self._placed(target[1])).parent.mkdir(parents=True, exist_ok=True)
-            # what another run has downloaded is used again here, where no layer gets larger by it
+            # reuse downloads of other runs; here they make no layer larger
             step = self._placed(step).replace("--no-cache-dir ", "")
             self._call(["sh", "-euc", step], timeout_s=_STEP_TIMEOUT_S)
 
@@ -164,10 +171,10 @@ class HostImage:
 
 
 def check(name: str, folder: Path) -> None:
-    """Makes one image in an empty folder and runs it.
+    """Builds one image in an empty folder and runs it.
 
     Raises:
-        SystemExit: Something does not work; the reason is its text.
+        SystemExit: Something does not work; the text says what.
     """
     image = HostImage(name, folder)
     image.build()
@@ -184,7 +191,7 @@ def check(name: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Checks the images that the command line names."""
+    """Checks the images named on the command line."""
     parser = argparse.ArgumentParser(description="Run the commands of the Dockerfiles on this machine.")
     known = sorted(path.stem for path in DOCKER.glob("*.Dockerfile"))
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(known)}")

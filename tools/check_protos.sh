@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fails when the committed stubs are not what the .proto files give. PYTHON names the interpreter.
+# Fails if the committed stubs differ from those generated from the .proto files. PYTHON names the interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fresh="$(mktemp -d)"
@@ -11,13 +11,13 @@ stale=0
 for stub in "$fresh"/protos/*/*/*; do
   committed="${stub#"$fresh"/}"
   if ! cmp -s "$stub" "$committed"; then
-    echo "$committed: is not what the .proto file gives" >&2
+    echo "$committed: differs from the stub generated from the .proto file" >&2
     stale=1
   fi
 done
 for committed in protos/*/*/*_pb2*.py*; do
   if [ ! -e "$fresh/$committed" ]; then
-    echo "$committed: no .proto file gives it" >&2
+    echo "$committed: no .proto file generates it" >&2
     stale=1
   fi
 done

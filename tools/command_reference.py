@@ -1,7 +1,7 @@
-"""Writes docs/commands.md: every command of the program with its options, as click shows them.
+"""Generator of docs/commands.md: every command with its options, as click shows them.
 
-python -m tools.command_reference            write it
-python -m tools.command_reference --check    fail where it is not what the commands say
+python -m tools.command_reference            write the page
+python -m tools.command_reference --check    fail if the page is out of date
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from pathlib import Path
 
 import click
 
-from client.main import PROGRAM, cli
+from inferometer.client.cli.command import is_global
+from inferometer.client.cli.main import PROGRAM, cli
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
 MEND = "run: make docs"
 _HEAD = f"""# Commands
 
-<!-- Generated from the commands; do not edit. To write it again, {MEND} -->
+<!-- Generated from the commands; do not edit. To regenerate it, {MEND} -->
 
-Options have one or two dashes and take their value after `=` or a space. One without a value, such as
-`--gpu`, is a boolean: `--gpu`, `--gpu=true` and `--gpu=false` all work. `agent --version` shows the version.
-The configuration file, environment variables and exit codes are in [configuration.md](configuration.md).
+Options start with one or two dashes; their value follows `=` or a space. An option without a value, such as
+`--gpu`, is a boolean: `--gpu`, `--gpu=true` and `--gpu=false` all work. `agent --version` prints the version.
+[configuration.md](configuration.md) describes the configuration file, environment variables and exit codes.
 """
-_UNWRAPPED = "\b"  # before a paragraph, it tells click to leave the lines as they are
+_UNWRAPPED = "\b"  # before a paragraph, it tells click not to wrap the lines
 
 
 def page() -> str:
@@ -42,11 +43,11 @@ def page() -> str:
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
-_GLOBAL_INTRODUCTION = "Every command takes these, in any place."
+_GLOBAL_INTRODUCTION = "Every command accepts these options, in any position."
 
 
 def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    """Every command and group that is not hidden, with what is typed to run it."""
+    """Yields every command and group that is not hidden, with its full name."""
     yield path, command
     if isinstance(command, click.Group):
         context = _context(path, command)
@@ -57,7 +58,7 @@ def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Co
 
 
 def _context(path: str, command: click.Command) -> click.Context:
-    """A context as the program makes it: a command keeps the help option of its first one."""
+    """Creates a context like the program's: a command keeps the help option of its first context."""
     return click.Context(command, info_name=path, help_option_names=cli.context_settings["help_option_names"])
 
 
@@ -81,12 +82,12 @@ def _help(command: click.Command) -> str:
 
 
 def _options(path: str, command: click.Command, *, shared: bool) -> str:
-    """A table of the options that are the command's own, or of the shared ones."""
+    """Returns a table of the command's own options, or of the shared ones."""
     context = _context(path, command)
     rows = [
         (record[0], _meaning(parameter, record[1]))
         for parameter in command.get_params(context)
-        if isinstance(parameter, click.Option) and shared != parameter.expose_value and not parameter.is_eager
+        if isinstance(parameter, click.Option) and shared == is_global(parameter) and not parameter.is_eager
         if (record := parameter.get_help_record(context))
     ]
     if not rows:
@@ -96,7 +97,7 @@ def _options(path: str, command: click.Command, *, shared: bool) -> str:
 
 
 def _meaning(option: click.Option, text: str) -> str:
-    """The help of an option, with the environment variable that stands for it."""
+    """Returns the help of an option, with its environment variable."""
     if not option.envvar or option.show_envvar:
         return text
     return f"{text} [env var: {option.envvar}]"
@@ -107,14 +108,14 @@ def _cell(text: str) -> str:
 
 
 def main() -> None:
-    """Writes or checks the page, as the command line says."""
+    """Writes or checks the page."""
     parser = argparse.ArgumentParser(description="Write docs/commands.md from the commands.")
-    parser.add_argument("--check", action="store_true", help="change nothing; fail where it is out of date")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if it is out of date")
     fresh = page()
     if not parser.parse_args().check:
         PAGE.write_text(fresh, encoding="utf-8")
     elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != fresh:
-        sys.exit(f"{PAGE.name} is not what the commands say; {MEND}")
+        sys.exit(f"{PAGE.name} is out of date; {MEND}")
 
 
 if __name__ == "__main__":

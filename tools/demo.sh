@@ -34,9 +34,21 @@ report() { # prints a report with the columns that fit a terminal; $1 is its nam
       print "" }' <<< "$rows"
 }
 
+differences() { # prints what differs between the first evaluation and each other one besides the framework
+  local ids id text
+  mapfile -t ids < <("$agent" info evaluation latency -f csv | tail -n +2 | cut -d, -f1 | tac)
+  for id in "${ids[@]:1}"; do
+    printf '\n$ agent compare %s %s    # here what differs besides the framework\n' "${ids[0]}" "$id"
+    # 1 is a regression, which one framework may well be against another
+    text="$("$agent" compare "${ids[0]}" "$id" 2>&1)" || (($? == 1)) || { printf '%s\n' "$text" >&2; return 1; }
+    grep '^differs: ' <<< "$text" | grep -v '^differs: framework:' || echo "nothing"
+  done
+}
+
 echo "The results of this demo go to $AGENT_DATA_DIR, which is removed at its end."
 for framework in PyTorch MXNet ONNXRuntime; do
   show predict dataset --model_name=DigitsCNN --framework_name="$framework" --batch_size=16
 done
-report latency framework_name batch_size latency_ms_trimmed_mean latency_ms_p50 latency_ms_p99 throughput_inputs_per_s
+report latency framework_name threads batch_size latency_ms_trimmed_mean latency_ms_p50 latency_ms_p99 throughput_inputs_per_s
 report accuracy framework_name framework_version top1_accuracy top5_accuracy evaluated_inputs failed_inputs
+differences

@@ -1,7 +1,7 @@
-"""The formats that DigitsCNN's weights ship in: how each is written, read back and run.
+"""The formats of DigitsCNN's shipped weights: how to write, read and run each of them.
 
-Weights are float32 arrays by the names that ``DigitsCNN.state_dict()`` gives them. A folder is the model's;
-its manifests name the files in it.
+Weights are float32 arrays under the names of ``DigitsCNN.state_dict()``. A folder is the model's folder,
+whose manifests name its files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from agent.models.pytorch.digits_cnn import DigitsCNN
+from inferometer.agent.architectures.pytorch.feed_forward import DigitsCNN
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -36,8 +36,8 @@ class Format(ABC):
     Attributes:
         framework: The framework's name in manifests.
         manifest: The model manifest that names the files.
-        graph: The file with the graph, where there is one.
-        weights: The file with the weights, where they are not in the graph's.
+        graph: The file with the graph, if any.
+        weights: The file with the weights, unless the graph's file contains them.
     """
 
     framework: str
@@ -57,11 +57,11 @@ class Format(ABC):
 
     @abstractmethod
     def read_weights(self, folder: Path) -> Weights:
-        """Returns the weights as the files hold them, by the format's own names."""
+        """Returns the weights in the files, under the format's own names."""
 
     @abstractmethod
     def read_graph(self, folder: Path) -> str:
-        """Returns what the files hold beside the weights, as text."""
+        """Returns everything in the files except the weights, as text."""
 
     @abstractmethod
     def predict(self, folder: Path, inputs: Array) -> Array:
@@ -94,7 +94,7 @@ class PyTorchFormat(Format):
 
 
 class MXNetFormat(Format):
-    """A checkpoint of MXNet: the symbol as JSON, the parameters as NDArrays named ``arg:…``."""
+    """An MXNet checkpoint: the symbol as JSON, the parameters as NDArrays named ``arg:…``."""
 
     framework = "MXNet"
     manifest = "mxnet.yml"
@@ -132,7 +132,7 @@ class MXNetFormat(Format):
 
 
 class ONNXFormat(Format):
-    """One ONNX file with graph and weights; the batch is of any size."""
+    """One ONNX file with graph and weights; the batch can have any size."""
 
     framework = "ONNXRuntime"
     manifest = "onnxruntime.yml"
@@ -168,7 +168,7 @@ class ONNXFormat(Format):
 
 
 def _onnx_nodes() -> list[onnx.NodeProto]:
-    """The operators in order, each with the output of the one before as its first input."""
+    """Returns the operators in order, each with the output of its predecessor as its first input."""
     kernel: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
     window: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
     chain: list[tuple[str, str, tuple[str, ...], dict[str, Any]]] = [

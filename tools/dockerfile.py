@@ -1,4 +1,4 @@
-"""Reads Dockerfiles: as much of their notation as those of docker/ use, and an error for the rest."""
+"""Parser of Dockerfiles, limited to the syntax that docker/ uses; anything else is an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLAG = re.compile(r"--([a-z-]+)=(\S+)\s+")
 
 
 class DockerfileError(ValueError):
-    """A Dockerfile has something that this reader does not know."""
+    """A Dockerfile contains something that this parser does not support."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Instruction:
     """One instruction.
 
     Attributes:
-        keyword: Its first word, in capitals.
-        value: What follows the keyword and the flags, on one line.
+        keyword: The first word, in capitals.
+        value: The text after the keyword and the flags, on one line.
         flags: ``--name=value`` before the value, by name.
-        line: Its first line, counted from one.
+        line: The number of the first line, counted from one.
     """
 
     keyword: str
@@ -38,7 +38,7 @@ class Instruction:
 
     @property
     def words(self) -> list[str]:
-        """The value as words: of the JSON notation, or as a shell takes them apart."""
+        """The value as words, from its JSON form or split like a shell command."""
         if self.value.startswith("["):
             words = json.loads(self.value)
             if not all(isinstance(word, str) for word in words):
@@ -48,18 +48,18 @@ class Instruction:
 
     @property
     def pairs(self) -> dict[str, str]:
-        """``NAME=value`` of an ENV, a LABEL or an ARG by name; without a value, empty."""
+        """The ``NAME=value`` pairs of an ENV, a LABEL or an ARG by name; empty for a name without a value."""
         parts = (word.partition("=") for word in self.words)
         return {name: value for name, _, value in parts}
 
 
 @dataclass
 class Stage:
-    """What stands between two FROM.
+    """A build stage: a FROM and the instructions after it.
 
     Attributes:
-        base: The image, or the earlier stage, that it begins with; ARGs before the first FROM are filled in.
-        name: What other stages call it; empty for one without a name.
+        base: The image or the earlier stage that it is based on, with ARGs before the first FROM substituted.
+        name: The name after ``AS``; empty without one.
         instructions: The instructions after the FROM.
     """
 
@@ -72,10 +72,10 @@ class Stage:
         return [instruction for instruction in self.instructions if instruction.keyword == keyword]
 
     def last(self, keyword: str) -> Instruction:
-        """The instruction that counts where the last one does.
+        """The last instruction with a keyword, which overrides earlier ones.
 
         Raises:
-            DockerfileError: There is none.
+            DockerfileError: There is no such instruction.
         """
         if not (found := self.all(keyword)):
             raise DockerfileError(f"no {keyword}")
@@ -87,10 +87,10 @@ class Stage:
 
 
 def read_stages(text: str) -> list[Stage]:
-    """Reads a Dockerfile.
+    """Parses a Dockerfile.
 
     Raises:
-        DockerfileError: It begins with no FROM, or has an instruction that is not known.
+        DockerfileError: It does not begin with FROM, or has an unsupported instruction.
     """
     stages: list[Stage] = []
     arguments: dict[str, str] = {}
@@ -110,7 +110,7 @@ def read_stages(text: str) -> list[Stage]:
 
 
 def filled(text: str, variables: Mapping[str, str]) -> str:
-    """Returns a text with ``$NAME`` and ``${NAME}`` filled in; one that is not known stays as it is."""
+    """Substitutes ``$NAME`` and ``${NAME}`` in a text; unknown names are left unchanged."""
     return _VARIABLE.sub(lambda match: variables.get(match[1] or match[2], match[0]), text)
 
 
@@ -127,13 +127,13 @@ def _instructions(text: str) -> Iterator[Instruction]:
             yield _instruction(" ".join(words), begun)
             words, begun = [], 0
     if words:
-        raise DockerfileError(f"line {begun}: goes on after the end of the file")
+        raise DockerfileError(f"line {begun}: continues after the end of the file")
 
 
 def _instruction(text: str, line: int) -> Instruction:
     keyword, _, value = text.partition(" ")
     if keyword not in _KEYWORDS:
-        raise DockerfileError(f"line {line}: {keyword} is not known to this reader")
+        raise DockerfileError(f"line {line}: {keyword} is not supported by this parser")
     flags: dict[str, str] = {}
     value = value.strip()
     while match := _FLAG.match(value):

@@ -1,4 +1,4 @@
-"""Makes what ships as DigitsCNN and digits_validation: the dataset, the weights and their checksums.
+"""Generator of DigitsCNN and digits_validation: the dataset, the weights and their checksums.
 
     python tools/train_digits_cnn.py                 write into manifests/builtin
     python tools/train_digits_cnn.py --output DIR    write the same tree below DIR
@@ -36,11 +36,11 @@ from digits_cnn_formats import FORMATS, Array, Weights
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from agent.inputs import EncodedImage
-from agent.models.pytorch.digits_cnn import DigitsCNN
-from agent.preprocessing import ImagePreprocessor
-from manifests.loader import load_manifest
-from manifests.schema import ModelManifest
+from inferometer.agent.architectures.pytorch.feed_forward import DigitsCNN
+from inferometer.agent.preprocessing.inputs import EncodedImage
+from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
+from inferometer.manifests.loader import load_manifest
+from inferometer.manifests.schema import ModelManifest
 
 BUILTIN = Path(__file__).resolve().parent.parent / "manifests" / "builtin"
 MODEL = Path("models/DigitsCNN")
@@ -62,7 +62,7 @@ Labelled = list[tuple[bytes, int]]
 
 
 def main() -> int:
-    """Makes or checks the files; returns the exit status."""
+    """Generates or checks the files; returns the exit status."""
     parser = argparse.ArgumentParser(
         description="Make the digits_validation dataset and the DigitsCNN model."
     )
@@ -78,7 +78,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as directory:
             make(Path(directory))
             differences = compare(Path(directory), arguments.check)
-        print("\n".join(differences) or f"{arguments.check} holds what the script makes")
+        print("\n".join(differences) or f"{arguments.check} matches what the script generates")
     else:
         make(arguments.output)
     print(f"took {time.monotonic() - start:.1f} s")
@@ -108,7 +108,7 @@ def make(output: Path) -> None:
 
 
 def split_digits() -> tuple[Labelled, Labelled]:
-    """Returns the images to train on and those held out of each class, both in shuffled order."""
+    """Returns the training images and the held-out images of each class, both in shuffled order."""
     digits = load_digits()
     random = np.random.default_rng(SEED)
     held_out = np.zeros(len(digits.target), dtype=bool)
@@ -125,7 +125,7 @@ def encode(image: Array) -> bytes:
     """Returns an 8x8 image with values 0 to 16 as a grey PNG with values 0 to 255."""
     grey = Image.fromarray(np.rint(image * 255 / 16).astype(np.uint8))
     content = io.BytesIO()
-    # Not compressed, because the bytes that compression gives differ from one zlib to the next.
+    # Not compressed, because compressed bytes differ between versions of zlib.
     grey.save(content, format="PNG", compress_level=0)
     return content.getvalue()
 
@@ -188,7 +188,7 @@ def train(inputs: Array, labels: Array) -> Weights:
 
 
 def shift(inputs: Array, random: np.random.Generator) -> Array:
-    """Returns the images, each moved by up to ``SHIFT_PIXELS`` along both axes, the edges repeated."""
+    """Returns the images, each shifted by up to ``SHIFT_PIXELS`` along both axes, with the edges repeated."""
     pad = SHIFT_PIXELS
     padded = np.pad(inputs, ((0, 0), (0, 0), (pad, pad), (pad, pad)), mode="edge")
     height, width = inputs.shape[2:]
@@ -222,7 +222,7 @@ def verify(folder: Path, inputs: Array, labels: Array) -> float:
 
 
 def write_manifests(output: Path, accuracy: float) -> None:
-    """Writes the manifests of the dataset and the models, with checksums and accuracy as they now are."""
+    """Writes the manifests of the dataset and the models, with the current checksums and accuracy."""
     for path, fields in checksums(output).items():
         if path.parent == MODEL:
             fields["top1_accuracy"] = f"{accuracy:.4f}"
@@ -230,12 +230,12 @@ def write_manifests(output: Path, accuracy: float) -> None:
         for field, value in fields.items():
             text, count = re.subn(rf"^( *{field}:) .*$", rf"\1 {value}", text, flags=re.MULTILINE)
             if count != 1:
-                raise SystemExit(f"{path}: field {field} stands there {count} times, not once")
+                raise SystemExit(f"{path}: field {field} occurs {count} times instead of once")
         (output / path).write_text(text, encoding="utf-8")
 
 
 def checksums(output: Path) -> dict[Path, dict[str, str]]:
-    """Returns field and value of the checksums that each manifest has to hold for the files in ``output``."""
+    """Returns the checksum fields that each manifest must have for the files in ``output``."""
 
     def of(path: Path) -> str:
         return "sha256:" + hashlib.sha256((output / path).read_bytes()).hexdigest()

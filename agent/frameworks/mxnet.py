@@ -1,72 +1,94 @@
-"""MXNet 1.x: a symbol file (JSON) with its parameters, or a model of gluon's that is built in code."""
+"""The predictor for MXNet 1.x: a symbol file (JSON) with its parameters, or a gluon model in code."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from agent.artifacts import Artifacts
-from agent.frameworks.failures import prediction_failure
-from agent.frameworks.mxnet_workers import CpuWorkers
-from agent.models.architecture import Architecture
-from agent.models.mxnet.random_weights import draw_weights
-from agent.predictor import Predictor, PredictorOptions, Tensors, Weights
-from agent.trace_level import TraceLevel
-from agent.tracing.profiler import Profiler
-from manifests.errors import ArtifactError, DeviceError, PredictionError, suggestion
-from manifests.schema import ModelManifest
+from inferometer.agent.architectures.architecture import Architecture
+from inferometer.agent.architectures.mxnet.random_weights import draw_weights
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.frameworks.mxnet_workers import CpuWorkers, worker_count
+from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
+from inferometer.agent.hardware.loaded_libraries import cuda_library_versions, loaded_library
+from inferometer.agent.hardware.threads import default_threads
+from inferometer.agent.inference.predictor import (
+    CODE_FAILURES,
+    Predictor,
+    PredictorOptions,
+    Tensors,
+    Weights,
+    prediction_failure,
+)
+from inferometer.agent.tracing.profiler import Profiler
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.manifests.errors import (
+    ArtifactError,
+    DeviceError,
+    PredictionError,
+    one_line,
+    suggestion,
+)
+from inferometer.manifests.schema import ModelManifest
 
-# The one alias that MXNet 1.9.1 takes from NumPy 1.26 and that is no longer there.
+_FEATURES = (
+    "MKLDNN",
+    "OPENMP",
+    "BLAS_OPEN",
+    "BLAS_MKL",
+    "BLAS_ATLAS",
+    "BLAS_APPLE",
+    "CUDA",
+    "CUDNN",
+    "TENSORRT",
+)
+"""MXNet's names of the features of its build that matter for speed."""
+
+# the only removed alias of NumPy that MXNet 1.9.1 uses
 if "bool" not in vars(np):
     np.bool = np.bool_  # type: ignore[attr-defined,unused-ignore]  # NumPy 2 has the name, 1.26 has not
 # MXNet writes a line to stderr whenever it fuses the operators of a graph.
 os.environ.setdefault("MXNET_SUBGRAPH_VERBOSE", "0")
+# MXNet reads at its import whether this is set. If so, an operator uses as many threads as its worker has;
+# if not, those outside oneDNN use at most half of the processors.
+_OWN_NUMBER = {"OMP_NUM_THREADS", "MXNET_OMP_MAX_THREADS"}.isdisjoint(os.environ)
+if _OWN_NUMBER:
+    os.environ["OMP_NUM_THREADS"] = str(default_threads())
 with warnings.catch_warnings():
-    # MXNet 1.9.1 asks NumPy for functions that are deprecated, and compares versions with distutils.
+    # MXNet 1.9.1 uses deprecated functions of NumPy, and compares versions with distutils
     warnings.simplefilter("ignore", DeprecationWarning)
     import mxnet
+if _OWN_NUMBER:
+    del os.environ["OMP_NUM_THREADS"]  # it is not the user's
 
-# What MXNet, and the code of an architecture, raise at a file or at a batch that they cannot take.
-_FAILURES = (
-    mxnet.base.MXNetError,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-_REASON_CHARACTERS = 300
+_FAILURES = (mxnet.base.MXNetError, *CODE_FAILURES)
 _EXECUTORS = 4
-# MXNet crashes when two threads use it at once, even each with a model of its own.
+# MXNet crashes if two threads use it at once, even with separate models.
 _ONE_AT_A_TIME = threading.RLock()
 
 
 class MXNetPredictor(Predictor):
     """A symbol in MXNet; ``model.graph_path`` is the JSON file, ``model.weights_path`` the parameters.
 
-    A model that is built in code (``artifacts.architecture``) is a hybrid block of gluon's.
+    A model in code (``artifacts.architecture``) is a hybrid block of gluon.
 
-    Outputs have the symbol's names. An executor is bound to a batch size; the ones of the last few sizes are
-    kept, and share the parameters. Measured on a small net, an executor takes 0.2 ms for one input where
-    a hybridized ``SymbolBlock`` takes 0.35 ms.
+    Outputs have the symbol's names. An executor is bound to a batch size; those of the last few sizes are
+    kept, and share the parameters. On a small network, an executor takes 0.2 ms for one input and a
+    hybridized ``SymbolBlock`` 0.35 ms.
 
-    One predictor of the process works at a time, and others wait. The number of threads is that of MXNet's
-    CPU workers, which all predictors share: the first one that is loaded decides it. Operators outside oneDNN
-    use at most half of the processors, unless ``OMP_NUM_THREADS`` or ``MXNET_OMP_MAX_THREADS`` is set before
-    MXNet is loaded.
+    One predictor of the process runs at a time, and others wait. The number of threads is that of MXNet's CPU
+    workers, which all predictors share: the first predictor that is loaded sets it. Operators outside oneDNN
+    use at most ``MXNET_OMP_MAX_THREADS``, if that is set before MXNet is loaded.
     """
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
@@ -97,7 +119,7 @@ class MXNetPredictor(Predictor):
                 executor.arg_dict[self._parameters.input_layer][:] = array
                 # forward only queues the operators; asnumpy waits for an output and copies it
                 outputs = [output.asnumpy() for output in executor.forward(is_train=False)]
-            except _FAILURES as error:
+            except Exception as error:  # of any class: operators in Python raise what they like
                 self._executors.pop(len(array), None)
                 raise prediction_failure(
                     f"{self}: MXNet failed on a batch of {len(array)}: {_reason(error)}", error
@@ -105,28 +127,23 @@ class MXNetPredictor(Predictor):
         return dict(zip(self._output_names, outputs, strict=True))
 
     def turn(self) -> AbstractContextManager[object]:
-        """Waits until no other predictor of MXNet works; ``predict`` itself may be called without it."""
+        """Waits until no other predictor of MXNet runs; ``predict`` itself may be called without it."""
         return _ONE_AT_A_TIME
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the symbol's operators; see ``Predictor``."""
-        from agent.frameworks.mxnet_profiler import MXNetProfiler  # most runs need none
+        from inferometer.agent.frameworks.mxnet_profiler import MXNetProfiler  # most runs need none
 
         if self._symbol is None:
             return None
         return MXNetProfiler(mxnet, self, level, gpu=self.options.device.is_gpu)
 
     def run_apart(self, prepare: Callable[[Any], None] | None) -> None:
-        """Has the operators of later predictions queued one by one; with None, all in one piece again.
+        """Queues the operators of later predictions one by one; with None, in bulk again.
 
-        MXNet's profiler sees what is queued. How that is done is decided when an executor is bound, so that
-        there are others for it; that of the last batch size has run once afterwards.
-
-        Args:
-            prepare: Is called with each of them.
-
-        Raises:
-            PredictionError: There is no memory for it.
+        MXNet's profiler records what is queued. The mode is fixed when an executor is bound, so that each
+        mode has executors of its own; the executor of the last batch size runs once as a warm-up, which
+        raises PredictionError if memory runs out. ``prepare`` is called with each new executor.
         """
         before, self._apart = self._apart, prepare
         if (before is None) == (prepare is None):
@@ -142,7 +159,7 @@ class MXNetPredictor(Predictor):
                 raise PredictionError(f"{self}: MXNet cannot bind it again: {_reason(error)}") from error
 
     def drop_apart(self) -> None:
-        """Frees the executors that queue operators one by one; not while they are used."""
+        """Frees the executors that queue operators one by one, unless they are in use."""
         if self._apart is None:
             self._other_executors.clear()
 
@@ -150,13 +167,18 @@ class MXNetPredictor(Predictor):
         """Returns the executor of the last prediction."""
         return next(reversed(self._executors.values()))
 
+    def details(self) -> FrameworkDetails:
+        """Returns MXNet's libraries, build and settings; see ``Predictor``."""
+        features = [name for name in _FEATURES if mxnet.runtime.Features().is_enabled(name)]
+        return FrameworkDetails(_libraries(), ", ".join(features), _settings())
+
     @property
     def threads(self) -> int | None:
-        """The number that MXNet's CPU workers were found to have; None where they differ."""
+        """The number that MXNet's CPU workers were found to have; None if they differ."""
         return self._threads
 
     def close(self) -> None:
-        """Drops the executors and the parameters, and on a GPU gives their memory back to the driver."""
+        """Frees the executors and the parameters, and on a GPU returns their memory to the driver."""
         with _ONE_AT_A_TIME:
             self._symbol = None
             self._executors.clear()
@@ -168,7 +190,7 @@ class MXNetPredictor(Predictor):
 
     def _load(self) -> None:
         self._context = self._find_device()
-        self._threads = _WORKERS.fix(self.options.threads, self.options.default_threads)
+        self._threads = _WORKERS.fix(self.options.threads, self.options.operator_threads)
         architecture = self.artifacts.architecture
         if architecture is None:
             self._symbol = self._read_symbol()
@@ -223,8 +245,11 @@ class MXNetPredictor(Predictor):
         parameters.setattr("grad_req", "null")  # gradients would take as much memory again
         net.infer_shape(mxnet.nd.zeros((1, *self._parameters.dimensions)))
         if random:
-            net.initialize(mxnet.init.Zero(), ctx=self._context, force_reinit=True)
+            # a layer's own initializer would draw the weights that are drawn below, more slowly
             drawn = [p for p in parameters.values() if not isinstance(p, mxnet.gluon.Constant)]
+            for parameter in parameters.values():
+                init = None if isinstance(parameter, mxnet.gluon.Constant) else mxnet.init.Zero()
+                parameter.initialize(init, ctx=self._context, force_reinit=True)
             draw_weights(drawn, self.options.seed)
         else:
             try:
@@ -296,7 +321,7 @@ class MXNetPredictor(Predictor):
         shapes, _, _ = self._symbol.infer_shape(**{**known, name: shape})
         arguments = {}
         for argument, inferred in zip(self._symbol.list_arguments(), shapes, strict=True):
-            # what has no weights and is not the input is a label, which only training reads
+            # an argument without weights that is not the input is a label, which only training reads
             arguments[argument] = self._weights.get(argument)
             if argument == name or arguments[argument] is None:
                 arguments[argument] = mxnet.nd.zeros(
@@ -321,7 +346,7 @@ _BULK = "MXNET_EXEC_BULK_EXEC_INFERENCE"
 def _operators_apart() -> Iterator[None]:
     """Executors that are bound inside queue operators one by one; MXNet reads that from the environment."""
     before = os.environ.get(_BULK)
-    mxnet.nd.waitall()  # what is queued may read the environment while it changes
+    mxnet.nd.waitall()  # queued operators may read the environment while it changes
     os.environ[_BULK] = "0"
     try:
         yield
@@ -332,15 +357,39 @@ def _operators_apart() -> Iterator[None]:
 
 
 def worker_threads() -> list[int]:
-    """The OpenMP threads that each of MXNet's CPU workers may use, as the workers themselves read them."""
+    """The number of OpenMP threads of each of MXNet's CPU workers, read on the workers."""
     return _WORKERS.read()
 
 
+def _libraries() -> Mapping[str, str]:
+    """OpenBLAS beside MXNet, with the processor that its kernels are for, and the libraries of CUDA."""
+    found = dict(cuda_library_versions())
+    path = loaded_library("libopenblas", Path(mxnet.__file__).parent)
+    if path is not None:
+        with suppress(OSError, AttributeError):
+            config = ctypes.CDLL(str(path)).openblas_get_config
+            config.restype = ctypes.c_char_p
+            found["BLAS"] = config().decode()
+    return found
+
+
+def _settings() -> Mapping[str, str]:
+    """What changes the speed or the precision of operators; of CUDA's only in a build that has CUDA."""
+    settings = {
+        "inter-op threads": str(worker_count()),
+        "oneDNN": on_or_off(os.environ.get("MXNET_MKLDNN_ENABLED", "1") != "0"),
+    }
+    if mxnet.runtime.Features().is_enabled("CUDA"):
+        # by default MXNet tunes within a limit of the workspace
+        tuning = os.environ.get("MXNET_CUDNN_AUTOTUNE_DEFAULT", "1")
+        settings["cuDNN autotuning"] = {"0": "off", "1": "on", "2": "on, any workspace"}.get(tuning, tuning)
+    return settings
+
+
 def _reason(error: BaseException) -> str:
-    """MXNet's message in one line: without the place in its source and without the stack trace."""
+    """MXNet's message in one line, without its source location and stack trace."""
     text = str(error).partition("Stack trace")[0]
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith(("Traceback", "File "))]
     reason = " ".join(" ".join(lines).split()) or type(error).__name__
-    reason = re.sub(r"^(MXNetError: |\[[\d:]+\] \S+: )+", "", reason)
-    return reason if len(reason) <= _REASON_CHARACTERS else reason[: _REASON_CHARACTERS - 1] + "…"
+    return one_line(re.sub(r"^(MXNetError: |\[[\d:]+\] \S+: )+", "", reason))

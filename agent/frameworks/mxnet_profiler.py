@@ -10,80 +10,56 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
-from agent.trace_level import TraceLevel
-from agent.tracing.layer_writer import LayerWriter, shape_texts
-from agent.tracing.profiler import PredictWindow, Profiler
-from agent.tracing.recorder import SpanRecorder
-from agent.tracing.span import SpanKind
-from manifests.errors import PredictionError
+from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler, shape_texts
+from inferometer.agent.tracing.recorder import SpanRecorder
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.manifests.errors import PredictionError
 
 _Shapes: TypeAlias = Sequence[Sequence[int] | None]
 _NS_PER_US = 1000
-# What the engine queues for itself, and what belongs to no model.
+# operators of the engine itself, which belong to no model
 _HOUSEKEEPING = re.compile(r"WaitForVar|DeleteVariable|Resource\w*|SetupExec|set_threads")
-# What the engine runs between the operators of a graph, and no graph lists.
+# operators that the engine inserts between those of a graph
 _BETWEEN = re.compile(r"Copy\w*|Reorder\w*")
 _TAIL = re.compile(r"\],\s*\"displayTimeUnit\".*\Z", re.DOTALL)
-# MXNet has one profiler for all of a process.
+# MXNet has one profiler per process.
 _IN_USE = threading.Lock()
 
 
 class ApartExecutors(Protocol):
-    """What a profiler needs of its predictor."""
+    """The part of ``MXNetPredictor`` that the profiler uses."""
 
-    def run_apart(self, prepare: Callable[[Any], None] | None) -> None:
-        """Has the operators of later predictions queued one by one, or with None not any more.
-
-        Args:
-            prepare: Is called with each executor that is bound for it.
-
-        Raises:
-            PredictionError: The framework cannot do so.
-        """
-
-    def drop_apart(self) -> None:
-        """Frees what running them one by one has needed."""
-
-    def latest_executor(self) -> Any:
-        """Returns the executor of the last prediction."""
+    def run_apart(self, prepare: Callable[[Any], None] | None) -> None: ...  # noqa: D102
+    def drop_apart(self) -> None: ...  # noqa: D102
+    def latest_executor(self) -> Any: ...  # noqa: D102
 
 
 class MXNetProfiler(Profiler):
     """Records operators with MXNet's own profiler.
 
-    It tells their types and times only. Names and shapes are those of the graph that the executor has made of
-    the symbol, if its operators ran in the order in which it lists them, as their types tell. If not, layers
-    have types only, and from the next round on the order is kept by waiting for each operator. An operator
-    that MXNet has fused of several has the name of the first, and all of them in ``fused_layers``. Copies to
-    and from a device are layers too.
-
-    Args:
-        mxnet: The package.
-        executors: Runs the symbol.
-        level: How deep to look.
-        gpu: Whether the model is on a GPU.
+    It records types and times only. Names and shapes come from the executor's graph, if the types show that
+    operators ran in the graph's order. If not, layers have types only, and from the next round on the
+    profiler waits for each operator to keep the order. A fused operator has the name of its first part, and
+    all parts in ``fused_layers``. Copies to and from a device are layers too.
     """
 
     def __init__(self, mxnet: Any, executors: ApartExecutors, level: TraceLevel, *, gpu: bool) -> None:
+        super().__init__(level, gpu=gpu)
         self._mxnet = mxnet
         self._executors = executors
-        self._level = level
-        self._gpu = gpu
-        self._windows: list[tuple[PredictWindow, Any]] = []
+        self._ran: list[Any] = []
         self._failures: list[Exception] = []
         self._in_order = False
         self._graphs: WeakKeyDictionary[Any, Sequence[_Node]] = WeakKeyDictionary()
-        self._folder: TemporaryDirectory[str] | None = None
         self._file = Path()
         self._running = False
 
     def start(self) -> None:
         """Starts MXNet's profiler, on executors that run operator by operator; see ``Profiler``."""
-        self._windows = []
+        self._windows, self._ran = [], []
         if self._running:
             return
         if not _IN_USE.acquire(blocking=False):
@@ -95,9 +71,7 @@ class MXNetProfiler(Profiler):
             _IN_USE.release()
             raise
         self._running = True
-        if self._folder is None:
-            self._folder = TemporaryDirectory(prefix="inferscope-")
-        self._file = Path(self._folder.name) / "profile.json"
+        self._file = self.open_folder() / "profile.json"
         profiler = self._mxnet.profiler
         profiler.set_config(
             profile_symbolic=True,
@@ -111,24 +85,28 @@ class MXNetProfiler(Profiler):
         profiler.set_state("run")
 
     def predicted(self, window: PredictWindow) -> None:
-        """Remembers a prediction, and the graph that ran; see ``Profiler``."""
+        """Registers a prediction and its graph; see ``Profiler``."""
         executor = self._executors.latest_executor()
         if self._failures:
             raise PredictionError(f"MXNet failed at an operator: {self._failures.pop()}")
         if executor not in self._graphs:
             self._prepare(executor)
-        self._windows.append((window, executor))
+        super().predicted(window)
+        self._ran.append(executor)
 
     def collect(self, recorder: SpanRecorder) -> None:
-        """Stops MXNet's profiler and adds what it has recorded; see ``Profiler``."""
+        """Stops MXNet's profiler and adds its records; see ``Profiler``."""
         if not self._running:
             return
-        # MXNet's times are of the system's clock, which may have been set since the recorder was made
+        # MXNet uses the system's clock, which may have been set since the recorder was created
         offset_ns = time.time_ns() - recorder.clock()
         operators = self._stop()
-        self._note(recorder)
+        recorder.note("no memory of layers: MXNet reserves it for the whole graph")
+        if self._level >= TraceLevel.ML_LIBRARY_TRACE:
+            recorder.note("no operators inside layers: MXNet's profiler records whole layers")
+        self.note_missing_device_calls(recorder, "MXNet")
         place, matched = 0, True
-        for window, executor in self._windows:
+        for window, executor in zip(self._windows, self._ran, strict=True):
             inside: list[_Operator] = []
             while place < len(operators) and operators[place].middle_ns - offset_ns <= window.end_ns:
                 if operators[place].middle_ns - offset_ns >= window.start_ns:
@@ -145,19 +123,17 @@ class MXNetProfiler(Profiler):
             self._in_order = True
             for executor in list(self._graphs):
                 self._keep_order(executor)
-        self._windows = []
+        self._windows, self._ran = [], []
 
     def close(self) -> None:
-        """Stops MXNet's profiler, has operators run together again, and removes its files."""
+        """Stops MXNet's profiler, queues operators in bulk again, and removes the files."""
         if self._running:
             self._stop()
         self._executors.drop_apart()
-        if self._folder is not None:
-            folder, self._folder = self._folder, None
-            folder.cleanup()
+        self.remove_folder()
 
     def _stop(self) -> Sequence[_Operator]:
-        """Stops the profiler and returns the operators in the order in which they began."""
+        """Stops the profiler and returns the operators in the order of their starts."""
         try:
             self._mxnet.nd.waitall()
             self._mxnet.profiler.set_state("stop")
@@ -180,27 +156,19 @@ class MXNetProfiler(Profiler):
             self._keep_order(executor)
 
     def _keep_order(self, executor: Any) -> None:
-        """Has an executor wait for each operator before the next.
+        """Makes an executor wait for each operator before the next.
 
-        MXNet runs what is ready first: where a graph branches, perhaps in another order than the graph's.
+        MXNet runs operators as soon as they are ready, in a graph with branches perhaps in another order.
         """
 
         def wait(_: str, output: int) -> None:
             handle = ctypes.cast(output, self._mxnet.base.NDArrayHandle)
             try:
                 self._mxnet.nd.NDArray(handle, writable=False).wait_to_read()
-            except RuntimeError as error:  # which would be lost in MXNet's code
+            except RuntimeError as error:  # MXNet's code would discard it
                 self._failures.append(error)
 
         executor.set_monitor_callback(wait)
-
-    def _note(self, recorder: SpanRecorder) -> None:
-        recorder.note("no memory of layers: MXNet reserves it for the whole graph")
-        if self._level >= TraceLevel.ML_LIBRARY_TRACE:
-            recorder.note("no operators inside layers: MXNet's profiler records whole layers")
-        if self._level >= TraceLevel.SYSTEM_LIBRARY_TRACE:
-            why = "MXNet's profiler has none" if self._gpu else "the model runs on the CPU"
-            recorder.note(f"no calls of a device's runtime, kernels or copies: {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +196,7 @@ class _Node:
 
     @classmethod
     def of(cls, node: Mapping[str, Any], inputs: _Shapes, outputs: _Shapes) -> _Node:
-        """Returns a node of a symbol's JSON; a fused one contains those that it was made of."""
+        """Returns a node of a symbol's JSON; a fused one contains its parts."""
         inner = [part for graph in node.get("subgraphs", ()) for part in graph["nodes"]]
         parts = tuple(part["name"] for part in inner if part["op"] != "null")
         return cls(
@@ -241,13 +209,10 @@ class _Node:
 
 
 def _read_events(text: str) -> Sequence[Any]:
-    """The events of a profile, whichever parts of it are there.
+    """The events of a profile; raises ValueError if it is not valid.
 
-    MXNet writes a comma before the first event of every file but a process's first. Once somebody else in the
-    process has used its profiler, files can be pieces of one: the head or the end is missing.
-
-    Raises:
-        ValueError: They are no events.
+    MXNet writes a comma before the first event of every file but a process's first. If other code in the
+    process has used its profiler, the head or the end of a file may be missing.
     """
     events = _TAIL.sub("", text.partition("[")[2] if text.lstrip().startswith("{") else text)
     found: Sequence[Any] = json.loads(f"[{events.strip().strip(',')}]")
@@ -255,7 +220,7 @@ def _read_events(text: str) -> Sequence[Any]:
 
 
 def _operators(events: Iterable[Mapping[str, Any]]) -> Iterator[_Operator]:
-    """The operators, each of which is an event that begins and one that ends."""
+    """The operators, each given by a begin event and an end event."""
     begun: dict[tuple[str, int, int], int] = {}
     for event in events:
         if event.get("cat") != "operator" or _HOUSEKEEPING.fullmatch(event["name"]):
@@ -288,25 +253,19 @@ def _read_graph(executor: Any) -> Sequence[_Node]:
 def _shapes_of_nodes(
     graph: Mapping[str, Any], outputs: Sequence[tuple[str, Sequence[int] | None]]
 ) -> Sequence[_Shapes]:
-    """The shapes of each node's outputs, without hidden ones such as BatchNorm's mean.
-
-    Args:
-        graph: The symbol.
-        outputs: Name and shape of what is not hidden, node after node.
-    """
+    """The shapes of each node's outputs, of which ``outputs`` leaves out those like BatchNorm's mean."""
     first = graph["node_row_ptr"]
     names = [node["name"] for node in graph["nodes"]]
     found: list[list[Sequence[int] | None]] = []
     place = 0
-    for number, name in enumerate(names):
+    for number, (name, following) in enumerate(zip(names, [*names[1:], None], strict=True)):
         found.append([])
-        following = names[number + 1] if number + 1 < len(names) else None
         for output in range(first[number + 1] - first[number]):
             if place == len(outputs):
                 break
-            told = outputs[place][0]
-            if output and (told == following or not told.startswith(f"{name}_")):
-                break  # the others of this node are hidden
+            candidate = outputs[place][0]
+            if output and (candidate == following or not candidate.startswith(f"{name}_")):
+                break  # the other outputs of this node are hidden
             found[-1].append(outputs[place][1])
             place += 1
     return found
@@ -315,12 +274,10 @@ def _shapes_of_nodes(
 def _write(
     writer: LayerWriter, operators: Sequence[_Operator], nodes: Sequence[_Node], offset_ns: int
 ) -> bool:
-    """Adds the layers of a prediction.
+    """Adds the layers of a prediction; returns whether operators ran in the graph's order.
 
-    What ran before the graph has made room for a new batch size, and is no layer.
-
-    Returns:
-        Whether the graph's operators ran in its order; if not, layers have the names of their types.
+    If not, layers have the names of their types. Operators before the graph allocate memory for a new batch
+    size, and are not layers.
     """
     types = [operator.type for operator in operators if not _BETWEEN.fullmatch(operator.type)]
     before = len(types) - len(nodes)

@@ -1,4 +1,4 @@
-"""The threads of MXNet's engine that run operators on the CPU."""
+"""MXNet's CPU workers: how many there are, and the threads that each uses for an operator."""
 
 from __future__ import annotations
 
@@ -9,47 +9,41 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError
 
 _BARRIER_TIMEOUT_S = 10.0
 
 
+def worker_count() -> int:
+    """Returns the number of the engine's CPU workers, which is that of the operators that run at once."""
+    if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine":  # it runs all on the calling thread
+        return 1
+    return int(os.environ.get("MXNET_CPU_WORKER_NTHREADS") or 1)
+
+
 class CpuWorkers:
-    """The engine's CPU workers, and the OpenMP threads that each may use.
+    """The engine's CPU workers and the number of their OpenMP threads.
 
-    OpenMP keeps that number per thread, so that ``MXSetNumOMPThreads``, which sets it for the thread that
-    calls it, has no effect on operators. Here a function is pushed to the engine, which sets and reads the
-    number on the workers themselves.
-
-    Args:
-        mxnet: The package.
+    OpenMP keeps this number per thread, so that ``MXSetNumOMPThreads``, which sets it for the calling thread,
+    has no effect on operators. Here the engine runs a function on the workers that sets and reads the number.
     """
 
     def __init__(self, mxnet: Any) -> None:
         self._mxnet = mxnet
         self._found: list[int] | None = None
 
-    def fix(
-        self, threads: int | None, default: Callable[[int], int] = lambda frameworks_own: frameworks_own
-    ) -> int | None:
-        """Gives every worker ``threads`` OpenMP threads, at the first call; returns what they have.
+    def fix(self, threads: int | None, default: int) -> int | None:
+        """Gives every worker ``threads`` OpenMP threads at the first call, and returns their number.
 
-        It is done once: oneDNN sizes its scratch memory when it prepares an operator, MXNet keeps what was
-        prepared for all later models, and running that with more threads corrupts the heap (seen as an
-        abort).
-
-        Args:
-            threads: None leaves the number as it is, or as ``default`` says.
-            default: Takes the number that they have, and returns the one that they are to have if none was
-                asked for. It counts at the first call only, and is never a reason to fail.
+        The number is set once: oneDNN sizes its scratch memory when it prepares an operator, and MXNet reuses
+        prepared operators in all later models. Running them with more threads corrupts the heap and aborts.
+        Without ``threads``, the first call sets ``default``, and later ones keep the number.
 
         Raises:
-            ConfigurationError: It was called before, and the number is another one since.
+            ConfigurationError: An earlier call has set another number.
         """
         if self._found is None:
-            self._found = self.read() if threads is None else self._run(lambda: self._set(threads))
-            if threads is None and any(default(own) != own for own in self._found):
-                self._found = self._run(lambda: self._set(default(self._get())))
+            self._found = self._run(lambda: self._set(threads or default))
         different = set(self._found)
         if threads is not None and different != {threads}:
             raise ConfigurationError(
@@ -59,7 +53,7 @@ class CpuWorkers:
         return different.pop() if len(different) == 1 else None
 
     def read(self) -> list[int]:
-        """The OpenMP threads that each worker may use, as the workers themselves read them."""
+        """The number of OpenMP threads of each worker, read on the workers."""
         return self._run(self._get)
 
     def _get(self) -> int:
@@ -70,10 +64,9 @@ class CpuWorkers:
         return self._get()
 
     def _run(self, action: Callable[[], int]) -> list[int]:
-        """Runs ``action`` on each of the workers and returns what it gave."""
-        naive = os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine"  # it runs all on the calling thread
-        workers = 1 if naive else int(os.environ.get("MXNET_CPU_WORKER_NTHREADS") or 1)
-        # Several workers wait for each other, so that none takes two of the functions.
+        """Runs ``action`` on each of the workers and returns the results."""
+        workers = worker_count()
+        # The workers wait for each other, so that none runs two of the functions.
         barrier = threading.Barrier(workers)
         results: list[int] = []
 
@@ -96,7 +89,7 @@ class CpuWorkers:
 
 
 class _EngineContext(ctypes.Structure):
-    """MXNet's ``Context`` as its C interface takes it."""
+    """MXNet's ``Context`` in its C interface."""
 
     _fields_ = (("device_type", ctypes.c_int), ("device_id", ctypes.c_int32))
 

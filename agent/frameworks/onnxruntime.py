@@ -1,4 +1,4 @@
-"""ONNX Runtime: ONNX graphs on the CPU, or on a GPU through CUDA."""
+"""The predictor for ONNX Runtime: ONNX graphs on the CPU, or on a GPU through CUDA."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
-# Otherwise ONNX Runtime, from 1.29 on, tells its maker what runs, and writes in the user's home for that.
+# otherwise ONNX Runtime, from 1.29 on, sends telemetry, and writes to the user's home for that
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from agent.artifacts import Artifacts
-from agent.device import CPU
-from agent.environment import usable_cores
-from agent.frameworks.failures import prediction_failure
-from agent.predictor import Predictor, PredictorOptions, Tensors
-from agent.trace_level import TraceLevel
-from agent.tracing.profiler import Profiler
-from manifests.errors import ArtifactError, DeviceError, PredictionError, suggestion
-from manifests.schema import ModelManifest
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.onnx_files import check_external_data
+from inferometer.agent.hardware.device import CPU
+from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
+from inferometer.agent.hardware.loaded_libraries import cuda_library_versions
+from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors, prediction_failure
+from inferometer.agent.tracing.profiler import Profiler
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.manifests.errors import ArtifactError, DeviceError, PredictionError, one_line, suggestion
+from inferometer.manifests.schema import ModelManifest
 
 # ONNX Runtime's exceptions have no base of their own.
 _FAILURES: tuple[type[Exception], ...] = (
@@ -37,40 +37,35 @@ _FAILURES: tuple[type[Exception], ...] = (
     TypeError,
     ValueError,
 )
-_FATAL = 4  # the logger's severity that leaves errors to the exceptions, which say the same
+_FATAL = 4  # the logger's severity that leaves errors to the exceptions
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
-_REASON_CHARACTERS = 300
 
 
 class ONNXRuntimePredictor(Predictor):
     """An ONNX graph in ONNX Runtime; ``model.graph_path`` is the ``.onnx`` file.
 
-    A model that is built in code (``artifacts.architecture``) is exported from PyTorch when it is loaded.
+    A model in code (``artifacts.architecture``) is exported from PyTorch during ``load``.
 
-    Outputs have the graph's names. Each session has its own threads. On a GPU, ONNX Runtime puts operators
-    that CUDA lacks, and those that compute shapes, on the CPU; a session that is on the CPU as a whole is an
-    error.
+    Outputs have the graph's names. Each session has its own threads. On a GPU, ONNX Runtime runs operators
+    that CUDA lacks, and those that compute shapes, on the CPU; a session entirely on the CPU is an error.
     """
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         super().__init__(manifest, artifacts, options)
-        self._threads = options.threads
-        if self._threads is None and options.spare_cores:
-            # its own default is one for each core of the machine, not for each logical processor
-            self._threads = options.default_threads(psutil.cpu_count(logical=False) or usable_cores())
         self._session: Any = None
         self._profiled: Any = None
         self._output_names: list[str] = []
         self._shape: tuple[int, ...] | None = None
 
     def load(self) -> None:
-        """Builds the session on the one device that was asked for; see ``Predictor``."""
+        """Builds the session on the requested device; see ``Predictor``."""
         self._check_device()
         if self.artifacts.architecture is None:
+            check_external_data(self._graph_file(), self.artifacts.weights)
             session = self._open(self._graph_file())
         else:
-            with TemporaryDirectory(prefix="inferscope-") as folder:
+            with TemporaryDirectory(prefix="inferometer-") as folder:
                 session = self._open(self.write_graph(Path(folder)))
         used = session.get_providers()
         if used[0] != (_CUDA if self.options.device.is_gpu else _CPU):
@@ -89,7 +84,7 @@ class ONNXRuntimePredictor(Predictor):
         self._shape = array.shape
         try:
             outputs = (self._profiled or self._session).run(None, self._feed(array))
-        except _FAILURES as error:
+        except Exception as error:  # of any class, as plug-in operators raise what they like
             raise prediction_failure(
                 f"{self}: ONNX Runtime failed on a batch of {len(array)}: {_reason(error)}", error
             ) from error
@@ -102,30 +97,25 @@ class ONNXRuntimePredictor(Predictor):
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the graph's nodes; see ``Predictor``."""
-        from agent.frameworks.onnxruntime_profiler import ONNXRuntimeProfiler  # most runs need none
+        # imported here because most runs need none
+        from inferometer.agent.frameworks.onnxruntime_profiler import ONNXRuntimeProfiler
 
         if self._session is None:
             return None
         return ONNXRuntimeProfiler(self, level, gpu=self.options.device.is_gpu)
 
     def write_graph(self, folder: Path) -> Path:
-        """Returns the file of the graph; one that is built in code is written into a folder.
+        """Returns the file of the graph; a model in code is written into a folder.
 
-        Raises:
-            ArtifactError: There is no such file, or the model cannot be built again.
+        Raises ArtifactError if the file is missing, or the model cannot be built again.
         """
         return self._graph_file() if self.artifacts.architecture is None else self._export(folder)
 
     def open_profiled(self, graph: Path, prefix: Path) -> Any:
-        """Opens another session, with ONNX Runtime's profiler; it has run on zeros if this one has run.
+        """Opens another session with ONNX Runtime's profiler, and warms it up with zeros if this one has run.
 
-        Args:
-            graph: From ``write_graph``.
-            prefix: What the path of the profile begins with.
-
-        Raises:
-            ArtifactError: The graph cannot be opened any more.
-            PredictionError: It fails on zeros.
+        The profile's path begins with ``prefix``. Raises ArtifactError if the graph cannot be opened, and
+        PredictionError if the prediction of zeros fails.
         """
         session = self._open(graph, prefix)
         if self._shape is not None:
@@ -137,16 +127,27 @@ class ONNXRuntimePredictor(Predictor):
         return session
 
     def use(self, session: Any) -> None:
-        """Predicts in a session of ``open_profiled`` from now on; None for the predictor's own."""
+        """Uses a session of ``open_profiled`` for predictions; None means the predictor's own."""
         self._profiled = session
+
+    def details(self) -> FrameworkDetails:
+        """Returns ONNX Runtime's libraries, build, and the settings of the session; see ``Predictor``."""
+        build = onnxruntime.get_build_info().removeprefix("ORT Build Info: ")
+        providers = ", ".join(onnxruntime.get_available_providers())
+        settings = {} if self._session is None else _settings_of(self._session)
+        return FrameworkDetails(
+            {"BLAS": "MLAS", **cuda_library_versions()}, f"{providers}; {build}", settings
+        )
 
     @property
     def threads(self) -> int | None:
-        """The number that was set; None when ONNX Runtime chooses, for it does not tell."""
-        return self._threads
+        """The number of the session's threads, with the one that calls it; None before ``load``."""
+        if self._session is None:
+            return None
+        return int(self._session.get_session_options().intra_op_num_threads)
 
     def close(self) -> None:
-        """Drops the session, and with it its threads and its memory on the device."""
+        """Frees the session with its threads and its memory on the device."""
         self._session = self._profiled = None
 
     def _feed(self, array: NDArray[Any]) -> dict[str, NDArray[Any]]:
@@ -157,7 +158,8 @@ class ONNXRuntimePredictor(Predictor):
         onnxruntime.set_default_logger_severity(_FATAL)
         settings = onnxruntime.SessionOptions()
         settings.log_severity_level = _FATAL
-        settings.intra_op_num_threads = self._threads or 0
+        settings.intra_op_num_threads = self.options.operator_threads
+        settings.inter_op_num_threads = 1  # its default mode runs one operator after the other
         if profile_prefix is not None:
             settings.enable_profiling = True
             settings.profile_file_prefix = str(profile_prefix)
@@ -165,7 +167,7 @@ class ONNXRuntimePredictor(Predictor):
         provider = (_CUDA, {"device_id": str(self.options.device.index)}) if gpu else _CPU
         try:
             with warnings.catch_warnings():
-                # it only warns of a provider that it has not, and takes another; that is an error in load
+                # it only warns about a missing provider, and uses another, which load rejects
                 warnings.simplefilter("ignore", UserWarning)
                 return onnxruntime.InferenceSession(
                     str(graph), settings, providers=[provider], enable_fallback=0
@@ -181,13 +183,13 @@ class ONNXRuntimePredictor(Predictor):
         return self.artifacts.graph
 
     def _export(self, folder: Path) -> Path:
-        """A model that is built in code is built in PyTorch, with PyTorch's weights for the seed."""
+        """Exports a model in code from PyTorch, with PyTorch's weights for the seed."""
         try:
-            pytorch = importlib.import_module("agent.frameworks.pytorch")
+            pytorch = importlib.import_module("inferometer.agent.frameworks.pytorch")
         except ImportError as error:
             raise ArtifactError(
                 f"{self}: is built in PyTorch and exported, and PyTorch is not installed; "
-                "install it with: pip install 'inferscope[pytorch]'"
+                "install it with: pip install 'inferometer[pytorch]'"
             ) from error
         options = replace(self.options, device=CPU)
         path = folder / "model.onnx"
@@ -215,9 +217,28 @@ class ONNXRuntimePredictor(Predictor):
             raise ArtifactError(f'{self.artifacts.graph}: has no single input "{wanted}"; {advice}')
 
 
+def _settings_of(session: Any) -> dict[str, str]:
+    """What changes the speed or the precision of a session."""
+    options = session.get_session_options()
+    settings = {
+        "inter-op threads": str(options.inter_op_num_threads),
+        "execution providers": ", ".join(session.get_providers()),
+        "graph optimisation": options.graph_optimization_level.name,
+    }
+    cuda = session.get_provider_options().get(_CUDA)
+    if cuda is not None:
+        tf32 = on_or_off(cuda.get("use_tf32", "1") == "1")
+        settings |= {
+            "TF32 in matrix products": tf32,
+            "TF32 in convolutions": tf32,
+            "cuDNN autotuning": cuda.get("cudnn_conv_algo_search", "EXHAUSTIVE").lower(),
+        }
+    return settings
+
+
 def _reason(error: BaseException) -> str:
     """ONNX Runtime's message in one line, without its code and its source file."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split())
     if text.startswith("[ONNXRuntimeError]"):
         text = text.split(" : ", 3)[-1]
-    return text if len(text) <= _REASON_CHARACTERS else text[: _REASON_CHARACTERS - 1] + "…"
+    return one_line(text or type(error).__name__)

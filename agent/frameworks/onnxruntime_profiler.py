@@ -7,113 +7,96 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-from agent.trace_level import TraceLevel
-from agent.tracing.layer_writer import LayerWriter, shape_texts
-from agent.tracing.profiler import PredictWindow, Profiler
-from agent.tracing.recorder import SpanRecorder
-from agent.tracing.span import SpanKind
-from manifests.errors import PredictionError
+from inferometer.agent.tracing.profiler import LayerWriter, Profiler, shape_texts
+from inferometer.agent.tracing.recorder import SpanRecorder
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.manifests.errors import PredictionError
 
 _NS_PER_US = 1000
 _RUN = "model_run"
 _NODE = "_kernel_time"
-# The operators that run graphs of their own.
+_KERNEL = "Kernel"
+# the operators that run nested graphs
 _WITH_GRAPHS = frozenset(
     {"If", "Loop", "Scan", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"}
 )
-# What the optimizer and the exporter append to the name of a node.
+# the suffixes that the optimizer and the exporter append to names of nodes
 _DECORATION = re.compile(r"(_output_\d+)?(_nchwc)?$")
 _EVENTS_IN_A_ROUND = 10_000  # about 1 kB each in the file; ONNX Runtime itself stops at 1,000,000
 
 
 class ProfiledSessions(Protocol):
-    """What a profiler needs of its predictor."""
+    """The part of ``ONNXRuntimePredictor`` that the profiler uses."""
 
-    def write_graph(self, folder: Path) -> Path:
-        """Returns the file of the graph, which it may write into a folder."""
-
-    def open_profiled(self, graph: Path, prefix: Path) -> Any:
-        """Returns a session that profiles into a file of a prefix, and is as warm as one that has run."""
-
-    def use(self, session: Any) -> None:
-        """Predicts in a session from now on; None for the one without a profiler."""
+    def write_graph(self, folder: Path) -> Path: ...  # noqa: D102
+    def open_profiled(self, graph: Path, prefix: Path) -> Any: ...  # noqa: D102
+    def use(self, session: Any) -> None: ...  # noqa: D102
 
 
 class ONNXRuntimeProfiler(Profiler):
-    """Profiles a second session of the same graph and options, in which the predictor runs meanwhile.
+    """Profiles a second session of the same graph and options, which the predictor uses meanwhile.
 
-    A session gives what it has recorded once, when its profiler is stopped for good. So each round from
-    ``start`` to ``collect`` has a session of its own, which runs once on zeros before, unless it is the
-    first.
+    The profiler of a session can be stopped once only. Therefore each round from ``start`` to ``collect`` has
+    a session of its own, which first runs once on zeros, except in the first round.
 
-    A layer is a node of the graph as ONNX Runtime has optimized it: a convolution that was fused with what
-    follows has the name of the last part. Nodes of a graph inside a node, such as a loop's, are its
-    ML_LIBRARY spans. ``allocated_bytes`` is the size of a layer's outputs.
-
-    Args:
-        sessions: Opens the sessions.
-        level: How deep to look.
-        gpu: Whether the model is on a GPU.
+    A layer is a node of the optimized graph: a convolution that was fused with following nodes has the name
+    of the last one. Nodes of a nested graph, such as a loop's, are ML_LIBRARY spans. ``allocated_bytes`` is
+    the size of a layer's outputs. Kernels of a GPU are recorded by builds with ``--enable_cuda_profiling``
+    only (onnxruntime.ai/docs/performance/tune-performance/profiling-tools.html).
     """
 
     def __init__(self, sessions: ProfiledSessions, level: TraceLevel, *, gpu: bool) -> None:
+        super().__init__(level, gpu=gpu)
         self._sessions = sessions
-        self._level = level
-        self._gpu = gpu
-        self._windows: list[PredictWindow] = []
-        self._folder: TemporaryDirectory[str] | None = None
         self._graph: Path | None = None
         self._session: Any = None
 
     def start(self) -> None:
-        """Opens a session that profiles, and has the predictor use it; see ``Profiler``."""
+        """Opens a profiled session for the predictor; see ``Profiler``."""
         self._windows = []
         if self._session is not None:
             return
-        if self._folder is None:
-            self._folder = TemporaryDirectory(prefix="inferscope-")
-        folder = Path(self._folder.name)
+        folder = self.open_folder()
         if self._graph is None:
             self._graph = self._sessions.write_graph(folder)
         self._session = self._sessions.open_profiled(self._graph, folder / "profile")
         self._sessions.use(self._session)
 
-    def predicted(self, window: PredictWindow) -> None:
-        """Remembers a prediction; see ``Profiler``."""
-        self._windows.append(window)
-
     def collect(self, recorder: SpanRecorder) -> None:
-        """Closes the session and adds what it has recorded; see ``Profiler``."""
+        """Closes the session and adds its records; see ``Profiler``."""
         if self._session is None:
             return
-        clock_offset_ns = recorder.epoch_offset_ns
         started_ns, events = self._stop()
-        self._note(recorder)
-        runs = list(_runs(events, started_ns - clock_offset_ns))
+        recorder.note("no peak memory of layers: ONNX Runtime reserves memory for a whole run")
+        if self._gpu:
+            recorder.note("layers are the time of their launch: ONNX Runtime does not wait for the GPU")
+        if not any(event.get("cat") == _KERNEL for event in events):
+            self.note_missing_device_calls(recorder, "ONNX Runtime")
+        offset_ns = started_ns - recorder.epoch_offset_ns
+        runs = list(_runs(events))
         if len(runs) < len(self._windows):
             raise PredictionError(
                 f"ONNX Runtime's profiler recorded {len(runs)} runs of the model, not the "
                 f"{len(self._windows)} that were made"
             )
-        # those before are the ones that have warmed the session up
+        # earlier runs have warmed the session up
         for window, run in zip(self._windows, runs[len(runs) - len(self._windows) :], strict=True):
-            moved = run.moved_into(window)
-            _NodeWriter(LayerWriter(recorder, window), self._level, moved.offset_ns).write(moved.nodes)
+            # the clock of the profiler may have drifted from that of the recorder
+            start_ns, end_ns = run.start_ns + offset_ns, run.end_ns + offset_ns
+            shift_ns = max(window.start_ns - start_ns, min(0, window.end_ns - end_ns))
+            _NodeWriter(LayerWriter(recorder, window), self._level, offset_ns + shift_ns).write(run.nodes)
         self.round_batches = max(self.round_batches, _EVENTS_IN_A_ROUND * len(runs) // len(events))
 
     def close(self) -> None:
-        """Has the predictor use its own session again, and removes the files; see ``Profiler``."""
+        """Restores the predictor's own session, and removes the files; see ``Profiler``."""
         self._sessions.use(None)
         self._session = self._graph = None
-        if self._folder is not None:
-            folder, self._folder = self._folder, None
-            folder.cleanup()
+        self.remove_folder()
 
     def _stop(self) -> tuple[int, Sequence[Mapping[str, Any]]]:
-        """Ends the session; returns when its profiler was started, in ns since 1970, and its events."""
+        """Ends the session; returns the start of its profiler, in ns since 1970, and its events."""
         session, self._session = self._session, None
         self._sessions.use(None)
         started_ns = session.get_profiling_start_time_ns()
@@ -125,41 +108,27 @@ class ONNXRuntimeProfiler(Profiler):
             raise PredictionError(f"{path}: ONNX Runtime's profile cannot be read: {error}") from error
         return started_ns, events
 
-    def _note(self, recorder: SpanRecorder) -> None:
-        recorder.note("no peak memory of layers: ONNX Runtime reserves memory for a whole run")
-        if self._gpu:
-            recorder.note("layers are the time of their launch: ONNX Runtime does not wait for the GPU")
-        if self._level >= TraceLevel.SYSTEM_LIBRARY_TRACE:
-            why = "ONNX Runtime's profiler has none" if self._gpu else "the model runs on the CPU"
-            recorder.note(f"no calls of a device's runtime, kernels or copies: {why}")
-
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A node that ran, and those of the graphs inside of it."""
+    """A node that ran, the nodes of its nested graphs, and the kernels that it started on a GPU."""
 
     event: Mapping[str, Any]
     inner: list[_Node] = field(default_factory=list)
+    kernels: list[Mapping[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One run of the model: when it was, and its nodes; times in ns, from where ``offset_ns`` says."""
+    """One run of the model: its time and its nodes; times in ns since the profiler was started."""
 
     start_ns: int
     end_ns: int
     nodes: Sequence[_Node]
-    offset_ns: int
-
-    def moved_into(self, window: PredictWindow) -> _Run:
-        """The run on the clock of a prediction; both clocks may have drifted apart."""
-        start_ns, end_ns = self.start_ns + self.offset_ns, self.end_ns + self.offset_ns
-        shift_ns = max(window.start_ns - start_ns, min(0, window.end_ns - end_ns))
-        return _Run(self.start_ns, self.end_ns, self.nodes, self.offset_ns + shift_ns)
 
 
-def _runs(events: Sequence[Mapping[str, Any]], offset_ns: int) -> Iterator[_Run]:
-    """The runs, from events that are in the order in which they ended."""
+def _runs(events: Sequence[Mapping[str, Any]]) -> Iterator[_Run]:
+    """The runs, from events in the order of their ends; a node's kernels follow the node."""
     nodes: list[_Node] = []
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith(_NODE):
@@ -168,9 +137,12 @@ def _runs(events: Sequence[Mapping[str, Any]], offset_ns: int) -> Iterator[_Run]
                 while nodes and nodes[-1].event["ts"] >= event["ts"]:
                     node.inner.insert(0, nodes.pop())
             nodes.append(node)
+        elif event.get("cat") == _KERNEL:
+            if nodes:
+                nodes[-1].kernels.append(event)
         elif event["name"] == _RUN:
             start_us, end_us = event["ts"], event["ts"] + event["dur"]
-            yield _Run(start_us * _NS_PER_US, end_us * _NS_PER_US, nodes, offset_ns)
+            yield _Run(start_us * _NS_PER_US, end_us * _NS_PER_US, nodes)
             nodes = []
 
 
@@ -182,39 +154,44 @@ class _NodeWriter:
         self._level = level
         self._offset_ns = offset_ns
 
-    def write(self, nodes: Sequence[_Node]) -> None:
-        """Adds layers, and below a layer the nodes of the graphs inside of it."""
+    def write(self, nodes: Sequence[_Node], layer_id: int | None = None) -> None:
+        """Adds layers, or nodes inside a layer, and below each the nodes of its nested graphs."""
+        level = TraceLevel.FRAMEWORK_TRACE if layer_id is None else TraceLevel.ML_LIBRARY_TRACE
         for index, node in enumerate(nodes):
-            span_id = self._add(node, _kind(node.event, TraceLevel.FRAMEWORK_TRACE, index), None)
+            start_ns = self._offset_ns + node.event["ts"] * _NS_PER_US
+            end_ns = start_ns + node.event["dur"] * _NS_PER_US
+            kind = _kind(node.event, level, index if layer_id is None else None)
+            span_id = self._writer.add(kind, start_ns, end_ns, layer_id)
             if self._level >= TraceLevel.ML_LIBRARY_TRACE:
-                self._write_inner(node.inner, span_id)
+                self.write(node.inner, span_id)
+            if self._level >= TraceLevel.SYSTEM_LIBRARY_TRACE:
+                for kernel in node.kernels:
+                    self._write_kernel(kernel, span_id)
 
-    def _write_inner(self, nodes: Sequence[_Node], parent_id: int) -> None:
-        for node in nodes:
-            span_id = self._add(node, _kind(node.event, TraceLevel.ML_LIBRARY_TRACE), parent_id)
-            self._write_inner(node.inner, span_id)
-
-    def _add(self, node: _Node, kind: SpanKind, parent_id: int | None) -> int:
-        start_ns = self._offset_ns + node.event["ts"] * _NS_PER_US
-        return self._writer.add(kind, start_ns, start_ns + node.event["dur"] * _NS_PER_US, parent_id)
+    def _write_kernel(self, kernel: Mapping[str, Any], parent_id: int) -> None:
+        stream = int(kernel["args"].get("stream") or 0)
+        kind = SpanKind.of(kernel["name"], TraceLevel.SYSTEM_LIBRARY_TRACE, activity="kernel", stream=stream)
+        start_ns = self._offset_ns + kernel["ts"] * _NS_PER_US
+        end_ns = start_ns + kernel["dur"] * _NS_PER_US
+        self._writer.add(kind, start_ns, end_ns, parent_id, thread=-1 - stream)
 
 
-def _kind(node: Mapping[str, Any], level: TraceLevel, index: int | None = None) -> SpanKind:
-    told = node["args"]
-    type_ = told.get("op_name", "")
-    size = told.get("output_size")
+def _kind(node: Mapping[str, Any], level: TraceLevel, index: int | None) -> SpanKind:
+    arguments = node["args"]
+    type_ = arguments.get("op_name", "")
+    size = arguments.get("output_size")
     return SpanKind.of(
         _DECORATION.sub("", node["name"].removesuffix(_NODE)) or type_,
         level,
         layer_index=index,
         layer_type=type_,
-        input_shapes=_shapes(told.get("input_type_shape")),
-        output_shapes=_shapes(told.get("output_type_shape")),
+        input_shapes=_shapes(arguments.get("input_type_shape")),
+        output_shapes=_shapes(arguments.get("output_type_shape")),
         allocated_bytes=None if size is None else int(size),
-        provider=told.get("provider"),
+        provider=arguments.get("provider"),
     )
 
 
 def _shapes(tensors: Sequence[Mapping[str, Sequence[int]]] | None) -> tuple[str, ...] | None:
-    """The shapes of tensors, each of which is given as ``{"float": [8, 3, 224, 224]}``."""
+    """The shapes of tensors, each given as ``{"float": [8, 3, 224, 224]}``."""
     return shape_texts(shape for tensor in tensors or () for shape in tensor.values())

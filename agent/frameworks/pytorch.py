@@ -1,51 +1,40 @@
-"""PyTorch: architectures built in code with their weights, and TorchScript archives.
+"""The predictor for PyTorch: architectures in code with their weights, and TorchScript archives.
 
-Nothing is unpickled by Python: weights are read with ``weights_only=True``. An exported program (``.pt2``) is
-refused, because ``torch.export.load`` unpickles constants and evaluates expressions of the file.
+Python unpickles nothing: weights are read with ``weights_only=True``. An exported program (``.pt2``) is
+rejected, because ``torch.export.load`` unpickles constants and evaluates expressions of the file.
 """
 
 from __future__ import annotations
 
-import pickle  # for the name of its exception; nothing is unpickled here
+import pickle  # only for the name of its exception
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from agent.artifacts import Artifacts
-from agent.frameworks.failures import prediction_failure
-from agent.models.architecture import Architecture
-from agent.predictor import Predictor, PredictorOptions, Tensors, Weights
-from agent.trace_level import TraceLevel
-from agent.tracing.profiler import Profiler
-from manifests.errors import ArtifactError, DeviceError, PredictionError
-from manifests.schema import ModelManifest
-
-# What PyTorch, and the code of an architecture, raise at a file or at a batch that they cannot take.
-_FAILURES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    NameError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    pickle.UnpicklingError,
+from inferometer.agent.architectures.architecture import Architecture
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
+from inferometer.agent.hardware.loaded_libraries import readable_cudnn_version
+from inferometer.agent.inference.predictor import (
+    CODE_FAILURES,
+    Predictor,
+    PredictorOptions,
+    Tensors,
+    Weights,
+    prediction_failure,
 )
-_REASON_CHARACTERS = 300
+from inferometer.agent.tracing.profiler import Profiler
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.manifests.errors import ArtifactError, DeviceError, PredictionError, one_line
+from inferometer.manifests.schema import ModelManifest
+
+_FAILURES = (*CODE_FAILURES, pickle.UnpicklingError, torch.jit.Error)
 ONNX_OPSET = 17
-"""ONNX Runtime reads it since 1.12."""
+"""ONNX Runtime supports it since 1.12."""
 _DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -53,35 +42,29 @@ _DTYPES = {
     "int32": torch.int32,
     "int64": torch.int64,
 }
-
-
-def _read_default_threads() -> int:
-    """PyTorch's own number of threads, which options without threads mean.
-
-    It is read before any predictor sets one, and in a new thread: to load MXNet changes the number of the
-    thread that does it.
-    """
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(torch.get_num_threads).result()
-
-
-_DEFAULT_THREADS = _read_default_threads()
+_LIBRARIES = {
+    "oneDNN": re.compile(r"MKL-DNN v(\S+)|oneDNN v(\S+)"),
+    "BLAS": re.compile(r"(Math Kernel Library) Version (\S+)-|BLAS_INFO=(\w+)"),
+}
+_FLAGS = {"oneDNN": "USE_MKLDNN", "MKL": "USE_MKL", "OpenMP": "USE_OPENMP"}
+"""How PyTorch's description of its build names the libraries and what is on."""
 
 
 class PyTorchPredictor(Predictor):
     """A model in PyTorch.
 
-    Of a model that is built in code (``artifacts.architecture``) the weights are a state dict; otherwise the
-    graph is a TorchScript archive. Outputs are named by the model where it returns a mapping, and are
-    ``output0``, ``output1``, … where it returns a tensor or a sequence of tensors.
+    The weights of a model in code (``artifacts.architecture``) are a state dict; otherwise the graph is a
+    TorchScript archive. Outputs have the names of the mapping that the model returns, or are ``output0``,
+    ``output1``, … if it returns a tensor or a sequence of tensors.
 
-    PyTorch keeps the number of threads per calling thread, and starts each with the one set last. ``predict``
-    therefore sets it whenever the thread that calls it has another.
+    PyTorch keeps the number of threads per calling thread, and starts each with the number set last.
+    Therefore ``predict`` sets it whenever the calling thread has another number.
     """
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         super().__init__(manifest, artifacts, options)
-        self._threads = options.threads or options.default_threads(_DEFAULT_THREADS)
+        self._threads = options.operator_threads
+        self._found_threads: int | None = None
         self._device = torch.device("cpu")
         self._module: Callable[[torch.Tensor], object] | None = None
 
@@ -89,11 +72,12 @@ class PyTorchPredictor(Predictor):
         """Builds or reads the module, gives it its weights and moves it to the device; see ``Predictor``."""
         self._device = self._find_device()
         self._use_threads()
+        self._found_threads = torch.get_num_threads()
         module = self._build()
         if self.artifacts.weights is not None:
             try:
                 with warnings.catch_warnings():
-                    # it warns of newer pickle protocols, and raises at what it cannot read
+                    # it warns about newer pickle protocols, and raises for unreadable ones
                     warnings.simplefilter("ignore", UserWarning)
                     state = torch.load(self.artifacts.weights, map_location="cpu", weights_only=True)
                 _leave_out(state, getattr(module, "ignored_weights", ()))
@@ -122,29 +106,35 @@ class PyTorchPredictor(Predictor):
                 answer = self._module(torch.from_numpy(array).to(self._device))
                 outputs = {name: tensor.cpu().numpy() for name, tensor in _named_tensors(answer)}
             if self._device.type == "cuda":
-                # The copies above have waited for their own stream; a model may use others.
+                # The copies above wait for their own stream only; a model may use others.
                 torch.cuda.synchronize(self._device)
-        except _FAILURES as error:
+        except Exception as error:  # of any class: the code of a model raises what it likes
             raise prediction_failure(
                 f"{self}: PyTorch failed on a batch of {len(array)}: {_reason(error)}", error
             ) from error
-        return {name: _own(output, array) for name, output in outputs.items()}
+        # a model may return its input, or a view of it
+        return {n: o.copy() if np.may_share_memory(o, array) else o for n, o in outputs.items()}
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the module's operators; see ``Predictor``."""
-        from agent.frameworks.pytorch_profiler import PyTorchProfiler  # most runs need none
+        from inferometer.agent.frameworks.pytorch_profiler import PyTorchProfiler  # most runs need none
 
         if not isinstance(self._module, torch.nn.Module):
             return None
         return PyTorchProfiler(self._module, level, gpu=self._device.type == "cuda")
 
+    def details(self) -> FrameworkDetails:
+        """Returns PyTorch's libraries, build and settings; see ``Predictor``."""
+        build = torch.__config__.show()
+        return FrameworkDetails(_libraries(build), _build_features(build), _settings())
+
     @property
     def threads(self) -> int | None:
-        """The number of threads that ``predict`` sets."""
-        return self._threads
+        """The number of threads that PyTorch was found to have in the thread that loaded the model."""
+        return self._found_threads
 
     def close(self) -> None:
-        """Drops the module, and on a GPU gives the memory that it held back to the driver."""
+        """Frees the module, and on a GPU returns its memory to the driver."""
         if self._module is not None:
             self._module = None
             if self._device.type == "cuda":
@@ -153,10 +143,8 @@ class PyTorchPredictor(Predictor):
     def export_onnx(self, path: Path) -> None:
         """Writes the loaded model to a file as an ONNX graph, for batches of any size.
 
-        The input has the name of the manifest's ``input_layer``, the output is ``output0``.
-
-        Raises:
-            ArtifactError: PyTorch cannot express the model in ONNX.
+        The input has the name of the manifest's ``input_layer``, the output is ``output0``. Raises
+        ArtifactError if PyTorch cannot express the model in ONNX.
         """
         parameters = self.manifest.inputs[0].parameters
         example = torch.zeros((1, *parameters.dimensions), dtype=_DTYPES[parameters.element_type.value])
@@ -164,7 +152,7 @@ class PyTorchPredictor(Predictor):
         axes = {name: {0: "batch"} for name in (parameters.input_layer, "output0")}
         try:
             with warnings.catch_warnings():
-                # it warns that this exporter is the older one; the newer one needs onnxscript
+                # it warns that this is the older exporter; the newer one requires onnxscript
                 warnings.simplefilter("ignore")
                 torch.onnx.export(
                     self._module,  # type: ignore[arg-type]  # the callable of a loaded predictor is a module
@@ -192,7 +180,7 @@ class PyTorchPredictor(Predictor):
                 f"{where}: it is built for the CPU only; run on the CPU, or install a CUDA build"
             )
         with warnings.catch_warnings():
-            # CUDA warns of a missing or an old driver here, which the error below says
+            # CUDA warns about a missing or an old driver here, which the error below reports
             warnings.simplefilter("ignore")
             count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if wanted.index >= count:
@@ -237,19 +225,63 @@ class PyTorchPredictor(Predictor):
         return module
 
 
+def _libraries(build: str) -> Mapping[str, str]:
+    """The libraries in PyTorch's description of its build, and those of CUDA."""
+    found = {}
+    for name, pattern in _LIBRARIES.items():
+        if match := pattern.search(build):
+            found[name] = " ".join(filter(None, match.groups())).replace("Math Kernel Library", "MKL")
+    if torch.version.cuda is not None:
+        found["CUDA runtime"] = torch.version.cuda
+    number = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # as torch has it
+    if number is not None:
+        found["cuDNN"] = readable_cudnn_version(number)
+    return found
+
+
+def _build_features(build: str) -> str:
+    """The instructions that PyTorch's own kernels use, and the libraries that they are built with."""
+    built_with = {name: f"{flag}=ON" in build for name, flag in _FLAGS.items()}
+    built_with |= {"CUDA": torch.version.cuda is not None, "ROCm": torch.version.hip is not None}
+    capability = torch.backends.cpu.get_cpu_capability()
+    return ", ".join([capability, *(name for name, is_there in built_with.items() if is_there)])
+
+
+def _settings() -> Mapping[str, str]:
+    """What changes the speed or the precision of kernels; of CUDA's only in a build that has CUDA."""
+    settings = {
+        "inter-op threads": str(torch.get_num_interop_threads()),
+        "float32 matrix products": _told(torch.get_float32_matmul_precision),
+        "oneDNN": on_or_off(bool(torch.backends.mkldnn.enabled)),
+    }
+    if torch.version.cuda is not None:
+        cudnn = torch.backends.cudnn
+        settings |= {
+            "TF32 in matrix products": _told(lambda: on_or_off(torch.backends.cuda.matmul.allow_tf32)),
+            "TF32 in convolutions": _told(lambda: on_or_off(cudnn.allow_tf32)),
+            "cuDNN autotuning": on_or_off(cudnn.benchmark),
+            "deterministic algorithms": on_or_off(cudnn.deterministic),
+        }
+    return settings
+
+
+def _told(read: Callable[[], str]) -> str:
+    """A setting; PyTorch refuses to tell one that code has set both by operator and in general."""
+    try:
+        return read()
+    except RuntimeError:
+        return "set by operator"
+
+
 def _leave_out(state: object, prefixes: tuple[str, ...]) -> None:
-    """Removes the tensors from a state dict that a class declares to have no use for."""
-    if isinstance(state, dict):  # else it is no state dict, which loading it says
+    """Removes the tensors from a state dict that a class declares to ignore."""
+    if isinstance(state, dict):  # otherwise load_state_dict reports the error
         for key in [key for key in state if str(key).startswith(prefixes)]:
             del state[key]
 
 
 def _named_tensors(answer: object) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors that a module returned, with their names.
-
-    Raises:
-        TypeError: Something in it is no tensor.
-    """
+    """The tensors that a module returned, with their names; raises TypeError for anything else."""
     if isinstance(answer, Mapping):
         named = [(str(name), value) for name, value in answer.items()]
     else:
@@ -261,23 +293,17 @@ def _named_tensors(answer: object) -> Iterator[tuple[str, torch.Tensor]]:
         yield name, value
 
 
-def _own(output: NDArray[Any], batch: NDArray[Any]) -> NDArray[Any]:
-    """The output in memory of its own: a model may return its input, or a view of it."""
-    return output.copy() if np.may_share_memory(output, batch) else output
-
-
 def _reason(error: BaseException) -> str:
     """PyTorch's message in one line.
 
-    The TorchScript interpreter tells the traceback first; the reason is then the last line. The unpickler
-    first advises to read the file without ``weights_only``; the reason is then the second paragraph.
+    The TorchScript interpreter begins with the traceback; the reason is the last line. The unpickler begins
+    with the advice to read the file without ``weights_only``; the reason is the second paragraph.
     """
     text = str(error).strip() or type(error).__name__
     if "TorchScript" in text.partition("\n")[0]:
-        text = text.rpartition("\n")[2]
+        text = text.rpartition("\n")[2].removeprefix("builtins.")
     paragraphs = re.split(r"\n\s*\n", text)
     if isinstance(error, pickle.UnpicklingError) and len(paragraphs) > 1:
         text = paragraphs[1]
     text = text.partition(" This is an internal miniz error")[0]
-    text = " ".join(text.split())
-    return text if len(text) <= _REASON_CHARACTERS else text[: _REASON_CHARACTERS - 1] + "…"
+    return one_line(text)

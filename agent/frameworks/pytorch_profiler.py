@@ -14,27 +14,26 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from agent.trace_level import TraceLevel
-from agent.tracing.profiler import PredictWindow, Profiler
-from agent.tracing.recorder import SpanRecorder
-from agent.tracing.span import SpanKind
-from manifests.errors import PredictionError
+from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler, shape_texts
+from inferometer.agent.tracing.recorder import SpanRecorder
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.manifests.errors import PredictionError
 
-# Kineto writes lines to stderr whenever it starts and stops.
+# Kineto writes to stderr whenever it starts and stops.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 _INDUCTOR_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 _CPU = torch.autograd.DeviceType.CPU  # type: ignore[attr-defined]  # which torch's stubs do not export
-_MARK = "inferscope/"
-"""What the annotations of modules begin with; the module's path follows, empty for the whole model."""
+_MARK = "inferometer/"
+"""The prefix of the annotations of modules, before the module's path, which is empty for the model."""
 _OPERATOR = "cpu_op"
 _MEMORY = "cpu_instant_event"
 _RUNTIME = frozenset({"cuda_runtime", "cuda_driver", "privateuse1_runtime", "privateuse1_driver"})
 
 
 def _import_inductor() -> None:
-    """Imports what the profiler imports when it starts, and keeps that from leaving a folder in ``/tmp``.
+    """Imports the profiler's dependency without leaving a folder in ``/tmp``.
 
-    On import it makes its cache folder: by default a new one, here one that is there.
+    Its import creates a cache folder by default; here it uses an existing one.
     """
     if _INDUCTOR_FOLDER in os.environ:
         return
@@ -48,23 +47,17 @@ def _import_inductor() -> None:
 class PyTorchProfiler(Profiler):
     """Profiles a module with ``torch.profiler`` (Kineto).
 
-    A layer is an operator that the module's Python code called, such as ``aten::conv2d``; it has the path of
-    the innermost module whose ``forward`` called it, and below a module that also has other parts the
-    operator's name as well: ``layer1.0.conv1``, ``layer1.0/add``. Operators that it consists of are its
-    ML_LIBRARY spans. On a GPU a layer lasts from the start of the first of its kernels to the end of the
-    last; what the host did meanwhile is in its ML_LIBRARY spans, which then lie before it.
-
-    Args:
-        module: The model.
-        level: How deep to look.
-        gpu: Whether the model is on a GPU.
+    A layer is an operator that the module's Python code called, such as ``aten::conv2d``; its name is the
+    path of the innermost module whose ``forward`` called it, followed by the operator's name if that module
+    has other parts: ``layer1.0.conv1``, ``layer1.0/add``. The operators inside it are ML_LIBRARY spans. On a
+    GPU a layer lasts from the start of its first kernel to the end of the last; the ML_LIBRARY spans show the
+    host and precede it. There, a call of the runtime outside all operators is a layer if it started work on
+    the device, and the memory of a layer is that of the device.
     """
 
     def __init__(self, module: torch.nn.Module, level: TraceLevel, *, gpu: bool) -> None:
+        super().__init__(level, gpu=gpu)
         self._module = module
-        self._level = level
-        self._gpu = gpu
-        self._windows: list[PredictWindow] = []
         self._profile: profile | None = None
         self._hooks: list[Any] = []
 
@@ -83,26 +76,23 @@ class PyTorchProfiler(Profiler):
             raise PredictionError(f"PyTorch's profiler cannot be started: {error}") from error
         self._add_hooks()
 
-    def predicted(self, window: PredictWindow) -> None:
-        """Remembers a prediction; see ``Profiler``."""
-        self._windows.append(window)
-
     def collect(self, recorder: SpanRecorder) -> None:
-        """Stops Kineto and adds what it has recorded; see ``Profiler``."""
+        """Stops Kineto and adds its records; see ``Profiler``."""
         if self._profile is None:
             return
         profiled, self._profile = self._profile, None
         profiled.stop()
-        self._remove_hooks()  # which would slow predictions down that nobody traces
+        self._remove_hooks()  # which would slow down predictions without a trace
         results = profiled.profiler.kineto_results if profiled.profiler else None
         events = list(results.events()) if results else []
         if isinstance(self._module, torch.jit.ScriptModule):
             recorder.note("no modules: a TorchScript archive's layers have the names of their operators")
-        if not self._gpu and self._level >= TraceLevel.SYSTEM_LIBRARY_TRACE:
-            recorder.note("no calls of a device's runtime, kernels or copies: the model runs on the CPU")
-        calls = _Calls.of(events)
-        for window, call in _matched(self._windows, calls, recorder.epoch_offset_ns):
-            _SpanWriter(recorder, self._level, window).write(call)
+        if not self._gpu:
+            self.note_missing_device_calls(recorder, "PyTorch")
+        epoch_offset_ns = recorder.epoch_offset_ns
+        read = _Calls.of(events, gpu=self._gpu)
+        for window, shift_ns, operators in _matched(self._windows, read, epoch_offset_ns):
+            _SpanWriter(recorder, self._level, window, shift_ns - epoch_offset_ns).write(operators)
 
     def close(self) -> None:
         """Removes the hooks and stops Kineto; see ``Profiler``."""
@@ -137,27 +127,13 @@ class PyTorchProfiler(Profiler):
 
 @dataclass(slots=True)
 class _Operator:
-    """An operator or a runtime call on the host, with what lies inside of it."""
+    """An operator or a runtime call on the host, with the calls inside it."""
 
     event: Any
     path: str
     children: list[_Operator] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
     device: list[Any] = field(default_factory=list)
-
-    def everything(self) -> Iterator[_Operator]:
-        """This one and all below."""
-        yield self
-        for child in self.children:
-            yield from child.everything()
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One call of the model: how far the profiler's clock is behind, and the operators of the prediction."""
-
-    shift_ns: int
-    operators: Sequence[_Operator]
 
 
 @dataclass(slots=True)
@@ -168,20 +144,27 @@ class _Calls:
     operators: list[_Operator] = field(default_factory=list)
 
     @classmethod
-    def of(cls, events: Sequence[Any]) -> _Calls:
-        """Reads the thread that called the model; what other threads did meanwhile is inside of that."""
+    def of(cls, events: Sequence[Any], *, gpu: bool) -> _Calls:
+        """Reads the events of the thread that called the model, which include the work of other threads."""
         read = cls()
         by_correlation: dict[int, _Operator] = {}
         marks = [event for event in events if event.name() == f"{_MARK}/" or event.name() == _MARK]
         operators = Counter(event.start_thread_id() for event in events if event.activity_type() == _OPERATOR)
         thread = marks[0].start_thread_id() if marks else next(iter(dict(operators.most_common(1))), 0)
-        host = [e for e in events if e.device_type() == _CPU and e.start_thread_id() == thread]
+        # an allocation counts to the operator that made it, whichever device has the memory
+        host = [
+            event
+            for event in events
+            if (event.device_type() != _CPU) == (gpu and event.activity_type() == _MEMORY)
+            and event.start_thread_id() == thread
+        ]
         host.sort(key=lambda event: (event.start_ns(), -event.duration_ns()))
         modules: list[Any] = []
         open_: list[_Operator] = []
         for event in host:
             start_ns = event.start_ns()
-            _leave(modules, start_ns)
+            while modules and modules[-1].end_ns() <= start_ns:
+                modules.pop()
             while open_ and open_[-1].event.end_ns() <= start_ns:
                 open_.pop()
             name, kind = event.name(), event.activity_type()
@@ -192,14 +175,14 @@ class _Calls:
             elif kind == _MEMORY:
                 if open_:
                     open_[0].memory.append(int(event.nbytes()))
-            # what has no namespace is a method of a TorchScript archive, which holds operators
+            # an event without a namespace is a method of a TorchScript archive, which contains operators
             elif (kind == _OPERATOR and "::" in name) or kind in _RUNTIME:
                 path = modules[-1].name().removeprefix(_MARK) if modules else ""
                 operator = _Operator(event, path)
                 (open_[-1].children if open_ else read.operators).append(operator)
-                if open_ and kind in _RUNTIME and event.correlation_id():
-                    by_correlation[event.correlation_id()] = open_[0]
                 open_.append(operator)
+                if kind in _RUNTIME and event.correlation_id():
+                    by_correlation[event.correlation_id()] = open_[0]
         for event in events:
             if event.device_type() != _CPU:
                 layer = by_correlation.get(event.correlation_id())
@@ -208,20 +191,15 @@ class _Calls:
         return read
 
 
-def _leave(modules: list[Any], start_ns: int) -> None:
-    while modules and modules[-1].end_ns() <= start_ns:
-        modules.pop()
-
-
 def _matched(
     windows: Sequence[PredictWindow], read: _Calls, epoch_offset_ns: int
-) -> Iterator[tuple[PredictWindow, _Call]]:
-    """Relates the calls to the predictions, which are as many and in the same order.
+) -> Iterator[tuple[PredictWindow, int, Sequence[_Operator]]]:
+    """Yields each prediction with the lag of the profiler's clock and the operators of its call.
 
-    Both clocks count from 1970, and may still differ by what the system's clock was set by since the
-    recorder was made. A call that lies outside of its prediction tells by how much.
+    Both clocks count from 1970, and differ if the system's clock was set since the recorder was created. The
+    distance of a call from its prediction, which have the same order, is the difference.
     """
-    # without hooks the clocks have to be trusted
+    # without hooks there is no reference for the clocks
     calls: Sequence[tuple[int, int] | None] = read.calls or [None] * len(windows)
     if len(windows) != len(calls):
         raise PredictionError(
@@ -235,47 +213,55 @@ def _matched(
         shift_ns = max(begin_ns - start_ns, min(0, stop_ns - end_ns))
         low = bisect_right(starts, begin_ns - shift_ns - 1)
         high = bisect_right(starts, stop_ns - shift_ns)
-        yield window, _Call(shift_ns, read.operators[low:high])
+        yield window, shift_ns, read.operators[low:high]
 
 
 class _SpanWriter:
     """Adds the spans of one prediction."""
 
-    def __init__(self, recorder: SpanRecorder, level: TraceLevel, window: PredictWindow) -> None:
-        self._recorder = recorder
+    def __init__(
+        self, recorder: SpanRecorder, level: TraceLevel, window: PredictWindow, offset_ns: int
+    ) -> None:
+        self._offset_ns = offset_ns
         self._level = level
-        self._window = window
+        self._add = LayerWriter(recorder, window).add
 
-    def write(self, call: _Call) -> None:
-        """Adds the layers of a call, and what lies inside of them."""
-        offset_ns = call.shift_ns - self._recorder.epoch_offset_ns
-        for index, operator in enumerate(call.operators):
-            start_ns, end_ns = _times(operator)
-            span_id = self._add(_layer_kind(index, operator), start_ns + offset_ns, end_ns + offset_ns)
+    def write(self, operators: Sequence[_Operator]) -> None:
+        """Adds the layers of a call, and the spans inside them."""
+        index = 0
+        for operator in operators:
+            if operator.event.activity_type() in _RUNTIME and not operator.device:
+                self._write_inner(operator, None)
+                continue
+            # a layer that used the device lasts from its first kernel to its last
+            events = operator.device or [operator.event]
+            start_ns = min(event.start_ns() for event in events) + self._offset_ns
+            end_ns = max(event.end_ns() for event in events) + self._offset_ns
+            span_id = self._add(_layer_kind(index, operator), start_ns, end_ns)
+            index += 1
             if self._level >= TraceLevel.ML_LIBRARY_TRACE:
                 for child in operator.children:
-                    self._write_inner(child, span_id, offset_ns)
+                    self._write_inner(child, span_id)
             if self._level >= TraceLevel.SYSTEM_LIBRARY_TRACE:
                 for event in operator.device:
-                    self._write_device(event, span_id, offset_ns)
+                    self._write_device(event, span_id)
 
-    def _write_inner(self, operator: _Operator, parent_id: int, offset_ns: int) -> None:
+    def _write_inner(self, operator: _Operator, parent_id: int | None) -> None:
         event = operator.event
-        runtime = event.activity_type() in _RUNTIME
-        if runtime and self._level < TraceLevel.SYSTEM_LIBRARY_TRACE:
-            return
-        if runtime:
+        if event.activity_type() in _RUNTIME:
+            if self._level < TraceLevel.SYSTEM_LIBRARY_TRACE:
+                return
             kind = SpanKind.of(
                 event.name(), TraceLevel.SYSTEM_LIBRARY_TRACE, correlation_id=event.correlation_id()
             )
         else:
-            kind = SpanKind.of(event.name(), TraceLevel.ML_LIBRARY_TRACE, input_shapes=_shapes(event) or None)
-        start_ns, end_ns = event.start_ns() + offset_ns, event.end_ns() + offset_ns
+            kind = SpanKind.of(event.name(), TraceLevel.ML_LIBRARY_TRACE, input_shapes=_shapes(event))
+        start_ns, end_ns = event.start_ns() + self._offset_ns, event.end_ns() + self._offset_ns
         span_id = self._add(kind, start_ns, end_ns, parent_id)
         for child in operator.children:
-            self._write_inner(child, span_id, offset_ns)
+            self._write_inner(child, span_id)
 
-    def _write_device(self, event: Any, parent_id: int, offset_ns: int) -> None:
+    def _write_device(self, event: Any, parent_id: int) -> None:
         kind = SpanKind.of(
             event.name(),
             TraceLevel.SYSTEM_LIBRARY_TRACE,
@@ -284,32 +270,15 @@ class _SpanWriter:
             device=event.device_index(),
             stream=event.device_resource_id(),
         )
-        start_ns, end_ns = event.start_ns() + offset_ns, event.end_ns() + offset_ns
-        self._add(kind, start_ns, end_ns, parent_id, thread=_stream_thread(event))
-
-    def _add(
-        self, kind: SpanKind, start_ns: int, end_ns: int, parent_id: int | None = None, thread: int = 0
-    ) -> int:
-        """Adds a span inside the prediction; what the clocks differ by at its edges is cut off."""
-        window = self._window
-        start_ns = min(max(start_ns, window.start_ns), window.end_ns)
-        end_ns = min(max(end_ns, start_ns), window.end_ns)
-        parent = window.span_id if parent_id is None else parent_id
-        return self._recorder.add(kind, start_ns, end_ns, parent, batch=window.batch, thread=thread)
-
-
-def _times(operator: _Operator) -> tuple[int, int]:
-    """When a layer ran: on the device, if anything of it did."""
-    if operator.device:
-        starts, ends = zip(*((e.start_ns(), e.end_ns()) for e in operator.device), strict=True)
-        return min(starts), max(ends)
-    return operator.event.start_ns(), operator.event.end_ns()
+        start_ns, end_ns = event.start_ns() + self._offset_ns, event.end_ns() + self._offset_ns
+        stream_thread = -1 - int(event.device_resource_id())  # differs from all threads of the host
+        self._add(kind, start_ns, end_ns, parent_id, thread=stream_thread)
 
 
 def _layer_kind(index: int, operator: _Operator) -> SpanKind:
     type_ = operator.event.name()
     short = type_.rpartition("::")[2]
-    # below a module that has other parts too, or outside of all, the operator's name tells it apart
+    # in a module with other parts, or outside all modules, the operator's name distinguishes it
     name = f"{operator.path}{short}" if operator.path.endswith("/") or not operator.path else operator.path
     allocated, peak, held = 0, 0, 0
     for nbytes in operator.memory:
@@ -321,21 +290,12 @@ def _layer_kind(index: int, operator: _Operator) -> SpanKind:
         TraceLevel.FRAMEWORK_TRACE,
         layer_index=index,
         layer_type=type_,
-        input_shapes=_shapes(operator.event) or None,
+        input_shapes=_shapes(operator.event),
         allocated_bytes=allocated,
         peak_bytes=peak,
     )
 
 
-def _shapes(event: Any) -> tuple[str, ...]:
-    """The shapes of an operator's tensors, such as ``8x3x224x224``; scalars and others have none."""
-    return tuple("x".join(map(str, shape)) for shape in event.shapes() if shape and _is_flat(shape))
-
-
-def _is_flat(shape: Sequence[object]) -> bool:
-    return all(isinstance(size, int) for size in shape)
-
-
-def _stream_thread(event: Any) -> int:
-    """A number for a stream that no thread of the host has."""
-    return -1 - int(event.device_resource_id())
+def _shapes(event: Any) -> tuple[str, ...] | None:
+    """The shapes of an operator's tensors; scalars have none, and lists of tensors are left out."""
+    return shape_texts(shape for shape in event.shapes() if all(isinstance(side, int) for side in shape))

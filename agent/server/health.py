@@ -1,121 +1,88 @@
-"""Health as ``grpc.health.v1`` tells it: the agent as a whole and each of its services."""
+"""The health of the agent and of each of its services, as ``grpc.health.v1`` defines it."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import grpc
-from grpc_health.v1 import health, health_pb2
+from grpc_health.v1 import health_pb2
 
-from agent.server.marks import at_any_time, in_steps
-from agent.server.observing.foreign_services import tolerant
-from agent.server.steps import Steps
+from inferometer.agent.server.rpc import CallContext, Method, methods_of
+from inferometer.manifests.errors import NotFoundError, SessionLimitError
 
-SERVICE = health.SERVICE_NAME
+_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"]
+SERVICE = _SERVICE.full_name
 MAX_WATCHES = 256
 _Response = health_pb2.HealthCheckResponse
 
 
-@dataclass(eq=False, slots=True)
-class _Watcher:
-    """Who watches a service, and what it was told last."""
-
-    service: str
-    context: grpc.ServicerContext
-    send: Callable[[Any], None]
-    told: Any = None
-
-
 class Health:
-    """Tells the health of services, to who asks and to who watches. Thread-safe.
+    """The health of services, by their names. Thread-safe.
 
-    It takes no threads, because it is asked without a secret, by whoever likes. For the same reason no more
-    than a number of watchers are let in.
-
-    Args:
-        services: The services' names.
+    It takes no threads, because it needs no secret. For the same reason the number of watchers is limited.
     """
 
     def __init__(self, services: Sequence[str]) -> None:
         self._statuses = dict.fromkeys(("", *services), _Response.SERVING)
-        self._watchers: set[_Watcher] = set()
         self._stopped = False
         self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._watchers: set[asyncio.Event] = set()
 
-    def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        """The service's methods by name."""
+    def methods(self) -> list[Method]:
+        """The service's methods."""
+        return methods_of(_SERVICE, self, aside=[method.name for method in _SERVICE.methods])
 
-        @in_steps
-        def check(request: Any, context: grpc.ServicerContext) -> Steps[Any]:
-            yield from ()  # at once
-            return self._check(request, context)
-
-        @at_any_time
-        def watch(request: Any, context: grpc.ServicerContext, send: Callable[[Any], None]) -> None:
-            self._watch(_Watcher(request.service, context, send))
-
-        reading, writing = health_pb2.HealthCheckRequest.FromString, _Response.SerializeToString
-        handlers = {
-            "Check": grpc.unary_unary_rpc_method_handler(check, reading, writing),
-            "Watch": grpc.unary_stream_rpc_method_handler(watch, reading, writing),
-        }
-        return {name: tolerant(handler, f"{SERVICE}/{name}") for name, handler in handlers.items()}
-
-    def tell(self, services: Sequence[str], *, serving: bool) -> None:
-        """Tells that services serve, or do not; once it is stopped, nothing changes any more."""
-        with self._lock:
-            if self._stopped:
-                return
-            self._statuses.update(
-                dict.fromkeys(services, _Response.SERVING if serving else _Response.NOT_SERVING)
-            )
-            self._inform(self._watchers)
-
-    def stop(self) -> None:
-        """Tells everyone that nothing is served any more, and ends the watching."""
-        with self._lock:
-            self._stopped = True
-            self._statuses = dict.fromkeys(self._statuses, _Response.NOT_SERVING)
-            self._inform(self._watchers)
-            watchers, self._watchers = self._watchers, set()
-            for watcher in watchers:
-                watcher.send(None)
-
-    def _check(self, request: Any, context: grpc.ServicerContext) -> Any:
-        with self._lock:
-            status = self._statuses.get(request.service)
+    async def check(self, request: Any, _: CallContext) -> Any:
+        """Returns the health of a service."""
+        status = self._statuses.get(request.service)
         if status is None:
-            context.abort(grpc.StatusCode.NOT_FOUND, f"the agent has no service {request.service[:100]}")
+            raise NotFoundError(f"the agent has no service {request.service[:100]}")
         return _Response(status=status)
 
-    def _watch(self, watcher: _Watcher) -> None:
-        with self._lock:
-            full = len(self._watchers) >= MAX_WATCHES
-            if not full:
-                self._inform([watcher])
-                if self._stopped:
-                    watcher.send(None)
+    async def watch(self, request: Any, _: CallContext) -> AsyncIterator[Any]:
+        """Yields the health of a service now and whenever it has changed, until the agent stops."""
+        if len(self._watchers) >= MAX_WATCHES:
+            raise SessionLimitError(f"the agent's health is watched by its limit of {MAX_WATCHES}; use Check")
+        changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._watchers.add(changed)
+        sent = None
+        try:
+            while True:
+                changed.clear()
+                is_last = self._stopped
+                status = self._statuses.get(request.service, _Response.SERVICE_UNKNOWN)
+                if status != sent:
+                    sent = status
+                    yield _Response(status=status)
+                if is_last:
                     return
-                self._watchers.add(watcher)
-        if full:
-            watcher.context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"the agent's health is watched by its limit of {MAX_WATCHES}; use Check",
-            )
-        if not watcher.context.add_callback(lambda: self._forget(watcher)):  # it is over already
-            self._forget(watcher)
+                await changed.wait()
+        finally:
+            self._watchers.discard(changed)
 
-    def _inform(self, watchers: Iterable[_Watcher]) -> None:
-        """Tells watchers how it is now, if they do not know, under the lock: sending does not wait."""
-        for watcher in watchers:
-            status = self._statuses.get(watcher.service, _Response.SERVICE_UNKNOWN)
-            if status != watcher.told:
-                watcher.told = status
-                watcher.send(_Response(status=status))
-
-    def _forget(self, watcher: _Watcher) -> None:
+    def set(self, services: Sequence[str], *, serving: bool) -> None:
+        """Sets whether services serve; does nothing after ``stop``."""
         with self._lock:
-            self._watchers.discard(watcher)
+            if not self._stopped:
+                status = _Response.SERVING if serving else _Response.NOT_SERVING
+                self._statuses.update(dict.fromkeys(services, status))
+                self._wake()
+
+    def stop(self) -> None:
+        """Sets every service to NOT_SERVING, and ends the watches."""
+        with self._lock:
+            self._statuses = dict.fromkeys(self._statuses, _Response.NOT_SERVING)
+            self._stopped = True  # last: a watcher that sees it sends the status before it leaves
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake_watchers)
+
+    def _wake_watchers(self) -> None:
+        for changed in self._watchers:
+            changed.set()

@@ -1,49 +1,60 @@
-"""Reflection as ``grpc.reflection.v1alpha`` tells it: what services, methods and messages there are."""
+"""Reflection: the services, methods and messages of the agent, as ``grpc.reflection.v1alpha`` defines it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha._async import ReflectionServicer
 
-from agent.server.observing.foreign_services import tolerant
-from agent.server.reflected_types import reflected_types
-from agent.server.status import answered
-from agent.server.stream_limit import StreamLimit
+from inferometer.agent.server.rpc import CallContext, Method, methods_of
+from inferometer.agent.server.security.limits import StreamLimit
+from inferometer.protos.inference.v2 import grpc_service_pb2
+from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2
 
-SERVICE = reflection.SERVICE_NAME
-_METHOD = "ServerReflectionInfo"
+_SERVED = (predict_pb2, registry_pb2, grpc_service_pb2, health_pb2, reflection_pb2)
+_SERVICE = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
+SERVICE = _SERVICE.full_name
 
 
-class Reflection(reflection.ReflectionServicer):  # type: ignore[misc]  # grpc_reflection has no types
-    """The reflection servicer of gRPC, whose streams count among the others: each takes a thread.
+def reflected_types() -> DescriptorPool:
+    """Returns a pool with the types of every service of the agent; see ``protos.inference.v2.pool``."""
+    pool = DescriptorPool()
+    added: set[str] = set()
+    for module in _SERVED:
+        _add(module.DESCRIPTOR, pool, added)
+    return pool
 
-    Args:
-        services: The names of the services.
-        streams: Lets streams in.
-    """
+
+def _add(file: FileDescriptor, pool: DescriptorPool, added: set[str]) -> None:
+    """Adds a file, after those that it imports."""
+    if file.name in added:
+        return
+    added.add(file.name)
+    for imported in file.dependencies:
+        _add(imported, pool, added)
+    pool.AddSerializedFile(file.serialized_pb)  # type: ignore[no-untyped-call]  # its stubs give it no types
+
+
+class Reflection(ReflectionServicer):  # type: ignore[misc]  # grpc_reflection has no types
+    """gRPC's own servicer, whose streams count among the others."""
 
     def __init__(self, services: Sequence[str], streams: StreamLimit) -> None:
         super().__init__(services, reflected_types())
         self._streams = streams
 
-    def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        """The service's method by its name."""
-        handler = grpc.stream_stream_rpc_method_handler(
-            self.ServerReflectionInfo,
-            reflection_pb2.ServerReflectionRequest.FromString,
-            reflection_pb2.ServerReflectionResponse.SerializeToString,
-        )
-        return {_METHOD: tolerant(handler, f"{SERVICE}/{_METHOD}")}
+    def methods(self) -> list[Method]:
+        """The service's method."""
+        return methods_of(_SERVICE, self)
 
-    def ServerReflectionInfo(  # noqa: N802 - gRPC's name
-        self, request_iterator: Iterator[Any], context: grpc.ServicerContext
-    ) -> Iterator[Any]:
-        """Answers what is asked, one after the other."""
-        with ExitStack() as stack:
-            with answered(context, _METHOD):
-                stack.enter_context(self._streams.one())
-            yield from super().ServerReflectionInfo(request_iterator, context)
+    async def server_reflection_info(
+        self, requests: AsyncIterator[Any], call: CallContext
+    ) -> AsyncIterator[Any]:
+        """Answers each request of a stream."""
+        with self._streams.one():
+            async for response in self.ServerReflectionInfo(requests, call):
+                yield response

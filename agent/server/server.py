@@ -1,4 +1,4 @@
-"""The agent's gRPC server: built from its parts, started, and stopped without losing what it has accepted."""
+"""The agent's server: made from its parts, started, and stopped without losing what it has accepted."""
 
 from __future__ import annotations
 
@@ -7,54 +7,60 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from concurrent import futures
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
-from typing import Any
+from types import FrameType
 
-import grpc
 from typing_extensions import Self
 
-from agent.artifact_cache import ArtifactCache
-from agent.fetching import fetch_image
-from agent.models.sources import BUILTIN_ARCHITECTURES, Architectures
-from agent.preparation import Fetch
-from agent.registry import Registry
-from agent.server import health, predict_service, reflection, registry_service
-from agent.server.binding import check_free, join_address, server_options
-from agent.server.call_tracing import ServerTracing
-from agent.server.credentials import ServerTls
-from agent.server.dataset_runner import DatasetRunner
-from agent.server.health import Health
-from agent.server.limits import Limits
-from agent.server.loop.loop_server import LoopServer
-from agent.server.model_opener import ModelOpener
-from agent.server.models.queued_session import QueuedOpener
-from agent.server.models.served_models import ServedModels, ServingOptions
-from agent.server.observing.agent_load import AgentLoad, read_load
-from agent.server.observing.observation import Observation
-from agent.server.observing.status_method import StatusMethod
-from agent.server.predict_service import PredictService
-from agent.server.reflection import Reflection
-from agent.server.registry_service import RegistryService
-from agent.server.security import Security
-from agent.server.sessions import Sessions
-from agent.server.side_threads import SideThreads
-from agent.server.stream_limit import StreamLimit
-from agent.server.v2 import service as v2_service
-from agent.server.v2.service import InferenceService
-from manifests.catalog import Catalog
-from manifests.errors import ConfigurationError
+from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
+from inferometer.agent.artifacts.cache import ArtifactCache
+from inferometer.agent.artifacts.web import fetch_image
+from inferometer.agent.inference.preparation import Fetch
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.server import health, reflection
+from inferometer.agent.server.grpc_server import GrpcServer
+from inferometer.agent.server.health import Health
+from inferometer.agent.server.native import predict_service, registry_service
+from inferometer.agent.server.native.call_tracing import ServerTracing
+from inferometer.agent.server.native.dataset_stream import DatasetRunner
+from inferometer.agent.server.native.opening import ModelOpener
+from inferometer.agent.server.native.predict_service import PredictService
+from inferometer.agent.server.native.registry_service import RegistryService
+from inferometer.agent.server.native.sessions import Sessions
+from inferometer.agent.server.reflection import Reflection
+from inferometer.agent.server.rpc import Dispatcher, Method
+from inferometer.agent.server.security.binding import (
+    check_exposure,
+    check_free,
+    join_address,
+    server_options,
+)
+from inferometer.agent.server.security.client_limits import ClientLimits
+from inferometer.agent.server.security.credentials import ServerTls
+from inferometer.agent.server.security.limits import Limits, StreamLimit
+from inferometer.agent.server.security.secret import SecretCheck
+from inferometer.agent.server.telemetry.agent_load import AgentLoad
+from inferometer.agent.server.telemetry.observation import Observation
+from inferometer.agent.server.v2 import service as v2_service
+from inferometer.agent.server.v2.service import InferenceService
+from inferometer.agent.serving.memory import IdleRelease
+from inferometer.agent.serving.served_models import ServedModels, ServingOptions
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import ConfigurationError
 
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+_IN_USE_S = 10.0  # after its last call, an agent that stops waits for its clients to see that it does
+_QUIET_S, _SETTLING_S = 0.05, 2.0  # without a call for so long, all have arrived; waited for at most so long
+_POLL_S = 0.005
 _IDLE_CHECKS = 4  # in the time after which an unused session is closed
+_LONGEST_CHECK_S = 5.0
 _LEAVING_S = 2.0
 _SIDE_THREADS = 8
-_AT_ONCE = {registry_service.SERVICE: None, v2_service.SERVICE: ("ServerLive", "ServerReady", "ModelReady")}
-"""Methods that tell how the agent is, and do not wait for predictions: of a service some, or all."""
 _UNFIT_SERVICES = ("", predict_service.SERVICE, v2_service.SERVICE)
-"""What does not serve while a device is lost or a prediction hangs."""
+"""Services that do not serve while a device is lost or a prediction hangs."""
 _log = logging.getLogger(__name__)
 
 
@@ -63,20 +69,22 @@ class ServerOptions:
     """How an agent is served.
 
     Attributes:
-        host: The address to bind: this machine's own unless told otherwise.
+        host: The address to bind; by default the loopback address.
         port: The port to bind; 0 takes a free one.
-        secret: What every client must show; None lets all in.
+        secret: The secret that every client sends; None admits all.
         max_message_bytes: The largest request that is accepted.
         workers: Threads for what takes time; half of them may be taken by streams.
         max_sessions: The most models that are open at once.
         session_idle_s: How long a model may be unused, in seconds, before it is closed.
         grace_s: How long a stopping agent works on what it has accepted, in seconds.
-        serving: How the models that clients share are loaded, and their requests put together.
+        drain_s: How long a stopping agent that is in use still accepts calls, in seconds, after its health
+            says NOT_SERVING, so that load balancers turn away first.
+        serving: How the models that clients share are loaded, and their requests batched.
         tls: The certificate and its key; None listens in clear.
         insecure: Whether others may reach it without TLS or without a secret.
         limits: What clients may ask for.
         metrics_port: The port where Prometheus finds metrics; 0 takes a free one, None serves none.
-        metrics_host: The address of that port, which has no TLS and asks for no secret.
+        metrics_host: The address of that port, which has no TLS and needs no secret.
     """
 
     host: str = "127.0.0.1"
@@ -87,6 +95,7 @@ class ServerOptions:
     max_sessions: int = 16
     session_idle_s: float = 600.0
     grace_s: float = 30.0
+    drain_s: float = 0.0
     serving: ServingOptions = field(default_factory=ServingOptions)
     tls: ServerTls | None = None
     insecure: bool = False
@@ -98,20 +107,13 @@ class ServerOptions:
 class AgentServer:
     """An agent that answers over gRPC, from ``start`` to ``stop``.
 
-    Args:
-        catalog: The models.
-        registry: The frameworks.
-        options: Where and how it is served.
-        dataset_runner: Evaluates datasets; with None the ``Dataset`` method is not there.
-        architectures: What models that are built in code may name.
-        cache: Gets the models' files that are at URLs; with None, all are on this machine.
-        fetch: Gets what a URL of an input names.
-        tracing: Begins the traces of calls, and is closed when the server stops; None gives spans only to
-            clients that ask for them.
+    Without a ``dataset_runner`` it offers no ``Dataset`` method. Without a ``cache``, which gets the models'
+    files that are at URLs, all are on this machine. ``fetch`` gets what a URL of an input names. ``tracing``
+    begins the traces of calls, and is closed when the server stops; None exports none.
 
     Raises:
         ConfigurationError: The address cannot be bound, the secret cannot be sent, a file of TLS cannot be
-            used, or others can reach an agent that is not secure and not said to be ``insecure``.
+            used, or others can reach an agent that is neither secure nor declared ``insecure``.
     """
 
     def __init__(
@@ -127,21 +129,21 @@ class AgentServer:
         tracing: ServerTracing | None = None,
     ) -> None:
         self._options = options
-        self._security = Security.of(options)
+        secret = None if options.secret is None else SecretCheck(options.secret)
+        self._warning = check_exposure(
+            options.host, tls=options.tls is not None, secret=secret is not None, insecure=options.insecure
+        )
+        self._credentials = options.tls.credentials() if options.tls else None
+        streams = StreamLimit(options.limits.streams_of(options.workers))
         self._tracing = tracing or ServerTracing()
         self._sessions = Sessions(options.max_sessions, options.session_idle_s)
         self._stopping = threading.Event()
         self._expiry = threading.Thread(target=self._close_idle_sessions, name="close-idle", daemon=True)
         self._observation = self._observe()
-        self._side = SideThreads(_SIDE_THREADS, "grpc-side")
+        self._side = futures.ThreadPoolExecutor(_SIDE_THREADS, thread_name_prefix="grpc-side")
         self._workers = futures.ThreadPoolExecutor(options.workers, thread_name_prefix="grpc-worker")
-        self._server = LoopServer(
-            self._workers,
-            [self._observation.interceptor, *self._security.interceptors],
-            server_options(options.max_message_bytes, options.limits),
-        )
-        self.registry_service = RegistryService(catalog, registry, self._sessions.__len__)
-        """What this agent is, for those who look for one."""
+        self.registry_service = RegistryService(catalog, registry, lambda: self.load)
+        """Describes this agent, also for its publication."""
         opener = ModelOpener(
             catalog,
             registry,
@@ -150,8 +152,9 @@ class AgentServer:
             fetch,
             options.limits.max_pixels,
             self._observation.watch,
+            options.serving.session.threads,
         )
-        self._models = ServedModels(
+        self.models = ServedModels(
             registry,
             opener.open,
             options.serving,
@@ -159,30 +162,31 @@ class AgentServer:
             idle_s=options.session_idle_s,
             observer=self._observation.queues,
         )
-        streams = StreamLimit(options.limits.streams_of(options.workers))
-        services = {
-            predict_service.SERVICE: PredictService(
-                QueuedOpener(opener, self._models),
-                self._sessions,
-                dataset_runner,
-                streams,
-                tracing=self._tracing,
-                limits=options.limits,
-            ).handlers(),
-            registry_service.SERVICE: {
-                **self.registry_service.handlers(),
-                **StatusMethod(lambda: self.registry_service.facts, lambda: self.load).handlers(),
-            },
-            v2_service.SERVICE: InferenceService(
-                self._models,
-                catalog,
-                registry,
-                streams,
-                is_ready=self._is_ready,
-                max_inputs=options.limits.max_inputs,
-            ).handlers(),
-        }
-        self._health = self._register(services, streams)
+        """The models that are loaded."""
+        native = PredictService(
+            opener,
+            self.models,
+            self._sessions,
+            dataset_runner,
+            streams,
+            tracing=self._tracing,
+            limits=options.limits,
+        )
+        v2 = InferenceService(
+            self.models,
+            catalog,
+            registry,
+            streams,
+            is_ready=self._is_ready,
+            max_inputs=options.limits.max_inputs,
+        )
+        services = (predict_service.SERVICE, registry_service.SERVICE, v2_service.SERVICE)
+        self._health = Health(services)
+        described = Reflection((*services, health.SERVICE, reflection.SERVICE), streams)
+        offered = (native, self.registry_service, v2, self._health, described)
+        methods = [method for service in offered for method in service.methods()]
+        self._dispatcher = self._dispatch(methods, secret)
+        self._server = GrpcServer(self._dispatcher, server_options(options.max_message_bytes, options.limits))
         try:
             self._port = self._bind()
         except ConfigurationError:
@@ -190,26 +194,25 @@ class AgentServer:
             self._observation.close()
             raise
 
+    def _dispatch(self, methods: list[Method], secret: SecretCheck | None) -> Dispatcher:
+        limits = self._options.limits
+        return Dispatcher(
+            methods,
+            self._workers,
+            self._side,
+            observers=self._observation.calls,
+            secret=secret,
+            limits=ClientLimits(limits) if ClientLimits.wanted(limits) else None,
+        )
+
     def _observe(self) -> Observation:
         return Observation(
             self._options.metrics_host,
             self._options.metrics_port,
             self._options.serving.predict_timeout_s,
             lambda: self.load,
-            lambda fit: self._health.tell(_UNFIT_SERVICES, serving=fit),
+            lambda fit: self._health.set(_UNFIT_SERVICES, serving=fit),
         )
-
-    def _register(
-        self, services: Mapping[str, dict[str, grpc.RpcMethodHandler[Any, Any]]], streams: StreamLimit
-    ) -> Health:
-        """Offers the methods of the services, a list of all of them, and their health, which it returns."""
-        told = Health(list(services))
-        offered = {name: self._side.taking(its, _AT_ONCE.get(name, ())) for name, its in services.items()}
-        offered[health.SERVICE] = told.handlers()
-        offered[reflection.SERVICE] = Reflection((*offered, reflection.SERVICE), streams).handlers()
-        for name, handlers in offered.items():
-            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
-        return told
 
     @property
     def address(self) -> str:
@@ -223,21 +226,16 @@ class AgentServer:
 
     @property
     def load(self) -> AgentLoad:
-        """What it holds and has to do now."""
-        return read_load(
-            self._models,
-            self._sessions.__len__,
+        """Its load now."""
+        return AgentLoad(
+            self._stopping.is_set(),
+            len(self._sessions),
             self._observation.watch.trouble,
-            stopping=self._stopping.is_set(),
+            self.models.loaded,
         )
 
     def _is_ready(self) -> bool:
         return not (self._stopping.is_set() or self._observation.watch.trouble)
-
-    @property
-    def models(self) -> ServedModels:
-        """The models that are loaded."""
-        return self._models
 
     def start(self) -> None:
         """Begins to answer."""
@@ -245,30 +243,39 @@ class AgentServer:
         self._server.start()
         self._expiry.start()
         self._observation.start()
-        self._security.warn()
+        if self._warning:
+            _log.warning("%s", self._warning)
 
     def stop(self, grace_s: float | None = None) -> bool:
-        """Stops: accepts nothing more, finishes what it has accepted, and closes the sessions.
+        """Stops: says NOT_SERVING, drains, refuses calls, finishes what it has accepted, closes the sessions.
 
-        Args:
-            grace_s: How long to finish, in seconds; None takes that of the options.
-
-        Returns:
-            Whether everything was finished. If not, the rest was cancelled, though a prediction that runs in
-            a framework cannot be broken off: its thread ends when it does.
+        That takes ``grace_s`` seconds at the most; None takes the options'. Returns whether everything was
+        finished. If not, the rest was cancelled, though a prediction that runs in a framework cannot be
+        cancelled: its thread ends when it does.
         """
         grace_s = self._options.grace_s if grace_s is None else grace_s
+        end_s = time.monotonic() + grace_s
         self._stopping.set()
         self._health.stop()
+        if self._dispatcher.used_within(_IN_USE_S):
+            time.sleep(min(self._options.drain_s, grace_s))
+        self._dispatcher.stop()
+        # gRPC would cancel calls that have reached the process and not yet their method
+        quiet_s = min(time.monotonic() + _SETTLING_S, end_s)
+        while time.monotonic() < end_s and self._dispatcher.used_within(
+            _QUIET_S if time.monotonic() < quiet_s else 0.0
+        ):
+            time.sleep(_POLL_S)
+        left_s = max(end_s - time.monotonic(), 0.0)
         # Not for longer: an error of gRPC must not keep the process.
-        self._server.stop(grace_s, grace_s + _LEAVING_S)
-        self._models.close()
+        self._server.stop(left_s, left_s + _LEAVING_S)
+        self.models.close()
         self._sessions.close_all()
         # A call that is answered may still be on its way out.
-        finished = self._sessions.wait_for_none(_LEAVING_S) and self._models.wait_for_none(_LEAVING_S)
+        finished = self._sessions.wait_for_none(_LEAVING_S) and self.models.wait_for_none(_LEAVING_S)
         self._workers.shutdown(wait=finished, cancel_futures=True)
         self._server.close()
-        self._side.close()
+        self._side.shutdown(wait=False, cancel_futures=True)
         self._observation.close()
         if report := self._tracing.close():
             _log.log(logging.WARNING if report.undelivered else logging.INFO, "%s", report)
@@ -278,23 +285,25 @@ class AgentServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _bind(self) -> int:
-        host, port = self._options.host, self._options.port
-        check_free(host, port)
+        check_free(self._options.host, self._options.port)
+        address = join_address(self._options.host, self._options.port)
         try:
-            return self._security.add_port(self._server, join_address(host, port))
+            if self._credentials is None:
+                return self._server.add_insecure_port(address)
+            return self._server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
-            raise ConfigurationError(f"cannot listen on {join_address(host, port)}: it is taken") from error
+            raise ConfigurationError(f"cannot listen on {address}: it is taken") from error
 
     def _close_idle_sessions(self) -> None:
-        while not self._stopping.wait(self._options.session_idle_s / _IDLE_CHECKS):
-            if closed := self._sessions.close_idle() + self._models.close_idle():
-                _log.info("closed %d sessions and models that were not used any more", closed)
+        memory = IdleRelease()
+        while not self._stopping.wait(min(self._options.session_idle_s / _IDLE_CHECKS, _LONGEST_CHECK_S)):
+            memory.check()
+            if closed := self._sessions.close_idle() + self.models.close_idle():
+                _log.info("closed %d idle sessions and models", closed)
 
 
 def serve(
@@ -304,21 +313,18 @@ def serve(
 ) -> None:
     """Runs a server until SIGTERM or SIGINT, then stops it gracefully; a second signal stops it at once.
 
-    To be called in the main thread. If a prediction does not end within the grace period, the process exits
-    from here with status 1, because a framework's call cannot be broken off.
-
-    Args:
-        server: The server, not started.
-        on_ready: Told the address once calls are answered.
-        on_stopping: Told that a signal has come, before anything is stopped.
+    To be called in the main thread, with a server that is not started. If a prediction does not end within
+    the grace period, the process exits from here with status 1, because a framework's call cannot be
+    cancelled. ``on_ready`` is called with the address once calls are answered, ``on_stopping`` when a signal
+    has come.
     """
-    asked = threading.Event()
+    stopping = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def stop(number: int, _: FrameType | None) -> None:
-        if asked.is_set():
+        if stopping.is_set():
             os._exit(128 + number)
-        asked.set()
+        stopping.set()
 
     # The system may give a signal to any thread. Python handles it in this one, which sleeps on until
     # something wakes it: here a byte, which Python writes in whatever thread got the signal.
@@ -330,7 +336,7 @@ def serve(
     try:
         server.start()
         on_ready(server.address)
-        while not asked.is_set():
+        while not stopping.is_set():
             woken.recv(1)
         on_stopping()
         if not server.stop():

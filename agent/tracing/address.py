@@ -1,4 +1,4 @@
-"""The address of a trace collector: which protocol it speaks, and where."""
+"""The address of a trace collector: its protocol, host, port and path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import SplitResult, urlsplit
 
-from manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError
 
 JAEGER_UI_PORT = 16686
 _ALLOWED = "HOST[:PORT], http[s]://HOST[:PORT][/PATH], jaeger://HOST[:PORT] or jaeger+http://HOST[:PORT]"
@@ -19,14 +19,7 @@ _SHOWN = 80
 
 
 class TraceProtocol(Enum):
-    """What a collector speaks.
-
-    Attributes:
-        title: What a person calls it.
-        scheme: What stands before ``://`` in an address; empty where nothing does.
-        port: Where collectors listen unless told otherwise.
-        path: Where an HTTP server takes spans unless told otherwise; empty for what is no HTTP.
-    """
+    """The protocol of a collector: its common name, and the scheme, default port and path of an address."""
 
     def __init__(self, title: str, scheme: str, port: int, path: str) -> None:
         self.title = title
@@ -43,13 +36,10 @@ class TraceProtocol(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TraceAddress:
-    """Where spans are sent.
+    """The destination of spans.
 
-    Attributes:
-        protocol: What the collector speaks.
-        host: A name, an IPv4 address, or an IPv6 address without its brackets.
-        port: From 1 to 65535.
-        path: The path and query of an HTTP server, with the leading slash; empty for what is no HTTP.
+    ``host`` is a name, an IPv4 address, or an IPv6 address without its brackets; ``path`` is the path and
+    query of an HTTP server with the leading slash, and empty for other protocols.
     """
 
     protocol: TraceProtocol
@@ -59,14 +49,11 @@ class TraceAddress:
 
     @classmethod
     def parse(cls, text: str) -> TraceAddress:
-        """Returns the address that ``--tracer_address`` names.
+        """Returns the address that ``--tracer_address`` names; raises ConfigurationError if it is not valid.
 
         ``HOST`` alone is OTLP/gRPC, ``http://`` and ``https://`` are OTLP/HTTP, ``jaeger://`` is Jaeger's
-        Thrift over UDP and ``jaeger+http://`` the same over HTTP. The port of Jaeger's web pages stands for
-        the host, as no Jaeger takes spans there.
-
-        Raises:
-            ConfigurationError: It is none.
+        Thrift over UDP and ``jaeger+http://`` the same over HTTP. The port of Jaeger's web pages, where no
+        Jaeger accepts spans, means the default port.
         """
         given = text.strip()
         scheme, separator, _ = given.rpartition("://")
@@ -74,10 +61,10 @@ class TraceAddress:
         if protocol is None or bool(separator) != bool(protocol.scheme):
             raise _refused(text, f"allowed: {_ALLOWED}")
         if any(character.isspace() or not character.isprintable() for character in given):
-            raise _refused(text, f"allowed: {_ALLOWED}")  # urlsplit would leave some of them out
+            raise _refused(text, f"allowed: {_ALLOWED}")  # urlsplit would remove some of them
         try:
             parts = urlsplit(given if separator else f"//{given}")
-        except ValueError:  # its own words are of no help, such as "Invalid IPv6 URL"
+        except ValueError:  # its own message does not help, such as "Invalid IPv6 URL"
             raise _refused(text, f"allowed: {_ALLOWED}") from None
         host = _host(text, parts)
         port = _port(text, parts)
@@ -95,19 +82,19 @@ class TraceAddress:
 
     @property
     def url(self) -> str:
-        """Where an HTTP server takes spans; only for protocols over HTTP."""
+        """The URL that accepts spans; only for protocols over HTTP."""
         return f"{self.protocol.scheme.removeprefix('jaeger+')}://{self.netloc}{self.path}"
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is on this machine, where no proxy leads to."""
+        """Whether it is on this machine, which no proxy can reach."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host.rstrip(".").rpartition(".")[2] == "localhost"
 
     def trace_url(self, trace_id: str) -> str:
-        """Returns where Jaeger, if it runs on this host and its usual port, shows a trace."""
+        """Returns the web page of a trace in a Jaeger on this host and the usual port."""
         return f"http://{self._bracketed}:{JAEGER_UI_PORT}/trace/{trace_id}"
 
     @property
@@ -115,7 +102,7 @@ class TraceAddress:
         return f"[{self.host}]" if ":" in self.host else self.host
 
     def __str__(self) -> str:
-        """The address in full, which ``parse`` takes."""
+        """The full address, which ``parse`` accepts."""
         scheme = self.protocol.scheme
         return f"{scheme}://{self.netloc}{self.path}" if scheme else self.netloc
 
@@ -124,7 +111,7 @@ def _host(text: str, parts: SplitResult) -> str:
     """Returns the host, or raises ConfigurationError."""
     host = parts.hostname or ""
     if "@" in parts.netloc:
-        # said without the address, as it holds a password
+        # without the address, which contains a password
         raise ConfigurationError(
             "tracer address: it must hold no user and no password; OTEL_EXPORTER_OTLP_HEADERS may"
         )
@@ -141,7 +128,7 @@ def _host(text: str, parts: SplitResult) -> str:
 
 
 def _port(text: str, parts: SplitResult) -> int | None:
-    """Returns the port, None where none is given, or raises ConfigurationError."""
+    """Returns the port, None if none is given, or raises ConfigurationError."""
     try:
         port = parts.port
     except ValueError:

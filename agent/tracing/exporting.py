@@ -1,4 +1,4 @@
-"""Export: hands recorded spans to a collector, in the background and within bounds."""
+"""Export of recorded spans to a collector, in the background and within bounds."""
 
 from __future__ import annotations
 
@@ -6,48 +6,96 @@ import os
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from agent import __version__
-from agent.tracing.address import TraceAddress, TraceProtocol
-from agent.tracing.collector import Collector, DeliveryError, innermost
-from agent.tracing.recorder import MAX_SPANS
-from agent.tracing.span import AttributeValue, SpanChunk
-from manifests.errors import ConfigurationError
+from inferometer.agent import __version__
+from inferometer.agent.tracing.address import TraceAddress, TraceProtocol
+from inferometer.agent.tracing.recorder import MAX_SPANS
+from inferometer.agent.tracing.span import AttributeValue, SpanChunk
+from inferometer.manifests.errors import ConfigurationError, one_line
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
 
+
+ATTEMPT_TIMEOUT_S = 10.0
+"""The longest time of one delivery attempt."""
+_LONGEST_REASON = 240
+
+
+class DeliveryError(Exception):
+    """A collector did not accept ``lost`` spans, None for all; ``again`` if a later attempt may succeed."""
+
+    def __init__(self, reason: str, *, again: bool = False, lost: int | None = None) -> None:
+        self.reason = one_line(reason, _LONGEST_REASON) or "it gave no reason"
+        self.again = again
+        self.lost = lost
+        super().__init__(self.reason)
+
+
+class Collector(ABC):
+    """One connection to a collector, which opens with the first delivery.
+
+    ``deliver`` is called from one thread; ``close`` from any, also during a delivery.
+    """
+
+    span_resource: Resource
+    """The resource that delivered spans must have."""
+
+    @abstractmethod
+    def deliver(self, spans: Sequence[ReadableSpan]) -> None:
+        """Sends spans in one attempt, and returns when the collector has accepted them.
+
+        Raises DeliveryError if it did not accept all of them.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the connection, and cancels a delivery in progress as far as the protocol allows."""
+
+
+def innermost(error: BaseException) -> str:
+    """Returns the operating system's message from an error that libraries have wrapped."""
+    said = str(error)
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, OSError) and cause.strerror:
+            said = cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return said or type(error).__name__
+
+
 BATCH_SPANS = 512
-"""Spans that are handed over at once; no more exist as objects at any time."""
+"""Spans in one delivery; no more exist as objects at any time."""
 GRACE_S = 1.0
-"""How long a collector may take nothing before it is given up at the end."""
+"""The longest time without progress before ``close`` gives up."""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _COLLECTORS = {
-    TraceProtocol.OTLP_GRPC: ("agent.tracing.otlp", "OtlpGrpcCollector"),
-    TraceProtocol.OTLP_HTTP: ("agent.tracing.otlp", "OtlpHttpCollector"),
-    TraceProtocol.OTLP_HTTPS: ("agent.tracing.otlp", "OtlpHttpCollector"),
-    TraceProtocol.JAEGER_UDP: ("agent.tracing.jaeger", "JaegerUdpCollector"),
-    TraceProtocol.JAEGER_HTTP: ("agent.tracing.jaeger", "JaegerHttpCollector"),
+    TraceProtocol.OTLP_GRPC: ("inferometer.agent.tracing.otlp", "OtlpGrpcCollector"),
+    TraceProtocol.OTLP_HTTP: ("inferometer.agent.tracing.otlp", "OtlpHttpCollector"),
+    TraceProtocol.OTLP_HTTPS: ("inferometer.agent.tracing.otlp", "OtlpHttpCollector"),
+    TraceProtocol.JAEGER_UDP: ("inferometer.agent.tracing.jaeger", "JaegerUdpCollector"),
+    TraceProtocol.JAEGER_HTTP: ("inferometer.agent.tracing.jaeger", "JaegerHttpCollector"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What became of the spans that were sent.
+    """The outcome of an export.
 
-    Attributes:
-        address: Where they were sent.
-        delivered: Spans that the collector has acknowledged; over UDP, that were sent.
-        undelivered: All others. Some of them may have arrived all the same: spans whose acknowledgement did
-            not come in time are here.
-        reason: Why most of them are, in one line; empty when there is none.
+    ``delivered`` are the spans that the collector has acknowledged, over UDP those that were sent;
+    ``undelivered`` all others, also those whose acknowledgement did not arrive in time. ``reason`` is the
+    most frequent one.
     """
 
     address: TraceAddress
@@ -69,14 +117,9 @@ class ExportReport:
 class TraceExport:
     """Spans on their way to one collector. Thread-safe.
 
-    Nothing is connected before the first ``send``. A collector that cannot be reached is tried again, with
-    growing pauses, until ``close`` gives it up; what it refuses is not sent again.
-
-    Args:
-        address: For the report.
-        collector: Takes the spans; closed by ``close``.
-        limit: The most spans that wait; a chunk that does not fit is left out and counted.
-        clock: A monotonic clock in seconds.
+    The first ``send`` connects. If the collector is not reachable, deliveries are retried with growing pauses
+    until ``close`` gives up; spans that it rejects are not sent again. At most ``limit`` spans wait; a chunk
+    that does not fit is dropped and counted. ``close`` also closes the collector.
     """
 
     def __init__(
@@ -107,15 +150,11 @@ class TraceExport:
     def open(
         cls, address: TraceAddress, attributes: Mapping[str, AttributeValue] | None = None
     ) -> TraceExport:
-        """Returns an export with all that it needs loaded; nothing is connected yet.
+        """Returns an export whose libraries are loaded, without connecting.
 
-        Args:
-            address: Where to.
-            attributes: Of the resource, by OpenTelemetry's semantic conventions; None means this process's.
-
-        Raises:
-            ConfigurationError: What the protocol needs is not installed, or one of OpenTelemetry's
-                environment variables makes no sense.
+        The attributes of the resource follow OpenTelemetry's semantic conventions; None means this process's.
+        Raises ConfigurationError if a package that the protocol requires is not installed, or one of
+        OpenTelemetry's environment variables is not valid.
         """
         module, name = _COLLECTORS[address.protocol]
         try:
@@ -128,15 +167,15 @@ class TraceExport:
             extra = "[jaeger]" if address.protocol.scheme.startswith("jaeger") else ""
             raise ConfigurationError(
                 f'tracer address "{address}": {error.name or error} is not installed; '
-                f'run: pip install "inferscope{extra}"'
+                f'run: pip install "inferometer{extra}"'
             ) from error
-        except Exception as error:  # the exporters raise errors of many kinds, of their own variables
+        except Exception as error:  # the exporters raise various errors for their own variables
             reason = DeliveryError(innermost(error)).reason
             raise ConfigurationError(f'tracer address "{address}": {reason}') from error
         return cls(address, collector)
 
     def send(self, trace_id: str, chunks: Iterable[SpanChunk]) -> None:
-        """Takes spans to be delivered, and returns at once."""
+        """Queues spans for delivery, and returns at once."""
         with self._changed:
             for chunk in chunks:
                 if self._closing:
@@ -147,22 +186,22 @@ class TraceExport:
                     self._queue.append((trace_id, chunk))
                     self._waiting += len(chunk)
             if self._waiting and self._worker is None:
-                # a daemon: whatever it hangs in must not keep the process from ending
+                # a daemon, so that a hanging delivery does not block the exit of the process
                 self._worker = threading.Thread(target=self._run, name="trace-export", daemon=True)
                 self._worker.start()
             self._changed.notify_all()
 
     @property
     def waiting(self) -> int:
-        """Spans that were sent and of which it is not known yet what becomes of them."""
+        """The number of spans that were sent and whose outcome is not yet known."""
         with self._changed:
             return self._waiting
 
     def close(self, grace_s: float = GRACE_S) -> ExportReport:
-        """Waits for the deliveries, ends the connection, and returns what became of the spans; never raises.
+        """Waits for the deliveries, closes the connection, and returns the report; never raises.
 
-        It waits as long as the collector takes spans, and gives up when it has taken none for ``grace_s``
-        seconds. Calling it again returns the report again.
+        It waits as long as the collector accepts spans, and gives up after ``grace_s`` seconds without
+        progress. Further calls return the report again.
         """
         try:
             with self._changed:
@@ -174,12 +213,12 @@ class TraceExport:
                     if left_s <= 0:
                         break
                     self._changed.wait(left_s)
-        finally:  # also when the user does not want to wait
+        finally:  # also when the user interrupts
             report = self._give_up(grace_s)
         return report
 
     def _give_up(self, grace_s: float) -> ExportReport:
-        """Counts what still waits as undelivered, and ends the connection."""
+        """Counts waiting spans as undelivered, and closes the connection."""
         with self._changed:
             self._given_up.set()
             if self._waiting:
@@ -191,13 +230,13 @@ class TraceExport:
             reason = self._lost.most_common(1)[0][0] if lost else ""
             report = ExportReport(self.address, self._delivered, lost, reason)
         if not closed:
-            with suppress(Exception):  # it is over, and a broken connection must not fail a run
+            with suppress(Exception):  # a broken connection must not fail a run
                 self._collector.close()
         return report
 
     def _run(self) -> None:
-        """Delivers until the export is closed and nothing waits, or it is given up."""
-        from agent.tracing.readable import readable_spans
+        """Delivers until the export is closed and nothing waits, or it gives up."""
+        from inferometer.agent.tracing.readable import readable_spans
 
         resource = self._collector.span_resource
         while (taken := self._next()) is not None:
@@ -213,14 +252,14 @@ class TraceExport:
                 self._settle(0, left, f"{type(error).__name__}: {error}")
 
     def _next(self) -> tuple[str, SpanChunk] | None:
-        """Waits for a chunk and its trace; None when there will be no more."""
+        """Waits for a chunk and its trace; None after the last one."""
         with self._changed:
             while not self._queue and not self._closing:
                 self._changed.wait()
             return self._queue.popleft() if self._queue else None
 
     def _deliver(self, batch: list[ReadableSpan]) -> None:
-        """Delivers a batch, with as many attempts as it takes and makes sense."""
+        """Delivers a batch, with retries where they can help."""
         pause_s = _FIRST_PAUSE_S
         while not self._given_up.is_set():
             try:
@@ -241,7 +280,7 @@ class TraceExport:
         return None
 
     def _settle(self, delivered: int, lost: int, reason: str) -> None:
-        """Counts a batch, unless the export was given up and has counted it."""
+        """Counts a batch, unless the export has given up and counted it."""
         with self._changed:
             if self._given_up.is_set():
                 return
@@ -256,9 +295,9 @@ class TraceExport:
 
 
 def resource_attributes() -> dict[str, AttributeValue]:
-    """Returns what this process is to a trace."""
+    """Returns the attributes of this process in a trace."""
     return {
-        "service.name": "inferscope",
+        "service.name": "inferometer",
         "service.version": __version__,
         "host.name": socket.gethostname(),
         "process.pid": os.getpid(),

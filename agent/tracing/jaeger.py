@@ -1,7 +1,7 @@
 """Collectors that speak Jaeger's Thrift, over UDP and over HTTP; needs the extra ``jaeger``.
 
-The exporter's package translates and encodes the spans. Its exporter itself is not used: it reports success
-whatever happens, and drops what is too large for a packet.
+The exporter's package translates and encodes the spans. Its exporter itself is not used: it always reports
+success, and drops spans that are too large for a packet.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from opentelemetry.sdk.trace import ReadableSpan
 from thrift.protocol.TCompactProtocol import TCompactProtocol
 from thrift.transport.TTransport import TMemoryBuffer, TTransportException
 
-from agent.tracing.address import TraceAddress
-from agent.tracing.collector import ATTEMPT_TIMEOUT_S, Collector, DeliveryError, innermost
+from inferometer.agent.tracing.address import TraceAddress
+from inferometer.agent.tracing.exporting import ATTEMPT_TIMEOUT_S, Collector, DeliveryError, innermost
 
 MOST_PACKET_BYTES = 65_000
-"""What an agent of Jaeger reads of one packet; also what UDP can carry, nearly."""
+"""The most that a Jaeger agent reads from one packet; also nearly the limit of UDP."""
 _FIRST_PACKET_SPANS = 64
 _FILL = 0.9  # of a packet, going by the size of the spans before
 _AGAIN_STATUSES = {429, 502, 503, 504}
@@ -60,12 +60,10 @@ class JaegerHttpCollector(Collector):
 
 
 class JaegerUdpCollector(Collector):
-    """Thrift's compact protocol over UDP, to an agent; nothing says whether a packet arrives.
+    """Thrift's compact protocol over UDP, to an agent; deliveries are not acknowledged.
 
-    Only a host that has nobody at the port may say so, and only then are spans counted as not sent.
+    Only a host without a listener may reject packets, and only then are spans counted as not sent.
     """
-
-    acknowledges = False
 
     def __init__(self, address: TraceAddress, resource: Resource) -> None:
         self.span_resource = Resource.get_empty()
@@ -75,7 +73,7 @@ class JaegerUdpCollector(Collector):
         self._socket: socket.socket | None = None
 
     def deliver(self, spans: Sequence[ReadableSpan]) -> None:  # noqa: D102
-        lost, reason = 0, ""
+        lost, reason, unreachable = 0, "", False
         for packet, count in self._packets(_translated(spans)):
             if len(packet) >= MOST_PACKET_BYTES:
                 lost += count
@@ -85,9 +83,9 @@ class JaegerUdpCollector(Collector):
                 self._send(packet)
             except OSError as error:
                 lost += count
-                reason = innermost(error)
-        if lost:
-            again = lost == len(spans) and self._socket is None
+                reason, unreachable = innermost(error), True
+        if lost:  # what is too large for a packet would be so again
+            again = unreachable and lost == len(spans) and self._socket is None
             raise DeliveryError(reason, again=again, lost=lost)
 
     def close(self) -> None:  # noqa: D102
@@ -96,7 +94,7 @@ class JaegerUdpCollector(Collector):
             self._socket = None
 
     def _packets(self, spans: Sequence[Span]) -> Iterator[tuple[bytes, int]]:
-        """Yields packets, each with the number of its spans; only one of a single span may be too large."""
+        """Yields packets, each with its number of spans; only a packet of a single span may be too large."""
         first = 0
         while first < len(spans):
             part = spans[first : first + self._packet_spans]
@@ -117,10 +115,9 @@ class JaegerUdpCollector(Collector):
         return packet
 
     def _send(self, packet: bytes) -> None:
-        """Sends to the address that took the last packet, or to the first that does not refuse.
+        """Sends to the address that accepted the last packet, or to the first that accepts this one.
 
-        Raises:
-            OSError: All refuse, or there is none.
+        Raises OSError if the host has no address, or all reject the packet.
         """
         if self._socket is not None:
             try:
@@ -144,22 +141,21 @@ class JaegerUdpCollector(Collector):
 
 
 def _send(connected: socket.socket, packet: bytes) -> None:
-    """Sends a packet; raises OSError when the host has said already that nobody is there."""
+    """Sends a packet; raises OSError if the host has reported that there is no listener."""
     connected.send(packet)
-    # on this machine the answer is there at once; from another it comes with one of the next packets
+    # this machine reports it at once; the report of another one arrives with a later packet
     refused = connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if refused:
         raise OSError(refused, os.strerror(refused))
 
 
 def _translated(spans: Sequence[ReadableSpan]) -> list[Span]:
-    translator = ThriftTranslator()
-    return [translator._translate_span(span) for span in spans]
+    return list(map(ThriftTranslator()._translate_span, spans))
 
 
 def _process(resource: Resource) -> Process:
-    """Returns the resource as Jaeger has it, once with each batch instead of with each span."""
+    """Returns the resource in Jaeger's form, which is sent once per batch and not with each span."""
     attributes = dict(resource.attributes)
-    name = str(attributes.pop(SERVICE_NAME, "inferscope"))
+    name = str(attributes.pop(SERVICE_NAME, "inferometer"))
     tags = [_translate_attribute(key, value, None) for key, value in attributes.items()]
     return Process(serviceName=name, tags=tags)

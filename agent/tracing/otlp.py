@@ -1,8 +1,8 @@
 """Collectors that speak OTLP, over gRPC and over HTTP.
 
-OpenTelemetry's exporters encode the spans, and take headers, certificates and compression from their
-``OTEL_EXPORTER_OTLP_…`` variables. Of an attempt that fails they would tell no reason, log it, and try again
-after seconds; so each gets a transport that raises ``DeliveryError``, which they let through.
+OpenTelemetry's exporters encode the spans, and read headers, certificates and compression from their
+``OTEL_EXPORTER_OTLP_…`` variables. They hide the reason of a failed attempt, log it, and retry after seconds.
+Each therefore has a transport that raises ``DeliveryError``, which they propagate.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent.tracing.address import TraceAddress
-from agent.tracing.collector import ATTEMPT_TIMEOUT_S, Collector, DeliveryError, innermost
+from inferometer.agent.tracing.address import TraceAddress
+from inferometer.agent.tracing.exporting import ATTEMPT_TIMEOUT_S, Collector, DeliveryError, innermost
 
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExportResult
     from requests import Response
 
-# What the specification of OTLP allows to be sent again.
+# what may be sent again according to the specification of OTLP
 _AGAIN_CODES = {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
 _AGAIN_STATUSES = {429, 502, 503, 504}
-# Any: the exporter's types allow text only, and it hands them to grpc as they are.
+# Any: the exporter's types allow text only, but it passes the options to grpc unchanged.
 _CHANNEL_OPTIONS: Any = (
-    # a collector that starts again is found within a second, not within gRPC's two minutes
+    # a restarted collector is found within a second, and not within gRPC's two minutes
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
@@ -35,7 +35,7 @@ class OtlpGrpcCollector(Collector):
     """OTLP over gRPC, without TLS."""
 
     def __init__(self, address: TraceAddress, resource: Resource) -> None:
-        # here, so that importing this module does not load grpc
+        # imported here, so that this module does not load grpc
         import grpc
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
@@ -55,7 +55,7 @@ class OtlpGrpcCollector(Collector):
         _check_exported(self._exporter.export(spans))
 
     def close(self) -> None:  # noqa: D102
-        # not the exporter's shutdown: to a delivery that is just about to begin, it would log a warning
+        # not the exporter's shutdown, which logs a warning if a delivery is about to begin
         self._exporter._channel.close()
 
     def _export(self, request: Any, metadata: Any, timeout: float) -> ExportTraceServiceResponse:
@@ -80,7 +80,7 @@ class OtlpHttpCollector(Collector):
         proxies = {"no_proxy": address.host} if address.is_loopback else None
 
         class Session(requests.Session):
-            """Raises DeliveryError for all answers but a collector's."""
+            """Raises DeliveryError for every response that is not a collector's."""
 
             def post(self, url: str | bytes, data: Any = None, json: Any = None, **given: Any) -> Response:
                 try:
@@ -110,13 +110,13 @@ class OtlpHttpCollector(Collector):
 
 
 def _check_exported(result: SpanExportResult) -> None:
-    """Raises DeliveryError when an exporter has not exported, for a reason that it has logged."""
+    """Raises DeliveryError if an exporter failed for a reason that it has logged."""
     if result.name != "SUCCESS":
         raise DeliveryError("OpenTelemetry's exporter failed")
 
 
 def _check_answer(response: Response) -> None:
-    """Raises DeliveryError unless an HTTP server has taken all spans."""
+    """Raises DeliveryError unless an HTTP server has accepted all spans."""
     status = f"HTTP {response.status_code} {response.reason}"
     if response.is_redirect:
         raise DeliveryError(f"{status}, to {response.headers['Location']}")
@@ -137,7 +137,7 @@ def _check_answer(response: Response) -> None:
 
 
 def _check_taken(answer: ExportTraceServiceResponse) -> None:
-    """Raises DeliveryError for the spans that a collector has taken the request without."""
+    """Raises DeliveryError if a collector has rejected some of the spans."""
     rejected = answer.partial_success.rejected_spans
     if rejected:
         raise DeliveryError(f"rejected: {answer.partial_success.error_message}", lost=rejected)

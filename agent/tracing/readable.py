@@ -1,4 +1,4 @@
-"""Recorded spans as OpenTelemetry's: columns become the objects that its exporters take."""
+"""Conversion of recorded spans from columns to OpenTelemetry's objects, which its exporters accept."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
-from agent import __version__
-from agent.tracing.context import ALL_BITS
-from agent.tracing.span import NO_PARENT, AttributeValue, SpanChunk, SpanKind
+from inferometer.agent import __version__
+from inferometer.agent.tracing.recorder import ALL_BITS
+from inferometer.agent.tracing.span import NO_PARENT, AttributeValue, SpanChunk, SpanKind
 
-_SCOPE = InstrumentationScope("inferscope", __version__)
+_SCOPE = InstrumentationScope("inferometer", __version__)
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _UNSET = Status(StatusCode.UNSET)
 _INT64 = range(-(2**63), 2**63)
@@ -24,17 +24,16 @@ def readable_spans(
 ) -> Iterator[list[ReadableSpan]]:
     """Yields the spans of a chunk in their order, in lists of ``most`` spans; the last may hold fewer.
 
-    To the attributes of its kind each span adds ``inferscope.trace_level``, ``inferscope.batch`` where it
-    belongs to one, and ``thread.id`` where its thread is known. A kind with ``error.type`` has the status
-    ERROR. What OpenTelemetry's wire format cannot hold is made text, as one such value would cost its list.
-
-    Args:
-        trace_id: 32 hexadecimal digits.
-        chunk: The spans.
-        resource: What they come from.
-        most: Positive.
+    To the attributes of its kind each span adds ``inferometer.trace_level``, ``inferometer.batch`` if it has
+    one, and ``thread.id`` if the thread is known. A kind with ``error.type`` has the status ERROR. Values
+    that OpenTelemetry's wire format cannot hold become text, because one such value would lose its whole
+    list.
     """
     trace = int(trace_id, 16)
+
+    def context(span_id: int) -> SpanContext:
+        return SpanContext(trace, span_id & ALL_BITS, is_remote=False, trace_flags=_SAMPLED)
+
     kinds = [_ReadableKind(kind) for kind in chunk.kinds]
     for first in range(0, len(chunk), most):
         part = slice(first, first + most)
@@ -43,8 +42,8 @@ def readable_spans(
         yield [
             ReadableSpan(
                 name=kinds[place].name,
-                context=SpanContext(trace, span_id & ALL_BITS, is_remote=False, trace_flags=_SAMPLED),
-                parent=_parent(trace, parent_id),
+                context=context(span_id),
+                parent=None if parent_id == NO_PARENT else context(parent_id),
                 resource=resource,
                 attributes=kinds[place].attributes(batch, thread),
                 status=kinds[place].status,
@@ -57,7 +56,7 @@ def readable_spans(
 
 
 def plain(value: AttributeValue) -> AttributeValue:
-    """Returns a value that the wire formats can hold: integers of 64 bits, and text that is Unicode."""
+    """Returns a value that the wire formats can hold: integers of 64 bits, and valid Unicode."""
     if isinstance(value, str):
         return _unicode(value)
     if isinstance(value, tuple):
@@ -72,12 +71,12 @@ def _unicode(text: str) -> str:
 
 
 class _ReadableKind:
-    """What all spans of a kind share, made once."""
+    """The common part of all spans of a kind."""
 
     def __init__(self, kind: SpanKind) -> None:
         self.name = _unicode(kind.name)
         self._attributes = {key: plain(value) for key, value in kind.attributes}
-        self._attributes["inferscope.trace_level"] = kind.level.name
+        self._attributes["inferometer.trace_level"] = kind.level.name
         error = self._attributes.get("error.type")
         self.status = _UNSET if error is None else Status(StatusCode.ERROR, str(error))
 
@@ -85,13 +84,7 @@ class _ReadableKind:
         """The attributes of one span; a negative batch and thread 0 mean none."""
         own = dict(self._attributes)
         if batch >= 0:
-            own["inferscope.batch"] = batch
+            own["inferometer.batch"] = batch
         if thread:
             own["thread.id"] = thread
         return own
-
-
-def _parent(trace: int, parent_id: int) -> SpanContext | None:
-    if parent_id == NO_PARENT:
-        return None
-    return SpanContext(trace, parent_id & ALL_BITS, is_remote=False, trace_flags=_SAMPLED)

@@ -1,35 +1,61 @@
-"""The span: what a stretch of time was spent on; many of them are kept in columns."""
+"""Spans: trace levels, the kinds of spans, and chunks of spans in columns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from enum import IntEnum
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+from inferometer.manifests.errors import ConfigurationError, suggestion
 
-from agent.trace_level import TraceLevel
+if TYPE_CHECKING:  # the help names trace levels, and needs no NumPy
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class TraceLevel(IntEnum):
+    """What is recorded; each level includes the ones before it."""
+
+    NO_TRACE = 0
+    APPLICATION_TRACE = 1
+    MODEL_TRACE = 2
+    FRAMEWORK_TRACE = 3
+    ML_LIBRARY_TRACE = 4
+    SYSTEM_LIBRARY_TRACE = 5
+    HARDWARE_TRACE = 6
+    FULL_TRACE = 7
+
+    @classmethod
+    def named(cls, name: str) -> TraceLevel:
+        """Returns the level of a name; case does not matter. Raises ConfigurationError if there is none."""
+        try:
+            return cls[name.strip().upper()]
+        except KeyError:
+            raise ConfigurationError(
+                f'unknown trace level "{name}"; {suggestion(name, cls.__members__)}'
+            ) from None
+
 
 AttributeValue: TypeAlias = (
     str | bool | int | float | tuple[str, ...] | tuple[bool, ...] | tuple[int, ...] | tuple[float, ...]
 )
-"""What OpenTelemetry allows as the value of an attribute."""
+"""The values that OpenTelemetry allows for an attribute."""
 NO_PARENT = 0
-"""The parent's id of a span at the root."""
+"""The parent's id of a root span."""
 NO_BATCH = -1
-"""The batch of a span that belongs to none."""
+"""The batch of a span outside all batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanKind:
-    """What spans that repeat have in common: the same layer in every batch is one kind.
+    """The common part of repeated spans: the same layer in every batch is one kind.
 
     Attributes:
-        name: What a person reads: ``predict``, ``layer1.0.conv1``, ``aten::addmm``.
-        level: The trace level that it is recorded from.
-        attributes: By their names of OpenTelemetry's semantic conventions where there is one, else
-            ``inferscope.…``; sorted, so that equal kinds compare equal.
+        name: The displayed name: ``predict``, ``layer1.0.conv1``, ``aten::addmm``.
+        level: The lowest trace level that records it.
+        attributes: By their names in OpenTelemetry's semantic conventions if there is one, else
+            ``inferometer.…``; sorted, so that equal kinds compare equal.
     """
 
     name: str
@@ -38,20 +64,20 @@ class SpanKind:
 
     @classmethod
     def of(cls, name: str, level: TraceLevel, **attributes: AttributeValue | None) -> SpanKind:
-        """Returns a kind; ``batch_size=8`` becomes ``inferscope.batch_size``, and None is left out.
+        """Returns a kind; ``batch_size=8`` becomes ``inferometer.batch_size``, and None is left out.
 
-        A name with a dot, such as ``host.name``, is one of OpenTelemetry's conventions and stays as it is.
+        A name with a dot, such as ``host.name``, follows OpenTelemetry's conventions and stays unchanged.
         """
         given = {
-            key if "." in key else f"inferscope.{key}": value
+            key if "." in key else f"inferometer.{key}": value
             for key, value in attributes.items()
             if value is not None
         }
         return cls(name, level, tuple(sorted(given.items())))
 
     def attribute(self, name: str) -> AttributeValue | None:
-        """The value of ``inferscope.NAME``; None where there is none."""
-        wanted = f"inferscope.{name}"
+        """The value of ``inferometer.NAME``; None if there is none."""
+        wanted = f"inferometer.{name}"
         return next((value for key, value in self.attributes if key == wanted), None)
 
 
@@ -60,15 +86,15 @@ class SpanChunk:
     """Spans in columns, each of n values; a span never refers to the kinds of another chunk.
 
     Attributes:
-        kinds: The kinds that ``kind`` counts.
-        kind: int64; the place in ``kinds``.
-        span_id: int64; unique in the trace, never 0. Those of this program are positive; one that comes from
-            elsewhere with its highest bit set is negative here.
+        kinds: The kinds that ``kind`` refers to.
+        kind: int64; the position in ``kinds``.
+        span_id: int64; unique in the trace, never 0. Those of this program are positive; one from elsewhere
+            with its highest bit set is negative here.
         parent_id: int64; ``NO_PARENT`` at the root. The parent may be in another chunk.
         start_ns: int64; nanoseconds since 1970, all on one clock.
         duration_ns: int64; not negative.
         batch: int64; the number of the batch within its run, from 0; ``NO_BATCH`` for others.
-        thread: int64; the thread, or stream of a device, that the time was spent on.
+        thread: int64; the thread, or the stream of a device.
     """
 
     kinds: tuple[SpanKind, ...]
@@ -83,6 +109,10 @@ class SpanChunk:
     def __len__(self) -> int:
         """The number of spans."""
         return len(self.kind)
+
+    def values(self, *columns: str) -> Iterator[tuple[int, ...]]:
+        """Yields each span as a tuple of its values in ``columns``; all of ``COLUMNS`` by default."""
+        return zip(*(getattr(self, name).tolist() for name in columns or COLUMNS), strict=True)
 
 
 COLUMNS: Sequence[str] = ("kind", "span_id", "parent_id", "start_ns", "duration_ns", "batch", "thread")

@@ -2,36 +2,134 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import click
 
-from client.compare.chosen_runs import chosen_side
-from client.compare.conclusion import conclusion, warnings_of
-from client.compare.defaults import THRESHOLD
-from client.exit_codes import REGRESSION, SUCCESS
-from client.invocation import Invocation
-from client.output import print_rows
-from evaluators.comparing.comparison import chosen_figures, compare_sides, measured_thresholds
-from evaluators.comparing.figures import TOP1, parse_figures
-from evaluators.comparing.rows import COLUMNS, rows_of
-from evaluators.comparing.sides import Side
-from evaluators.comparing.verdict import Verdict
-from evaluators.reports.writer import Format
-from evaluators.store.base import DATASET
-from manifests.errors import ConfigurationError
+from inferometer.client.cli.exit_codes import REGRESSION, SUCCESS
+from inferometer.client.cli.invocation import Invocation
+from inferometer.client.cli.output import print_rows
+from inferometer.client.reports.evaluation_filter import whole_id
+from inferometer.evaluators.comparing.comparison import (
+    COLUMNS,
+    chosen_figures,
+    compare_sides,
+    measured_thresholds,
+    rows_of,
+)
+from inferometer.evaluators.comparing.sides import Side
+from inferometer.evaluators.comparing.verdict import (
+    TOP1,
+    Ratio,
+    Verdict,
+    higher_is_better,
+    listed,
+    parse_figures,
+)
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.precision.processes import processes_of
+from inferometer.evaluators.reports.writer import Format
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
+from inferometer.manifests.errors import ConfigurationError, StoreError
+
+THRESHOLD = 0.05
+ACCURACY_THRESHOLD = 0.01
+
+
+def chosen_side(store: EvaluationStore, name: str, given: str) -> Side:
+    """Returns the evaluations that ids or their unique prefixes name, each once.
+
+    Evaluations of a group that ran under a profiler are left out and reported, as a group of trace levels
+    holds one that did not. One that is named by its own id is not left out. ``given`` is ids of evaluations
+    or groups, separated by commas.
+
+    Raises:
+        ConfigurationError: Nothing is named, or the evaluations cannot be compared.
+        StoreError: An id does not exist, or is ambiguous.
+    """
+    ids = [word.strip() for word in given.split(",") if word.strip()]
+    if not ids:
+        raise ConfigurationError(f"{name} names no evaluation; give ids, separated by commas")
+    found: dict[str, Evaluation] = {}
+    for each in ids:
+        found.update({evaluation.id: evaluation for evaluation in _named(store, name, each)})
+    return Side(name, tuple(found.values()))
+
+
+def _named(store: EvaluationStore, name: str, given: str) -> list[Evaluation]:
+    evaluation_id = whole_id(store, given)
+    found = store.find(EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True))
+    if not found:
+        raise StoreError(
+            f"{store.location}: holds no evaluation or group {given}; "
+            "the reports of agent info evaluation list them"
+        )
+    if found[0].id == evaluation_id:
+        return list(found)
+    undisturbed = [evaluation for evaluation in found if not evaluation.profiled]
+    if undisturbed and len(undisturbed) < len(found):
+        click.echo(
+            f"{name}: left out {len(found) - len(undisturbed)} of {len(found)} evaluations of the group "
+            f"{evaluation_id}: they ran under a profiler, which slows the model down",
+            err=True,
+        )
+    return undisturbed or list(found)
+
+
+def conclusion(ratios: Sequence[Ratio]) -> str:
+    """Returns what follows from all figures together, in one line."""
+    found = {verdict: [ratio.figure for ratio in ratios if ratio.verdict is verdict] for verdict in Verdict}
+    if found[Verdict.WORSE]:
+        worse = "; ".join(_difference(ratio) for ratio in ratios if ratio.verdict is Verdict.WORSE)
+        parts = [f"REGRESSION: B is worse than A: {worse}"]
+    else:
+        parts = ["no regression was shown" if found[Verdict.UNDECIDED] else "no regression"]
+    for verdict, words in (
+        (Verdict.BETTER, "better in"),
+        (Verdict.SAME, "the same in"),
+        (Verdict.UNDECIDED, "undecided in"),
+    ):
+        if found[verdict]:
+            parts.append(f"{words} {listed(found[verdict])}")
+    return "; ".join(parts)
+
+
+def _difference(ratio: Ratio) -> str:
+    interval = "" if ratio.low is None or ratio.high is None else f" [{ratio.low:.4g}, {ratio.high:.4g}]"
+    return f"{ratio.figure} is {ratio.value:.4g} times A's{interval}"
+
+
+def _undecided(ratio: Ratio) -> str:
+    """Why, and how much worse B may be."""
+    if not math.isfinite(ratio.threshold):
+        return (
+            "the runs of --noise differ by more than 100 % in it, or have no answer at it, and give no "
+            "threshold; give more and longer ones, made on a quiet machine"
+        )
+    if ratio.low is None or ratio.high is None:
+        if math.isnan(ratio.value):
+            return "neither side has a right answer there"
+        return "too few values for an interval; give more or longer runs, or leave it out of --figures"
+    worst = ratio.high
+    if higher_is_better(ratio.figure):
+        worst = 1 / ratio.low if ratio.low else math.inf
+    allowed = f"{100 * ratio.threshold:.3g} %"
+    if worst <= 1 + ratio.threshold:
+        return f"B is the same, or better by more than {allowed}"
+    if math.isinf(worst):
+        return "B may be worse by any amount"
+    bound = f"{100 * (worst - 1):.3g} %" if worst < 2 else f"{worst:.3g} times"
+    return f"B may be worse by up to {bound}, where {allowed} is allowed; give more or longer runs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRequest:
-    """The options, under their names on the command line.
-
-    Raises:
-        ConfigurationError: Some exclude each other.
-    """
+    """The options, under their names on the command line; ``printing`` has those of ``print_rows``."""
 
     a: str
     b: str
@@ -40,13 +138,7 @@ class CompareRequest:
     accuracy_threshold: float
     figures: str | None
     fail_on_undecided: bool
-    format_name: str
-    output: Path | None
-    append: bool
-    overwrite: bool
-    no_header: bool
-    database_address: str | None
-    database_name: str | None
+    printing: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         if self.noise is not None and self.threshold is not None:
@@ -60,12 +152,13 @@ def run_comparison(invocation: Invocation, request: CompareRequest) -> int:
         The exit code.
 
     Raises:
-        InferscopeError: The evaluations are not there or not to be compared, or nothing can be written.
+        InferometerError: The evaluations are not there or not to be compared, or nothing can be written.
     """
     wanted = None if request.figures is None else parse_figures(request.figures)
-    with closing(invocation.open_store(request.database_address, request.database_name)) as store:
+    with closing(invocation.open_store()) as store:
         a, b = chosen_side(store, "A", request.a), chosen_side(store, "B", request.b)
-        _check_apart(a, b)
+        if twice := _in_both(a, b):
+            raise ConfigurationError(f"evaluation {twice} is on both sides; compare it with another one")
         figures = chosen_figures(a, b, wanted)
         noise = None if request.noise is None else chosen_side(store, "noise", request.noise)
         if noise is not None and (judged := _in_both(noise, b)):
@@ -77,27 +170,17 @@ def run_comparison(invocation: Invocation, request: CompareRequest) -> int:
     ratios = compare_sides(a, b, figures, thresholds)
     for line in _notes(request, noise, a, b, figures):
         click.echo(line, err=True)
-    print_rows(
-        COLUMNS,
-        rows_of(ratios, "inputs" if a.kind == DATASET else "queries"),
-        format_name=request.format_name,
-        output=request.output,
-        append=request.append,
-        overwrite=request.overwrite,
-        no_header=request.no_header,
-    )
-    for line in warnings_of(ratios):
-        click.echo(line, err=True)
-    for_people = request.output is None and request.format_name.lower() == Format.TABLE.value
+    rows = rows_of(ratios, "inputs" if a.kind is BatchMeasurement else "queries")
+    print_rows(COLUMNS, rows, **request.printing)
+    for ratio in ratios:
+        if ratio.verdict is Verdict.UNDECIDED:
+            click.echo(f"warning: {ratio.figure} is undecided: {_undecided(ratio)}", err=True)
+    printing = request.printing
+    for_people = printing["output"] is None and printing["format_name"].lower() == Format.TABLE.value
     click.echo(conclusion(ratios), err=not for_people)
     verdicts = {ratio.verdict for ratio in ratios}
     failed = Verdict.WORSE in verdicts or (request.fail_on_undecided and Verdict.UNDECIDED in verdicts)
     return REGRESSION if failed else SUCCESS
-
-
-def _check_apart(a: Side, b: Side) -> None:
-    if twice := _in_both(a, b):
-        raise ConfigurationError(f"evaluation {twice} is on both sides; compare it with another one")
 
 
 def _in_both(one: Side, other: Side) -> str | None:
@@ -118,20 +201,32 @@ def _thresholds(
     return dict.fromkeys(figures, threshold) | accuracy
 
 
+def _conditions(side: Side) -> Iterator[str]:
+    """What was not stable on a side, in one line; nothing if all was."""
+    found = {each.id: each.conditions.warning for each in side.evaluations if each.conditions}
+    suspect = {evaluation_id: warning for evaluation_id, warning in found.items() if warning}
+    if suspect:
+        first = next(iter(suspect))
+        count = f"{len(suspect)} of {len(side.evaluations)} evaluations not stable, such as "
+        which = count * (len(side.evaluations) > 1) + f"{first} {suspect[first]}"
+        yield f"{side.name}: {which}; its difference may be that of the conditions"
+
+
 def _notes(
     request: CompareRequest, noise: Side | None, a: Side, b: Side, figures: Sequence[str]
 ) -> Iterator[str]:
-    """What one must know to read the rows: whence thresholds are, what differs, what one run cannot tell."""
+    """What qualifies the rows: the source of the thresholds, what differs, and single runs."""
     if noise is not None:
         yield from (f"differs: {difference}" for difference in noise.differences(a))
     elif request.threshold is None and set(figures) != {TOP1}:
         default = f"threshold {100 * THRESHOLD:g} %, the default"
         yield f"{default}; --noise measures it, --threshold gives another"
     yield from (f"differs: {difference}" for difference in a.differences(b))
-    single = [side.name for side in (a, b) if len(side.evaluations) == 1]
+    yield from (f"warning: {line}" for side in (a, b) for line in _conditions(side))
+    single = [side.name for side in (a, b) if processes_of(side.evaluations) == 1]
     if single and noise is None and set(figures) != {TOP1}:
-        which = f"{' and '.join(single)} {'are single runs' if len(single) > 1 else 'is a single run'}"
+        which = f"{' and '.join(single)} {'are one process each' if len(single) > 1 else 'is one process'}"
         yield (
             f"warning: {which}, which cannot tell how much the next one would differ; "
-            "give 4 or more a side, or --noise"
+            "give 4 or more a side (predict --repeat=4), or --noise"
         )

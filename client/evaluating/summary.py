@@ -1,44 +1,80 @@
-"""The summary that is printed at the end of an evaluation."""
+"""The summary of an evaluation on stdout, and what its single inputs gave."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+
 import click
 
-from agent.device import DeviceKind
-from agent.predictor import Weights
-from agent.trace_level import TraceLevel
-from evaluators.evaluation import Evaluation
-from evaluators.statistics import LatencySummary
+from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.results import LOCAL_AGENT, InputFailure
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.evaluators.datasets.folder import printable
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.measurements.batches import BatchMeasurement, InputPrediction, LatencySummary
+from inferometer.evaluators.precision.intervals import AUTOCORRELATION_TIMES, Interval
+from inferometer.evaluators.precision.length import reached
+from inferometer.evaluators.precision.processes import ProcessGroup
+from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.writer import Format, write
+from inferometer.evaluators.statistics import values_for_percentile
+from inferometer.manifests.errors import one_line
 
+SHOWN_INPUTS = 20
+_LABEL_CHARACTERS = 80
+_COLUMNS = (
+    Column("input", "input"),
+    Column("label", "top-1"),
+    Column("probability", "probability", decimals=4),
+)
 _NS_PER_MS = 1_000_000
 _WITH_NETWORK = (("", "from the request to the answer of the server: the network is in it"),)
 _PROFILED = (("", "under the framework's profiler, which slows the model down; --leveled measures both"),)
 
 
-def print_summary(evaluation: Evaluation) -> None:
-    """Prints accuracy, failures, latency and throughput on stdout."""
-    rows = (*summary_rows(evaluation), *_trace_rows(evaluation), ("evaluation", evaluation.id))
-    for name, value in rows:
-        click.echo(f"{name:<12}{value}")
+def full_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, str], ...]:
+    """The rows of ``summary_rows``, the conditions, the trace and the id."""
+    rows = (*summary_rows(evaluation), *conditions_rows(evaluation), *_trace_rows(evaluation))
+    return (*rows, ("evaluation", evaluation.id))
 
 
-def summary_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
-    """The figures, each with its name; a line without one belongs to the line above."""
-    latency = LatencySummary.of(evaluation)
+def conditions_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
+    """The verdict on the conditions in one row; none in evaluations of earlier versions."""
+    return () if evaluation.conditions is None else (("conditions", str(evaluation.conditions)),)
+
+
+def summary_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, str], ...]:
+    """Accuracy, failures, latency and throughput, by name; a row without one belongs to the row above."""
+    latency = LatencySummary.of(evaluation.measurement)
     return (
         *_accuracy_rows(evaluation),
-        ("failures", str(len(evaluation.failures))),
-        ("latency", _latency(latency, evaluation.options.batch_size)),
+        ("failures", str(len(evaluation.measurement.failures))),
+        ("latency", _latency(latency, evaluation.measurement, _whose(evaluation))),
+        *_precision_rows(evaluation.measurement, latency),
         *(_WITH_NETWORK if evaluation.system.device.kind is DeviceKind.REMOTE else ()),
         *(_PROFILED if evaluation.profiled else ()),
         ("throughput", _throughput(latency)),
     )
 
 
-def _trace_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
+def process_rows(groups: Sequence[ProcessGroup]) -> tuple[tuple[str, str], ...]:
+    """The figures over the processes of a group, one row for each trace level, and what they leave out."""
+    rows = []
+    for group in groups:
+        figures = "  ".join(f"{each.name} {_ms(each.value_ns, each.interval_ns)}" for each in group.figures)
+        level = f"{group.trace_level.name}: " if len(groups) > 1 else ""
+        rows.append(("processes", f"{level}{figures or 'no latency'}  ms over {group.processes} processes"))
+    if groups and groups[0].remote:
+        rows.append(("", "fresh processes of this client: one process of the agent served all of them"))
+    return tuple(rows)
+
+
+def _trace_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, str], ...]:
     """What was traced, where it was more than the application's own steps, or goes to a collector."""
     trace = evaluation.trace
-    if trace is None or (evaluation.options.trace_level <= TraceLevel.APPLICATION_TRACE and not trace.url):
+    if trace is None or (evaluation.trace_level <= TraceLevel.APPLICATION_TRACE and not trace.url):
         return ()
     dropped = f", {trace.dropped} more were too many" if trace.dropped else ""
     place = f"  {trace.url}" if trace.url else ""
@@ -46,13 +82,13 @@ def _trace_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
     return (("trace", f"{trace.span_count} spans{dropped}{place}"), *notes)
 
 
-def _accuracy_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
+def _accuracy_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, str], ...]:
     output = evaluation.system.manifest.output.type
     if output != "classification":
         return (("accuracy", f"not counted: the model's output is {output}, without classes"),)
     if evaluation.system.weights is Weights.RANDOM:
         return (("accuracy", f"not counted: the weights are random (seed {evaluation.system.seed})"),)
-    accuracy = evaluation.accuracy
+    accuracy = evaluation.measurement.accuracy
     if accuracy is None or accuracy.top1_share is None or accuracy.top5_share is None:
         return (("accuracy", "not known: no input with a label was predicted"),)
     return (
@@ -61,15 +97,106 @@ def _accuracy_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _latency(latency: LatencySummary, batch_size: int) -> str:
-    figures = {"mean": latency.mean_ns, "p50": latency.p50_ns, "p90": latency.p90_ns, "p99": latency.p99_ns}
-    known = [f"{name} {value / _NS_PER_MS:.3f}" for name, value in figures.items() if value is not None]
-    if not known:
-        return f"not known: no batch held {batch_size} inputs"
-    return f"{'  '.join(known)}  ms per batch of {batch_size}, over {latency.measured_batches} full batches"
+def _whose(evaluation: Evaluation) -> str:
+    """The process that the figures hold for: another one has other addresses, and other places of threads."""
+    return "this process" if evaluation.system.agent == LOCAL_AGENT else "the process of the agent"
+
+
+def _latency(latency: LatencySummary, measurement: BatchMeasurement, process: str) -> str:
+    batch_size = measurement.batch_size
+    if latency.mean_ns is None:
+        largest = int(measurement.times.sizes.max(initial=0))
+        instead = f"; give a batch_size of {largest} or less, which the largest held" if largest else ""
+        return f"not known: no batch held {batch_size} inputs{instead}"
+    figures = (
+        f"mean {_ms(latency.mean_ns, latency.mean_interval_ns)}",
+        _percentile(50, latency.p50_ns, latency.p50_interval_ns),
+        _percentile(90, latency.p90_ns, latency.p90_interval_ns),
+        _percentile(99, latency.p99_ns, None),
+    )
+    known = "  ".join(figures)
+    return (
+        f"{known}  ms per batch of {batch_size}, over {latency.measured_batches} full batches "
+        f"within {process}"
+    )
+
+
+def _percentile(percent: int, value_ns: float | None, interval_ns: Interval | None) -> str:
+    if value_ns is None:
+        return f"p{percent} needs {values_for_percentile(percent)} full batches"
+    return f"p{percent} {_ms(value_ns, interval_ns)}"
+
+
+def _ms(value_ns: float, interval_ns: Interval | None) -> str:
+    """A time, and its interval."""
+    if interval_ns is None:
+        return f"{value_ns / _NS_PER_MS:.3f}"
+    low, high = (end / _NS_PER_MS for end in interval_ns)
+    return f"{value_ns / _NS_PER_MS:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _precision_rows(measurement: BatchMeasurement, latency: LatencySummary) -> tuple[tuple[str, str], ...]:
+    """Why there is no interval, or not the one that was asked for."""
+    count, needed = latency.measured_batches, latency.batches_for_interval
+    target = measurement.options.target_ci_percent
+    if 0 < count < needed:
+        why = ": their times are correlated" if needed > AUTOCORRELATION_TIMES else ""
+        return (("", f"no 95 % intervals, which need {needed} full batches{why}"),)
+    if count and target is not None and not reached(measurement.full_ns, target):
+        return (("", f"the interval of p50 is wider than ±{target:g} %; --min_batches measures more"),)
+    return ()
 
 
 def _throughput(latency: LatencySummary) -> str:
     figures = {"model": latency.throughput_inputs_per_s, "end to end": latency.end_to_end_inputs_per_s}
-    known = [f"{value:.1f} inputs/s ({name})" for name, value in figures.items() if value is not None]
+    intervals = {"model": latency.throughput_interval}
+    known = []
+    for name, value in figures.items():
+        if value is not None:
+            interval = intervals.get(name)
+            ends = "" if interval is None else f" [{interval.low:.1f}, {interval.high:.1f}]"
+            known.append(f"{value:.1f}{ends} inputs/s ({name})")
     return "  ".join(known) or "not known"
+
+
+def print_predictions(evaluation: Evaluation[BatchMeasurement]) -> None:
+    """Prints the most probable class of the first inputs, as a table on stdout, if there are any."""
+    predictions = evaluation.measurement.predictions
+    if not predictions:
+        return
+    labels = evaluation.system.manifest.output.parameters.labels
+    rows = [_row(prediction, labels) for prediction in predictions[:SHOWN_INPUTS]]
+    write(_COLUMNS, rows, Format.TABLE, sys.stdout)
+    _echo_rest(len(predictions), "predictions", "--publish_predictions keeps all in the database")
+    click.echo()
+
+
+def print_failures(evaluation: Evaluation[BatchMeasurement]) -> None:
+    """Prints the first failures, one a line with its reason, on stdout, if there are any."""
+    failures = evaluation.measurement.failures
+    if not failures:
+        return
+    for failure in failures[:SHOWN_INPUTS]:
+        click.echo(f"failed: {failure_line(failure)}")
+    _echo_rest(len(failures), "failures", "a published evaluation keeps all")
+    click.echo()
+
+
+def failure_line(failure: InputFailure) -> str:
+    """Returns which input failed, in which stage and why, on one line, whatever a server has put into it."""
+    return printable(f"{failure.input_id} in {failure.stage.value}: {failure.message}")
+
+
+def _row(prediction: InputPrediction, labels: tuple[str, ...]) -> Row:
+    index = int(prediction.indices[0])
+    return {
+        "input": prediction.input_id,
+        "label": one_line(labels[index], _LABEL_CHARACTERS) if labels else str(index),
+        "probability": float(prediction.probabilities[0]),
+    }
+
+
+def _echo_rest(count: int, what: str, where: str) -> None:
+    """Says how many of ``count`` were not shown, if any."""
+    if count > SHOWN_INPUTS:
+        click.echo(f"… and {count - SHOWN_INPUTS} more {what}; {where}")

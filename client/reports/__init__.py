@@ -1,1 +1,1 @@
-"""What is read back: ``info evaluation`` and what belongs to it."""
+"""Reports of stored evaluations: the commands of ``agent info evaluation``."""

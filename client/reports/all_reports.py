@@ -6,15 +6,17 @@ import os
 import shutil
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import click
 
-from client.command import Command, boolean
-from client.reports.evaluation_filter import (
+from inferometer.client.cli.command import Command, boolean, option
+from inferometer.client.cli.invocation import current_invocation
+from inferometer.client.cli.paths import FILE
+from inferometer.client.reports.evaluation_filter import (
     ChosenEvaluations,
     explain,
     filter_options,
@@ -22,47 +24,41 @@ from client.reports.evaluation_filter import (
     say_none,
     undisturbed,
 )
-from evaluators.evaluation import Evaluation
-from evaluators.reports.base import Report
-from evaluators.reports.registry import REPORTS, find_report
-from evaluators.reports.trace_report import TraceReport
-from evaluators.reports.writer import Format, write
-from evaluators.store.base import EvaluationStore
-from manifests.errors import OutputError
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.measurements.measurement import Measurement
+from inferometer.evaluators.reports.base import Report
+from inferometer.evaluators.reports.registry import REPORTS, find_report
+from inferometer.evaluators.reports.trace_report import TraceReport
+from inferometer.evaluators.reports.writer import Format, write
+from inferometer.evaluators.store.evaluation_store import EvaluationStore
+from inferometer.manifests.errors import OutputError
 
 _ENDINGS = {Format.TABLE: "txt", Format.CSV: "csv", Format.JSON: "json"}
 
 
 @click.command("all", cls=Command)
 @filter_options
-@click.option(
+@option(
     "-f",
     "--format",
     "formats",
     type=click.Choice([f.value for f in Format], case_sensitive=False),
     multiple=True,
     default=[Format.CSV.value],
-    show_default=True,
-    help="How rows are written; give it again for another format.",
+    help="Format of the files; repeat the option for several.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("evaluation-reports"),
-    show_default=True,
-    metavar="DIR",
-    help="The folder that is written.",
+@option(
+    "-o", "--output", type=FILE, default=Path("evaluation-reports"), metavar="DIR", help="Folder to write."
 )
-@click.option(
+@option(
     "--plot",
     "pictures",
     type=click.Choice(["html", "svg", "png"], case_sensitive=False),
     multiple=True,
-    help="Draw the picture of each report, too.",
+    help="Also plot each report.",
 )
 @boolean("--overwrite", help="Replace the files of these names if the folder exists.")
-@boolean("--include_profiled", help="Show the latency of evaluations that ran under a profiler, too.")
+@boolean("--include_profiled", help="Also show the latency of evaluations that ran under a profiler.")
 def all_reports(
     formats: Sequence[str],
     output: Path,
@@ -73,23 +69,24 @@ def all_reports(
 ) -> None:
     """Write every report on the evaluations into a folder.
 
-    Each report is a file of its name. One without rows has its headings only, and it is said why.
+    Each report is a file with its name. A report without rows has only its headings, and stderr gives the
+    reason.
     """
     wanted = ChosenEvaluations(**chosen)
     folder = _Folder(output, overwrite=overwrite)
     try:
-        with wanted.open_store() as store:
-            found: dict[str, Sequence[Evaluation]] = {}
+        with closing(current_invocation().open_store()) as store:
+            found: dict[tuple[type[Measurement], ...], Sequence[Evaluation]] = {}
             for name in REPORTS:
                 report = find_report(name)
-                if report.kind not in found:
-                    found[report.kind] = wanted.find(store, report.kind)
-                of_kind = found[report.kind]
+                if report.takes not in found:
+                    found[report.takes] = wanted.find(store, report)
+                taken = found[report.takes]
                 left = report.undisturbed and not include_profiled
-                shown = undisturbed(of_kind, f"{name}: ") if left else of_kind
+                shown = undisturbed(taken, f"{name}: ") if left else taken
                 endings = [Format(each.lower()) for each in formats]
                 _write(report, shown, store, folder.path, endings, [each.lower() for each in pictures])
-            say_none([each for of_kind in found.values() for each in of_kind], store)
+            say_none([each for taken in found.values() for each in taken], store)
         for file in folder.publish():
             click.echo(file)
     finally:
@@ -97,7 +94,7 @@ def all_reports(
 
 
 def _write(
-    report: Report,
+    report: Report[Any],
     evaluations: Sequence[Evaluation],
     store: EvaluationStore,
     folder: Path,
@@ -112,7 +109,7 @@ def _write(
     if isinstance(report, TraceReport):
         explain(report, evaluations, count, f"{report.name}: ")
     if pictures and count:
-        from evaluators.plots.writer import PictureFile  # needs what only pictures need
+        from inferometer.evaluators.plots.writer import PictureFile  # needs what only pictures need
 
         rows = list(rows_of(report, evaluations, store))
         for ending in dict.fromkeys(pictures):
@@ -121,15 +118,7 @@ def _write(
 
 
 class _Folder:
-    """A folder that appears with all of its files, or not at all.
-
-    Args:
-        path: Where it will be.
-        overwrite: Whether files of its may be replaced if it is there.
-
-    Raises:
-        OutputError: It is there and may not be overwritten, or cannot be made.
-    """
+    """A folder that appears with all of its files, or not at all."""
 
     def __init__(self, path: Path, *, overwrite: bool) -> None:
         self._shown = path
@@ -140,18 +129,14 @@ class _Folder:
             raise OutputError(f"{path} exists; overwrite its reports (--overwrite), or name another --output")
         # Beside the folder, so that it can take its place; within one that is there, which may be a mount.
         beside = self._target if self._target.is_dir() else self._target.parent
-        self.path = beside / f".inferscope-{uuid.uuid4().hex}.tmp"
+        self.path = beside / f".inferometer-{uuid.uuid4().hex}.tmp"
         try:
             self.path.mkdir()
         except OSError as error:
             raise OutputError(f"{path}: cannot be made: {error.strerror or error}") from error
 
     def publish(self) -> Sequence[Path]:
-        """Puts the files where they belong, and returns their paths.
-
-        Raises:
-            OutputError: They cannot be put there.
-        """
+        """Moves the files to where they belong, and returns their paths."""
         names = sorted(file.name for file in self.path.iterdir())
         try:
             if self._target.exists():

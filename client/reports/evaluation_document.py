@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from enum import Enum
 from typing import Any
 
-from client.reports.load_document import load_document
-from evaluators.evaluation import Evaluation
-from evaluators.reports.accuracy import AccuracyReport
-from evaluators.reports.base import Report, Row
-from evaluators.reports.columns import describe
-from evaluators.reports.latency import LatencyReport
-from evaluators.reports.layers import LayersReport
-from evaluators.reports.trace_report import TRACED_COLUMNS, SpanSource
+from inferometer.evaluators.evaluation import Evaluation, measures
+from inferometer.evaluators.load.summary import LoadSummary
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
+from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+from inferometer.evaluators.reports.base import (
+    CONDITIONS_COLUMN,
+    EVALUATION_COLUMNS,
+    STABILITY_COLUMN,
+    STATUS_COLUMN,
+    Report,
+    Row,
+    describe,
+)
+from inferometer.evaluators.reports.batches import AccuracyReport, LatencyReport
+from inferometer.evaluators.reports.layers import LayersReport
+from inferometer.evaluators.reports.load import MaxQpsReport, ProbesReport, WorkloadReport
+from inferometer.evaluators.reports.trace_report import TRACED_COLUMNS, SpanSource
+from inferometer.evaluators.reports.writer import finite
 
 HEAVIEST = 10
 _STAGES = ("read", "preprocess", "predict", "postprocess")
+_SOFTWARE = ("operating_system", "kernel", "python_version", "inferometer_version", "governor", "build")
+_TOLD = ("libraries", "settings", "variables")
 _NS_PER_S = 1_000_000_000
+_ASIDE = (STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN)
+_COMMON = {column.key for column in (*EVALUATION_COLUMNS, *_ASIDE)}
 
 
 def heaviest(layers: Sequence[Row]) -> Sequence[Row]:
@@ -24,9 +41,9 @@ def heaviest(layers: Sequence[Row]) -> Sequence[Row]:
     return sorted(layers, key=lambda row: -float(row["share_percent"] or 0))[:HEAVIEST]
 
 
-def stage_shares(evaluation: Evaluation) -> Mapping[str, float]:
+def stage_shares(evaluation: Evaluation[BatchMeasurement]) -> Mapping[str, float]:
     """Where the time of the inputs went, in percent by stage; empty where no time passed."""
-    sums = {name: int(getattr(evaluation.batches, f"{name}_ns").sum()) for name in _STAGES}
+    sums = {name: int(getattr(evaluation.measurement.times, f"{name}_ns").sum()) for name in _STAGES}
     whole = sum(sums.values())
     return {name: 100 * spent / whole for name, spent in sums.items()} if whole else {}
 
@@ -42,36 +59,47 @@ def as_document(
         group: The others of its group.
         spans: Gives its spans.
     """
-    figures = _batches(evaluation, timed, spans) if evaluation.load is None else _load(evaluation)
+    figures: dict[str, Any] = {"elapsed_s": evaluation.measurement.elapsed_ns / _NS_PER_S}
+    if measures(evaluation, BatchMeasurement) and measures(timed, BatchMeasurement):
+        figures = _batches(evaluation, timed, spans)
+    elif measures(evaluation, LoadMeasurement):
+        figures["load"] = _load_figures(evaluation)
+    elif measures(evaluation, RateSearchMeasurement):
+        figures["load"] = _search_figures(evaluation)
     return {
         **describe(evaluation),
         **_system(evaluation),
         "dataset_name": evaluation.dataset.name,
         **figures,
+        "conditions": _conditions(evaluation),
         "trace": _trace(evaluation),
         "group_id": evaluation.group_id,
-        "group": [{"id": each.id, "trace_level": each.options.trace_level.name} for each in group],
+        "group": [{"id": each.id, "trace_level": each.trace_level.name} for each in group],
     }
 
 
-def _batches(evaluation: Evaluation, timed: Evaluation, spans: SpanSource) -> dict[str, Any]:
-    """What there is of an evaluation batch by batch."""
+def _batches(
+    evaluation: Evaluation[BatchMeasurement], timed: Evaluation[BatchMeasurement], spans: SpanSource
+) -> dict[str, Any]:
+    """The figures of an evaluation batch by batch."""
+    measurement = evaluation.measurement
+    [latency], [accuracy] = LatencyReport().rows([timed]), AccuracyReport().rows([evaluation])
     layers = list(LayersReport().rows_of([evaluation], spans))
     traced = {column.key for column in TRACED_COLUMNS}
     return {
-        "predicted_inputs": int(evaluation.batches.sizes.sum()),
-        "batches": len(evaluation.batches.sizes),
-        "warmup_num_file_parts": evaluation.options.warmup_num_file_parts,
-        "trace_level": evaluation.options.trace_level.name,
-        "elapsed_s": evaluation.elapsed_ns / _NS_PER_S,
+        "predicted_inputs": measurement.predicted_inputs,
+        "batches": len(measurement.times.sizes),
+        "warmup_num_file_parts": measurement.options.warmup_num_file_parts,
+        "trace_level": evaluation.trace_level.name,
+        "elapsed_s": measurement.elapsed_ns / _NS_PER_S,
         "timing": {
             "evaluation_id": timed.id,
-            "trace_level": timed.options.trace_level.name,
+            "trace_level": timed.trace_level.name,
             "under_profiler": timed.profiled,
-            **_own(LatencyReport(), timed, "trace_level"),
+            **_own(LatencyReport(), latency, "trace_level"),
             "stage_share_percent": stage_shares(timed),
         },
-        "accuracy": _own(AccuracyReport(), evaluation, "dataset_name"),
+        "accuracy": _own(AccuracyReport(), accuracy, "dataset_name"),
         "layers": len(layers),
         "heaviest_layers": [
             {key: value for key, value in row.items() if key not in traced} for row in heaviest(layers)
@@ -79,20 +107,10 @@ def _batches(evaluation: Evaluation, timed: Evaluation, spans: SpanSource) -> di
     }
 
 
-def _load(evaluation: Evaluation) -> dict[str, Any]:
-    """What there is of an evaluation under load."""
-    load = evaluation.load
-    return {
-        "elapsed_s": evaluation.elapsed_ns / _NS_PER_S,
-        "load": load_document(evaluation, load) if load else None,
-    }
-
-
-def _own(report: Report, evaluation: Evaluation, *left_out: str) -> dict[str, Any]:
-    """What a report says of an evaluation beside the columns that all reports have."""
-    [row] = report.rows([evaluation])
-    common = {*describe(evaluation), *left_out}
-    return {column.key: row[column.key] for column in report.columns if column.key not in common}
+def _own(report: Report[Any], row: Row, *left_out: str) -> dict[str, Any]:
+    """What a report's row says beside the columns that all reports have; what is infinite is None."""
+    keys = [column.key for column in report.columns if column.key not in {*_COMMON, *left_out}]
+    return {key: finite(row[key]) for key in keys}
 
 
 def _system(evaluation: Evaluation) -> dict[str, Any]:
@@ -101,17 +119,23 @@ def _system(evaluation: Evaluation) -> dict[str, Any]:
         "seed": system.seed,
         "checksums": dict(system.checksums),
         "device": str(system.device),
-        "threads": system.threads,
         "preprocess_threads": system.preprocess_threads,
         "agent": system.agent,
         "cpu_model": machine.cpu_model,
         "usable_cores": machine.usable_cores if machine.is_known else None,
         "memory_bytes": machine.memory_bytes if machine.is_known else None,
         "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in machine.gpus],
-        "operating_system": machine.operating_system,
-        "python_version": machine.python_version,
-        "inferscope_version": machine.inferscope_version,
+        **{name: getattr(machine, name) for name in _SOFTWARE},
+        **{name: dict(getattr(machine, name)) for name in _TOLD},
     }
+
+
+def _conditions(evaluation: Evaluation) -> dict[str, Any] | None:
+    """The verdict in one word and in one line, and what was observed."""
+    found = evaluation.conditions
+    return (
+        None if found is None else {**asdict(found), "stability": found.stability.value, "text": str(found)}
+    )
 
 
 def _trace(evaluation: Evaluation) -> dict[str, Any] | None:
@@ -124,4 +148,33 @@ def _trace(evaluation: Evaluation) -> dict[str, Any] | None:
         "dropped": trace.dropped,
         "url": trace.url,
         "notes": list(trace.notes),
+    }
+
+
+def _options(kind: str, options: LoadOptions) -> dict[str, Any]:
+    given = {each.name: getattr(options, each.name) for each in fields(options)}
+    return {"kind": kind} | {n: v.value if isinstance(v, Enum) else v for n, v in given.items()}
+
+
+def _search_figures(evaluation: Evaluation[RateSearchMeasurement]) -> dict[str, Any]:
+    [found] = MaxQpsReport().rows([evaluation])
+    return {
+        "options": _options("max_qps", evaluation.measurement.options),
+        "search": _own(MaxQpsReport(), found),
+        "probes": [_own(ProbesReport(), row) for row in ProbesReport().rows([evaluation])],
+    }
+
+
+def _load_figures(evaluation: Evaluation[LoadMeasurement]) -> dict[str, Any]:
+    load, run = evaluation.measurement, evaluation.measurement.run
+    [row] = WorkloadReport().rows([evaluation])
+    summary = LoadSummary.of(run.queries, load.options.latency_bound_ns, run.cut_ns)
+    return {
+        "options": _options("workload", load.options),
+        "workload": _own(WorkloadReport(), row),
+        "empty_start_s": run.cut_ns / _NS_PER_S,
+        "empty_start_queries": summary.cut_queries,
+        "queries_by_batch_size": {str(size): count for size, count in sorted(summary.batch_sizes.items())},
+        "failure_reasons": dict(run.reasons),
+        "mlperf": asdict(load.mlperf) if load.mlperf else None,
     }

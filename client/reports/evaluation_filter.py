@@ -2,135 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
 
-from agent.predictor import Weights
-from client.command import boolean, database_options
-from client.invocation import current_invocation
-from client.reports.evaluation_id import whole_id
-from evaluators.evaluation import Evaluation
-from evaluators.reports.base import Report, Row
-from evaluators.reports.trace_report import TraceReport
-from evaluators.store.base import EvaluationFilter, EvaluationStore
-from manifests.errors import ConfigurationError, StoreError
+from inferometer.agent.inference.predictor import Weights
+from inferometer.client.cli.command import WEIGHTS, WHOLE_NUMBER, boolean, database_options, option, options
+from inferometer.evaluators.evaluation import Evaluation, of_kind
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.reports.base import Report, Row
+from inferometer.evaluators.reports.trace_report import TraceReport
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
+from inferometer.manifests.errors import ConfigurationError, StoreError
+
+_NAMED = 5
 
 
-def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that choose evaluations; each left out means any."""
-    options = (
-        click.option("--model_name", metavar="NAME", help="Only this model."),
-        click.option("--model_version", metavar="VERSION", help="Only this version of the model."),
-        click.option("--framework_name", metavar="NAME", help="Only this framework."),
-        click.option("--framework_version", metavar="VERSION", help="Only this version of the framework."),
-        click.option("--arch", metavar="NAME", help="Only machines of this architecture, such as x86_64."),
-        click.option("--hostname", metavar="NAME", help="Only this machine."),
-        click.option(
-            "--batch_size", type=click.IntRange(min=0), default=0, metavar="N", help="Only this batch size."
-        ),
-        click.option(
-            "--weights",
-            type=click.Choice([w.value for w in Weights], case_sensitive=False),
-            help="Only evaluations of such weights.",
-        ),
-        click.option(
-            "--limit",
-            type=int,
-            default=-1,
-            show_default=True,
-            metavar="N",
-            help="The newest N evaluations; -1 for all.",
-        ),
-        boolean("--include_interrupted", help="Show evaluations that were stopped, too."),
-        click.option(
-            "--id",
-            "evaluation_id",
-            metavar="ID",
-            help="Only this evaluation, or those of this group; the beginning of the id is enough.",
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return database_options(function)
+def whole_id(store: EvaluationStore, given: str) -> str:
+    """Returns the only id that begins with what was given; that itself where it is an id, or begins none.
+
+    Raises:
+        StoreError: Several ids begin with it, or the database cannot be reached.
+    """
+    found = store.ids(given) if given else ()
+    if given in found or not found:
+        return given
+    if len(found) > 1:
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        raise StoreError(
+            f"{len(found)} ids begin with {given}: {', '.join(found[:_NAMED])}{more}; give more of the one"
+        )
+    return found[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+filter_options = options(
+    database_options,
+    option("--model_name", metavar="NAME", help="Only this model."),
+    option("--model_version", metavar="VERSION", help="Only this version of the model."),
+    option("--framework_name", metavar="NAME", help="Only this framework."),
+    option("--framework_version", metavar="VERSION", help="Only this version of the framework."),
+    option("--arch", metavar="NAME", help="Only machines of this architecture, such as x86_64."),
+    option("--hostname", metavar="NAME", help="Only this machine."),
+    option("--batch_size", type=WHOLE_NUMBER, metavar="N", help="Only this batch size."),
+    option("--weights", type=WEIGHTS, help="Only evaluations with these weights."),
+    option("--limit", type=int, default=-1, metavar="N", help="The newest N evaluations; -1 for all."),
+    boolean("--include_interrupted", help="Also show interrupted evaluations."),
+    option(
+        "--id",
+        "evaluation_id",
+        metavar="ID",
+        help="Only this evaluation, or those of this group; a unique prefix of the id is enough.",
+    ),
+)
+"""Adds the options that choose evaluations; each left out means any."""
+
+
 class ChosenEvaluations:
     """The evaluations that ``filter_options`` choose, under the options' names.
 
     Raises:
-        ConfigurationError: The limit makes no sense.
+        ConfigurationError: The limit is invalid.
     """
 
-    model_name: str | None
-    model_version: str | None
-    framework_name: str | None
-    framework_version: str | None
-    arch: str | None
-    hostname: str | None
-    batch_size: int
-    weights: str | None
-    limit: int
-    include_interrupted: bool
-    evaluation_id: str | None
-    database_address: str | None
-    database_name: str | None
+    def __init__(
+        self,
+        *,
+        arch: str | None,
+        batch_size: int | None,
+        weights: str | None,
+        limit: int,
+        include_interrupted: bool,
+        evaluation_id: str | None,
+        **names: str | None,
+    ) -> None:
+        if limit != -1 and limit < 1:
+            raise ConfigurationError(f"limit is {limit}; it must be at least 1, or -1 for all")
+        self._wanted = EvaluationFilter(
+            architecture=arch,
+            batch_size=batch_size or None,
+            weights=Weights(weights.lower()) if weights else None,
+            limit=None if limit == -1 else limit,
+            include_interrupted=include_interrupted or evaluation_id is not None,
+            evaluation_id=evaluation_id,
+            kinds=None,
+            **names,
+        )
 
-    def __post_init__(self) -> None:
-        if self.limit != -1 and self.limit < 1:
-            raise ConfigurationError(f"limit is {self.limit}; it must be at least 1, or -1 for all")
-
-    @contextmanager
-    def open_store(self) -> Iterator[EvaluationStore]:
-        """Opens the database that the options name, and closes it.
-
-        Raises:
-            StoreError: It cannot be reached.
-        """
-        store = current_invocation().open_store(self.database_address, self.database_name)
-        try:
-            yield store
-        finally:
-            store.close()
-
-    def find(self, store: EvaluationStore, kind: str) -> Sequence[Evaluation]:
-        """Returns the evaluations of a kind, the newest first; says which cannot be read.
+    def find(self, store: EvaluationStore, report: Report[Any]) -> Sequence[Evaluation]:
+        """Returns the evaluations that a report takes, the newest first; names those that cannot be read.
 
         Raises:
             StoreError: The database cannot be read, or several ids begin with what was given as one.
         """
-        wanted = EvaluationFilter(
-            model_name=self.model_name,
-            model_version=self.model_version,
-            framework_name=self.framework_name,
-            framework_version=self.framework_version,
-            architecture=self.arch,
-            hostname=self.hostname,
-            batch_size=self.batch_size or None,
-            weights=Weights(self.weights.lower()) if self.weights else None,
-            limit=None if self.limit == -1 else self.limit,
-            include_interrupted=self.include_interrupted or self.evaluation_id is not None,
-            evaluation_id=None if self.evaluation_id is None else whole_id(store, self.evaluation_id),
-            kind=kind,
-        )
-        return store.find(wanted, _say_unreadable)
+        given, kinds = self._wanted.evaluation_id, tuple(measurement.kind for measurement in report.takes)
+        whole = None if given is None else whole_id(store, given)
+        wanted = replace(self._wanted, evaluation_id=whole, kinds=kinds)
+        return store.find(wanted, lambda error: click.echo(f"warning: left out {error}", err=True))
 
 
 def say_none(found: Sequence[Evaluation], store: EvaluationStore) -> None:
-    """Says so where no evaluation was found."""
+    """Reports on stderr that no evaluation was found, if so."""
     if not found:
         click.echo(f"no evaluation in {store.location} matches", err=True)
 
 
-def _say_unreadable(error: StoreError) -> None:
-    click.echo(f"warning: left out {error}", err=True)
-
-
-def rows_of(report: Report, evaluations: Sequence[Evaluation], store: EvaluationStore) -> Iterator[Row]:
+def rows_of(report: Report[Any], evaluations: Sequence[Evaluation], store: EvaluationStore) -> Iterator[Row]:
     """Yields the rows of a report, with the spans that it needs.
 
     Raises:
@@ -142,7 +120,7 @@ def rows_of(report: Report, evaluations: Sequence[Evaluation], store: Evaluation
 
 
 def undisturbed(evaluations: Sequence[Evaluation], heading: str = "") -> Sequence[Evaluation]:
-    """Leaves out evaluations that ran under a profiler, and says so, after a heading."""
+    """Leaves out evaluations that ran under a profiler, and reports it after a heading."""
     kept = [evaluation for evaluation in evaluations if not evaluation.profiled]
     if left_out := len(evaluations) - len(kept):
         click.echo(
@@ -153,20 +131,22 @@ def undisturbed(evaluations: Sequence[Evaluation], heading: str = "") -> Sequenc
     return kept
 
 
-def explain(report: TraceReport, evaluations: Sequence[Evaluation], rows: int, heading: str = "") -> None:
+def explain(
+    report: TraceReport[Any], evaluations: Sequence[Evaluation], rows: int, heading: str = ""
+) -> None:
     """Says after a heading why there are no rows, and what the traces that there are cannot give."""
     for reason in _reasons(report, evaluations, rows):
         click.echo(f"{heading}{reason}", err=True)
 
 
-def _reasons(report: TraceReport, evaluations: Sequence[Evaluation], rows: int) -> Iterator[str]:
-    traced = [e for e in evaluations if e.trace is not None and e.options.trace_level >= report.level]
+def _reasons(report: TraceReport[Any], evaluations: Sequence[Evaluation], rows: int) -> Iterator[str]:
+    traced = [e for e in evaluations if e.trace is not None and e.trace_level >= report.level]
     if evaluations and not traced:
         yield (
             f"none of the {len(evaluations)} evaluations was traced deep enough; "
             f"evaluate with --trace_level={report.level.name}"
         )
-    short = [e for e in traced if not len(e.batches.full(e.options.batch_size))]
+    short = [e for e in of_kind(traced, BatchMeasurement) if not len(e.measurement.full_ns)]
     if report.of_full_batches and short:
         yield (
             f"left out {len(short)} of {len(evaluations)} evaluations: none of their batches held the full "

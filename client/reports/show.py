@@ -5,25 +5,27 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from datetime import timezone
 from typing import TypeAlias
 
 import click
 
-from agent.predictor import Weights
-from client.command import Command, database_options
-from client.evaluating.summary import summary_rows
-from client.invocation import current_invocation
-from client.load.summary import load_rows
-from client.reports.evaluation_document import as_document, heaviest, stage_shares
-from client.reports.evaluation_id import whole_id
-from client.reports.load_document import load_lines
-from evaluators.evaluation import Evaluation, Status
-from evaluators.reports.layers import LayersReport
-from evaluators.reports.trace_report import SpanSource
-from evaluators.statistics import LatencySummary
-from evaluators.store.base import EvaluationFilter, EvaluationStore
-from manifests.errors import StoreError
+from inferometer.agent.inference.predictor import Weights
+from inferometer.client.cli.command import Command, database_options, format_option
+from inferometer.client.cli.invocation import current_invocation
+from inferometer.client.evaluating.load_summary import load_rows
+from inferometer.client.evaluating.summary import conditions_rows, summary_rows
+from inferometer.client.reports.evaluation_document import as_document, heaviest, stage_shares
+from inferometer.client.reports.evaluation_filter import whole_id
+from inferometer.evaluators.evaluation import Evaluation, M, Status, measures, of_kind
+from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
+from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
+from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+from inferometer.evaluators.reports.layers import LayersReport
+from inferometer.evaluators.reports.trace_report import SpanSource
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
+from inferometer.manifests.errors import StoreError, printable
 
 _BYTES_PER_GIB = 1024**3
 _NS_PER_MS = 1_000_000
@@ -31,31 +33,20 @@ _NS_PER_S = 1_000_000_000
 _LONGEST_NAME = 40
 
 Lines: TypeAlias = Iterator[tuple[str, str]]
-"""What stands at the left, empty where it is that of the line above, and at the right."""
+"""The left column, empty if it is that of the line above, and the right column."""
 
 
 @click.command(cls=Command)
-@click.argument("evaluation_id", metavar="ID")
-@click.option(
-    "-f",
-    "--format",
-    "format_name",
-    type=click.Choice(["text", "json"], case_sensitive=False),
-    default="text",
-    show_default=True,
-    help="For a person, or as an object.",
-)
+@click.argument("evaluation_id", metavar="[ID]", required=False)
+@format_option("text", "json", help="Text, or one JSON object.")
 @database_options
-def show(
-    evaluation_id: str, format_name: str, database_address: str | None, database_name: str | None
-) -> None:
+def show(evaluation_id: str | None, format_name: str) -> None:
     """Show one evaluation: what ran, on what, the figures, the heaviest layers, and where its trace is.
 
-    The beginning of the ID is enough where no other begins so.
+    A unique prefix of the ID is enough. Without one, it is the newest.
     """
-    store = current_invocation().open_store(database_address, database_name)
-    try:
-        evaluation = find_one(store, evaluation_id)
+    with closing(current_invocation().open_store()) as store:
+        evaluation = newest(store) if evaluation_id is None else find_one(store, evaluation_id)
         group = _others(store, evaluation)
         if format_name.lower() == "json":
             shown = as_document(evaluation, timed_by(evaluation, group), group, store.spans)
@@ -63,8 +54,6 @@ def show(
             return
         for line in lines_of(evaluation, group, store.spans):
             click.echo(line)
-    finally:
-        store.close()
 
 
 def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSource) -> Iterator[str]:
@@ -75,10 +64,25 @@ def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSou
         group: The others of its group, the shallowest trace first.
         spans: Gives its spans.
     """
-    figures = _figures(evaluation, group) if evaluation.load is None else load_rows(evaluation.load)
-    lines = itertools.chain(_what(evaluation), _where(evaluation), figures, _layers(evaluation, spans))
-    for name, text in itertools.chain(lines, _trace(evaluation), _group(group)):
-        yield f"{name:<14}{text}".rstrip()
+    figures = load_rows(evaluation)
+    if measures(evaluation, BatchMeasurement):
+        figures = _figures(evaluation, of_kind(group, BatchMeasurement))
+    lines = itertools.chain(_what(evaluation), _where(evaluation), figures, conditions_rows(evaluation))
+    rest = itertools.chain(_layers(evaluation, spans), _trace(evaluation), _group(group))
+    for name, text in itertools.chain(lines, rest):
+        yield printable(f"{name:<14}{text}".rstrip())
+
+
+def newest(store: EvaluationStore) -> Evaluation:
+    """Returns the newest evaluation.
+
+    Raises:
+        StoreError: There is none.
+    """
+    found = store.find(EvaluationFilter(limit=1, include_interrupted=True))
+    if not found:
+        raise StoreError(f"{store.location}: holds no evaluation yet; agent predict publishes them")
+    return found[0]
 
 
 def find_one(store: EvaluationStore, evaluation_id: str) -> Evaluation:
@@ -93,11 +97,10 @@ def find_one(store: EvaluationStore, evaluation_id: str) -> Evaluation:
     found = store.find(wanted)
     if not found:
         raise StoreError(
-            f"{store.location}: holds no evaluation {evaluation_id}; "
-            "agent info evaluation accuracy lists them"
+            f"{store.location}: holds no evaluation {evaluation_id}; agent info evaluations lists them"
         )
     if found[0].id != evaluation_id:
-        members = ", ".join(f"{each.id} ({each.options.trace_level.name})" for each in found)
+        members = ", ".join(f"{each.id} ({each.trace_level.name})" for each in found)
         raise StoreError(f"{evaluation_id} is a group of evaluations; name one of {members}")
     return found[0]
 
@@ -108,26 +111,62 @@ def _others(store: EvaluationStore, evaluation: Evaluation) -> Sequence[Evaluati
         return ()
     members = store.find(EvaluationFilter(evaluation_id=evaluation.group_id, include_interrupted=True))
     others = [each for each in members if each.id != evaluation.id]
-    return sorted(others, key=lambda each: each.options.trace_level)
+    return sorted(others, key=lambda each: each.trace_level)
 
 
 def _what(evaluation: Evaluation) -> Lines:
-    system, options = evaluation.system, evaluation.options
+    system = evaluation.system
     manifest, dataset = system.manifest, evaluation.dataset
     weights = f"random, seed {system.seed}" if system.weights is Weights.RANDOM else system.weights.value
     yield "evaluation", f"{evaluation.id}  {evaluation.status.value}"
     begun = evaluation.created_at.astimezone(timezone.utc).isoformat(sep=" ", timespec="seconds")
-    yield "begun", f"{begun}, measured for {evaluation.elapsed_ns / _NS_PER_S:.3f} s"
+    yield "begun", f"{begun}, measured for {evaluation.measurement.elapsed_ns / _NS_PER_S:.3f} s"
     yield "model", f"{manifest.name} {manifest.version}, weights: {weights}"
     for part, checksum in system.checksums.items():
         yield "", f"{part} {checksum}"
     yield "framework", f"{manifest.framework.name} {system.framework_version}"
-    if evaluation.load is not None:
-        yield from load_lines(evaluation, evaluation.load)
-        return
-    yield "dataset", f"{dataset.name}, {int(evaluation.batches.sizes.sum())} inputs predicted"
-    warm_up = f"{options.warmup_num_file_parts} parts to warm up"
-    yield "batches", f"{len(evaluation.batches.sizes)} of up to {options.batch_size} inputs, {warm_up}"
+    if measures(evaluation, BatchMeasurement):
+        measurement, options = evaluation.measurement, evaluation.measurement.options
+        yield "dataset", f"{dataset.name}, {measurement.predicted_inputs} inputs predicted"
+        warm_up = f"{options.warmup_num_file_parts} parts to warm up"
+        yield "batches", f"{len(measurement.times.sizes)} of up to {options.batch_size} inputs, {warm_up}"
+    elif isinstance(evaluation.measurement, LoadMeasurement | RateSearchMeasurement):
+        yield from _load_lines(evaluation, evaluation.measurement)
+
+
+def _load_lines(evaluation: Evaluation, measurement: LoadMeasurement | RateSearchMeasurement) -> Lines:
+    """Yields the options of the load."""
+    options, dataset = measurement.options, evaluation.dataset
+    prepared = "preprocessed under load" if options.include_preprocess else "preprocessed before"
+    yield "inputs", f"{dataset.name}, {dataset.size} of them, {prepared}"
+    if isinstance(measurement, RateSearchMeasurement):
+        bound = f"p{options.percentile:g} <= {options.latency_bound_ms:g} ms"
+        yield "load", f"search for the highest rate with {bound}, from {options.rate_qps:g} queries/s"
+        yield "", f"{options.arrival}, seed {options.seed}, {_known('budget', options.time_budget_s, 's')}"
+        probes = f"probes of {options.min_duration_s:g} s and {options.min_queries} queries at the least"
+        yield "", f"{probes}; each schedule: agent info evaluation max-qps --probes --id={evaluation.id}"
+    else:
+        run = measurement.run
+        rate = f" at {run.rate_qps:g} queries/s" if run.rate_qps else ""
+        seed = f", seed {run.seed}" if run.seed is not None else ""
+        yield "load", f"{run.source}{rate}{seed}"
+        if run.checksum:
+            yield "", f"schedule {run.checksum}"
+    yield "", ", ".join(_conditions(options, isinstance(measurement, RateSearchMeasurement)))
+
+
+def _conditions(options: LoadOptions, search: bool) -> Iterator[str]:
+    yield f"timeout {options.timeout_ms:g} ms"
+    if not search:
+        yield _known("bound", options.latency_bound_ms, "ms") or "no bound"
+    yield f"batches of up to {options.max_batch_size}"
+    if options.max_queue_delay_ms:
+        yield f"which wait {options.max_queue_delay_ms:g} ms"
+    yield f"{options.warm_up_queries} queries to warm up"
+
+
+def _known(name: str, value: float | None, unit: str) -> str:
+    return "" if value is None else f"{name} {value:g} {unit}"
 
 
 def _where(evaluation: Evaluation) -> Lines:
@@ -142,13 +181,22 @@ def _where(evaluation: Evaluation) -> Lines:
         f"{machine.memory_bytes / _BYTES_PER_GIB:.0f} GiB" if machine.memory_bytes else "memory not known"
     )
     yield "host", f"{machine.hostname}: {machine.cpu_model}, {machine.usable_cores} cores, {memory}"
-    programs = f"Python {machine.python_version}, inferscope {machine.inferscope_version}"
+    programs = f"Python {machine.python_version}, inferometer {machine.inferometer_version}"
     yield "", f"{machine.operating_system}, {programs}"
     for gpu in machine.gpus:
         yield "", f"{gpu.name}, {gpu.memory_bytes / _BYTES_PER_GIB:.0f} GiB"
+    if machine.governor:
+        yield "", f"frequency governor {machine.governor}"
+    if machine.variables:
+        yield "variables", ", ".join(f"{name}={value}" for name, value in machine.variables.items())
+    if machine.build:
+        yield "build", machine.build
+    for heading, texts in (("libraries", machine.libraries), ("settings", machine.settings)):
+        if texts:
+            yield heading, ", ".join(map(" ".join, texts.items()))
 
 
-def timed_by(evaluation: Evaluation, group: Sequence[Evaluation]) -> Evaluation:
+def timed_by(evaluation: Evaluation[M], group: Sequence[Evaluation[M]]) -> Evaluation[M]:
     """The evaluation that tells how long the model takes: of a group, one that no profiler disturbed.
 
     A complete one comes first. Where all ran under a profiler, it is the evaluation itself.
@@ -159,50 +207,47 @@ def timed_by(evaluation: Evaluation, group: Sequence[Evaluation]) -> Evaluation:
     return min(undisturbed, key=lambda each: each.status is not Status.COMPLETE)
 
 
-def _figures(evaluation: Evaluation, group: Sequence[Evaluation]) -> Lines:
+def _figures(
+    evaluation: Evaluation[BatchMeasurement], group: Sequence[Evaluation[BatchMeasurement]]
+) -> Lines:
     """The figures; those of time from an evaluation that no profiler disturbed, if there is one."""
     timed = timed_by(evaluation, group)
     for name, text in summary_rows(timed):
         if name in {"latency", "throughput"} or not name:
             yield name, text
-    summary = LatencySummary.of(timed)
+    summary = LatencySummary.of(timed.measurement)
     if summary.trimmed_mean_ns is not None:
         yield "", f"trimmed mean {summary.trimmed_mean_ns / _NS_PER_MS:.3f} ms per batch"
-    yield "stages", _stages(timed)
+    shares = ", ".join(f"{name} {share:.1f} %" for name, share in stage_shares(timed).items())
+    yield (
+        "stages",
+        f"{shares} of the time spent on inputs, by all threads together" if shares else "not known",
+    )
     if timed is not evaluation:
-        yield "", f"of {timed.id} ({timed.options.trace_level.name}): no profiler slowed it down"
+        yield "", f"of {timed.id} ({timed.trace_level.name}): no profiler slowed it down"
     for name, text in summary_rows(evaluation):
         if name in {"accuracy", "top-1", "top-5", "failures"}:
             yield name, text
 
 
-def _stages(evaluation: Evaluation) -> str:
-    """Where the time of the inputs went."""
-    shares = stage_shares(evaluation)
-    if not shares:
-        return "not known"
-    parts = ", ".join(f"{name} {share:.1f} %" for name, share in shares.items())
-    return f"{parts} of the time spent on inputs, by all threads together"
-
-
 def _layers(evaluation: Evaluation, spans: SpanSource) -> Lines:
     """The heaviest layers, where they were traced."""
-    rows = list(LayersReport().rows_of([evaluation], spans))
+    rows = list(LayersReport().rows_of(of_kind([evaluation], BatchMeasurement), spans))
     for place, row in enumerate(heaviest(rows)):
         name = str(row["layer_name"])
         name = name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"
-        time_ms = float(row["duration_us_p50"] or 0) / 1000
+        time_ms = float(row["duration_us_trimmed_mean"] or 0) / 1000
         share = float(row["share_percent"] or 0)
         shapes = str(row["input_shapes"]).partition(" ")[0]
         left = f"{share:5.1f} %  {time_ms:9.3f} ms  {name:<{_LONGEST_NAME}}"
         yield ("" if place else "heaviest"), f"{left}  {row['layer_type']} {shapes}"
     if rows:
-        yield "", f"of {len(rows)} layers; share of all, and median under the profiler"
+        yield "", f"of {len(rows)} layers; share of all, and trimmed mean under the profiler"
 
 
 def _trace(evaluation: Evaluation) -> Lines:
     trace = evaluation.trace
-    level = evaluation.options.trace_level.name
+    level = evaluation.trace_level.name
     if trace is None:
         yield "trace", f"none ({level})"
         return
@@ -217,4 +262,4 @@ def _trace(evaluation: Evaluation) -> Lines:
 
 def _group(group: Sequence[Evaluation]) -> Lines:
     for place, each in enumerate(group):
-        yield ("" if place else "group"), f"{each.id}  {each.options.trace_level.name}"
+        yield ("" if place else "group"), f"{each.id}  {each.trace_level.name}"

@@ -1,1 +1,1 @@
-"""What stands around a served agent."""
+"""The options of ``agent serve``, and the publication of the agent."""

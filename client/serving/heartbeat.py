@@ -1,4 +1,4 @@
-"""The heartbeat: keeps an agent in the directory as long as it serves, and never stands in its way."""
+"""The heartbeat, which keeps an agent in the directory as long as it serves."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
-from typing import Protocol
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
-from agent.facts import AgentFacts
-from evaluators.store.agent_records import AgentRecord
-from manifests.errors import ConfigurationError, StoreError
+from inferometer.evaluators.evaluation import utc_now
+from inferometer.evaluators.store.agent_directory import AgentDirectory, AgentRecord
+from inferometer.manifests.errors import ConfigurationError, StoreError
+
+if TYPE_CHECKING:
+    from inferometer.agent.server.native.registry_service import RegistryService
 
 INTERVAL_S = 10.0
 LIFETIMES = 3.0
@@ -21,38 +24,10 @@ _LEAVING_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-class Directory(Protocol):
-    """Where agents are published; ``evaluators.store.agent_directory`` has one."""
-
-    @property
-    def location(self) -> str: ...  # noqa: D102
-
-    def publish(self, record: AgentRecord) -> None: ...  # noqa: D102
-
-    def remove(self, agent_id: str) -> None: ...  # noqa: D102
-
-    def close(self) -> None: ...  # noqa: D102
-
-
-class PublishedAgent(Protocol):
-    """What the heartbeat asks of an agent; ``agent.server.registry_service`` has one."""
-
-    @property
-    def facts(self) -> AgentFacts: ...  # noqa: D102
-    @property
-    def open_sessions(self) -> int: ...  # noqa: D102
-
-
-def utc_now() -> datetime:
-    """Returns the time in UTC, to the millisecond as databases keep it."""
-    now = datetime.now(timezone.utc)
-    return now.replace(microsecond=now.microsecond // 1000 * 1000)
-
-
 class Heartbeat:
-    """Publishes an agent again and again, in a thread of its own that opens and closes the directory.
+    """Publishes an agent periodically, in its own thread, which opens and closes the directory.
 
-    A directory that cannot be reached is said once, and tried again with growing pauses; the agent serves on.
+    A directory that cannot be reached is logged once, and retried with growing pauses; the agent serves on.
 
     Args:
         agent: The agent.
@@ -64,9 +39,9 @@ class Heartbeat:
 
     def __init__(
         self,
-        agent: PublishedAgent,
+        agent: RegistryService,
         address: str,
-        open_directory: Callable[[], Directory],
+        open_directory: Callable[[], AgentDirectory],
         interval_s: float = INTERVAL_S,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
@@ -76,7 +51,7 @@ class Heartbeat:
         self._interval_s = interval_s
         self._now = now
         self._id = str(uuid.uuid4())
-        self._directory: Directory | None = None
+        self._directory: AgentDirectory | None = None
         self._failures = 0
         self._published = False
         self._stopping = threading.Event()
@@ -87,11 +62,11 @@ class Heartbeat:
         self._thread.start()
 
     def begin_stop(self) -> None:
-        """Has the agent taken out of the directory, and waits for nothing."""
+        """Begins to remove the agent from the directory, and returns at once."""
         self._stopping.set()
 
     def stop(self, timeout_s: float = _LEAVING_S) -> None:
-        """Waits until the agent is taken out, or for a time: then it expires by itself."""
+        """Waits until the agent is removed, or for a time: then it expires by itself."""
         self.begin_stop()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -113,7 +88,7 @@ class Heartbeat:
             self._close()
             self._failures += 1
             if self._failures == 1:
-                _log.warning("the agent serves, but cannot be found: %s; it is tried again", error)
+                _log.warning("the agent serves, but cannot be found: %s; publication is retried", error)
             return self._interval_s * min(self._failures, _MAX_INTERVALS_BETWEEN_TRIES)
         if self._failures or not self._published:
             _log.log(
@@ -126,7 +101,7 @@ class Heartbeat:
         return self._interval_s
 
     def leave(self) -> None:
-        """Takes the agent out, if it is in, and closes the directory."""
+        """Removes the agent, if it is published, and closes the directory."""
         try:
             if self._directory is not None and self._published:
                 self._directory.remove(self._id)
@@ -149,7 +124,7 @@ class Heartbeat:
         return AgentRecord(
             id=self._id,
             address=self._address,
-            facts=self._agent.facts,
+            agent_info=self._agent.agent_info,
             open_sessions=self._agent.open_sessions,
             published_at=now,
             expires_at=now + timedelta(seconds=self._interval_s * LIFETIMES),

@@ -2,95 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
 from functools import partial
-from typing import Any
 
-import click
+from inferometer.agent.server.native.registry_service import RegistryService
+from inferometer.client.cli.command import FiniteFloatRange, database_options, option, options
+from inferometer.client.cli.invocation import Invocation
+from inferometer.client.remote.channel.address import AgentAddress
+from inferometer.client.serving.heartbeat import INTERVAL_S, Heartbeat
+from inferometer.evaluators.store.opening import check_address, open_agent_directory
+from inferometer.manifests.errors import ConfigurationError
 
-from client.command import database_options
-from client.finite_float import FiniteFloatRange
-from client.invocation import DEFAULT_DATABASE, Invocation
-from client.serving.advertising import advertised_address, is_published
-from client.serving.heartbeat import INTERVAL_S, Heartbeat, PublishedAgent
-from evaluators.store.opening import check_address, open_agent_directory
+NONE = "none"
+AUTOMATIC = "auto"
+_WILDCARDS = frozenset({"0.0.0.0", "::", "[::]", ""})  # noqa: S104 - recognised, not bound
 
 
-def publication_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say where an agent is published, and as what."""
-    advertise = click.option(
+def is_published(advertise: str | None, database_address: str | None) -> bool:
+    """Whether an agent is published: if that or a database is requested, and it is not forbidden.
+
+    Args:
+        advertise: The value of ``--advertise``; None if it is left out.
+        database_address: The database that is given or configured; None for the local file.
+    """
+    if advertise is None:
+        return database_address is not None
+    return advertise.strip().casefold() != NONE
+
+
+def advertised_address(advertise: str | None, bound: str, hostname: str | None = None) -> str:
+    """Returns the address that an agent is published with.
+
+    Args:
+        advertise: ``host:port``, or a host alone; None or ``auto`` for the address that it listens on, with
+            this machine's name for all of its addresses.
+        bound: Where it listens, as ``host:port``.
+        hostname: This machine's name; None asks the system.
+
+    Raises:
+        ConfigurationError: It is no address.
+    """
+    host, _, port = bound.rpartition(":")
+    given = (advertise or AUTOMATIC).strip()
+    if given.casefold() == AUTOMATIC:
+        return f"{hostname or socket.gethostname()}:{port}" if host in _WILDCARDS else bound
+    try:
+        return str(AgentAddress.parse(given))
+    except ConfigurationError:
+        try:
+            return str(AgentAddress.parse(f"{given}:{port}"))
+        except ConfigurationError:
+            raise ConfigurationError(
+                f'--advertise "{given}" is no address; allowed: HOST:PORT, HOST, {AUTOMATIC} or {NONE}'
+            ) from None
+
+
+publication_options = options(
+    database_options,
+    option(
         "--advertise",
         metavar="ADDRESS",
         help="Publish this agent in the database so that others find it, as HOST:PORT, as HOST, or as auto; "
         "none does not.  [default: auto where a database is given or configured]",
-    )
-    heartbeat = click.option(
+    ),
+    option(
         "--heartbeat_s",
         type=FiniteFloatRange(min=0.1),
         default=INTERVAL_S,
-        show_default=True,
         metavar="S",
-        help="Publish it again so often; after three times as long without, it is taken for gone.",
-    )
-    return database_options(advertise(heartbeat(function)))
+        help="Interval of the heartbeat; the agent expires after three missed ones.",
+    ),
+)
+"""Adds the options that say where an agent is published, and as what."""
 
 
-class Publication:
-    """Keeps an agent published while it serves; does nothing where that is not asked for.
+def make_heartbeat(
+    invocation: Invocation,
+    agent: RegistryService,
+    bound: str,
+    secure: bool,
+    advertise: str | None,
+    heartbeat_s: float,
+) -> Heartbeat | None:
+    """Returns what keeps an agent published while it serves; None unless that is requested.
 
-    Args:
-        invocation: Has the configured database.
-        agent: The agent.
-        bound: Where it listens, as ``host:port``.
-        secure: Whether it listens with TLS, which its address then says.
-        advertise: What ``--advertise`` says.
-        heartbeat_s: The time between two beats, in seconds.
-        database_address: The database; None for the one that is configured.
-        database_name: Its name; None for the one that is configured.
+    ``bound`` is where the agent listens, as ``host:port``, with TLS if ``secure``, which its address then
+    says. The other arguments are options.
 
     Raises:
-        ConfigurationError: An address makes no sense.
+        ConfigurationError: An address is invalid.
     """
-
-    def __init__(
-        self,
-        invocation: Invocation,
-        agent: PublishedAgent,
-        bound: str,
-        *,
-        secure: bool = False,
-        advertise: str | None,
-        heartbeat_s: float,
-        database_address: str | None,
-        database_name: str | None,
-    ) -> None:
-        settings = invocation.configuration.database
-        database = database_address or settings.address
-        self._heartbeat: Heartbeat | None = None
-        if not is_published(advertise, database):
-            return
-        address = advertised_address(advertise, bound)
-        if secure and "://" not in address:
-            address = f"grpcs://{address}"
-        directory = partial(
-            open_agent_directory,
-            check_address(database) if database else None,
-            database_name or settings.name or DEFAULT_DATABASE,
-            invocation.data_directory,
-        )
-        self._heartbeat = Heartbeat(agent, address, directory, heartbeat_s)
-
-    def start(self) -> None:
-        """Begins to publish."""
-        if self._heartbeat is not None:
-            self._heartbeat.start()
-
-    def begin_stop(self) -> None:
-        """Has the agent taken out, so that nobody new finds it while it finishes; waits for nothing."""
-        if self._heartbeat is not None:
-            self._heartbeat.begin_stop()
-
-    def stop(self) -> None:
-        """Waits, not for long, until it is taken out."""
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
+    database, name = invocation.database
+    if not is_published(advertise, database):
+        return None
+    address = advertised_address(advertise, bound)
+    if secure and "://" not in address:
+        address = f"grpcs://{address}"
+    checked = check_address(database) if database else None
+    directory = partial(open_agent_directory, checked, name, invocation.data_directory)
+    return Heartbeat(agent, address, directory, heartbeat_s)

@@ -1,144 +1,85 @@
-"""The options of ``agent serve`` that keep it safe: TLS, who may reach it, and what clients may ask for."""
+"""The security options of ``agent serve``: TLS, who may reach it, and the limits of clients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import wraps
-from pathlib import Path
+from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from agent.server.credentials import ServerTls
-from agent.server.limits import Limits
-from client.command import boolean
-from client.finite_float import FiniteFloatRange
-from client.invocation import current_invocation
-from client.safety_settings import SafetySettings
+from inferometer.agent.server.security.credentials import ServerTls
+from inferometer.agent.server.security.limits import Limits
+from inferometer.client.cli.command import COUNT, POSITIVE, boolean, option, options
+from inferometer.client.cli.invocation import Invocation
+from inferometer.client.cli.paths import FILE
 
 _DEFAULTS = Limits()
 _TLS = ("tls_cert", "tls_key", "tls_ca")
-_LIMITS = (
-    "max_inputs",
-    "max_pixels",
-    "max_streams",
-    "max_client_streams",
-    "max_client_rps",
-    "client_burst",
-    "max_connections",
-    "max_connection_age_s",
-    "max_connection_idle_s",
-)
+_LIMITS = tuple(field.name for field in fields(Limits))
 _OF_THE_COMMAND = ("max_message_mb", "max_sessions")
 
 
-@dataclass(frozen=True, slots=True)
-class SafetyOptions:
-    """What the flags and the configuration say.
+def _limit(unit: str, kind: click.ParamType[Any], name: str, text: str, default: object = "no limit") -> Any:
+    return option(f"--{name}", type=kind, metavar=unit, help=f"{text}  [default: {default}]")
 
-    Attributes:
-        tls: The certificate and its key; None listens in clear.
-        insecure: Whether others may reach the agent without TLS or without a secret.
-        limits: What clients may ask for.
+
+_file = partial(option, type=FILE, metavar="FILE")
+_count = partial(_limit, "N", COUNT)
+_seconds = partial(_limit, "S", POSITIVE)
+safety_options = options(
+    _file("--tls_cert", help="Listen with TLS, with this certificate: PEM, followed by its chain."),
+    _file("--tls_key", help="Key of the certificate."),
+    _file("--tls_ca", help="Require client certificates signed by these authorities (mutual TLS)."),
+    boolean(
+        "--insecure",
+        default=None,
+        help="Allow an agent that others can reach to run without TLS or a secret: anyone can read its "
+        "traffic and use it.",
+    ),
+    _count("max_inputs", "Maximum number of inputs per request.", _DEFAULTS.max_inputs),
+    _count("max_pixels", "Maximum number of pixels of an image.", _DEFAULTS.max_pixels),
+    _count("max_streams", "Maximum number of concurrent streams.", "half of the threads"),
+    _count("max_client_streams", "Maximum number of concurrent streams per client."),
+    _limit(
+        "N",
+        POSITIVE,
+        "max_client_rps",
+        "Requests per second per client, identified by its certificate or else its address.",
+    ),
+    _count("client_burst", "Size of a burst of requests per client.", "as many as in a second"),
+    _count("max_connections", "Maximum number of connections."),
+    _seconds(
+        "max_connection_age_s", "Ask clients to reconnect after this time; calls in progress finish first."
+    ),
+    _seconds("max_connection_idle_s", "Close connections that are idle for this long."),
+)
+"""Adds the options, for ``take_safety``."""
+
+
+def take_safety(values: dict[str, Any], invocation: Invocation) -> dict[str, Any]:
+    """Returns ``tls``, ``insecure`` and ``limits`` of ``ServerOptions``.
+
+    Combines the flags, where None is one that is left out, with the configuration, which also sets the limits
+    that are options of the command itself, where no flag does.
     """
-
-    tls: ServerTls | None
-    insecure: bool
-    limits: Limits
-
-
-def safety_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options; the command is given them as one, ``safety``.
-
-    Of the limits that the command has by itself, the configuration's are put where a flag was left out.
-    """
-
-    @wraps(function)
-    def command(*args: Any, **values: Any) -> Any:
-        configured = current_invocation().configuration.serving
-        given = {name: values.pop(name) for name in (*_TLS, "insecure", *_LIMITS)}
-        context = click.get_current_context()
-        for name in _OF_THE_COMMAND:
-            chosen = getattr(configured, name)
-            if chosen is not None and context.get_parameter_source(name) is ParameterSource.DEFAULT:
-                values[name] = chosen
-        return function(*args, safety=read_safety(given, configured), **values)
-
-    for option in reversed((*_tls_options(), *_limit_options())):
-        command = option(command)
-    return command
-
-
-def read_safety(given: Mapping[str, Any], configured: SafetySettings) -> SafetyOptions:
-    """Returns what holds.
-
-    Args:
-        given: What the flags say, None where they are left out.
-        configured: What is taken then. A certificate is taken with its key.
-
-    Raises:
-        ConfigurationError: A part of TLS is missing, or a limit makes no sense.
-    """
+    configured = invocation.configuration.serving
+    given = {name: values.pop(name) for name in (*_TLS, "insecure", *_LIMITS)}
+    context = click.get_current_context()
+    for name in _OF_THE_COMMAND:
+        limit = getattr(configured, name)
+        if limit is not None and context.get_parameter_source(name) is ParameterSource.DEFAULT:
+            values[name] = limit
 
     def chosen(name: str) -> Any:
         return getattr(configured, name) if given[name] is None else given[name]
 
     certificate, key = given["tls_cert"], given["tls_key"]
-    if certificate is None and key is None:
+    if certificate is None and key is None:  # a certificate goes with its own key
         certificate, key = configured.tls_cert, configured.tls_key
-    limits = {name: value for name in _LIMITS if (value := chosen(name)) is not None}
-    return SafetyOptions(
-        tls=ServerTls.of(certificate, key, chosen("tls_ca")),
-        insecure=bool(chosen("insecure")),
-        limits=Limits(**limits),
-    )
-
-
-def _tls_options() -> tuple[Callable[..., Any], ...]:
-    file: dict[str, Any] = {"type": click.Path(path_type=Path), "metavar": "FILE"}
-    return (
-        click.option(
-            "--tls_cert", help="Certificate in PEM, with the chain above it: listen with TLS.", **file
-        ),
-        click.option("--tls_key", help="Its key.", **file),
-        click.option(
-            "--tls_ca",
-            help="Let in only clients with a certificate that these vouch for (mutual TLS).",
-            **file,
-        ),
-        boolean(
-            "--insecure",
-            default=None,
-            help="Let others reach the agent without TLS or a secret: they can read along, and use it.",
-        ),
-    )
-
-
-def _limit_options() -> tuple[Callable[..., Any], ...]:
-    def count(name: str, help: str, default: object = "no limit") -> Callable[..., Any]:  # noqa: A002 - click's name
-        text = f"{help}  [default: {default}]"
-        return click.option(f"--{name}", type=click.IntRange(min=1), metavar="N", help=text)
-
-    def seconds(name: str, help: str) -> Callable[..., Any]:  # noqa: A002 - click's name
-        text = f"{help}  [default: no limit]"
-        return click.option(f"--{name}", type=FiniteFloatRange(0, min_open=True), metavar="S", help=text)
-
-    return (
-        count("max_inputs", "Most inputs of a request.", _DEFAULTS.max_inputs),
-        count("max_pixels", "Most pixels of an image that is decoded.", _DEFAULTS.max_pixels),
-        count("max_streams", "Most streams at once.", "half of the threads"),
-        count("max_client_streams", "Most streams of one client at once."),
-        click.option(
-            "--max_client_rps",
-            type=FiniteFloatRange(0, min_open=True),
-            metavar="N",
-            help="Requests of one client in a second, by its certificate or else its address.  "
-            "[default: no limit]",
-        ),
-        count("client_burst", "Requests that a client may send at once.", "as many as in a second"),
-        count("max_connections", "Most connections at once."),
-        seconds("max_connection_age_s", "A connection is renewed after so long; calls under way end first."),
-        seconds("max_connection_idle_s", "A connection that is not used for so long is closed."),
-    )
+    return {
+        "tls": ServerTls.of(certificate, key, chosen("tls_ca")),
+        "insecure": bool(chosen("insecure")),
+        "limits": Limits(**{name: value for name in _LIMITS if (value := chosen(name)) is not None}),
+    }

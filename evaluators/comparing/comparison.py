@@ -1,32 +1,42 @@
-"""The comparison of two sides: which figures, by which thresholds, and what follows."""
+"""Comparison of two sides: the figures to compare, their ratios with verdicts, and the rows of a report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
-from evaluators.comparing.figures import FIGURES, MAX_QPS, THROUGHPUT, TOP1, listed
-from evaluators.comparing.rates import compare_rates, noise_of_rates
-from evaluators.comparing.sides import Side
-from evaluators.comparing.times import compare, noise
-from evaluators.comparing.top1 import compare_top1
-from evaluators.comparing.verdict import Ratio
-from evaluators.loadgen.record import LoadKind
-from evaluators.store.base import DATASET
-from manifests.errors import ConfigurationError
+from inferometer.evaluators.comparing.rates import compare_rates, noise_of_rates
+from inferometer.evaluators.comparing.sides import Side
+from inferometer.evaluators.comparing.times import compare, noise
+from inferometer.evaluators.comparing.top1 import compare_top1
+from inferometer.evaluators.comparing.verdict import (
+    FIGURES,
+    MAX_QPS,
+    THROUGHPUT,
+    TOP1,
+    Ratio,
+    listed,
+    percent_of,
+)
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+from inferometer.evaluators.reports.base import Column, Row
+from inferometer.manifests.errors import ConfigurationError
 
+_MOST_NOISE = 1.0
 _SEED = 0  # the same evaluations have the same intervals, whenever they are compared
 
 
 def chosen_figures(a: Side, b: Side, wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """Returns the figures to compare: those that are wanted, or all that both sides have.
+    """Returns the figures to compare: the ``wanted`` ones, or all that both sides have.
 
     Raises:
-        ConfigurationError: The sides are not to be compared, or do not have what is wanted.
+        ConfigurationError: The sides cannot be compared, or lack a wanted figure.
     """
     a.check_comparable(b)
-    if a.kind == LoadKind.MAX_QPS.value:
+    if a.kind is RateSearchMeasurement:
         there: tuple[str, ...] = (MAX_QPS,)
-    elif _counts_accuracy(a, b):
+    elif a.kind is BatchMeasurement and a.accuracies and b.accuracies and a.same_inputs(b):
         there = (*FIGURES, TOP1)
     elif a.due_at_once or b.due_at_once:
         there = (THROUGHPUT,)
@@ -45,21 +55,23 @@ def chosen_figures(a: Side, b: Side, wanted: Sequence[str] | None) -> tuple[str,
 
 
 def check_undisturbed(side: Side) -> None:
-    """Makes sure that no profiler slowed the runs of a side down.
+    """Checks that no profiler slowed the runs of a side down.
 
     Raises:
         ConfigurationError: One did.
     """
-    if (profiled := side.profiled) is not None:
+    if profiled := next((each for each in side.evaluations if each.profiled), None):
         raise ConfigurationError(
             f"{side.name}: evaluation {profiled.id} ran under a profiler "
-            f"({profiled.options.trace_level.name}), which slows the model down; "
+            f"({profiled.trace_level.name}), which slows the model down; "
             "evaluate with --trace_level=MODEL_TRACE or less"
         )
 
 
 def measured_thresholds(runs: Side, figures: Sequence[str]) -> dict[str, float]:
-    """Returns by how much the figures of like runs differ, by name; top-1 is not among them.
+    """Returns the thresholds that repeated runs of one system give, by figure; top-1 has none.
+
+    Runs that differ by more than the figure itself give no threshold: it is infinite.
 
     Raises:
         ConfigurationError: There are fewer than two runs, or a profiler slowed one down.
@@ -68,25 +80,29 @@ def measured_thresholds(runs: Side, figures: Sequence[str]) -> dict[str, float]:
         raise ConfigurationError(
             f"{runs.name} holds 1 evaluation; give at least two of the same system, or --threshold"
         )
-    if runs.kind == LoadKind.MAX_QPS.value:
-        return {MAX_QPS: noise_of_rates(runs.answers)}
+    if runs.kind is RateSearchMeasurement:
+        return {MAX_QPS: _usable(noise_of_rates(runs.answers))}
     of_times = [figure for figure in figures if figure != TOP1]
     if not of_times:
         return {}
     check_undisturbed(runs)
-    return noise(runs.run_times(), of_times)
+    return {figure: _usable(found) for figure, found in noise(runs.run_times(), of_times).items()}
+
+
+def _usable(threshold: float) -> float:
+    return threshold if threshold <= _MOST_NOISE else math.inf
 
 
 def compare_sides(
     a: Side, b: Side, figures: Sequence[str], thresholds: Mapping[str, float]
 ) -> tuple[Ratio, ...]:
-    """Compares two sides, which ``chosen_figures`` has approved of.
+    """Compares two sides, which ``chosen_figures`` has checked.
 
     Args:
-        a: What B is compared with.
-        b: What is judged.
-        figures: What is compared, in order.
-        thresholds: The share by which each may differ, by its name.
+        a: The baseline.
+        b: The judged side.
+        figures: The figures, in order.
+        thresholds: The fraction by which each figure may differ, by its name.
 
     Raises:
         ConfigurationError: A run has no times.
@@ -104,18 +120,55 @@ def compare_sides(
     return tuple(found[figure] for figure in figures)
 
 
-def _counts_accuracy(a: Side, b: Side) -> bool:
-    return a.kind == DATASET and bool(a.accuracies and b.accuracies) and a.same_inputs(b)
-
-
 def _missing(figure: str, a: Side, there: Sequence[str]) -> str:
-    """Why a figure is not there, and what is."""
-    if a.kind == LoadKind.MAX_QPS.value:
+    """The reason why a figure is missing, and the available ones."""
+    if a.kind is RateSearchMeasurement:
         return f"{figure} is no figure of searches for the highest rate; they have {MAX_QPS} alone"
-    if figure == TOP1 and a.kind == DATASET:
+    if figure == TOP1 and a.kind is BatchMeasurement:
         return f"{figure} takes right answers that both sides counted over the same inputs; leave it out"
     if there == (THROUGHPUT,):
         reason = "all were due at once, so that latencies follow from how many there were"
         return f"{figure} is no figure of these queries: {reason}; they have {THROUGHPUT} alone"
     has = listed((*FIGURES, *(each for each in there if each not in FIGURES), "other percentiles"))
     return f"{figure} is no figure of these evaluations; they have {has}"
+
+
+COLUMNS = (
+    Column("figure", "figure"),
+    Column("unit", "unit"),
+    Column("a", "A"),
+    Column("b", "B"),
+    Column("ratio", "B / A", decimals=4),
+    Column("ratio_low", "low", decimals=4),
+    Column("ratio_high", "high", decimals=4),
+    Column("threshold", "threshold", decimals=4),
+    Column("verdict", "verdict"),
+)
+"""``a`` and ``b`` are in the row's ``unit``; ``ratio_low`` and ``ratio_high`` are its 95 % interval."""
+_NS_PER_MS = 1_000_000
+_UNITS = {MAX_QPS: "queries/s", TOP1: "share"}
+
+
+def rows_of(ratios: Sequence[Ratio], counted: str) -> Iterator[Row]:
+    """Yields a row for each figure; a percentile of too few values for an interval is empty.
+
+    Args:
+        ratios: The figures.
+        counted: The unit that throughput counts, such as ``inputs``.
+    """
+    for ratio in ratios:
+        latency = percent_of(ratio.figure) is not None
+        carried = not latency or ratio.low is not None or not math.isfinite(ratio.value)
+        scale = _NS_PER_MS if latency else 1
+        unit = "ms" if latency else f"{counted}/s" if ratio.figure == THROUGHPUT else _UNITS[ratio.figure]
+        yield {
+            "figure": ratio.figure,
+            "unit": unit,
+            "a": ratio.a / scale if carried else None,
+            "b": ratio.b / scale if carried else None,
+            "ratio": ratio.value if carried else None,
+            "ratio_low": ratio.low,
+            "ratio_high": ratio.high,
+            "threshold": ratio.threshold,
+            "verdict": ratio.verdict.value,
+        }

@@ -9,11 +9,10 @@ from itertools import combinations
 
 import numpy as np
 
-from evaluators.comparing.figures import MAX_QPS
-from evaluators.comparing.verdict import Ratio
-from evaluators.loadgen.intervals import t_quantile_95
-from evaluators.loadgen.max_qps_answer import Method
-from evaluators.loadgen.record import RateAnswer
+from inferometer.evaluators.comparing.verdict import MAX_QPS, Ratio
+from inferometer.evaluators.load.intervals import t_quantile_95
+from inferometer.evaluators.max_qps.answer import Method
+from inferometer.evaluators.measurements.rate_search import RateAnswer
 
 
 def compare_rates(a: Sequence[RateAnswer], b: Sequence[RateAnswer], *, threshold: float) -> Ratio:
@@ -22,17 +21,17 @@ def compare_rates(a: Sequence[RateAnswer], b: Sequence[RateAnswer], *, threshold
     A side's rate is the geometric mean of its answers. The error of one answer is that of its own interval,
     whose two halves may differ; the halves of both sides add up as squares (Zou and Donner, "Construction of
     confidence limits about effect measures", Statistics in Medicine 27, 2008). Where a side has several
-    answers, the error is also found from how much these differ, by Student's t distribution with the variance
-    pooled over both sides, and the wider of the two intervals holds: searches that agree by chance are not
-    more exact than each of them is, and those of a machine whose speed changes are less.
+    answers, their spread gives a second interval, by Student's t distribution with the variance pooled over
+    both sides, and the wider of the two counts: searches that agree by chance are not more exact than each
+    of them, and on a machine whose speed changes they are less exact.
 
-    An answer of no rate is a rate of 0. An answer "at least" has no upper end, and one that only says below
-    which rate it is has no lower end and no value; such ends are those of the ratio too.
+    The answer "none" is a rate of 0. The answer "at least" has no upper end, and an answer "below" has no
+    lower end and no value; the ratio lacks the same ends.
 
     Args:
         a: At least one.
         b: At least one.
-        threshold: The share by which the rate may differ; 0.05 is 5 %.
+        threshold: The fraction by which the rate may differ; 0.05 is 5 %.
 
     Raises:
         ValueError: A side has no answer.
@@ -45,10 +44,10 @@ def compare_rates(a: Sequence[RateAnswer], b: Sequence[RateAnswer], *, threshold
 
 
 def noise_of_rates(answers: Sequence[RateAnswer]) -> float:
-    """Returns by how much the answers of like searches differ at the most, between any two of them.
+    """Returns the largest relative difference between two answers of repeated searches.
 
     Returns:
-        0.05 where one was up to 1.05 times another; infinite where one has no rate.
+        0.05 if the highest answer is 1.05 times the lowest; infinite if one has no rate.
 
     Raises:
         ValueError: There are fewer than two.
@@ -63,15 +62,10 @@ def noise_of_rates(answers: Sequence[RateAnswer]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
-    """The answers of a side, in logarithms of queries a second.
+    """The answers of a side, in logarithms of queries per second, with their mean ``log``.
 
-    Attributes:
-        logs: Of each answer; minus infinity for none, not a number where only a bound is known.
-        log: Their mean.
-        below: How far the interval of the mean goes down, from the answers' own intervals.
-        above: How far it goes up.
-        low: The lowest end of an answer.
-        high: The highest end of an answer.
+    A value is minus infinity without a rate, and not a number where only a bound is known. The interval of
+    the mean reaches from ``below`` to ``above``; ``low`` and ``high`` are the outermost ends of the answers.
     """
 
     logs: tuple[float, ...]
@@ -121,7 +115,7 @@ def _value(a: _Rates, b: _Rates) -> float:
 
 
 def _interval(a: _Rates, b: _Rates) -> tuple[float | None, float | None]:
-    """The 95 % interval of the ratio; None where nothing can be told."""
+    """The 95 % interval of the ratio; None if it is unknown."""
     if a.is_none:
         return (None, None) if b.is_none or math.isnan(b.log) else (math.inf, math.inf)
     if b.is_none:
@@ -137,7 +131,7 @@ def _interval(a: _Rates, b: _Rates) -> tuple[float | None, float | None]:
 
 
 def _between(a: Sequence[float], b: Sequence[float]) -> float:
-    """Half of the interval that follows from how much repeated answers differ; 0 where none was repeated."""
+    """Half of the interval by the spread of repeated answers; 0 without repetitions."""
     degrees = len(a) + len(b) - 2
     if not degrees:
         return 0.0

@@ -5,29 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from evaluators.comparing.figures import TOP1
-from evaluators.comparing.verdict import Ratio, Verdict
-from evaluators.evaluation import Accuracy
+from inferometer.evaluators.comparing.verdict import TOP1, Ratio, Verdict
+from inferometer.evaluators.measurements.batches import Accuracy
 
 _Z_95 = 1.959964
 _HALF = 0.5
 
 
 def compare_top1(a: Sequence[Accuracy], b: Sequence[Accuracy], *, threshold: float) -> Ratio:
-    """Compares how often B's top-1 was right with how often A's was, over the same inputs.
+    """Compares the top-1 accuracy of B with that of A over the same inputs.
 
-    The interval says between which ends the ratio would be for other inputs of the kind: that of Katz et al.
-    ("Obtaining confidence intervals for the risk ratio in cohort studies", Biometrics 34, 1978), with half a
-    wrong and half a right answer more on each side. It takes both sides for independent; over the same inputs
-    it is wider than need be. Runs of one side repeat the same inputs, and so add nothing to it.
+    The interval is that of the ratio over other inputs of the kind, by Katz et al. ("Obtaining confidence
+    intervals for the risk ratio in cohort studies", Biometrics 34, 1978), with half a wrong and half a right
+    answer added to each side. It assumes independent sides; for the same inputs it is wider than necessary.
+    Repeated runs of a side have the same inputs, and do not narrow it.
 
-    Over the same inputs there is no error of choice in the ratio itself, so that one within the threshold is
-    the same, and one beyond it is worse or better where the interval leaves 1 out, else undecided.
+    Over the same inputs the ratio itself has no sampling error: within the threshold it is the same, and
+    beyond it it is worse or better if the interval excludes 1, or else undecided.
 
     Args:
         a: At least one with evaluated inputs.
         b: At least one with evaluated inputs.
-        threshold: The share by which it may differ; 0.01 is 1 %.
+        threshold: The fraction by which it may differ; 0.01 is 1 %.
 
     Raises:
         ValueError: A side has no evaluated input.

@@ -1,17 +1,25 @@
-"""A dataset in a zip: the images of a folder dataset, read where they are."""
+"""Datasets in a zip, whose images are read in place."""
 
 from __future__ import annotations
 
 import zipfile
 import zlib
+from collections import Counter
 from pathlib import Path
 from threading import Lock
 
-from agent.inputs import EncodedImage
-from evaluators.datasets.base import DatasetIdentity
-from evaluators.datasets.image_dataset import ImageDataset
-from evaluators.datasets.layout import MAX_IMAGE_BYTES, Place, arrange, is_image, printable, too_large
-from manifests.errors import DatasetError, InputError
+from inferometer.agent.preprocessing.inputs import EncodedImage
+from inferometer.evaluators.datasets.base import DatasetIdentity
+from inferometer.evaluators.datasets.folder import (
+    MAX_IMAGE_BYTES,
+    ImageDataset,
+    Place,
+    arrange,
+    is_image,
+    printable,
+    too_large,
+)
+from inferometer.manifests.errors import DatasetError, InputError, one_line
 
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _ENCRYPTED = 0x1
@@ -20,30 +28,24 @@ _ENCRYPTED = 0x1
 class ArchiveDataset(ImageDataset):
     """A zip of class folders with images, or of images alone; see ``FolderDataset`` for labels and order.
 
-    Folders that hold everything, such as the one that was zipped, are left out of the paths as long as one
-    folder, the class, remains. Nothing is extracted; several threads may read samples at once. An entry whose
-    checksum is wrong fails as an input when it is read.
+    Common parent folders, such as the zipped one, are removed from the paths, down to the class folder.
+    Nothing is extracted. Samples can be read from several threads. An entry with a wrong checksum fails as an
+    input when it is read.
 
     Args:
         path: The zip.
         category: Such as ``vision``.
         checksum: ``sha256:…`` of the zip.
-        name: What the dataset is called; None gives the path.
+        name: The name of the dataset; None means the path.
         version: The manifest's version, where there is one.
 
     Raises:
-        DatasetError: The file is no zip, is damaged, is encrypted, compressed in an unusual way, holds no
-            images or an entry that is no image by its size.
+        DatasetError: The file is no zip, damaged, encrypted or compressed in an unsupported way, or contains
+            no image or too large a one.
     """
 
     def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str,
-        name: str | None = None,
-        version: str | None = None,
+        self, path: Path, category: str, *, checksum: str, name: str | None = None, version: str | None = None
     ) -> None:
         self._path = path
         self._lock = Lock()
@@ -57,24 +59,26 @@ class ArchiveDataset(ImageDataset):
         super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(places)), places)
 
     def close(self) -> None:
-        """Closes the zip; what is still to be read then fails."""
+        """Closes the zip; later reads fail."""
         with self._lock:
             self._zip.close()
 
     def read(self, place: Place) -> EncodedImage:
-        """Reads and unpacks one entry; threads share the file's position under locks, not the unpacking."""
+        """Reads and unpacks one entry; threads unpack concurrently."""
         try:
-            # ZipFile counts what is open in a plain integer, so that opening and closing take turns
+            # ZipFile's count of open entries is not thread-safe: opening and closing require the lock
+            info = self._entries[place.path]
             with self._lock:
-                entry = self._zip.open(self._entries[place.path])
+                entry = self._zip.open(info)
             try:
-                return EncodedImage(entry.read())
+                # a read without a size would inflate all that is there, whatever size the zip declares
+                return EncodedImage(entry.read(info.file_size + 1))
             finally:
                 with self._lock:
                     entry.close()
         except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
             raise InputError(
-                f"input {printable(place.path)}: cannot be read from {self._path}: {_one_line(error)}"
+                f"input {printable(place.path)}: cannot be read from {self._path}: {one_line(error)}"
             ) from error
 
 
@@ -84,12 +88,12 @@ def _open(path: Path) -> zipfile.ZipFile:
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        raise DatasetError(f"{path}: is no zip, or a damaged one: {_one_line(error)}") from error
+        raise DatasetError(f"{path}: is no zip, or a damaged one: {one_line(error)}") from error
 
 
 def _image_entries(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
-    """The entries that are images, by their path without the folders that hold them all."""
-    entries = [info for info in archive.infolist() if not info.is_dir() and is_image(info.filename)]
+    """The entries of images, by their path without common parent folders."""
+    entries = [info for info in archive.infolist() if is_image(info.filename) and not info.is_dir()]
     for info in entries:
         name = printable(info.filename)
         if info.file_size > MAX_IMAGE_BYTES:
@@ -101,20 +105,17 @@ def _image_entries(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.Zi
                 f"{path}: {name} is compressed by method {info.compress_type}; accepted: stored or deflated"
             )
     paths = _without_wrapper([info.filename for info in entries])
-    if len(set(paths)) < len(paths):
-        repeated = next(name for name in paths if paths.count(name) > 1)
+    found = dict(zip(paths, entries, strict=True))
+    if len(found) < len(paths):
+        [(repeated, _)] = Counter(paths).most_common(1)
         raise DatasetError(f"{path}: holds {printable(repeated)} twice")
-    return dict(zip(paths, entries, strict=True))
+    return found
 
 
 def _without_wrapper(paths: list[str]) -> list[str]:
-    """Strips the folders that hold all ``paths``, down to the class folder."""
+    """Removes common parent folders from ``paths``, down to the class folder."""
     split = [path.split("/") for path in paths]
     depth = 0
     while split and all(len(parts) > depth + 2 and parts[depth] == split[0][depth] for parts in split):
         depth += 1
     return ["/".join(parts[depth:]) for parts in split]
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

@@ -1,54 +1,46 @@
-"""A dataset in an ``.npz``: images or tensors as one NumPy array, labels as another."""
+"""Datasets in an ``.npz``: images or tensors as one NumPy array, labels as another."""
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from agent.inputs import Payload, Pixels, Tensor
-from evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from manifests.errors import DatasetError
+from inferometer.agent.preprocessing.inputs import Payload, Pixels, Tensor
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+from inferometer.evaluators.datasets.folder import printable
+from inferometer.manifests.errors import DatasetError, one_line
 
 _TENSORS = "inputs"
 _SAMPLES = (_TENSORS, "images", "x")
 _LABELS = ("labels", "y")
 _LARGEST_ELEMENT_BYTES = 8
+_LEAST_LIMIT_BYTES = 256 * 1024 * 1024
+_MOST_INFLATION = 100
+"""An array has at most so many bytes for each of its file, and may always have the limit above."""
 
 
 class ArraysDataset(Dataset):
-    """Images or tensors, and labels, in arrays. The order is the arrays', and a sample's id is its index.
+    """Images or tensors, and labels, in arrays. The order is that of the arrays, and an id is an index.
 
-    ``images`` (or ``x``) is uint8, N × height × width (grey), N × height × width × 1 (grey) or
-    N × height × width × 3 (RGB), and gives decoded images that are preprocessed; or it is floating-point,
-    N × the shape of the model's input, and gives tensors that are not. ``inputs``, instead of these, gives
-    tensors of any element type, uint8 too. ``labels`` (or ``y``), which may be missing, holds N whole numbers
-    or texts. Nothing is unpickled.
+    ``images`` (or ``x``) with uint8 elements contains decoded images, which are preprocessed: N × height ×
+    width (grey), N × height × width × 1 (grey) or N × height × width × 3 (RGB). With floating-point elements
+    it contains tensors, which are not preprocessed: N × the shape of the model's input. ``inputs``, instead,
+    contains tensors of any element type. The optional ``labels`` (or ``y``) contains N integers or
+    texts. Nothing is unpickled.
 
-    Args:
-        path: The file.
-        category: Such as ``vision``.
-        checksum: ``sha256:…`` of the file.
-        name: What the dataset is called; None gives the path.
-        version: The manifest's version, where there is one.
+    The arguments are those of ``ArchiveDataset``.
 
     Raises:
         DatasetError: The file is no ``.npz``, is damaged, or its arrays are not as above.
     """
 
     def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str,
-        name: str | None = None,
-        version: str | None = None,
+        self, path: Path, category: str, *, checksum: str, name: str | None = None, version: str | None = None
     ) -> None:
         array_name, samples, labels = _load(path)
         self._samples, self._payload = _payloads(array_name, samples, path)
@@ -64,39 +56,50 @@ class ArraysDataset(Dataset):
 def _load(path: Path) -> tuple[str, NDArray[Any], NDArray[Any] | None]:
     """Reads the samples with their array's name and, where there are any, the labels."""
     try:
-        content = np.load(path, allow_pickle=False)
-        if not isinstance(content, np.lib.npyio.NpzFile):
-            raise DatasetError(
-                f"{path}: is a single array; accepted: an .npz with images (or inputs) and labels"
-            )
-        with content:
+        with path.open("rb") as file:
+            content = np.load(file, allow_pickle=False)
+            if not isinstance(content, NpzFile):
+                raise DatasetError(
+                    f"{path}: is a single array; accepted: an .npz with images (or inputs) and labels"
+                )
             named = [name for name in _SAMPLES if name in content.files]
             labels = next((name for name in _LABELS if name in content.files), None)
             if len(named) != 1:
-                found = ", ".join(content.files) or "none"
+                found = ", ".join(map(printable, content.files)) or "none"
                 wanted = "has no array" if not named else "needs one array of"
                 raise DatasetError(f"{path}: {wanted} images (or x) or inputs; it has: {found}")
-            return named[0], content[named[0]], None if labels is None else content[labels]
+            samples = _array(content, named[0])
+            return named[0], samples, None if labels is None else _array(content, labels)
+    except DatasetError:
+        raise
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (
-        ValueError,
-        EOFError,
-        KeyError,
-        MemoryError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except Exception as error:
+        # NumPy parses headers with Python's parser, which raises SyntaxError, TokenError and more
         raise DatasetError(
-            f"{path}: is no .npz of plain arrays, or a damaged one: {_one_line(error)}"
+            f"{path}: is no .npz of plain arrays, or a damaged one: {one_line(error)}"
         ) from error
+
+
+def _array(content: NpzFile, name: str) -> NDArray[Any]:
+    """Reads an array, unless it inflates to far more bytes than its file has.
+
+    No more is read than the size that the zip declares, so that a smaller one makes the array incomplete.
+    """
+    for info in content.zip.infolist():
+        most_bytes = max(_LEAST_LIMIT_BYTES, _MOST_INFLATION * info.compress_size)
+        if info.filename in {name, f"{name}.npy"} and info.file_size > most_bytes:
+            raise ValueError(f"{name} has {info.file_size} bytes when unpacked; accepted: {most_bytes}")
+    array = content[name]
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{name} is no array")
+    return array
 
 
 def _payloads(
     name: str, samples: NDArray[Any], path: Path
 ) -> tuple[NDArray[Any], Callable[[NDArray[Any]], Payload]]:
-    """Checks the array of the samples; returns it and what makes one of them an input's data."""
+    """Checks the array of the samples; returns it and the type of a sample's payload."""
     found = f"{path}: {name} are {samples.dtype} of shape {list(samples.shape)}"
     if samples.ndim and not len(samples):
         raise DatasetError(f"{path}: holds no {name}")
@@ -116,7 +119,7 @@ def _payloads(
 
 
 def _pixels(samples: NDArray[Any], found: str) -> NDArray[Any]:
-    """Checks the shape of decoded images; grey ones lose their last axis."""
+    """Checks the shape of decoded images; removes the last axis of grey ones."""
     if samples.ndim == 4 and samples.shape[3] == 1:
         return samples[..., 0]
     if samples.ndim == 3 or (samples.ndim == 4 and samples.shape[3] == 3):
@@ -139,7 +142,3 @@ def _texts(labels: NDArray[Any], count: int, path: Path) -> list[str]:
         except UnicodeDecodeError as error:
             raise DatasetError(f"{path}: labels are bytes that are not UTF-8") from error
     raise DatasetError(f"{path}: labels are {labels.dtype}; accepted: whole numbers or texts")
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

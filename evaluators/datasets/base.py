@@ -1,4 +1,4 @@
-"""What a dataset is to an evaluation: labelled samples in a fixed order."""
+"""The interface of a dataset: labelled samples in a fixed order."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agent.inputs import Input
+from inferometer.agent.preprocessing.inputs import Input
 
 
 @dataclass(frozen=True, slots=True)
 class Sample(Input):
-    """An input and the class that it belongs to.
+    """An input and its class.
 
     Attributes:
-        label: The name of the class; None where the dataset does not tell.
+        label: The name of the class; None if it is unknown.
     """
 
     label: str | None = None
@@ -22,12 +22,12 @@ class Sample(Input):
 
 @dataclass(frozen=True, slots=True)
 class DatasetIdentity:
-    """Which dataset an evaluation ran over.
+    """The identity of a dataset.
 
     Attributes:
         category: Such as ``vision``.
-        name: The manifest's name, or the path of a dataset that no manifest describes.
-        version: The manifest's version; None for a dataset that no manifest describes.
+        name: The manifest's name; without a manifest, the path.
+        version: The manifest's version; None without a manifest.
         checksum: ``sha256:…`` of the dataset's one file; None for a folder.
         size: The number of its samples.
     """
@@ -40,10 +40,10 @@ class DatasetIdentity:
 
 
 class Dataset(ABC):
-    """Labelled samples in an order that is the same in every run.
+    """Labelled samples, in the same order in every run.
 
     Args:
-        identity: Which dataset this is, and its size.
+        identity: The identity of the dataset, with its size.
     """
 
     def __init__(self, identity: DatasetIdentity) -> None:
@@ -51,7 +51,7 @@ class Dataset(ABC):
 
     @property
     def identity(self) -> DatasetIdentity:
-        """Which dataset this is."""
+        """The identity of the dataset."""
         return self._identity
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def __iter__(self) -> Iterator[Sample]:
-        """The samples in order. Their data is read when their turn comes, not here."""
+        """The samples in order. Their data is read later, on demand."""
 
-    def close(self) -> None:  # noqa: B027 - most datasets hold nothing open
-        """Frees what the dataset holds open; calling it again does nothing."""
+    def close(self) -> None:  # noqa: B027 - most datasets have no open resources
+        """Releases open resources; calling it again does nothing."""

@@ -1,35 +1,134 @@
-"""A dataset in a folder: class folders with encoded images in them, or images alone."""
+"""Datasets of encoded images, in class folders or without classes: labels, order and reading."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from pathlib import Path
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
 
-from agent.inputs import EncodedImage
-from evaluators.datasets.base import DatasetIdentity
-from evaluators.datasets.image_dataset import ImageDataset
-from evaluators.datasets.layout import MAX_IMAGE_BYTES, Place, arrange, is_image, too_large
-from manifests.errors import DatasetError, InputError
+from inferometer.agent.preprocessing.inputs import EncodedImage
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+from inferometer.manifests.errors import DatasetError, InputError
+from inferometer.manifests.errors import printable as escaped
+
+_FORMATS = ("bmp", "gif", "j2k", "jp2", "jpeg", "jpg", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp")
+IMAGE_SUFFIXES = frozenset(f".{name}" for name in _FORMATS)
+MAX_IMAGE_BYTES = 256 * 1024 * 1024
+"""The maximum size of an encoded image; a larger file is not read into memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The location of one image.
+
+    Attributes:
+        path: Relative to the dataset, with ``/`` as separator.
+        label: The class folder's name; None without class folders.
+    """
+
+    path: str
+    label: str | None
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """The sort key: the path inside the class folder, then the class.
+
+        Numbered names, as in ``7/0001.png``, thereby mix the classes, and the first samples represent the
+        dataset.
+        """
+        return (self.path if self.label is None else self.path[len(self.label) + 1 :], self.label or "")
+
+
+def is_image(path: str) -> bool:
+    """Whether a path inside a dataset names an image, and no part of it is hidden."""
+    parts = path.split("/")
+    return PurePosixPath(path).suffix.casefold() in IMAGE_SUFFIXES and not any(
+        part.startswith(".") for part in parts
+    )
+
+
+def arrange(paths: Iterable[str], source: str) -> list[Place]:
+    """Returns the places of the images among ``paths``, in the dataset's order.
+
+    The first folder of a path is the class. Without folders, the images are unlabelled.
+
+    Args:
+        paths: Relative to the dataset, with ``/`` as separator.
+        source: The dataset, for errors.
+
+    Raises:
+        DatasetError: There is no image, or only some are in class folders.
+    """
+    images = [path for path in paths if is_image(path)]
+    if not images:
+        raise DatasetError(
+            f"{source}: holds no images; accepted: a folder of class folders with images "
+            f"({', '.join(_FORMATS)}), or images alone"
+        )
+    loose = [path for path in images if "/" not in path]
+    if loose and len(loose) < len(images):
+        raise DatasetError(
+            f"{source}: {printable(loose[0])} lies beside class folders, so that its class is unknown; "
+            "move it into one of them or away"
+        )
+    places = (Place(path, None if loose else path.split("/", 1)[0]) for path in images)
+    return sorted(places, key=lambda place: place.order)
+
+
+def printable(text: str) -> str:
+    """Returns a name that can be stored and printed on one line, with other characters escaped."""
+    return escaped(text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
+
+
+def too_large(path: str, size_bytes: int) -> InputError:
+    """Returns the error for a file above ``MAX_IMAGE_BYTES``."""
+    return InputError(
+        f"{printable(path)}: is {size_bytes} bytes; an image of more than {MAX_IMAGE_BYTES} is not read"
+    )
+
+
+class ImageDataset(Dataset):
+    """Images that the pipeline reads one by one.
+
+    Args:
+        identity: The identity of the dataset.
+        places: The locations of its images, in order.
+    """
+
+    def __init__(self, identity: DatasetIdentity, places: Sequence[Place]) -> None:
+        super().__init__(identity)
+        self._places = places
+
+    def __iter__(self) -> Iterator[Sample]:
+        for place in self._places:
+            label = None if place.label is None else printable(place.label)
+            yield Sample(printable(place.path), partial(self.read, place), label)
+
+    @abstractmethod
+    def read(self, place: Place) -> EncodedImage:
+        """Reads one image; thread-safe.
+
+        Raises:
+            InputError, OSError: It cannot be read.
+        """
 
 
 class FolderDataset(ImageDataset):
-    """Images in class folders; the folder's name is the label. Images alone are unlabelled.
+    """Images in class folders, whose names are the labels, or unlabelled images without class folders.
 
-    The order is by file name without the class folder, then by class. Hidden files and files that are no
-    images, by their suffix, are ignored. Links to files and to class folders are followed, links to folders
-    inside a class folder are not. The folder is listed once, when the dataset is opened; a file that is gone
-    or cannot be read fails as an input.
+    The order is by file name without the class folder, then by class. Hidden files and files without the
+    suffix of an image are ignored. Links to files and to class folders are followed, links to folders inside
+    class folders are not. The folder is listed once, when the dataset is opened; a file that is missing or
+    unreadable later fails as an input.
 
-    Args:
-        root: The folder.
-        category: Such as ``vision``.
-        name: What the dataset is called; None gives the path.
-        version: The manifest's version, where there is one.
+    ``root`` is the folder; the other arguments are those of ``ArchiveDataset``.
 
     Raises:
-        DatasetError: The folder cannot be read, or holds no images or some without a class.
+        DatasetError: The folder cannot be read, contains no image, or only some images have a class.
     """
 
     def __init__(

@@ -1,23 +1,27 @@
-"""Opening a dataset: what a manifest or a path means, by what lies there."""
+"""Opening of datasets by a manifest or a path."""
 
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.artifacts import resolve_file
-from agent.checksums import SHA256, digest
-from evaluators.datasets.archive import ArchiveDataset
-from evaluators.datasets.arrays import ArraysDataset
-from evaluators.datasets.base import Dataset
-from evaluators.datasets.folder import FolderDataset
-from manifests.errors import ArtifactError, DatasetError
-from manifests.schema import DatasetManifest
+from inferometer.agent.artifacts.checksums import SHA256, digest
+from inferometer.agent.artifacts.locations import refer
+from inferometer.agent.artifacts.model_files import get_file
+from inferometer.evaluators.datasets.archive import ArchiveDataset
+from inferometer.evaluators.datasets.arrays import ArraysDataset
+from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.datasets.folder import FolderDataset
+from inferometer.manifests.errors import IMPORT_FAILURES, ArtifactError, DatasetError, one_line
+from inferometer.manifests.schema import DatasetManifest
 
 if TYPE_CHECKING:
-    from agent.artifact_cache import ArtifactCache
+    from inferometer.agent.artifacts.cache import ArtifactCache
 
+ENTRY_POINTS = "inferometer.datasets"
 _ACCEPTED = "a folder of class folders with images, a zip of the same, or an .npz"
 
 
@@ -26,7 +30,7 @@ def open_dataset(manifest: DatasetManifest, cache: ArtifactCache | None = None) 
 
     Args:
         manifest: The dataset.
-        cache: Gets what is at a URL; with None, it has to lie beside the manifest.
+        cache: The cache for downloads; None requires a file beside the manifest.
 
     Raises:
         DatasetError: It is missing, cannot be downloaded, has another checksum, or is no dataset.
@@ -40,7 +44,7 @@ def open_dataset(manifest: DatasetManifest, cache: ArtifactCache | None = None) 
             )
         return FolderDataset(path, manifest.category, name=manifest.name, version=manifest.version)
     try:
-        file = resolve_file(manifest, manifest.path, manifest.checksum, cache=cache)
+        file = get_file(refer(manifest, "path", manifest.path, manifest.checksum), cache)
     except ArtifactError as error:
         raise DatasetError(str(error)) from error
     return _open_file(file.path, manifest.category, manifest.name, manifest.version, file.checksum)
@@ -66,11 +70,25 @@ def open_path(path: Path, category: str) -> Dataset:
 def _open_file(
     path: Path, category: str, name: str | None, version: str | None, checksum: str | None
 ) -> Dataset:
-    """Opens a zip or an ``.npz``; ``checksum`` is its SHA-256 where that has been computed."""
-    kind: type[ArraysDataset] | type[ArchiveDataset]
-    if path.suffix.casefold() == ".npz":
+    """Opens a zip, an ``.npz`` or a file that an installed plug-in reads.
+
+    A plug-in registers a ``Dataset`` as an entry point in the group ``inferometer.datasets``; the entry
+    point's name is the suffix of its files. ``checksum`` is the file's SHA-256, if it is known.
+    """
+    suffix = path.suffix.casefold()
+    kind: Callable[..., Dataset]
+    if suffix == ".npz":
         kind = ArraysDataset
-    elif path.suffix.casefold() == ".zip" or (path.is_file() and zipfile.is_zipfile(path)):
+    elif suffix == ".zip":
+        kind = ArchiveDataset
+    elif announced := tuple(metadata.entry_points(group=ENTRY_POINTS, name=suffix.removeprefix("."))):
+        try:
+            kind = announced[0].load()
+        except IMPORT_FAILURES as error:
+            raise DatasetError(
+                f"dataset {path}: {announced[0].value} cannot be imported: {one_line(error)}"
+            ) from error
+    elif path.is_file() and zipfile.is_zipfile(path):
         kind = ArchiveDataset
     else:
         raise DatasetError(f"dataset {path} is none that can be read; accepted: {_ACCEPTED}")

@@ -1,56 +1,37 @@
-"""A list of URLs and paths as a dataset without labels."""
+"""Datasets without labels from a list of URLs and paths."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from agent.addresses import without_credentials
-from agent.inputs import EncodedImage, Payload, Url
-from evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from evaluators.datasets.folder import read_image
-from evaluators.datasets.layout import printable
-from manifests.errors import DatasetError, InputError
+from inferometer.agent.artifacts.urls import without_credentials
+from inferometer.agent.preprocessing.inputs import EncodedImage, Url
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+from inferometer.evaluators.datasets.folder import printable, read_image
+from inferometer.manifests.errors import DatasetError, InputError
 
 CATEGORY = "urls"
 MAX_LIST_BYTES = 64 * 1024 * 1024
-"""No list is longer; a larger file is no list of URLs."""
+"""The maximum size of a list."""
 _SHOWN_CHARACTERS = 80
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _BOM = "\ufeff"
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """One line of the list: its number, from 1, and the URL or path that it holds."""
-
-    number: int
-    text: str
-
-    def input_id(self, copy: int) -> str:
-        """Names the input by line and text; copies after the first have their number beside the line's.
-
-        Credentials in a URL are left out, as the id is stored.
-        """
-        place = str(self.number) if copy == 1 else f"{self.number}.{copy}"
-        return f"{place}:{_shortened(printable(without_credentials(self.text)))}"
-
-
 class UrlsDataset(Dataset):
     """The images that a file lists, one URL or path a line, in the file's order.
 
-    Blank lines and lines that begin with ``#`` are skipped. What has a scheme, as in ``https://…``, is a URL
-    and is fetched by whoever runs the model. Anything else is the path of an image, relative to the file, and
-    is read here. Each line is an input with an id of its own, also where two lines are the same. None has a
-    label.
+    Blank lines and lines that begin with ``#`` are skipped. The agent that runs the model fetches URLs, which
+    have a scheme as in ``https://…``. Other lines are paths of images, relative to the file, which are read
+    here. Each line is an input with an id of its own, even if two lines are equal.
 
     Args:
         path: The file, in UTF-8.
-        duplicate_input: How many times the whole list is gone through.
+        duplicate_input: The number of passes over the list.
 
     Raises:
         DatasetError: The file cannot be read, is not UTF-8, is too large, or lists nothing.
@@ -67,11 +48,18 @@ class UrlsDataset(Dataset):
 
     def __iter__(self) -> Iterator[Sample]:
         for copy in range(1, self._copies + 1):
-            for line in self._lines:
-                yield Sample(line.input_id(copy), self._data(line.text))
+            for number, text in self._lines:
+                data = Url(text) if _URL.match(text) else partial(_read, self._folder / text)
+                yield Sample(_input_id(number, text, copy), data)
 
-    def _data(self, text: str) -> Payload | Callable[[], Payload]:
-        return Url(text) if _URL.match(text) else partial(_read, self._folder / text)
+
+def _input_id(number: int, text: str, copy: int) -> str:
+    """The id of an input: line and text; the number of a further pass follows that of the line.
+
+    The id is stored, and omits the credentials of a URL.
+    """
+    place = str(number) if copy == 1 else f"{number}.{copy}"
+    return f"{place}:{_shortened(printable(without_credentials(text)))}"
 
 
 def _read(path: Path) -> EncodedImage:
@@ -93,8 +81,8 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def _lines(content: bytes, path: Path) -> Sequence[_Line]:
-    """The lines that name an input."""
+def _lines(content: bytes, path: Path) -> Sequence[tuple[int, str]]:
+    """The lines that name an input by a URL or path, each with its number, from 1."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -103,13 +91,13 @@ def _lines(content: bytes, path: Path) -> Sequence[_Line]:
             "a line"
         ) from error
     stripped = enumerate(map(str.strip, text.removeprefix(_BOM).split("\n")), start=1)
-    lines = tuple(_Line(number, line) for number, line in stripped if line and not line.startswith("#"))
+    lines = tuple((number, line) for number, line in stripped if line and not line.startswith("#"))
     if not lines:
         raise DatasetError(f"list of URLs {path} is empty; give one URL or path a line")
     return lines
 
 
 def _shortened(text: str) -> str:
-    """The text, or where it is long its beginning and its end, which holds the file's name."""
+    """The text, without its middle if it is long; the end contains the file's name."""
     half = (_SHOWN_CHARACTERS - 1) // 2
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:half]}…{text[-half:]}"

@@ -1,89 +1,128 @@
-"""What a picture of a report is, and what the pictures have in common: names, units, and what is left out."""
+"""Pictures of reports: their interface, their names, and what they share."""
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timezone
-from itertools import groupby
+from types import MappingProxyType
+from typing import Any, Generic, TypeAlias
 
-from evaluators.evaluation import Evaluation
-from evaluators.plots.drawing import Drawing, Label
-from evaluators.reports.base import Row, Value
+from inferometer.evaluators.drawing.charts import Drawing, Label
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.reports.base import M, Row, Value
+from inferometer.evaluators.reports.registry import ALIASES
+from inferometer.manifests.errors import ConfigurationError, suggestion
 
 MOST_CHARTS = 20
-"""Evaluations that one picture shows at most."""
+"""The maximum number of evaluations in one picture."""
+_HERE = "inferometer.evaluators.plots"
+PLOTS: Mapping[str, str] = MappingProxyType(
+    {
+        "latency": f"{_HERE}.batches:LatencyPlot",
+        "accuracy": f"{_HERE}.batches:AccuracyPlot",
+        "duration": f"{_HERE}.batches:DurationPlot",
+        "layers": f"{_HERE}.layers:LayersPlot",
+        "layer_tree": f"{_HERE}.layers:LayerTreePlot",
+        "cuda_launch": f"{_HERE}.layers:KernelsPlot",
+        "eventflow": f"{_HERE}.eventflow:EventflowPlot",
+        "workload": f"{_HERE}.load:WorkloadPlot",
+        "max_qps": f"{_HERE}.load:MaxQpsPlot",
+    }
+)
+"""The pictures by the name of their report, as ``module:class``; each is imported on first use."""
 
 
-class Plot(ABC):
+Chosen: TypeAlias = Sequence[tuple[Evaluation[M], list[Row]]]
+"""Evaluations, each with its rows."""
+
+
+class Plot(ABC, Generic[M]):
     """The picture of one report."""
 
-    @abstractmethod
-    def draw(self, evaluations: Sequence[Evaluation], rows: Sequence[Row]) -> Drawing | None:
-        """Returns the picture of a report's rows; None where they hold nothing that could be drawn.
+    def draw(self, evaluations: Sequence[Evaluation[M]], rows: Sequence[Row]) -> Drawing | None:
+        """Returns the picture of a report's rows; None if they contain nothing to draw.
 
         A pure function: the same rows give the same drawing.
 
         Args:
-            evaluations: What was reported on; raw times are taken from here.
+            evaluations: The reported evaluations, as the source of raw times.
             rows: The report's rows on them.
         """
+        chosen, notes = by_evaluation(evaluations, [row for row in rows if self.shows(row)])
+        return self.drawing(chosen, notes) if chosen else None
+
+    def shows(self, row: Row) -> bool:
+        """Whether a row has something to draw."""
+        return True
+
+    @abstractmethod
+    def drawing(self, chosen: Chosen[M], notes: Sequence[str]) -> Drawing | None:
+        """Returns the picture of at least one evaluation; None if there is nothing to draw."""
+
+
+def find_plot(report_name: str) -> Plot[Any]:
+    """Returns the picture of a report by its name or an alias, ignoring case.
+
+    Raises:
+        ConfigurationError: The report has no picture.
+    """
+    key = report_name.strip().casefold()
+    target = PLOTS.get(ALIASES.get(key, key))
+    if target is None:
+        raise ConfigurationError(f'no picture of report "{report_name}"; {suggestion(report_name, PLOTS)}')
+    module, _, attribute = target.partition(":")
+    plot: Plot[Any] = getattr(importlib.import_module(module), attribute)()
+    return plot
 
 
 def label_of(evaluation: Evaluation, *more: str, warning: str = "") -> Label:
-    """Returns what tells one evaluation from another: model, batch size, framework, device, time.
+    """Returns the label of an evaluation: model, batch size, framework, device, ``more``, and start time.
+
+    Where its conditions were not stable, the label says so: the details in one word, the remark in a line.
 
     Args:
-        evaluation: What is named.
-        more: What else is said of it, before the time.
-        warning: Why its figures are not to be trusted.
+        evaluation: The evaluation.
+        more: Further details.
+        warning: The reason not to trust its figures; empty for none.
     """
     system = evaluation.system
     manifest = system.manifest
     began = evaluation.created_at.astimezone(timezone.utc)
-    return Label(
-        f"{manifest.name} {manifest.version}, batch size {evaluation.options.batch_size}",
-        " · ".join(
-            (
-                f"{manifest.framework.name} {system.framework_version}",
-                str(system.device).upper(),
-                *more,
-                f"{began:%Y-%m-%d %H:%M:%S}",
-            )
-        ),
-        warning,
-    )
+    framework = f"{manifest.framework.name} {system.framework_version}"
+    remark = evaluation.conditions.warning if evaluation.conditions else ""
+    word = (remark.partition(":")[0],) * bool(remark)
+    details = (framework, str(system.device).upper(), *more, f"{began:%Y-%m-%d %H:%M:%S}", *word)
+    name = f"{manifest.name} {manifest.version}, batch size {evaluation.measurement.batch_size}"
+    return Label(name, " · ".join(details), warning, remark)
 
 
 def by_evaluation(
-    evaluations: Sequence[Evaluation], rows: Sequence[Row]
-) -> tuple[list[tuple[Evaluation, list[Row]]], tuple[str, ...]]:
-    """Sorts rows by their evaluation, in the order of the rows.
+    evaluations: Sequence[Evaluation[M]], rows: Sequence[Row]
+) -> tuple[Chosen[M], tuple[str, ...]]:
+    """Groups rows by their evaluation, in the order of the rows.
 
     Returns:
-        The first ``MOST_CHARTS`` evaluations that have rows, with them, and a note on those left out.
+        The first ``MOST_CHARTS`` evaluations with rows, each with its rows, and a note if others are hidden.
     """
     known = {evaluation.id: evaluation for evaluation in evaluations}
     found: dict[str, list[Row]] = {}
-    for key, group in groupby(rows, key=lambda row: str(row["id"])):
-        if key in known:
-            found.setdefault(key, []).extend(group)
+    for row in rows:
+        if (key := str(row["id"])) in known:
+            found.setdefault(key, []).append(row)
     chosen = [(known[key], of_one) for key, of_one in found.items()][:MOST_CHARTS]
-    return chosen, left_out(len(found) - len(chosen), len(found), "evaluations")
-
-
-def left_out(missing: int, of: int, what: str) -> tuple[str, ...]:
-    """A note on what is not shown; empty where nothing is missing."""
-    return (f"{of - missing:,} of {of:,} {what} are shown.",) if missing > 0 else ()
+    hidden = len(found) > len(chosen)
+    return chosen, (f"{len(chosen):,} of {len(found):,} evaluations are shown.",) if hidden else ()
 
 
 def number(value: Value) -> float:
-    """Returns a figure of a row; 0 where there is none."""
+    """Returns a row's figure; 0 for a missing one."""
     return float(value) if isinstance(value, int | float) else 0.0
 
 
 def by_weight(weights: Iterable[tuple[str, float]]) -> tuple[str, ...]:
-    """Returns names by the sum of their weights, the heaviest first."""
+    """Returns names by the sum of their weights, the largest sum first."""
     sums: dict[str, float] = {}
     for name, weight in weights:
         sums[name] = sums.get(name, 0.0) + weight
@@ -91,7 +130,7 @@ def by_weight(weights: Iterable[tuple[str, float]]) -> tuple[str, ...]:
 
 
 def time_unit(longest_us: float) -> tuple[float, str]:
-    """Returns the unit in which a person reads a time: µs in one of it, and its name."""
+    """Returns a readable unit for times up to ``longest_us``: its length in µs, and its name."""
     for scale, unit in ((1e6, "s"), (1e3, "ms")):
         if longest_us >= scale:
             return scale, unit
@@ -99,7 +138,7 @@ def time_unit(longest_us: float) -> tuple[float, str]:
 
 
 def readable(value: float) -> str:
-    """Returns a number with three digits that count: ``0.0123``, ``1.23``, ``12.3``, ``1,230``."""
+    """Returns a number with three significant digits: ``0.0123``, ``1.23``, ``12.3``, ``1,230``."""
     if value == 0:
         return "0"
     if abs(value) >= 100:
@@ -108,8 +147,13 @@ def readable(value: float) -> str:
     return text if "e" not in text else f"{value:.1e}"
 
 
+def plural(count: int, noun: str, ending: str = "s") -> str:
+    """Returns a count with its noun: ``1 layer``, ``2,000 layers``."""
+    return f"{count:,} {noun}{'' if count == 1 else ending}"
+
+
 def described(row: Mapping[str, Value], keys: Mapping[str, str]) -> Iterator[str]:
-    """Yields ``name value`` for those of the ``keys`` that a row has a value for."""
+    """Yields ``name value`` for those of the ``keys`` that have a value in the row."""
     for key, name in keys.items():
         if row.get(key) not in (None, ""):
             yield f"{name} {row[key]}"

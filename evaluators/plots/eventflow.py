@@ -7,11 +7,19 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from agent.trace_level import TraceLevel
-from evaluators.evaluation import Evaluation
-from evaluators.plots.base import Plot, by_evaluation, by_weight, label_of, number, readable, time_unit
-from evaluators.plots.drawing import Drawing, Label, TimeBar, Timeline
-from evaluators.reports.base import Row
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.evaluators.drawing.charts import Drawing, Label, TimeBar, Timeline
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.plots.base import (
+    Chosen,
+    Plot,
+    by_weight,
+    label_of,
+    number,
+    readable,
+    time_unit,
+)
+from inferometer.evaluators.reports.base import Row
 
 MOST_BARS = 400
 """Spans of one evaluation that are drawn at most."""
@@ -21,13 +29,10 @@ _NS_PER_US = 1000
 
 
 class EventflowPlot(Plot):
-    """A timeline for each evaluation."""
+    """A timeline for each evaluation: the spans since the measurement began, by level and thread."""
 
-    def draw(self, evaluations: Sequence[Evaluation], rows: Sequence[Row]) -> Drawing | None:
-        """Returns the spans from the begin of the measurement on, by level and thread."""
-        chosen, notes = by_evaluation(evaluations, rows)
-        if not chosen:
-            return None
+    def drawing(self, chosen: Chosen, notes: Sequence[str]) -> Drawing:
+        """Returns the timelines."""
         charts = tuple(_chart(evaluation, of_one) for evaluation, of_one in chosen)
         return Drawing(
             title="Spans of the first batches",
@@ -76,7 +81,7 @@ def _chart(evaluation: Evaluation, rows: Sequence[Row]) -> Timeline:
     lanes = [Label(lane.name, lane.detail if lane.name else "") for lane in lanes]
     cut = f"; {hidden:,} spans are not shown" if hidden else ""
     return Timeline(
-        label_of(evaluation, evaluation.options.trace_level.name),
+        label_of(evaluation, evaluation.trace_level.name),
         f"time since {began} ({unit}); {len(bars):,} of {len(rows):,} spans{cut}",
         (end_ns - begin_ns) / per_unit,
         tuple(lanes),
@@ -94,12 +99,10 @@ def _end(row: Row) -> int:
 
 
 def _window(rows: Sequence[Row]) -> tuple[int, int, str]:
-    """What is drawn of a trace: from the first measured batch to where there would be too many spans.
+    """The window of a trace that is drawn: its ends in nanoseconds since 1970, and what happens at its start.
 
-    Inputs are read ahead. Where that alone would fill the picture, it begins with the first predict step.
-
-    Returns:
-        Begin and end, as nanoseconds since 1970, and what happens at the begin.
+    It reaches from the first measured batch to where there would be too many spans. Inputs are read ahead;
+    where that alone would fill the picture, the window starts with the first predict step.
     """
     most = MOST_BARS * 9 // 10  # others began before
     measured = [row for row in rows if row["name"] == "measure"]
@@ -118,7 +121,7 @@ def _window(rows: Sequence[Row]) -> tuple[int, int, str]:
 
 
 def _stacked(rows: Iterator[Row]) -> Iterator[tuple[int, Row]]:
-    """Gives each span the first lane that is free; they come in the order of their begins."""
+    """Assigns each span the first free lane; the spans are sorted by their start."""
     free_ns: list[int] = []
     for row in rows:
         lane = next((place for place, end_ns in enumerate(free_ns) if end_ns <= _start(row)), len(free_ns))
@@ -129,9 +132,9 @@ def _stacked(rows: Iterator[Row]) -> Iterator[tuple[int, Row]]:
 
 
 def _group(row: Row) -> str:
-    """What gives a span its colour: the type of a layer, else its name."""
+    """The group that colours a span: the type of a layer, else its name."""
     if row["level"] == TraceLevel.FRAMEWORK_TRACE.name:
-        type_ = json.loads(str(row["attributes"])).get("inferscope.layer_type")
+        type_ = json.loads(str(row["attributes"])).get("inferometer.layer_type")
         if type_:
             return str(type_)
     return str(row["name"])

@@ -1,4 +1,4 @@
-"""The one writer of pictures: a report's rows, drawn into an SVG, PNG or HTML file."""
+"""The writer of pictures: a report's rows, drawn into an SVG, PNG or HTML file."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
-from evaluators.evaluation import Evaluation
-from evaluators.plots.drawing import Drawing
-from evaluators.plots.registry import find_plot
-from evaluators.reports.base import Report, Row
-from evaluators.reports.output_file import OutputFile
-from manifests.errors import ConfigurationError, OutputError
+from inferometer.evaluators.drawing.charts import Drawing
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.plots.base import find_plot
+from inferometer.evaluators.reports.base import Report, Row
+from inferometer.evaluators.reports.output_file import OutputFile
+from inferometer.manifests.errors import ConfigurationError, OutputError
 
 
 class PictureFormat(str, Enum):
-    """What a picture is written as."""
+    """The format of a picture."""
 
     HTML = "html"
     SVG = "svg"
@@ -24,15 +25,15 @@ class PictureFormat(str, Enum):
 
 
 class PictureFile:
-    """A file that a picture goes to. All that can be refused is refused when it is made.
+    """A file for a picture. The constructor makes every check that is possible without the picture.
 
     Args:
-        path: Where; its ending tells the format.
-        overwrite: Whether a file that is there is replaced.
+        path: The file; its ending selects the format.
+        overwrite: Whether an existing file is replaced.
 
     Raises:
         ConfigurationError: The ending is of no format, or Matplotlib is not installed.
-        OutputError: The file is there and is not to be replaced, or cannot be written.
+        OutputError: The file exists and is not to be replaced, or cannot be written.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
@@ -44,14 +45,14 @@ class PictureFile:
         if not path.parent.is_dir():
             raise OutputError(f"{path}: the folder {path.parent} does not exist")
         try:
-            from evaluators.plots import canvas  # noqa: F401 - whether it can be had
+            from inferometer.evaluators.drawing import canvas  # noqa: F401 - whether it can be imported
         except ImportError as error:
             reason = " ".join(str(error).split())
             raise ConfigurationError(
                 f"a picture needs Matplotlib, which cannot be imported ({reason}); "
-                'install it with: pip install "inferscope[plot]"'
+                'install it with: pip install "inferometer[plot]"'
             ) from error
-        except ValueError as error:  # an environment variable of Matplotlib's that it does not take
+        except ValueError as error:  # an invalid environment variable of Matplotlib
             reason = " ".join(str(error).split())
             raise ConfigurationError(f"Matplotlib, which draws pictures, does not start: {reason}") from error
 
@@ -59,18 +60,18 @@ class PictureFile:
         return str(self._file)
 
     def write(
-        self, report: Report, evaluations: Sequence[Evaluation], rows: Sequence[Row], drawn_at: datetime
+        self, report: Report[Any], evaluations: Sequence[Evaluation], rows: Sequence[Row], drawn_at: datetime
     ) -> bool:
         """Draws the rows of a report, and writes the picture in one step.
 
         Args:
-            report: What the rows are of.
-            evaluations: What was reported on.
-            rows: The report's rows, all of them.
-            drawn_at: The time that a page states; SVG and PNG hold none.
+            report: The report.
+            evaluations: The reported evaluations.
+            rows: All rows of the report.
+            drawn_at: The time that an HTML page shows.
 
         Returns:
-            Whether there was anything to draw; else no file is written.
+            Whether there was anything to draw; otherwise no file is written.
 
         Raises:
             ConfigurationError: The report has no picture.
@@ -97,16 +98,16 @@ def _format_of(path: Path) -> PictureFormat:
 
 
 def _content(
-    drawing: Drawing, picture_format: PictureFormat, report: Report, rows: Sequence[Row], drawn_at: datetime
+    drawing: Drawing, kind: PictureFormat, report: Report[Any], rows: Sequence[Row], drawn_at: datetime
 ) -> str | bytes:
-    from evaluators.plots.canvas import png, svg  # only what draws needs Matplotlib
+    from inferometer.evaluators.drawing.canvas import png, svg  # which load Matplotlib
 
-    match picture_format:
+    match kind:
         case PictureFormat.PNG:
             return png(drawing)
         case PictureFormat.SVG:
             return svg(drawing)
-    from evaluators.plots.page import page
+    from inferometer.evaluators.drawing.page import page
 
-    source = f"Report {report.name} of inferscope: {report.summary}"
+    source = f"Report {report.name} of inferometer: {report.summary}"
     return page(drawing.title, svg(drawing), report.columns, rows, source, drawn_at)

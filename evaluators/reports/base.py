@@ -1,18 +1,24 @@
-"""What a report is: columns, and rows made from evaluations by a pure function."""
+"""The interface of a report: columns, and rows made from evaluations by a pure function."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from datetime import timezone
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, cast
+
+from typing_extensions import TypeVar
 
 if TYPE_CHECKING:  # listings have columns and rows, and no evaluations
-    from evaluators.evaluation import Evaluation
+    from inferometer.evaluators.evaluation import Evaluation
+    from inferometer.evaluators.measurements.measurement import Measurement
 
+M = TypeVar("M", bound="Measurement", default="Measurement")
 Value: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = Mapping[str, Value]
 """A value for each of the report's columns, by the column's key."""
+_NS_PER_MS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,27 +26,96 @@ class Column:
     """A column of a report.
 
     Attributes:
-        key: Its stable name in json and csv, with the unit in it.
-        header: Its heading in a table.
-        decimals: Digits after the point in a table, for floats; json and csv hold the full value.
+        key: The stable name in json and csv, which includes the unit.
+        header: The heading in a table.
+        decimals: Digits after the decimal point in a table; json and csv keep the full value.
+        detail: Whether it tells less than the others: a terminal that is too narrow shows it last, or not.
+        is_id: Whether its values are ids, of which such a terminal shows the beginning.
     """
 
     key: str
     header: str
     decimals: int = 3
+    detail: bool = False
+    is_id: bool = False
 
 
-class Report(ABC):
-    """One kind of report."""
+class Report(ABC, Generic[M]):
+    """One kind of report, on evaluations of measurement ``M``."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     columns: ClassVar[tuple[Column, ...]]
-    kind: ClassVar[str] = "dataset"
-    """Of which evaluations it is; see ``EvaluationFilter.kind``."""
+    takes: ClassVar[tuple[type[Measurement], ...]]
+    """The kinds of measurement that it reports on; other evaluations are not passed to it."""
     undisturbed: ClassVar[bool] = False
-    """Whether its figures mean nothing of an evaluation that ran under the framework's profiler."""
+    """Whether the report excludes evaluations that ran under the framework's profiler."""
+
+    def taken(self, evaluations: Iterable[Evaluation]) -> list[Evaluation[M]]:
+        """Returns the ``evaluations`` of a kind that the report takes, in their order."""
+        taken = (each for each in evaluations if isinstance(each.measurement, self.takes))
+        return [cast("Evaluation[M]", each) for each in taken]
 
     @abstractmethod
-    def rows(self, evaluations: Sequence[Evaluation]) -> Iterator[Row]:
+    def rows(self, evaluations: Sequence[Evaluation[M]]) -> Iterator[Row]:
         """Yields the report's rows, in the order of the ``evaluations``."""
+
+
+EVALUATION_COLUMNS = (
+    Column("id", "id", is_id=True),
+    Column("created_at", "created at", detail=True),
+    Column("model_name", "model"),
+    Column("model_version", "model version", detail=True),
+    Column("framework_name", "framework"),
+    Column("framework_version", "framework version", detail=True),
+    Column("machine_architecture", "architecture", detail=True),
+    Column("using_gpu", "GPU", detail=True),
+    Column("batch_size", "batch size"),
+    Column("hostname", "host", detail=True),
+    Column("weights", "weights", detail=True),
+    Column("threads", "threads", detail=True),
+)
+STATUS_COLUMN = Column("status", "status", detail=True)
+CONDITIONS_COLUMN = Column("conditions", "conditions", detail=True)
+_NAMES = ("id", "model_name", "framework_name", "batch_size")
+NAME_COLUMNS = tuple(column for column in EVALUATION_COLUMNS if column.key in _NAMES)
+"""The few of ``EVALUATION_COLUMNS`` that reports with many rows for an evaluation have."""
+STABILITY_COLUMN = Column("stability", "stability")
+"""The verdict on the conditions in one word, for those reports."""
+
+
+def describe(evaluation: Evaluation) -> Row:
+    """Returns the values of ``EVALUATION_COLUMNS``, ``STATUS_COLUMN`` and ``CONDITIONS_COLUMN``.
+
+    ``created_at`` is ISO 8601 in UTC with milliseconds; ``framework_version`` is the installed version,
+    not the manifest's constraint; ``threads`` is None if unknown.
+    """
+    system = evaluation.system
+    return {
+        "id": evaluation.id,
+        "created_at": evaluation.created_at.astimezone(timezone.utc).isoformat(timespec="milliseconds"),
+        "model_name": system.manifest.name,
+        "model_version": system.manifest.version,
+        "framework_name": system.manifest.framework.name,
+        "framework_version": system.framework_version,
+        "machine_architecture": system.environment.architecture,
+        "using_gpu": system.device.is_gpu,
+        "batch_size": evaluation.measurement.batch_size,
+        "hostname": system.environment.hostname,
+        "weights": system.weights.value,
+        "threads": system.threads,
+        "status": evaluation.status.value,
+        "conditions": None if evaluation.conditions is None else str(evaluation.conditions),
+    }
+
+
+def describe_names(evaluation: Evaluation) -> Row:
+    """Returns the values of ``NAME_COLUMNS`` and ``STABILITY_COLUMN``."""
+    described, conditions = describe(evaluation), evaluation.conditions
+    stability = None if conditions is None else conditions.stability.value
+    return {**{key: described[key] for key in _NAMES}, "stability": stability}
+
+
+def in_ms(duration_ns: float | None) -> float | None:
+    """Returns a duration in milliseconds; None for an unknown one."""
+    return None if duration_ns is None else duration_ns / _NS_PER_MS

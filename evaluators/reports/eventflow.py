@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import ClassVar
 
-from agent.trace_level import TraceLevel
-from agent.tracing.context import span_id_text
-from agent.tracing.span import NO_BATCH, NO_PARENT, SpanChunk
-from evaluators.evaluation import Evaluation
-from evaluators.reports.base import Column, Row
-from evaluators.reports.trace_report import TraceReport
+from inferometer.agent.tracing.recorder import span_id_text
+from inferometer.agent.tracing.span import NO_BATCH, NO_PARENT, SpanChunk, TraceLevel
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.trace_report import BatchEvaluation, TraceReport
 
 _NS_PER_US = 1000
 
 
-class EventflowReport(TraceReport):
-    """One row for each span, in the order in which the spans are kept: that in which they ended, mostly."""
+class EventflowReport(TraceReport[BatchMeasurement]):
+    """One row for each span, in the stored order, which is mostly the order in which the spans ended."""
 
-    name: ClassVar[str] = "eventflow"
-    summary: ClassVar[str] = "every span of the traces"
-    level: ClassVar[TraceLevel] = TraceLevel.APPLICATION_TRACE
-    columns: ClassVar[tuple[Column, ...]] = (
+    name = "eventflow"
+    summary = "every span of the traces"
+    level = TraceLevel.APPLICATION_TRACE
+    takes = (BatchMeasurement,)
+    columns = (
         Column("id", "id"),
         Column("span_id", "span"),
         Column("parent_id", "parent"),
@@ -35,21 +34,12 @@ class EventflowReport(TraceReport):
         Column("attributes", "attributes"),
     )
 
-    def rows_of_one(self, evaluation: Evaluation, chunks: Iterator[SpanChunk]) -> Iterator[Row]:
+    def rows_of_one(self, evaluation: BatchEvaluation, chunks: Iterator[SpanChunk]) -> Iterator[Row]:
         """Yields a row for each span of an evaluation; ``attributes`` is a JSON object."""
         for chunk in chunks:
             attributes = [json.dumps(dict(kind.attributes), ensure_ascii=False) for kind in chunk.kinds]
-            for place, span_id, parent_id, start_ns, duration_ns, batch, thread in zip(
-                chunk.kind.tolist(),
-                chunk.span_id.tolist(),
-                chunk.parent_id.tolist(),
-                chunk.start_ns.tolist(),
-                chunk.duration_ns.tolist(),
-                chunk.batch.tolist(),
-                chunk.thread.tolist(),
-                strict=True,
-            ):
-                kind = chunk.kinds[place]
+            for position, span_id, parent_id, start_ns, duration_ns, batch, thread in chunk.values():
+                kind = chunk.kinds[position]
                 yield {
                     "id": evaluation.id,
                     "span_id": span_id_text(span_id),
@@ -60,5 +50,5 @@ class EventflowReport(TraceReport):
                     "duration_us": duration_ns / _NS_PER_US,
                     "batch": None if batch == NO_BATCH else batch,
                     "thread": thread,
-                    "attributes": attributes[place],
+                    "attributes": attributes[position],
                 }

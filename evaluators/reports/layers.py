@@ -1,56 +1,133 @@
-"""The layers report: where the time of a model goes, layer by layer in the order of execution."""
+"""Reports on the layers and kernels of traced evaluations: their time, share and memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from agent.trace_level import TraceLevel
-from agent.tracing.span import SpanChunk
-from evaluators.evaluation import Evaluation
-from evaluators.reports.base import Column, Row
-from evaluators.reports.trace_report import TRACED_COLUMNS, TraceReport, describe_traced, full_batches
-from evaluators.statistics import percentile, trimmed_mean
-from evaluators.traces.layers import layers
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.tracing.span import NO_BATCH, SpanChunk, TraceLevel
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.reports.base import Column, Row, Value
+from inferometer.evaluators.reports.trace_report import (
+    TRACED_COLUMNS,
+    BatchEvaluation,
+    TraceReport,
+    describe_traced,
+    full_batches,
+)
+from inferometer.evaluators.statistics import carried_percentile, trimmed_mean
+from inferometer.evaluators.traces.layers import Layer, layers
 
 _NS_PER_US = 1000
+_RUNTIME_CALL = "runtime call"
+_MEAN_COLUMNS = (
+    Column("occurrences", "times"),
+    Column("duration_us_trimmed_mean", "trimmed mean (us)", decimals=1),
+)
+_TOTAL_COLUMNS = (
+    Column("total_us", "total (us)", decimals=1),
+    Column("share_percent", "share (%)", decimals=2),
+)
 
 
-class LayersReport(TraceReport):
-    """One row for each layer of each evaluation, over its full batches.
+def _figures(
+    durations_ns: NDArray[np.int64], total_ns: int, whole_ns: int, percents: Sequence[int] = ()
+) -> dict[str, Value]:
+    """The values of ``_MEAN_COLUMNS``, of columns of percentiles, and of ``_TOTAL_COLUMNS``."""
+    return {
+        "occurrences": len(durations_ns),
+        "duration_us_trimmed_mean": trimmed_mean(durations_ns) / _NS_PER_US,
+        **{f"duration_us_p{each}": _in_us(carried_percentile(durations_ns, each)) for each in percents},
+        "total_us": total_ns / _NS_PER_US,
+        "share_percent": 100 * total_ns / whole_ns if whole_ns else None,
+    }
 
-    Times are under the framework's profiler, which slows layers down: they tell where the time goes, not how
-    long the model takes; ``latency`` is for that, from runs that were traced no deeper than MODEL_TRACE.
-    ``share_percent`` is the layer's part of the time of all layers, which makes 100 in all.
+
+def _in_us(duration_ns: float | None) -> float | None:
+    return None if duration_ns is None else duration_ns / _NS_PER_US
+
+
+class LayerRunsReport(TraceReport[BatchMeasurement]):
+    """One row for each layer of each measured batch, full or not; ``layers --raw`` shows it.
+
+    ``started_at_ns`` is on the clock of the trace. Times are under the framework's profiler.
     """
 
-    name: ClassVar[str] = "layers"
-    summary: ClassVar[str] = "the time and memory of each layer, under the framework's profiler"
-    level: ClassVar[TraceLevel] = TraceLevel.FRAMEWORK_TRACE
-    of_full_batches: ClassVar[bool] = True
-    columns: ClassVar[tuple[Column, ...]] = (
+    name = "layer_runs"
+    summary = "every time that a layer ran, under the framework's profiler"
+    level = TraceLevel.FRAMEWORK_TRACE
+    takes = (BatchMeasurement,)
+    columns = (
+        *TRACED_COLUMNS,
+        Column("batch", "batch"),
+        Column("inputs", "inputs"),
+        Column("layer_index", "index"),
+        Column("layer_name", "layer"),
+        Column("layer_type", "type"),
+        Column("started_at_ns", "started (ns since 1970)"),
+        Column("duration_us", "duration (us)", decimals=1),
+    )
+
+    def rows_of_one(self, evaluation: BatchEvaluation, chunks: Iterator[SpanChunk]) -> Iterator[Row]:
+        """Yields a row for each span of a layer; one chunk is in memory at a time."""
+        described = describe_traced(evaluation)
+        sizes = evaluation.measurement.times.sizes.tolist()
+        for chunk in chunks:
+            for position, batch, start_ns, duration_ns in chunk.values(
+                "kind", "batch", "start_ns", "duration_ns"
+            ):
+                kind = chunk.kinds[position]
+                if kind.level is not TraceLevel.FRAMEWORK_TRACE or batch == NO_BATCH:
+                    continue
+                index, type_ = kind.attribute("layer_index"), kind.attribute("layer_type")
+                yield {
+                    **described,
+                    "batch": batch,
+                    "inputs": sizes[batch] if batch < len(sizes) else None,
+                    "layer_index": index if isinstance(index, int) else None,
+                    "layer_name": kind.name,
+                    "layer_type": type_ if isinstance(type_, str) else "",
+                    "started_at_ns": start_ns,
+                    "duration_us": duration_ns / _NS_PER_US,
+                }
+
+
+class LayersReport(TraceReport[BatchMeasurement]):
+    """One row for each layer of each evaluation, over its full batches, in the order of execution.
+
+    Times are under the framework's profiler, which slows layers down: they show where the time goes, not how
+    long the model takes. For that, ``latency`` reports on evaluations traced no deeper than MODEL_TRACE.
+    ``share_percent`` is the layer's part of the time of all layers, which totals 100.
+    """
+
+    name = "layers"
+    summary = "the time and memory of each layer, under the framework's profiler"
+    level = TraceLevel.FRAMEWORK_TRACE
+    of_full_batches = True
+    takes = (BatchMeasurement,)
+    columns = (
         *TRACED_COLUMNS,
         Column("layer_index", "index"),
         Column("layer_name", "layer"),
         Column("layer_type", "type"),
         Column("input_shapes", "inputs"),
         Column("output_shapes", "outputs"),
-        Column("occurrences", "times"),
-        Column("duration_us_trimmed_mean", "trimmed mean (us)", decimals=1),
+        *_MEAN_COLUMNS,
         Column("duration_us_p50", "p50 (us)", decimals=1),
         Column("duration_us_p99", "p99 (us)", decimals=1),
-        Column("total_us", "total (us)", decimals=1),
-        Column("share_percent", "share (%)", decimals=2),
+        *_TOTAL_COLUMNS,
         Column("allocated_bytes", "allocated (bytes)"),
         Column("peak_bytes", "peak (bytes)"),
     )
 
-    def rows_of_one(self, evaluation: Evaluation, chunks: Iterator[SpanChunk]) -> Iterator[Row]:
-        """Yields a row for each layer of an evaluation, in the order of execution."""
+    def rows_of_one(self, evaluation: BatchEvaluation, chunks: Iterator[SpanChunk]) -> Iterator[Row]:
+        """Yields a row for each layer of an evaluation."""
         found = layers(chunks, full_batches(evaluation))
-        whole_ns = sum(int(layer.durations_ns.sum()) for layer in found)
-        for layer in found:
-            total_ns = int(layer.durations_ns.sum())
+        totals = [int(layer.durations_ns.sum()) for layer in found]
+        for layer, total_ns in zip(found, totals, strict=True):
             yield {
                 **describe_traced(evaluation),
                 "layer_index": layer.index,
@@ -58,12 +135,128 @@ class LayersReport(TraceReport):
                 "layer_type": layer.type,
                 "input_shapes": " ".join(layer.input_shapes),
                 "output_shapes": " ".join(layer.output_shapes),
-                "occurrences": len(layer.durations_ns),
-                "duration_us_trimmed_mean": trimmed_mean(layer.durations_ns) / _NS_PER_US,
-                "duration_us_p50": percentile(layer.durations_ns, 50) / _NS_PER_US,
-                "duration_us_p99": percentile(layer.durations_ns, 99) / _NS_PER_US,
-                "total_us": total_ns / _NS_PER_US,
-                "share_percent": 100 * total_ns / whole_ns if whole_ns else None,
+                **_figures(layer.durations_ns, total_ns, sum(totals), percents=(50, 99)),
                 "allocated_bytes": layer.allocated_bytes,
                 "peak_bytes": layer.peak_bytes,
             }
+
+
+class LayerTreeReport(TraceReport[BatchMeasurement]):
+    """One row for each type of layer of each evaluation, over its full batches, the slowest first.
+
+    ``layers`` counts the layers of a type, ``occurrences`` their executions. Times are under the framework's
+    profiler; see ``LayersReport``. ``allocated_bytes`` sums the layers of the type.
+    """
+
+    name = "layer_tree"
+    summary = "layers by their type: how many, their time and its share, their memory"
+    level = TraceLevel.FRAMEWORK_TRACE
+    of_full_batches = True
+    takes = (BatchMeasurement,)
+    columns = (
+        *TRACED_COLUMNS,
+        Column("layer_type", "type"),
+        Column("layers", "layers"),
+        *_MEAN_COLUMNS,
+        *_TOTAL_COLUMNS,
+        Column("allocated_bytes", "allocated (bytes)"),
+    )
+
+    def rows_of_one(self, evaluation: BatchEvaluation, chunks: Iterator[SpanChunk]) -> Iterator[Row]:
+        """Yields a row for each type of an evaluation's layers."""
+        types: dict[str, list[Layer]] = {}
+        for layer in layers(chunks, full_batches(evaluation)):
+            types.setdefault(layer.type, []).append(layer)
+        totals = {type_: sum(int(x.durations_ns.sum()) for x in found) for type_, found in types.items()}
+        whole_ns = sum(totals.values())
+        for type_, found in sorted(types.items(), key=lambda item: -totals[item[0]]):
+            durations_ns = np.concatenate([layer.durations_ns for layer in found])
+            memory = [layer.allocated_bytes for layer in found if layer.allocated_bytes is not None]
+            yield {
+                **describe_traced(evaluation),
+                "layer_type": type_,
+                "layers": len(found),
+                **_figures(durations_ns, totals[type_], whole_ns),
+                "allocated_bytes": sum(memory) if memory else None,
+            }
+
+
+@dataclass(slots=True, eq=False)
+class _Kernel:
+    activity: str
+    durations_ns: list[NDArray[np.int64]] = field(default_factory=list)
+
+    @property
+    def is_of_host(self) -> bool:
+        return self.activity == _RUNTIME_CALL
+
+
+class KernelsReport(TraceReport[BatchMeasurement]):
+    """One row for each kernel, copy or runtime call of the device within each layer, the slowest first.
+
+    A kernel's time is not part of the time of the layer that launched it: both run concurrently.
+    """
+
+    name = "cuda_launch"
+    summary = "kernels, copies and runtime calls of a GPU, by layer"
+    level = TraceLevel.SYSTEM_LIBRARY_TRACE
+    of_full_batches = True
+    takes = (BatchMeasurement,)
+    columns = (
+        *TRACED_COLUMNS,
+        Column("layer_name", "layer"),
+        Column("kernel_name", "kernel"),
+        Column("activity", "activity"),
+        *_MEAN_COLUMNS,
+        *_TOTAL_COLUMNS,
+    )
+
+    def rows_of_one(self, evaluation: BatchEvaluation, chunks: Iterator[SpanChunk]) -> Iterator[Row]:
+        """Yields a row for each kernel of an evaluation's layers.
+
+        ``share_percent`` is of all kernels and copies, or of all runtime calls, which run on the host.
+        """
+        found = _kernels(chunks, full_batches(evaluation))
+        totals = {key: sum(int(d.sum()) for d in kernel.durations_ns) for key, kernel in found.items()}
+        whole_ns = {
+            of_host: sum(totals[key] for key, kernel in found.items() if kernel.is_of_host is of_host)
+            for of_host in (True, False)
+        }
+        for key, kernel in sorted(found.items(), key=lambda item: -totals[item[0]]):
+            layer_name, kernel_name = key
+            yield {
+                **describe_traced(evaluation),
+                "layer_name": layer_name,
+                "kernel_name": kernel_name,
+                "activity": kernel.activity,
+                **_figures(np.concatenate(kernel.durations_ns), totals[key], whole_ns[kernel.is_of_host]),
+            }
+
+
+def _kernels(chunks: Iterator[SpanChunk], batches: NDArray[np.bool_]) -> dict[tuple[str, str], _Kernel]:
+    """The spans of SYSTEM_LIBRARY_TRACE by the name of their layer and their own.
+
+    A layer's span precedes the spans below it, and batches follow one another: the names of a batch's layers
+    are dropped with the batch.
+    """
+    found: dict[tuple[str, str], _Kernel] = {}
+    layer_of: dict[int, str] = {}
+    current = -1
+    for chunk in chunks:
+        for row, (position, span_id, parent_id, batch) in enumerate(
+            chunk.values("kind", "span_id", "parent_id", "batch")
+        ):
+            kind = chunk.kinds[position]
+            if batch != current:
+                current = batch
+                layer_of.clear()
+            if kind.level is TraceLevel.FRAMEWORK_TRACE:
+                layer_of[span_id] = kind.name
+            elif kind.level in (TraceLevel.ML_LIBRARY_TRACE, TraceLevel.SYSTEM_LIBRARY_TRACE):
+                layer = layer_of[span_id] = layer_of.get(parent_id, "")
+                counted = 0 <= batch < len(batches) and batches[batch]
+                if counted and kind.level is TraceLevel.SYSTEM_LIBRARY_TRACE:
+                    activity = str(kind.attribute("activity") or _RUNTIME_CALL)
+                    kernel = found.setdefault((layer, kind.name), _Kernel(activity))
+                    kernel.durations_ns.append(chunk.duration_ns[row : row + 1])
+    return found

@@ -1,4 +1,4 @@
-"""The file that a report goes to: it holds the old text or the whole new one, and no accident loses it."""
+"""Atomic writing of an output file: it holds either its old content or all of the new content."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from manifests.errors import OutputError
+from inferometer.manifests.errors import OutputError
 
 Content: TypeAlias = str | bytes | Iterable[str]
-"""What a file is to hold: text, bytes, or text in pieces, which are taken one by one."""
+"""The content of a file: text, bytes, or text in pieces, which are taken one by one."""
 
 
 class OutputFile:
-    """A file, of bytes or of text in UTF-8, that is written in one step.
+    """A file of bytes or of UTF-8 text that is written in one step.
 
-    Two programs that append at the same time do not wait for each other: the later one wins.
+    Of two programs that append at the same time, the later one wins.
 
     Args:
-        path: Where it is, or will be. A link is followed.
-        appendable: Whether who asks for it may also append to it, as an error then says.
-        replaceable: Whether who asks for it may also overwrite it.
+        path: The file; a link is followed.
+        appendable: Whether errors about an existing file suggest to append to it.
+        replaceable: Whether they suggest to overwrite it.
     """
 
     def __init__(self, path: Path, *, appendable: bool = True, replaceable: bool = True) -> None:
@@ -35,10 +35,10 @@ class OutputFile:
         return str(self._path)
 
     def exists(self) -> bool:
-        """Whether the file is there.
+        """Whether the file exists.
 
         Raises:
-            OutputError: There is something that is no file, or may not be written.
+            OutputError: The path is no regular file, or is read-only.
         """
         with self._refusing():
             if not self._path.exists():
@@ -65,21 +65,21 @@ class OutputFile:
             raise OutputError(f"{self}: is no text in UTF-8; name another file") from error
 
     def create(self, content: Content) -> None:
-        """Writes a file that is not there yet.
+        """Writes a new file.
 
         Raises:
-            OutputError: It is there, or cannot be written.
+            OutputError: It exists, or cannot be written.
         """
         with self._refusing(), self._beside(self._path, content) as written:
             try:
-                os.link(written, self._path)  # unlike a rename, never takes the place of another file
+                os.link(written, self._path)  # unlike a rename, never replaces another file
             except FileExistsError:
                 raise
             except OSError:  # a file system without links
                 written.rename(self._path)
 
     def replace(self, content: Content) -> None:
-        """Writes the file, which may be there.
+        """Writes the file, and replaces an existing one.
 
         Raises:
             OutputError: It cannot be written.
@@ -92,21 +92,19 @@ class OutputFile:
                 written.replace(target)
 
     def in_the_way(self) -> OutputError:
-        """The error for a file that is there and is not to be changed."""
+        """Returns the error for an existing file that is not to be changed."""
         if not self._replaceable:
             return OutputError(f"{self} exists; name another file")
-        remedy = (
-            "append to it or overwrite it (--append, --overwrite)"
-            if self._appendable
-            else "overwrite it (--overwrite)"
-        )
+        remedy = "overwrite it (--overwrite)"
+        if self._appendable:
+            remedy = "append to it or overwrite it (--append, --overwrite)"
         return OutputError(f"{self} exists; {remedy}, or name another file")
 
     def refuse_existing(self) -> None:
-        """Says before any work is done that ``create`` would fail, as far as that can be known.
+        """Checks before the content is made that ``create`` can succeed.
 
         Raises:
-            OutputError: The file is there, or the folder that it is to be in is not.
+            OutputError: The file exists, or its folder does not.
         """
         with self._refusing():
             if self.exists():
@@ -115,9 +113,9 @@ class OutputFile:
 
     @contextmanager
     def _beside(self, target: Path, content: Content) -> Iterator[Path]:
-        """Writes a temporary file into the folder of ``target``, and removes it at the end if it is there."""
+        """Writes a temporary file into the folder of ``target``, and removes it at the end if it is left."""
         pieces = [content] if isinstance(content, str | bytes) else content
-        written = target.with_name(f".inferscope-{uuid.uuid4().hex}.tmp")
+        written = target.with_name(f".inferometer-{uuid.uuid4().hex}.tmp")
         try:
             with written.open("xb") as file:
                 for piece in pieces:
@@ -133,7 +131,7 @@ class OutputFile:
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Turns what the system refuses into one line."""
+        """Translates errors of the system."""
         try:
             yield
         except FileExistsError as error:

@@ -1,25 +1,28 @@
-"""The reports by name. A report is imported when it is asked for."""
+"""The reports by name. A report is imported on first use."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from importlib import metadata
 from types import MappingProxyType
+from typing import Any
 
-from evaluators.reports.base import Report
-from manifests.errors import ConfigurationError, suggestion
+from inferometer.evaluators.reports.base import Report
+from inferometer.manifests.errors import IMPORT_FAILURES, ConfigurationError, one_line, suggestion
 
+ENTRY_POINTS = "inferometer.reports"
 REPORTS: Mapping[str, str] = MappingProxyType(
     {
-        "latency": "evaluators.reports.latency:LatencyReport",
-        "accuracy": "evaluators.reports.accuracy:AccuracyReport",
-        "duration": "evaluators.reports.duration:DurationReport",
-        "layers": "evaluators.reports.layers:LayersReport",
-        "layer_tree": "evaluators.reports.layer_tree:LayerTreeReport",
-        "cuda_launch": "evaluators.reports.kernels:KernelsReport",
-        "eventflow": "evaluators.reports.eventflow:EventflowReport",
-        "workload": "evaluators.reports.workload:WorkloadReport",
-        "max_qps": "evaluators.reports.max_qps:MaxQpsReport",
+        "latency": "inferometer.evaluators.reports.batches:LatencyReport",
+        "accuracy": "inferometer.evaluators.reports.batches:AccuracyReport",
+        "duration": "inferometer.evaluators.reports.batches:DurationReport",
+        "layers": "inferometer.evaluators.reports.layers:LayersReport",
+        "layer_tree": "inferometer.evaluators.reports.layers:LayerTreeReport",
+        "cuda_launch": "inferometer.evaluators.reports.layers:KernelsReport",
+        "eventflow": "inferometer.evaluators.reports.eventflow:EventflowReport",
+        "workload": "inferometer.evaluators.reports.load:WorkloadReport",
+        "max_qps": "inferometer.evaluators.reports.load:MaxQpsReport",
     }
 )
 ALIASES: Mapping[str, str] = MappingProxyType(
@@ -27,18 +30,28 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 )
 
 
-def find_report(name: str) -> Report:
+def known_reports() -> dict[str, str]:
+    """Returns the reports as ``"module:Class"`` by name: the built-in ones and those of plug-ins."""
+    announced = {point.name.casefold(): point.value for point in metadata.entry_points(group=ENTRY_POINTS)}
+    return announced | dict(REPORTS)
+
+
+def find_report(name: str) -> Report[Any]:
     """Returns the report of a name or an alias; case does not matter.
 
     Raises:
-        ConfigurationError: There is none.
+        ConfigurationError: There is none, or a plug-in's report cannot be imported.
     """
     key = name.strip().casefold()
-    target = REPORTS.get(ALIASES.get(key, key))
+    known = known_reports()
+    target = known.get(ALIASES.get(key, key))
     if target is None:
-        raise ConfigurationError(f'unknown report "{name}"; {suggestion(name, (*REPORTS, *ALIASES))}')
+        raise ConfigurationError(f'unknown report "{name}"; {suggestion(name, (*known, *ALIASES))}')
     module, _, attribute = target.partition(":")
-    report = getattr(importlib.import_module(module), attribute)()
+    try:
+        report = getattr(importlib.import_module(module), attribute)()
+    except IMPORT_FAILURES as error:
+        raise ConfigurationError(f"report {key}: {target} cannot be imported: {one_line(error)}") from error
     if not isinstance(report, Report):
         raise TypeError(f"{target} is no Report")
     return report

@@ -1,4 +1,4 @@
-"""Reports that are made from the spans of traces."""
+"""The interface of reports on the spans of traces."""
 
 from __future__ import annotations
 
@@ -9,67 +9,63 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.trace_level import TraceLevel
-from agent.tracing.span import SpanChunk
-from evaluators.evaluation import Evaluation
-from evaluators.reports.base import Column, Report, Row
+from inferometer.agent.tracing.span import SpanChunk, TraceLevel
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.reports.base import (
+    NAME_COLUMNS,
+    STABILITY_COLUMN,
+    Column,
+    M,
+    Report,
+    Row,
+    describe_names,
+)
 
+BatchEvaluation: TypeAlias = Evaluation[BatchMeasurement]
 SpanSource: TypeAlias = Callable[[str], Iterator[SpanChunk]]
 """Yields the spans of an evaluation's trace, by its id; see ``EvaluationStore.spans``."""
 
-TRACED_COLUMNS = (
-    Column("id", "id"),
-    Column("model_name", "model"),
-    Column("framework_name", "framework"),
-    Column("batch_size", "batch size"),
-    Column("trace_level", "trace level"),
-)
+TRACED_COLUMNS = (*NAME_COLUMNS, Column("trace_level", "trace level"), STABILITY_COLUMN)
 
 
-class TraceReport(Report):
-    """A report with rows for each traced evaluation, out of its spans."""
+class TraceReport(Report[M]):
+    """A report on the spans of each traced evaluation."""
 
     level: ClassVar[TraceLevel]
-    """The trace level that an evaluation needs, at the least."""
+    """The lowest trace level that the report requires."""
     of_full_batches: ClassVar[bool] = False
-    """Whether only batches that held the full batch size count."""
+    """Whether the report covers only batches of the full batch size."""
 
-    def rows(self, evaluations: Sequence[Evaluation]) -> Iterator[Row]:
-        """Yields nothing: without the spans there are no rows; see ``rows_of``."""
+    def rows(self, evaluations: Sequence[Evaluation[M]]) -> Iterator[Row]:
+        """Yields nothing, because the rows require the spans; see ``rows_of``."""
         return iter(())
 
-    def rows_of(self, evaluations: Sequence[Evaluation], spans: SpanSource) -> Iterator[Row]:
-        """Yields the rows of those ``evaluations`` that were traced deep enough, in their order.
+    def rows_of(self, evaluations: Sequence[Evaluation[M]], spans: SpanSource) -> Iterator[Row]:
+        """Yields the rows of the ``evaluations`` with a trace of ``level`` or deeper, in their order.
 
         Args:
-            evaluations: What is reported on.
-            spans: Gives the spans of one; they are read once, piece by piece.
+            evaluations: The evaluations.
+            spans: The source of an evaluation's spans, which are read once, chunk by chunk.
 
         Raises:
             StoreError: Spans cannot be read.
         """
         for evaluation in evaluations:
-            if evaluation.trace is not None and evaluation.options.trace_level >= self.level:
+            if evaluation.trace is not None and evaluation.trace_level >= self.level:
                 yield from self.rows_of_one(evaluation, spans(evaluation.id))
 
     @abstractmethod
-    def rows_of_one(self, evaluation: Evaluation, chunks: Iterator[SpanChunk]) -> Iterator[Row]:
+    def rows_of_one(self, evaluation: Evaluation[M], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
         """Yields the rows of one evaluation."""
 
 
 def describe_traced(evaluation: Evaluation) -> Row:
     """Returns the values of ``TRACED_COLUMNS``."""
-    manifest = evaluation.system.manifest
-    return {
-        "id": evaluation.id,
-        "model_name": manifest.name,
-        "framework_name": manifest.framework.name,
-        "batch_size": evaluation.options.batch_size,
-        "trace_level": evaluation.options.trace_level.name,
-    }
+    return {**describe_names(evaluation), "trace_level": evaluation.trace_level.name}
 
 
-def full_batches(evaluation: Evaluation) -> NDArray[np.bool_]:
-    """Which of the measured batches held the full batch size; bool, by the batch's number."""
-    full: NDArray[np.bool_] = evaluation.batches.sizes == evaluation.options.batch_size
+def full_batches(evaluation: BatchEvaluation) -> NDArray[np.bool_]:
+    """Returns, for each measured batch, whether it held the full batch size; bool."""
+    full: NDArray[np.bool_] = evaluation.measurement.times.sizes == evaluation.measurement.batch_size
     return full

@@ -1,4 +1,4 @@
-"""The one writer of rows: as a table, csv or json, to a stream or to a file."""
+"""The writer of rows: as a table, csv or json, to a stream or to a file."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TextIO
 
-from evaluators.reports.base import Column, Row, Value
-from evaluators.reports.output_file import OutputFile
-from evaluators.reports.table import plain_table, terminal_table
-from manifests.errors import ConfigurationError, OutputError
-
-_LINES_IN_A_PIECE = 1000
+from inferometer.evaluators.reports.base import Column, Row, Value
+from inferometer.evaluators.reports.output_file import OutputFile
+from inferometer.evaluators.reports.table import joined, plain_table, terminal_table
+from inferometer.manifests.errors import ConfigurationError, OutputError
 
 
 class Format(str, Enum):
-    """How rows are written.
+    """The format of rows.
 
-    ``TABLE`` is for people, with rounded numbers. ``CSV`` follows RFC 4180, but a line ends in a line feed
-    alone. ``JSON`` is an array of objects. Both have the columns' keys, and numbers as exact as they are.
+    ``TABLE`` is for people, with rounded numbers. ``CSV`` follows RFC 4180, except that lines end in a line
+    feed alone. ``JSON`` is an array of objects. Both have the columns' keys and exact numbers.
     """
 
     TABLE = "table"
@@ -45,14 +43,13 @@ def write(
     """Writes rows.
 
     Args:
-        columns: What is written of each row, and in which order.
-        rows: Each has a value for every column. They are taken one by one, and not kept in memory; a table
-            takes all of them before it begins.
+        columns: The columns, in order.
+        rows: Each has a value for every column. They are not kept in memory; a table reads all of them before
+            its first line.
         output_format: The format.
         destination: A stream, or a file that does not exist unless ``append`` or ``overwrite`` is set. The
-            file is written in one step, so that it never holds a part.
-        append: Adds to what the file holds. A csv that has its header line gets no second one; a json array
-            is extended.
+            file is written atomically.
+        append: Appends to the file. A csv gets no second header line; a json array is extended.
         overwrite: Replaces the file.
         header: Whether table and csv begin with a header line; json has none.
 
@@ -73,7 +70,7 @@ def write(
     is_there = file.exists()
     if is_there and not (append or overwrite):
         raise file.in_the_way()
-    counted = _Counted(rows)
+    counted, count = _counted(rows)
     if append and is_there and (present := file.read()):
         pieces = _appended(present, columns, counted, output_format, file, header)
     else:
@@ -82,47 +79,40 @@ def write(
         file.replace(pieces)
     else:
         file.create(pieces)
-    return counted.count
+    return next(count)
 
 
-class _Counted:
-    """Rows that are counted as they are taken."""
-
-    def __init__(self, rows: Iterable[Row]) -> None:
-        self._rows = rows
-        self.count = 0
-
-    def __iter__(self) -> Iterator[Row]:
-        for row in self._rows:
-            self.count += 1
-            yield row
+def _counted(rows: Iterable[Row]) -> tuple[Iterator[Row], Iterator[int]]:
+    """The rows, and an iterator whose next number is how many of them were read once all are."""
+    count = itertools.count()
+    return (row for row, _ in zip(rows, count)), count  # noqa: B905 - the count has no end
 
 
 def _write_stream(
     columns: Sequence[Column], rows: Iterable[Row], output_format: Format, stream: TextIO, header: bool
 ) -> int:
-    counted = _Counted(rows)
+    counted, count = _counted(rows)
     if output_format is Format.TABLE and stream.isatty():
         pieces = terminal_table(columns, counted, stream, header=header)
     else:
         pieces = _pieces(columns, counted, output_format, header)
-    # What fails while rows are made is no fault of the output; so each is made outside of the try.
+    # outside of the try in _put: an error while rows are made is no fault of the output
     for piece in pieces:
         _put(stream, piece)
-    return counted.count
+    return next(count)
 
 
 def _put(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
         stream.flush()
-    except BrokenPipeError:  # the reader has seen enough; the command line knows what to do
+    except BrokenPipeError:  # the command line handles it
         raise
     except OSError as error:
         raise OutputError(f"the output cannot be written: {error.strerror or error}") from error
     except UnicodeEncodeError as error:
         raise OutputError(
-            f"the output takes {error.encoding} only, which a value does not fit; set PYTHONIOENCODING=utf-8"
+            f"the output's encoding, {error.encoding}, lacks a character; set PYTHONIOENCODING=utf-8"
         ) from error
 
 
@@ -136,16 +126,9 @@ def _pieces(
         case Format.CSV:
             lines = (_csv_line([row[column.key] for column in columns]) for row in rows)
             keys = [_csv_line([column.key for column in columns])] if header else []
-            yield from _joined(itertools.chain(keys, lines))
+            yield from joined(itertools.chain(keys, lines))
         case Format.JSON:
             yield from _json_pieces(_objects(columns, rows))
-
-
-def _joined(lines: Iterable[str]) -> Iterator[str]:
-    """Lines put together to pieces that are worth writing."""
-    source = iter(lines)
-    while piece := "".join(itertools.islice(source, _LINES_IN_A_PIECE)):
-        yield piece
 
 
 def _appended(
@@ -177,7 +160,7 @@ def _csv_line(values: Sequence[Value]) -> str:
 
 
 def _check_csv(present: str, columns: Sequence[Column], file: OutputFile, header: bool) -> None:
-    """Makes sure that a csv has the ``columns``; one without header line has at least as many."""
+    """Checks that a csv has the ``columns``; one without a header line has as many."""
     keys = [column.key for column in columns]
     try:
         first = next(csv.reader(io.StringIO(present, newline="")), [])
@@ -189,11 +172,11 @@ def _check_csv(present: str, columns: Sequence[Column], file: OutputFile, header
 
 def _objects(columns: Sequence[Column], rows: Iterable[Row]) -> Iterator[dict[str, Value]]:
     for row in rows:
-        yield {column.key: _json_value(row[column.key]) for column in columns}
+        yield {column.key: finite(row[column.key]) for column in columns}
 
 
-def _json_value(value: Value) -> Value:
-    """JSON has no infinity and no not-a-number."""
+def finite(value: Value) -> Value:
+    """Returns a value as JSON has it: None for an infinity and for not-a-number."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -205,7 +188,7 @@ def _json_pieces(objects: Iterable[Any]) -> Iterator[str]:
         yield "[]\n"
         return
     yield "[" + first
-    yield from _joined("," + element for element in elements)
+    yield from joined("," + element for element in elements)
     yield "\n]\n"
 
 

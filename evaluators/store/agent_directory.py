@@ -1,73 +1,147 @@
-"""The directory of the agents that serve: the collection ``agent`` of the database of evaluations."""
+"""The directory of serving agents, kept in the collection ``agent``."""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from evaluators.store.agent_records import AgentRecord, agent_document, agent_record, unix_ms
-from evaluators.store.collection_store import Connection
-from manifests.errors import StoreError
+from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
+from inferometer.evaluators.store.evaluation_store import Collections
+from inferometer.evaluators.store.values import restored, storable
 
 COLLECTION = "agent"
+SCHEMA_VERSION = 1
+_TEXTS = ("hostname", "architecture", "cpu_model", "inferometer_version")
 _log = logging.getLogger(__name__)
 
 
-class AgentDirectory:
-    """Publishes agents and finds those that are alive. It is for one thread at a time.
+@dataclass(frozen=True, slots=True)
+class AgentRecord:
+    """An agent as it was at its last heartbeat.
 
-    Documents are never changed: a heartbeat writes a new one and then removes those before it, so that the
-    agent is in the directory all the time. Where the database does not remove by itself what has expired,
-    whoever publishes does; whoever reads leaves it out in any case.
-
-    Args:
-        connection: An open database; closed with this.
+    Attributes:
+        id: Unique to one run of the server.
+        address: The address for clients, as ``host:port``.
+        agent_info: The agent and what it can run.
+        open_sessions: The number of open models.
+        published_at: The time of the heartbeat by the agent's clock, in UTC, to the millisecond.
+        expires_at: When the record expires without another heartbeat.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._closed = False
+    id: str
+    address: str
+    agent_info: AgentInfo
+    open_sessions: int
+    published_at: datetime
+    expires_at: datetime
 
-    @property
-    def location(self) -> str:
-        """Where the agents are published: a file's path, or an address without credentials."""
-        return self._connection.location
+
+def agent_document(record: AgentRecord, document_id: str) -> dict[str, Any]:
+    """Returns a record as a document of the collection ``agent``, one for each heartbeat."""
+    agent_info = record.agent_info
+    return {
+        "_id": document_id,
+        "schema_version": SCHEMA_VERSION,
+        "agent_id": record.id,
+        "address": record.address,
+        **{name: storable(getattr(agent_info, name)) for name in (*_TEXTS, "gpus")},
+        "frameworks": [{"name": n, "version": v} for n, v in agent_info.frameworks.items()],
+        "models": [
+            storable({"name": m.name, "version": m.version, "framework": m.framework})
+            for m in agent_info.models
+        ],
+        "started_at": agent_info.started_at,
+        "open_sessions": record.open_sessions,
+        "published_at": record.published_at,
+        "expires_at": record.expires_at,
+        "expires_unix_ms": unix_ms(record.expires_at),
+    }
+
+
+def agent_record(document: Mapping[str, Any]) -> AgentRecord:
+    """Returns the record of a document.
+
+    Raises:
+        KeyError, TypeError, ValueError: The document is damaged, or of a newer schema.
+    """
+    if document["schema_version"] > SCHEMA_VERSION:
+        raise ValueError(f"its schema version is {document['schema_version']}")
+    frameworks = {str(each["name"]): str(each["version"]) for each in document["frameworks"]}
+    models = [restored(each) for each in document["models"]]
+    return AgentRecord(
+        id=str(document["agent_id"]),
+        address=str(document["address"]),
+        agent_info=AgentInfo(
+            **{name: str(document[name]) for name in _TEXTS},
+            gpus=tuple(map(str, document["gpus"])),
+            frameworks=frameworks,
+            models=tuple(
+                RunnableModel(str(m["name"]), str(m["version"]), str(m["framework"])) for m in models
+            ),
+            started_at=_time(document["started_at"]),
+        ),
+        open_sessions=int(document["open_sessions"]),
+        published_at=_time(document["published_at"]),
+        expires_at=_time(document["expires_at"]),
+    )
+
+
+def unix_ms(time: datetime) -> int:
+    """Returns a time in milliseconds since 1970, which compares the same way in every database."""
+    return round(time.timestamp() * 1000)
+
+
+def _time(value: object) -> datetime:
+    if not isinstance(value, datetime):
+        raise TypeError(f"a time is {type(value).__name__}")
+    return value
+
+
+class AgentDirectory(Collections):
+    """Publishes agents and finds those that are alive. It is not thread-safe.
+
+    Documents are never changed: a heartbeat inserts a new one and then deletes those before it, so that the
+    agent is always listed. Readers skip expired documents; a publisher deletes them where the database does
+    not.
+    """
 
     def publish(self, record: AgentRecord) -> None:
-        """Publishes an agent, in place of what was published of it before.
+        """Publishes an agent, replacing its previous record.
 
         Raises:
             StoreError: The database cannot be reached.
         """
-        with self._wrapped(f"agent {record.address} was not published"), self._connection.transaction():
-            document = agent_document(record, str(uuid.uuid4()))
-            self._agents.insert_one(document)
-            # Another one of this machine at this address was killed: two agents cannot listen at one.
-            here = {"address": record.address, "hostname": document["hostname"]}
-            for same in ({"agent_id": record.id}, here):
-                self._agents.delete_many(same | {"_id": {"$ne": document["_id"]}})
-            self._agents.delete_many({"expires_unix_ms": {"$lte": unix_ms(record.published_at)}})
+        document = agent_document(record, str(uuid.uuid4()))
+        # An earlier agent of this machine at this address was killed: only one can listen there.
+        here = {"address": record.address, "hostname": document["hostname"]}
+        with self._wrapped(f"agent {record.address} was not published"):
+            self._connection.prepare_to_write()
+            with self._connection.transaction():
+                self._agents.insert_one(document)
+                for same in ({"agent_id": record.id}, here):
+                    self._agents.delete_many(same | {"_id": {"$ne": document["_id"]}})
+                self._agents.delete_many({"expires_unix_ms": {"$lte": unix_ms(record.published_at)}})
 
     def remove(self, agent_id: str) -> None:
-        """Takes an agent out; one that is not there is not missed.
+        """Removes an agent; does nothing for an unknown one.
 
         Raises:
             StoreError: The database cannot be reached.
         """
-        with self._wrapped("an agent that stops cannot be taken out"), self._connection.transaction():
+        with self._wrapped("the stopped agent was not removed"), self._connection.transaction():
             self._agents.delete_many({"agent_id": agent_id})
 
     def alive(self, now: datetime) -> Sequence[AgentRecord]:
-        """Returns the agents that have published themselves and not expired, by address.
+        """Returns the agents that have not expired, sorted by address.
 
-        One that a newer version of the program wrote is left out.
+        Records that cannot be read, such as those of a newer version, are logged and skipped.
 
         Args:
-            now: The time, in UTC; the clocks of the machines are taken to agree.
+            now: The time in UTC; the clocks of the machines are assumed to agree.
 
         Raises:
             StoreError: The database cannot be reached.
@@ -75,40 +149,17 @@ class AgentDirectory:
         newest: dict[str, AgentRecord] = {}
         with self._wrapped("agents cannot be read"):
             for document in self._agents.find({"expires_unix_ms": {"$gt": unix_ms(now)}}):
-                record = self._read(document)
-                if record is None:
+                try:
+                    record = agent_record(document)
+                except (KeyError, TypeError, ValueError) as error:
+                    reason = f"{type(error).__name__}: {error}"
+                    _log.warning("%s: skipped an unreadable agent: %s", self.location, reason)
                     continue
                 known = newest.get(record.id)
                 if known is None or known.published_at < record.published_at:
                     newest[record.id] = record
         return sorted(newest.values(), key=lambda record: record.address)
 
-    def close(self) -> None:
-        """Closes the connection; calling it again does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._connection.close()
-
     @property
     def _agents(self) -> Any:
         return self._connection.database[COLLECTION]
-
-    def _read(self, document: Any) -> AgentRecord | None:
-        try:
-            return agent_record(document)
-        except (KeyError, TypeError, ValueError) as error:
-            _log.warning(
-                "%s: left out an agent that cannot be read: %s: %s",
-                self.location,
-                type(error).__name__,
-                error,
-            )
-            return None
-
-    @contextmanager
-    def _wrapped(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except self._connection.errors as error:
-            reason = self._connection.reason(error)
-            raise StoreError(f"{self._connection.location}: {what}: {reason}") from error

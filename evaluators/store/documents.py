@@ -1,128 +1,178 @@
-"""Evaluations as documents: what stands in which collection, and how it is read back.
-
-The collections are those of MLModelScope, and one for failures:
+"""Conversion of evaluations to documents of these collections, which extend MLModelScope's, and back.
 
 | collection | documents |
 |---|---|
-| ``evaluation`` | one an evaluation: what ran, on what, and which of the others belong to it |
-| ``performance`` | the raw times, at most ``BATCHES_PER_DOCUMENT`` batches a document |
-| ``model_accuracy`` | one an evaluation with an accuracy |
-| ``input_failure`` | the inputs that were not predicted, many a document |
-| ``input_prediction`` | one an input, with the best classes |
-| ``load_query`` | the queries of its runs under load, in columns; see ``load_documents`` |
-| ``span`` | the spans of its trace in columns, many a document; see ``span_documents`` |
+| ``evaluation`` | one per evaluation: the envelope, and the small values of its measurement |
+| ``performance`` | the raw times of batches, at most ``BATCHES_PER_DOCUMENT`` per document |
+| ``model_accuracy`` | one per evaluation with an accuracy |
+| ``input_failure`` | the failed inputs, many per document |
+| ``input_prediction`` | one per input, with the best classes |
+| ``load_query`` | the queries of its runs under load, in columns |
+| ``span`` | the spans of its trace in columns, many per document |
 
-Every part carries ``evaluation_id``, and ``save_id``, which stands for one attempt to save: what an attempt
-that was cut off has left behind belongs to no ``evaluation`` document, and so to no evaluation. Times are
-nanoseconds as 64-bit integers. ``created_at`` is UTC to the millisecond, which is what BSON keeps.
+Every part has ``evaluation_id``, ``save_id``, its ``sequence`` in its collection, and the id
+``save_id/sequence``. ``save_id`` identifies one attempt to save: the remains of an interrupted attempt belong
+to no ``evaluation`` document. ``evaluation.parts`` counts the documents of each collection. Times are
+nanoseconds as 64-bit integers. ``created_at`` is UTC to the millisecond, which is the precision of BSON.
+``documents_v1`` reads the documents of earlier versions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime, timezone
-from typing import Any, TypeAlias
+from datetime import timezone
 
-import numpy as np
-from numpy.typing import NDArray
-
-from agent.description import SystemDescription
-from agent.device import Device, DeviceKind
-from agent.environment import Environment, Gpu
-from agent.predictor import Weights
-from agent.results import InputFailure, Stage
-from agent.trace_level import TraceLevel
-from evaluators.datasets.base import DatasetIdentity
-from evaluators.evaluation import (
-    Accuracy,
-    BatchTimes,
-    Evaluation,
-    EvaluationOptions,
-    Status,
-    TraceSummary,
+from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.hardware.environment import Environment, Gpu
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.results import SystemDescription
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.evaluators.datasets.base import DatasetIdentity
+from inferometer.evaluators.evaluation import Evaluation, Status, TraceSummary, to_the_millisecond
+from inferometer.evaluators.store import documents_v1
+from inferometer.evaluators.store.condition_documents import conditions_document, conditions_from_document
+from inferometer.evaluators.store.measurement_documents import (
+    KINDS,
+    SPANS,
+    Document,
+    Part,
+    Stored,
+    documents_of,
 )
-from evaluators.store.load_documents import load_documents, load_head, load_record
-from evaluators.store.prediction_documents import prediction_documents, prediction_from_document
-from evaluators.store.span_documents import chunk_from_document, span_documents
-from evaluators.store.values import restored, storable, storable_text
-from manifests.errors import ConfigurationError, StoreError
-from manifests.schema import ModelManifest
+from inferometer.evaluators.store.span_documents import chunk_from_document, span_documents
+from inferometer.evaluators.store.values import checked, fields_of, restored, storable, storable_text
+from inferometer.manifests.errors import ConfigurationError, StoreError
+from inferometer.manifests.schema import ModelManifest
 
-SCHEMA_VERSION = 1
-BATCHES_PER_DOCUMENT = 20_000
-_FAILURE_CHARACTERS_PER_DOCUMENT = 1_000_000
-_TIMES = tuple(field.name for field in fields(BatchTimes))
+SCHEMA_VERSION = 2
 _SYSTEM = tuple(
     f.name for f in fields(SystemDescription) if f.name not in {"manifest", "device", "environment"}
 )
-
-Document: TypeAlias = dict[str, Any]
+_DAMAGES = (KeyError, TypeError, ValueError, AttributeError, OverflowError, ConfigurationError)
+_MOST_PARTS = 100_000_000
+_REMEDY = 'delete its document from the collection "evaluation" and evaluate again'
 
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """One evaluation's documents, by their collections; predictions may be made as they are read."""
+    """One evaluation's documents: its own, and its parts by collection, made as they are read."""
 
     evaluation: Document
-    performance: Sequence[Document] = ()
-    model_accuracy: Sequence[Document] = ()
-    input_failure: Sequence[Document] = ()
-    input_prediction: Iterable[Document] = ()
-    span: Iterable[Document] = ()
-    load_query: Iterable[Document] = ()
-
-
-PARTS = tuple(field.name for field in fields(Documents) if field.name != "evaluation")
-"""The collections that hold the parts of an evaluation."""
+    parts: Mapping[str, Iterable[Document]]
 
 
 def to_documents(evaluation: Evaluation, save_id: str) -> Documents:
     """Returns the documents of an evaluation; the ids of its parts are made from ``save_id``."""
-    owner = {"evaluation_id": evaluation.id, "save_id": save_id}
-    performance = _performance_documents(evaluation.batches, owner)
-    failures = _failure_documents(evaluation.failures, owner)
-    accuracy = [_accuracy_document(evaluation.accuracy, owner)] if evaluation.accuracy else []
+    measurement, parts = documents_of(evaluation.measurement.kind).write(evaluation, save_id)
+    every = {**parts, SPANS: Part(len(evaluation.spans), span_documents(evaluation.spans))}
     head = _evaluation_document(evaluation) | {
+        "measurement": measurement,
         "save_id": save_id,
-        "performance_ids": [document["_id"] for document in performance],
-        "model_accuracy_id": accuracy[0]["_id"] if accuracy else None,
-        "input_failure_ids": [document["_id"] for document in failures],
+        "parts": {name: part.count for name, part in every.items()},
     }
-    predictions = prediction_documents(evaluation, owner)
-    spans = span_documents(evaluation.spans, owner)
-    queries = load_documents(evaluation.load, owner)
-    return Documents(head, performance, accuracy, failures, predictions, spans, queries)
+    owner = {"evaluation_id": evaluation.id, "save_id": save_id}
+    return Documents(head, {name: _owned(part, owner) for name, part in every.items()})
 
 
-def from_documents(documents: Documents) -> Evaluation:
-    """Returns the evaluation that ``documents`` are of, with the predictions that are among them.
+def _owned(part: Part, owner: Document) -> Iterator[Document]:
+    for sequence, content in enumerate(part.documents):
+        yield {"_id": f"{owner['save_id']}/{sequence}", **owner, "sequence": sequence, **content}
+
+
+def present_head(head: Document) -> Document:
+    """Returns an evaluation's own document in the present schema.
 
     Raises:
-        StoreError: A newer version of the program wrote it, parts are missing, or it is no evaluation.
+        StoreError: A newer version of the program wrote it, or it is damaged.
     """
-    head = documents.evaluation
-    name = f"evaluation {head.get('_id', '(without id)')}"
-    _check_version(head, name)
+    name, version = _name(head), head.get("schema_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise StoreError(f"{name} is damaged: it has no schema_version; {_REMEDY}")
+    if version > SCHEMA_VERSION:
+        raise _newer(name, f"schema {version}; this one reads up to {SCHEMA_VERSION}")
     try:
-        evaluation = _evaluation(head, documents)
-        missing = _missing_parts(evaluation, documents)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ConfigurationError) as error:
-        what = " ".join(str(error).split())[:200]
-        raise StoreError(f"{name} is damaged: {type(error).__name__}: {what}; {_REMEDY}") from error
-    if missing:
-        raise StoreError(f"{name} is damaged: {missing}; {_REMEDY}")
-    return evaluation
+        head = documents_v1.upgraded(head) if version == documents_v1.SCHEMA_VERSION else head
+        if head["kind"] not in KINDS:
+            raise _newer(name, f"it measured {head['kind']}")
+        _check_parts(head)
+    except _DAMAGES as error:
+        raise _damaged(name, error) from error
+    return head
 
 
-_REMEDY = 'delete its document from the collection "evaluation" and evaluate again'
+def part_ids(head: Stored, but: Collection[str] = ()) -> Mapping[str, Sequence[str]]:
+    """Returns the ids of an evaluation's parts by collection, each in order, ``but`` for some collections."""
+    if known := head.get(documents_v1.PART_IDS):
+        return {name: ids for name, ids in known.items() if name not in but}
+    return {
+        name: [f"{head['save_id']}/{number}" for number in range(count)]
+        for name, count in head["parts"].items()
+        if name not in but
+    }
+
+
+def _check_parts(head: Stored) -> None:
+    """Raises TypeError or ValueError where the ids or the numbers of the parts are no such."""
+    if known := head.get(documents_v1.PART_IDS):
+        if not all(isinstance(each, str) for ids in known.values() for each in ids):
+            raise TypeError("the id of a part is no text")
+        return
+    if not isinstance(head["_id"], str) or not isinstance(head["save_id"], str):
+        raise TypeError("its id is no text")
+    for name, count in head["parts"].items():
+        if not isinstance(count, int) or not 0 <= count <= _MOST_PARTS:
+            raise ValueError(f"it has {count} documents of {name}")
+
+
+def on_demand(head: Stored) -> tuple[str, ...]:
+    """Returns the collections of an evaluation that are read on demand only."""
+    return SPANS, *KINDS[head["kind"]].on_demand
+
+
+def from_documents(documents: Documents, *, partial: bool = False) -> Evaluation:
+    """Returns the evaluation of ``documents``.
+
+    Args:
+        documents: Its own document, and its parts.
+        partial: Whether the parts on demand are left out.
+
+    Raises:
+        StoreError: It is of a newer version of the program, incomplete, or no evaluation.
+    """
+    head = present_head(documents.evaluation)
+    try:
+        later = on_demand(head) if partial else ()
+        ids = part_ids(head, later)
+        parts = {name: list(documents.parts.get(name, ())) for name in (*ids, *later)}
+        evaluation = _evaluation(head, parts)  # which says more exactly what is missing, where it can
+        for name, part in parts.items():
+            if name in ids and len(part) != len(ids[name]):
+                raise ValueError(f"{len(part)} of its {len(ids[name])} documents of {name} are there")
+        return evaluation
+    except _DAMAGES as error:
+        raise _damaged(_name(head), error) from error
+
+
+def _name(head: Stored) -> str:
+    return f"evaluation {head.get('_id', '(without id)')}"
+
+
+def _newer(name: str, reason: str) -> StoreError:
+    return StoreError(
+        f"{name} was written by a newer inferometer ({reason}); update with: pip install -U inferometer"
+    )
+
+
+def _damaged(name: str, error: Exception) -> StoreError:
+    what = " ".join(str(error).split())[:200]
+    return StoreError(f"{name} is damaged: {type(error).__name__}: {what}; {_REMEDY}")
 
 
 def lookup_key(name: str) -> str:
-    """Returns what a name is found by: without case.
+    """Returns the key of a name in queries, which ignores case.
 
-    The ``=`` in front is for neosqlite, which takes a text that begins like a date for a time, and then finds
-    nothing.
+    The leading ``=`` keeps neosqlite from reading a text that begins like a date as a time.
     """
     return "=" + storable_text(name.strip().casefold())
 
@@ -133,12 +183,13 @@ def release_of(version: str) -> str:
 
 
 def _evaluation_document(evaluation: Evaluation) -> Document:
-    system, manifest, dataset = evaluation.system, evaluation.system.manifest, evaluation.dataset
+    system, manifest = evaluation.system, evaluation.system.manifest
     environment = system.environment
     return {
         "_id": evaluation.id,
         "schema_version": SCHEMA_VERSION,
-        "created_at": _milliseconds(evaluation.created_at),
+        "kind": evaluation.measurement.kind,
+        "created_at": to_the_millisecond(evaluation.created_at),
         "status": evaluation.status.value,
         "model_key": lookup_key(manifest.name),
         "model_version_key": lookup_key(manifest.version),
@@ -152,28 +203,22 @@ def _evaluation_document(evaluation: Evaluation) -> Document:
         "system": {name: storable(getattr(system, name)) for name in _SYSTEM},
         "device": {"kind": system.device.kind.value, "index": system.device.index},
         "using_gpu": system.device.is_gpu,
-        "environment": _fields_of(environment) | {"gpus": [_fields_of(gpu) for gpu in environment.gpus]},
+        "environment": fields_of(environment) | {"gpus": [fields_of(gpu) for gpu in environment.gpus]},
         "machine_architecture": storable_text(environment.architecture),
         "hostname": storable_text(environment.hostname),
-        "dataset": _fields_of(dataset),
-        "options": _fields_of(evaluation.options) | {"trace_level": evaluation.options.trace_level.name},
-        "batch_size": evaluation.options.batch_size,
-        "elapsed_ns": evaluation.elapsed_ns,
-        "batch_count": len(evaluation.batches.sizes),
-        "failure_count": len(evaluation.failures),
-        "input_prediction_count": len(evaluation.predictions),
-        "trace": _fields_of(evaluation.trace) if evaluation.trace else None,
-        "span_document_count": len(evaluation.spans),
+        "dataset": fields_of(evaluation.dataset),
+        "trace_level": evaluation.trace_level.name,
+        "batch_size": evaluation.measurement.batch_size,
+        "elapsed_ns": evaluation.measurement.elapsed_ns,
+        "trace": fields_of(evaluation.trace) if evaluation.trace else None,
         "group_id": evaluation.group_id,
-        "load": load_head(evaluation.load) if evaluation.load else None,
+        "conditions": conditions_document(evaluation.conditions),
+        "process": evaluation.process,
     }
 
 
-def _evaluation(head: Mapping[str, Any], documents: Documents) -> Evaluation:
-    """The evaluation, whether or not all of its parts are there."""
-    options = restored(head["options"])
-    environment = restored(head["environment"])
-    system = restored(head["system"])
+def _evaluation(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Evaluation:
+    environment, system, trace = (restored(head.get(name)) for name in ("environment", "system", "trace"))
     return Evaluation(
         id=str(head["_id"]),
         created_at=head["created_at"].astimezone(timezone.utc),
@@ -181,134 +226,17 @@ def _evaluation(head: Mapping[str, Any], documents: Documents) -> Evaluation:
         system=SystemDescription(
             manifest=ModelManifest.model_validate(restored(head["model"])),
             device=Device(DeviceKind(head["device"]["kind"]), int(head["device"]["index"])),
-            environment=Environment(**environment | {"gpus": tuple(Gpu(**g) for g in environment["gpus"])}),
+            environment=checked(
+                Environment(**environment | {"gpus": tuple(checked(Gpu(**g)) for g in environment["gpus"])})
+            ),
             **system | {"weights": Weights(system.get("weights", Weights.PRETRAINED))},
         ),
-        dataset=DatasetIdentity(**restored(head["dataset"])),
-        options=EvaluationOptions(**options | {"trace_level": TraceLevel[options["trace_level"]]}),
-        batches=_batches(documents.performance),
-        elapsed_ns=int(head["elapsed_ns"]),
-        accuracy=_accuracy(documents.model_accuracy[0]) if documents.model_accuracy else None,
-        failures=tuple(
-            InputFailure(failure["input_id"], Stage(failure["stage"]), failure["message"])
-            for document in _in_sequence(documents.input_failure)
-            for failure in document["failures"]
-        ),
-        predictions=tuple(
-            prediction_from_document(document)
-            for document in sorted(documents.input_prediction, key=lambda d: int(d["input_index"]))
-        ),
-        trace=_trace(head.get("trace")),
-        spans=tuple(
-            chunk_from_document(document)
-            for document in sorted(documents.span, key=lambda d: int(d["sequence"]))
-        ),
+        dataset=checked(DatasetIdentity(**restored(head["dataset"]))),
+        measurement=documents_of(head["kind"]).read(head, parts),
+        trace_level=TraceLevel[head["trace_level"]],
+        trace=None if trace is None else checked(TraceSummary(**trace | {"notes": tuple(trace["notes"])})),
+        spans=tuple(map(chunk_from_document, parts[SPANS])),
         group_id=head.get("group_id"),
-        load=load_record(head, list(documents.load_query)),
+        conditions=conditions_from_document(head.get("conditions")),
+        process=None if head.get("process") is None else int(head["process"]),
     )
-
-
-def _trace(stored: Any) -> TraceSummary | None:
-    if stored is None:
-        return None
-    fields_of = restored(stored)
-    return TraceSummary(**fields_of | {"notes": tuple(fields_of["notes"])})
-
-
-def _missing_parts(evaluation: Evaluation, documents: Documents) -> str:
-    """What is not there although the evaluation's own document counts it; empty when nothing is missing."""
-    head = documents.evaluation
-    batches, failures = len(evaluation.batches.sizes), len(evaluation.failures)
-    if batches != head["batch_count"] or len(documents.performance) != len(head["performance_ids"]):
-        return f"the times of {batches} of its {head['batch_count']} batches are there"
-    if (head["model_accuracy_id"] is None) != (evaluation.accuracy is None):
-        return "its accuracy is missing"
-    if failures != head["failure_count"]:
-        return f"{failures} of its {head['failure_count']} failures are there"
-    return ""
-
-
-def _check_version(head: Mapping[str, Any], name: str) -> None:
-    version = head.get("schema_version")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise StoreError(f"{name} is damaged: it has no schema_version; {_REMEDY}")
-    if version > SCHEMA_VERSION:
-        raise StoreError(
-            f"{name} was written by a newer inferscope (schema {version}; this one reads up to "
-            f"{SCHEMA_VERSION}); update with: pip install -U inferscope"
-        )
-
-
-def _performance_documents(batches: BatchTimes, owner: Document) -> list[Document]:
-    return [
-        {"_id": f"{owner['save_id']}/{sequence}", **owner, "sequence": sequence}
-        | {name: getattr(batches, name)[start : start + BATCHES_PER_DOCUMENT].tolist() for name in _TIMES}
-        for sequence, start in enumerate(range(0, len(batches.sizes), BATCHES_PER_DOCUMENT))
-    ]
-
-
-def _batches(documents: Sequence[Document]) -> BatchTimes:
-    chunks = _in_sequence(documents)
-    columns = {name: _joined(document[name] for document in chunks) for name in _TIMES}
-    if len({len(column) for column in columns.values()}) != 1:
-        raise ValueError("the columns of its times differ in length")
-    return BatchTimes(**columns)
-
-
-def _joined(parts: Iterable[Sequence[int]]) -> NDArray[np.int64]:
-    return np.concatenate([np.empty(0, np.int64), *(np.array(part, np.int64) for part in parts)])
-
-
-def _accuracy_document(accuracy: Accuracy, owner: Document) -> Document:
-    return {
-        "_id": owner["save_id"],
-        **owner,
-        "top_1": accuracy.top1_share,
-        "top_5": accuracy.top5_share,
-        "top_1_count": accuracy.top1,
-        "top_5_count": accuracy.top5,
-        "evaluated_count": accuracy.evaluated,
-    }
-
-
-def _accuracy(document: Mapping[str, Any]) -> Accuracy:
-    return Accuracy(*(int(document[name]) for name in ("top_1_count", "top_5_count", "evaluated_count")))
-
-
-def _failure_documents(failures: Sequence[InputFailure], owner: Document) -> list[Document]:
-    return [
-        {"_id": f"{owner['save_id']}/{sequence}", **owner, "sequence": sequence, "failures": chunk}
-        for sequence, chunk in enumerate(_failure_chunks(failures))
-    ]
-
-
-def _failure_chunks(failures: Sequence[InputFailure]) -> Iterator[list[Document]]:
-    """Failures in pieces that stay far below the 16 MB that MongoDB allows a document."""
-    chunk: list[Document] = []
-    characters = 0
-    for failure in failures:
-        chunk.append(_fields_of(failure))
-        characters += len(failure.input_id) + len(failure.message) + 100
-        if characters >= _FAILURE_CHARACTERS_PER_DOCUMENT:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
-
-
-def _in_sequence(documents: Sequence[Document]) -> list[Document]:
-    """The pieces in their order; a piece that is missing in between is a damage."""
-    ordered = sorted(documents, key=lambda document: int(document["sequence"]))
-    if [document["sequence"] for document in ordered] != list(range(len(ordered))):
-        raise ValueError("a piece in the middle is missing")
-    return ordered
-
-
-def _fields_of(record: Any) -> Document:
-    """A dataclass's fields, as they can be stored."""
-    return {field.name: storable(getattr(record, field.name)) for field in fields(record)}
-
-
-def _milliseconds(moment: datetime) -> datetime:
-    moment = moment.astimezone(timezone.utc)
-    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

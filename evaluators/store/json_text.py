@@ -1,57 +1,118 @@
-"""A whole evaluation as JSON text, for a file or the wire: the documents of the store in one object."""
+"""A whole evaluation as JSON text: for the wire, and for the spool, which keeps what no database accepted."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from dataclasses import fields
+import os
+import tempfile
 from datetime import datetime
+from pathlib import Path
+from urllib.parse import quote
 
-from evaluators.evaluation import Evaluation
-from evaluators.store.documents import Documents, from_documents, to_documents
-from manifests.errors import StoreError
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.store import documents_v1
+from inferometer.evaluators.store.documents import Documents, from_documents, to_documents
+from inferometer.manifests.errors import StoreError
 
-_FORMAT = "inferscope evaluation"
-
-
-_LATER = ("span", "load_query")
-"""Parts that files of earlier versions do not have."""
+_FORMAT = "inferometer evaluation"
 
 
 def evaluation_to_json(evaluation: Evaluation) -> str:
     """Returns the evaluation with its raw times and its predictions as JSON; non-ASCII text is escaped."""
     documents = to_documents(evaluation, evaluation.id)
-    content = {"format": _FORMAT} | {part.name: getattr(documents, part.name) for part in fields(documents)}
-    content["input_prediction"] = list(documents.input_prediction)
-    content |= {name: list(getattr(documents, name)) for name in _LATER}
-    content["evaluation"] = documents.evaluation | {
-        "created_at": documents.evaluation["created_at"].isoformat(timespec="milliseconds")
+    created_at = documents.evaluation["created_at"].isoformat(timespec="milliseconds")
+    content = {
+        "format": _FORMAT,
+        "evaluation": documents.evaluation | {"created_at": created_at},
+        "parts": {name: list(part) for name, part in documents.parts.items()},
     }
     return json.dumps(content, allow_nan=False)
 
 
 def evaluation_from_json(text: str) -> Evaluation:
-    """Returns the evaluation that ``evaluation_to_json`` wrote.
+    """Returns the evaluation that ``evaluation_to_json`` of this version or the first version wrote.
 
     Raises:
-        StoreError: The text is cut off, is no evaluation's, or was written by a newer version of the program.
+        StoreError: The text is truncated, is no evaluation, or is of a newer version of the program.
     """
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = str(error) if isinstance(error, ValueError) else "nested too deep"
         raise StoreError(f"is cut off or no JSON: {reason}") from error
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+    if not isinstance(content, dict) or content.get("format") not in (_FORMAT, documents_v1.FORMAT):
         raise StoreError(f'is no evaluation: it has no "format": "{_FORMAT}"')
     try:
-        parts = {part.name: content[part.name] for part in fields(Documents) if part.name not in _LATER}
-        parts |= {name: content.get(name, []) for name in _LATER}
-        parts["evaluation"]["created_at"] = datetime.fromisoformat(parts["evaluation"]["created_at"])
-        documents = Documents(**parts)
+        if content["format"] == documents_v1.FORMAT:
+            content["parts"] = {name: content.get(name, []) for name in documents_v1.COLLECTIONS}
+        head = content["evaluation"]
+        head["created_at"] = datetime.fromisoformat(head["created_at"])
+        documents = Documents(head, dict(content["parts"]))
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"is no whole evaluation: {type(error).__name__}: {error}") from error
-    evaluation = from_documents(documents)
-    if len(evaluation.predictions) != documents.evaluation["input_prediction_count"]:
-        raise StoreError(f"evaluation {evaluation.id} is damaged: predictions are missing")
-    if len(evaluation.spans) != documents.evaluation.get("span_document_count", 0):
-        raise StoreError(f"evaluation {evaluation.id} is damaged: spans of its trace are missing")
-    return evaluation
+    return from_documents(documents)
+
+
+def write_spool(evaluation: Evaluation, directory: Path) -> Path:
+    """Writes an evaluation, with its predictions, to a file in ``directory`` and returns the file's path.
+
+    The file is written atomically and synced to the disk. Writing an evaluation again replaces its file.
+
+    Raises:
+        StoreError: The directory cannot be created, or the file cannot be written.
+    """
+    path = directory / f"{quote(evaluation.id, safe='')}.json"
+    content = evaluation_to_json(evaluation).encode("utf-8")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor, name = tempfile.mkstemp(dir=directory, prefix=".", suffix=".part")
+        except FileNotFoundError:  # another process has removed the folder, which was empty
+            directory.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(dir=directory, prefix=".", suffix=".part")
+        partial = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        _sync_directory(directory)
+    except OSError as error:
+        raise StoreError(
+            f"{path}: evaluation {evaluation.id} cannot be written there: {error.strerror or error}; "
+            "free space or name another directory"
+        ) from error
+    return path
+
+
+def read_spool(path: Path) -> Evaluation:
+    """Returns the evaluation that ``write_spool`` wrote to the file ``path``.
+
+    Raises:
+        StoreError: The file cannot be read, is truncated, or holds something else.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{path}: is no evaluation: it is not text") from error
+    try:
+        return evaluation_from_json(text)
+    except StoreError as error:
+        raise StoreError(f"{path}: {error}") from error
+
+
+def _sync_directory(directory: Path) -> None:
+    """Syncs the name of a new file to the disk; without this a power failure may lose it."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some file systems do not support this
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

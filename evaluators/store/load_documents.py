@@ -1,4 +1,4 @@
-"""The load part of an evaluation as documents: the queries are in ``load_query``, in columns."""
+"""Documents of measurements under load and of rate searches; ``load_query`` holds queries in columns."""
 
 from __future__ import annotations
 
@@ -6,122 +6,145 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from evaluators.loadgen.mlperf_result import MlperfResult, Scenario
-from evaluators.loadgen.queries import LATER_COLUMNS, QUERY_COLUMNS, Queries
-from evaluators.loadgen.record import LoadKind, LoadOptions, LoadRecord, LoadRun, RateAnswer
-from evaluators.store.values import restored, storable
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.load.load_run import LoadRun
+from inferometer.evaluators.load.queries import LATER_COLUMNS, QUERY_COLUMNS, Queries
+from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions, MlperfResult, Scenario
+from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
+from inferometer.evaluators.store.measurement_documents import Document, Part, Stored, joined
+from inferometer.evaluators.store.values import checked, fields_of, restored, storable
 
 QUERIES_PER_DOCUMENT = 20_000
 _RUN = tuple(field.name for field in fields(LoadRun) if field.name not in {"queries", "reasons"})
 
 
-def load_head(load: LoadRecord) -> dict[str, Any]:
-    """Returns what the evaluation's own document holds of its load part."""
-    return {
-        "options": _fields_of(load.options) | {"kind": load.options.kind.value},
-        "answer": _fields_of(load.answer) if load.answer else None,
-        "mlperf": _fields_of(load.mlperf) if load.mlperf else None,
-        "runs": [
-            {name: storable(getattr(run, name)) for name in _RUN}
-            | {
-                "reasons": [[storable(reason), count] for reason, count in run.reasons.items()],
-                "query_count": len(run.queries),
-                "repeated": run.queries.repeated,
-            }
-            for run in load.runs
-        ],
+class LoadDocuments:
+    """Keeps a ``LoadMeasurement``; see ``MeasurementDocuments``."""
+
+    def write(
+        self, evaluation: Evaluation[LoadMeasurement], save_id: str
+    ) -> tuple[Document, Mapping[str, Part]]:
+        """Returns the documents of the measurement."""
+        measured = evaluation.measurement
+        document = {
+            "options": fields_of(measured.options),
+            "run": run_document(measured.run),
+            "mlperf": _mlperf_document(measured.mlperf) if measured.mlperf else None,
+        }
+        return document, {"load_query": queries_part([measured.run])}
+
+    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> LoadMeasurement:
+        """Returns the measurement."""
+        stored = head["measurement"]
+        return LoadMeasurement(
+            options=options_of(stored["options"]),
+            run=run_of(stored["run"], parts["load_query"]),
+            elapsed_ns=int(head["elapsed_ns"]),
+            mlperf=_mlperf(restored(stored["mlperf"])),
+        )
+
+
+def run_document(run: LoadRun) -> Document:
+    """Returns what the evaluation's own document holds of a run."""
+    return {name: storable(getattr(run, name)) for name in _RUN} | {
+        "reasons": [{"reason": storable(reason), "count": n} for reason, n in run.reasons.items()],
+        "query_count": len(run.queries),
+        "repeated": run.queries.repeated,
     }
 
 
-def load_documents(load: LoadRecord | None, owner: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields the documents of the queries.
-
-    Args:
-        load: None gives none.
-        owner: ``evaluation_id`` and ``save_id``.
-    """
-    for number, run in enumerate(load.runs if load else ()):
-        for start in range(0, len(run.queries), QUERIES_PER_DOCUMENT):
-            part = slice(start, start + QUERIES_PER_DOCUMENT)
-            columns = {name: getattr(run.queries, name)[part].tolist() for name in QUERY_COLUMNS}
-            yield {
-                "_id": _document_id(owner["save_id"], number, start // QUERIES_PER_DOCUMENT),
-                **owner,
-                "run": number,
-                **columns,
-            }
-
-
-def load_document_ids(head: Mapping[str, Any]) -> list[str]:
-    """Returns the ids of the documents that an evaluation's own document says that there are, in order."""
-    runs = (head.get("load") or {}).get("runs", ())
-    return [
-        _document_id(head["save_id"], number, sequence)
+def queries_part(runs: Sequence[LoadRun]) -> Part:
+    """Returns the documents of the queries of runs, each with the number of its run."""
+    pieces = [
+        (number, run.queries, slice(start, start + QUERIES_PER_DOCUMENT))
         for number, run in enumerate(runs)
-        for sequence in range(-(-run["query_count"] // QUERIES_PER_DOCUMENT))
+        for start in range(0, len(run.queries), QUERIES_PER_DOCUMENT)
     ]
 
+    def documents() -> Iterator[Document]:
+        for number, queries, piece in pieces:
+            yield {"run": number} | {n: getattr(queries, n)[piece].tolist() for n in QUERY_COLUMNS}
 
-def load_record(head: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) -> LoadRecord | None:
-    """Returns the load part of an evaluation; None where it has none.
+    return Part(len(pieces), documents())
+
+
+def options_of(stored: Any) -> LoadOptions:
+    """Returns the options that a document holds."""
+    options = restored(stored)
+    scenario = options.get("scenario")
+    return checked(LoadOptions(**options | {"scenario": Scenario(scenario) if scenario else None}))
+
+
+def run_of(stored: Stored, documents: Sequence[Stored]) -> LoadRun:
+    """Returns the run that a document holds, with the queries of ``documents``, which are all of this run.
 
     Raises:
-        KeyError, TypeError, ValueError: It is damaged.
+        KeyError, TypeError, ValueError: They are damaged.
     """
-    stored = head.get("load")
-    if stored is None:
-        return None
-    options, answer = restored(stored["options"]), restored(stored["answer"])
-    return LoadRecord(
-        options=_options(options),
-        runs=tuple(
-            LoadRun(
-                **{name: restored(run[name]) for name in _RUN},
-                reasons={restored(reason): int(count) for reason, count in run["reasons"]},
-                queries=_queries(run, [each for each in documents if each["run"] == number]),
-            )
-            for number, run in enumerate(stored["runs"])
-        ),
-        answer=RateAnswer(**answer) if answer else None,
-        # what was kept before there were scenarios has neither this nor the option
-        mlperf=_mlperf(restored(stored.get("mlperf"))),
+    known = [
+        name
+        for name in QUERY_COLUMNS
+        if name not in LATER_COLUMNS or all(name in document for document in documents)
+    ]
+    columns = {name: joined(document[name] for document in documents) for name in known}
+    if {len(column) for column in columns.values()} != {int(stored["query_count"])}:
+        raise ValueError(f"not all of the {stored['query_count']} queries of a run are there")
+    run = LoadRun(
+        **{name: restored(stored[name]) for name in _RUN},
+        reasons={str(restored(reason)): int(count) for reason, count in _pairs(stored["reasons"])},
+        queries=Queries(**columns, repeated=int(stored["repeated"])),
     )
+    if run.queries.repeated < 0 or min(run.reasons.values(), default=0) < 0:
+        raise ValueError("a number of its queries is negative")
+    return checked(run)
 
 
-def _options(stored: dict[str, Any]) -> LoadOptions:
-    scenario = stored.get("scenario")
-    return LoadOptions(
-        **stored | {"kind": LoadKind(stored["kind"]), "scenario": Scenario(scenario) if scenario else None}
-    )
+def _pairs(stored: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Documents of two values as pairs. Earlier versions kept pairs, which not every database can."""
+    return (tuple(each.values()) if isinstance(each, dict) else each for each in stored)
 
 
 def _mlperf(stored: dict[str, Any] | None) -> MlperfResult | None:
     if stored is None:
         return None
-    percentiles = tuple((float(percent), int(value_ns)) for percent, value_ns in stored["percentiles_ns"])
-    return MlperfResult(**stored | {"reasons": tuple(stored["reasons"]), "percentiles_ns": percentiles})
+    percentiles = tuple(
+        (float(percent), int(value_ns)) for percent, value_ns in _pairs(stored["percentiles_ns"])
+    )
+    reasons = tuple(map(str, stored["reasons"]))
+    return checked(MlperfResult(**stored | {"reasons": reasons, "percentiles_ns": percentiles}))
 
 
-def _queries(run: Mapping[str, Any], documents: Sequence[Mapping[str, Any]]) -> Queries:
-    told = [
-        n for n in QUERY_COLUMNS if n not in LATER_COLUMNS or all(n in document for document in documents)
-    ]
-    columns = {name: _joined([document[name] for document in documents]) for name in told}
-    if {len(column) for column in columns.values()} != {int(run["query_count"])}:
-        raise ValueError(f"not all of the {run['query_count']} queries of a run are there")
-    return Queries(**columns, repeated=int(run["repeated"]))
+def _mlperf_document(result: MlperfResult) -> Document:
+    percentiles = [{"percent": percent, "value_ns": value_ns} for percent, value_ns in result.percentiles_ns]
+    return fields_of(result) | {"percentiles_ns": percentiles}
 
 
-def _joined(parts: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    return np.concatenate([np.empty(0, np.int64), *(np.array(part, np.int64) for part in parts)])
+class RateSearchDocuments:
+    """Keeps a ``RateSearchMeasurement``; see ``MeasurementDocuments``."""
 
+    def write(
+        self, evaluation: Evaluation[RateSearchMeasurement], save_id: str
+    ) -> tuple[Document, Mapping[str, Part]]:
+        """Returns the documents of the measurement."""
+        search = evaluation.measurement
+        document = {
+            "options": fields_of(search.options),
+            "answer": fields_of(search.answer) if search.answer else None,
+            "probes": [run_document(probe) for probe in search.probes],
+        }
+        return document, {"load_query": queries_part(search.probes)}
 
-def _document_id(save_id: str, run: int, sequence: int) -> str:
-    return f"{save_id}/load/{run}/{sequence}"
-
-
-def _fields_of(record: Any) -> dict[str, Any]:
-    return {field.name: storable(getattr(record, field.name)) for field in fields(record)}
+    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> RateSearchMeasurement:
+        """Returns the measurement."""
+        stored, answer = head["measurement"], restored(head["measurement"]["answer"])
+        parts_of: dict[Any, list[Stored]] = {}
+        for each in parts["load_query"]:
+            parts_of.setdefault(each["run"], []).append(each)
+        return RateSearchMeasurement(
+            options=options_of(stored["options"]),
+            probes=tuple(
+                run_of(probe, parts_of.get(number, [])) for number, probe in enumerate(stored["probes"])
+            ),
+            elapsed_ns=int(head["elapsed_ns"]),
+            answer=checked(RateAnswer(**answer)) if answer else None,
+        )

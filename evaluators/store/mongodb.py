@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -13,15 +14,16 @@ from dns.exception import DNSException, FormError
 from dns.exception import SyntaxError as DNSSyntaxError
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
-from evaluators.store.collection_store import EXPIRING, INDEXES, Database
-from manifests.errors import ConfigurationError, StoreError
+from inferometer.evaluators.store.evaluation_store import EXPIRING, INDEXES, Database
+from inferometer.manifests.errors import ConfigurationError, StoreError
 
+_log = logging.getLogger(__name__)
 _SELECTION_MS = 3_000
 _ANSWER_MS = 60_000
-_UNAUTHORIZED = 13
+_REFUSED = frozenset({13, 18})  # Unauthorized and AuthenticationFailed
 _ERRORS: tuple[type[Exception], ...] = (PyMongoError, BSONError, ValueError, OverflowError)
 _CLIENT_ERRORS: tuple[type[Exception], ...] = (*_ERRORS, OSError)
-"""What the making of a client raises, also of a file that the address names."""
+"""The exceptions of the client's constructor, which also opens files that the address names."""
 
 
 class MongoConnection:
@@ -29,11 +31,11 @@ class MongoConnection:
 
     Args:
         address: ``host``, ``host:port``, or an address with the scheme ``mongodb`` or ``mongodb+srv``.
-        name: The database; its indexes are made.
-        otherwise: What the user may do without a database; empty for nothing.
+        name: The database.
+        otherwise: The user's alternative to a database, for messages; empty for none.
 
     Raises:
-        ConfigurationError: The address makes no sense.
+        ConfigurationError: The address is invalid.
         StoreError: The server cannot be looked up, does not answer within a few seconds, or refuses.
     """
 
@@ -43,21 +45,19 @@ class MongoConnection:
         self.errors = _ERRORS
         self.duplicate_error: type[Exception] = DuplicateKeyError
         self._secrets = _secrets(uri)
-        advice = "start it, or name another one with --database_address"
-        if otherwise:
-            advice = f"start it, {otherwise}, or leave --database_address away for the local file"
+        self._is_prepared = False
         try:
             self._client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(
-                uri, tz_aware=True, appname="inferscope", **_timeouts(uri)
+                uri, tz_aware=True, appname="inferometer", **_timeouts(uri)
             )
         except _CLIENT_ERRORS as error:
             if (failed := _failed_lookup(error)) is not None:
                 raise StoreError(
                     f"database {self.location} cannot be used: its host cannot be looked up "
-                    f"({failed}); {advice}"
+                    f"({failed}); {_advice(error, otherwise)}"
                 ) from error
             reason = self.reason(error)
-            if self._secrets and not isinstance(error, OSError):  # pymongo may quote any piece of the login
+            if self._secrets and not isinstance(error, OSError):  # pymongo may quote any part of the login
                 reason = "escape user name and password as in a URL"
             raise ConfigurationError(
                 f"database address {without_credentials(address)} makes no sense: {reason}; "
@@ -67,25 +67,49 @@ class MongoConnection:
             database = self._client.get_database(name, write_concern=pymongo.WriteConcern(w="majority"))
             self._client.admin.command("ping")
             database["evaluation"].find_one({}, {"_id": 1})  # a ping is answered without a login
-            _make_indexes(database)
         except BaseException as error:
             self._client.close()
             if isinstance(error, _ERRORS):
                 raise StoreError(
-                    f"database {self.location} cannot be used: {self.reason(error)}; {advice}"
+                    f"database {self.location} cannot be used: {self.reason(error)}; "
+                    f"{_advice(error, otherwise)}"
                 ) from error
             raise
         self.database: Database = database
 
+    def prepare_to_write(self) -> None:
+        """Makes the indexes that are missing; one that the server refuses is a warning."""
+        if self._is_prepared:
+            return
+        self._is_prepared = True
+        wanted: list[tuple[str, str, dict[str, int]]] = [
+            *((name, field, {}) for name, fields in INDEXES.items() for field in fields),
+            *((name, field, {"expireAfterSeconds": 0}) for name, field in EXPIRING.items()),
+        ]
+        refused = []
+        for name, field, options in wanted:
+            try:
+                self.database[name].create_index(field, **options)
+            except OperationFailure as error:
+                refused.append(f"{name}.{field} ({self.reason(error)})")
+        if refused:
+            _log.warning(
+                "%s: the database refused indexes, without which reports take longer, and records of killed "
+                "agents stay until another agent publishes: %s",
+                self.location,
+                ", ".join(refused),
+            )
+
     def transaction(self) -> AbstractContextManager[None]:
-        """Does nothing: a server by itself has no transactions, and the order of the writes needs none."""
+        """Does nothing: a standalone server has no transactions, and the order of writes requires none."""
         return nullcontext()
 
     def reason(self, error: Exception) -> str:
-        """Says in one short line, without credentials, why something failed; pymongo's own are pages long."""
+        """Returns the reason for an error in one short line, without credentials; pymongo's take pages."""
         text = str(error)
         if isinstance(error, OperationFailure) and isinstance(error.details, dict):
-            text = str(error.details.get("errmsg") or text)
+            failed = [error.details, *error.details.get("writeErrors", ())]
+            text = next((str(each["errmsg"]) for each in failed if each.get("errmsg")), text)
         text = re.split(r" \(configured timeouts|, Timeout: |, Topology Description|, full error", text)[0]
         for secret in self._secrets:
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", text)
@@ -103,16 +127,13 @@ def without_credentials(address: str) -> str:
 
 
 def _secrets(uri: str) -> set[str]:
-    """The user and the password, as they stand in the address and as they are meant."""
+    """The user and the password, both as in the address and unquoted."""
     login = uri.partition("://")[2].rpartition("@")[0]
     return {text for part in login.split(":", 1) for text in (part, unquote(part)) if text}
 
 
 def _failed_lookup(error: Exception) -> str | None:
-    """The kind of failure where DNS did not answer, as pymongo takes that for a mistake in the address.
-
-    None for every other error, and for a host that is no name at all.
-    """
+    """The kind of a DNS failure, which pymongo reports as an invalid address; None for every other error."""
     cause = error.__cause__ or error.__context__
     if not isinstance(cause, DNSException) or isinstance(cause, DNSSyntaxError | FormError):
         return None
@@ -120,7 +141,7 @@ def _failed_lookup(error: Exception) -> str | None:
 
 
 def _timeouts(uri: str) -> dict[str, Any]:
-    """How long to wait, in milliseconds, where the address does not say so itself."""
+    """The timeouts, in milliseconds, that the address does not set itself."""
     ours = {
         "serverSelectionTimeoutMS": _SELECTION_MS,
         "connectTimeoutMS": _SELECTION_MS,
@@ -129,13 +150,14 @@ def _timeouts(uri: str) -> dict[str, Any]:
     return {name: value for name, value in ours.items() if name.casefold() not in uri.casefold()}
 
 
-def _make_indexes(database: pymongo.database.Database[dict[str, Any]]) -> None:
-    try:
-        for name, indexed in INDEXES.items():
-            for field in indexed:
-                database[name].create_index(field)
-        for name, field in EXPIRING.items():
-            database[name].create_index(field, expireAfterSeconds=0)
-    except OperationFailure as error:
-        if error.code != _UNAUTHORIZED:  # who may only read can do without
-            raise
+def _advice(error: Exception, otherwise: str) -> str:
+    """Returns what the user may do about a database that cannot be used, or ``otherwise``."""
+    if isinstance(error, OperationFailure) and error.code in _REFUSED:
+        return "check the user and the password in --database_address, and what this user may do"
+    if "certificate" in str(error).casefold() or "SSL" in str(error):
+        return "check the certificates, which tlsCAFile and tlsCertificateKeyFile in --database_address name"
+    if isinstance(error, OperationFailure):
+        return "name another database with --database_address"
+    if otherwise:
+        return f"start it, {otherwise}, or leave --database_address away for the local file"
+    return "start it, or name another one with --database_address"

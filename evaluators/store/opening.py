@@ -1,4 +1,4 @@
-"""Which store an address means."""
+"""Opening of the database that an address names: the store of evaluations, and the directory of agents."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evaluators.store.base import EvaluationStore
-from manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from evaluators.store.agent_directory import AgentDirectory
-    from evaluators.store.collection_store import Connection
+    from inferometer.evaluators.store.agent_directory import AgentDirectory
+    from inferometer.evaluators.store.evaluation_store import Connection, EvaluationStore
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 _WITHOUT_STORE = "evaluate with --publish=false"
@@ -26,31 +25,31 @@ def open_store(address: str | None, name: str, data_dir: Path) -> EvaluationStor
     Args:
         address: None for a local file; else ``host``, ``host:port``, ``mongodb://…`` or ``mongodb+srv://…``.
         name: The database; dots in it become ``_``.
-        data_dir: The folder of the local file ``<name>.db``; it is made if it is not there.
+        data_dir: The folder of the local file ``<name>.db``; it is created if it is missing.
 
     Raises:
-        ConfigurationError: The address or the name makes no sense.
+        ConfigurationError: The address or the name is invalid.
         StoreError: The database cannot be reached or opened.
     """
-    from evaluators.store.collection_store import CollectionStore
+    from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
-    return CollectionStore(_connect(address, name, data_dir, _WITHOUT_STORE))
+    return EvaluationStore(_connect(address, name, data_dir, _WITHOUT_STORE))
 
 
 def open_agent_directory(address: str | None, name: str, data_dir: Path) -> AgentDirectory:
     """Opens the directory of agents in a database; see ``open_store``.
 
     Raises:
-        ConfigurationError: The address or the name makes no sense.
+        ConfigurationError: The address or the name is invalid.
         StoreError: The database cannot be reached or opened.
     """
-    from evaluators.store.agent_directory import AgentDirectory
+    from inferometer.evaluators.store.agent_directory import AgentDirectory
 
     return AgentDirectory(_connect(address, name, data_dir))
 
 
 def local_file(name: str, data_dir: Path) -> Path:
-    """Where a database is that has no address.
+    """Returns the file of a database without an address.
 
     Raises:
         ConfigurationError: The name cannot be used.
@@ -59,13 +58,13 @@ def local_file(name: str, data_dir: Path) -> Path:
 
 
 def check_address(address: str) -> str:
-    """Returns a database's address as it is used, without asking whether anything is there.
+    """Returns the address of a database without surrounding blanks; contacts nothing.
 
     Raises:
-        ConfigurationError: It makes no sense.
+        ConfigurationError: It is invalid.
     """
     if not address.strip() or ("://" in address and not address.startswith(_SCHEMES)):
-        from evaluators.store.mongodb import without_credentials
+        from inferometer.evaluators.store.mongodb import without_credentials
 
         raise ConfigurationError(
             f'database address "{without_credentials(address)}" makes no sense; allowed: host, host:port, '
@@ -75,18 +74,18 @@ def check_address(address: str) -> str:
 
 
 def _connect(address: str | None, name: str, data_dir: Path, otherwise: str = "") -> Connection:
-    """Each kind of database takes a while to import, and only one is needed."""
+    # either driver takes long to import, and only one is needed
     if address is None:
-        from evaluators.store.sqlite import connect_sqlite
+        from inferometer.evaluators.store.sqlite import connect_sqlite
 
         return connect_sqlite(local_file(name, data_dir), otherwise)
-    from evaluators.store.mongodb import MongoConnection
+    from inferometer.evaluators.store.mongodb import MongoConnection
 
     return MongoConnection(check_address(address), _database_name(name), otherwise)
 
 
 def _database_name(name: str) -> str:
-    """The name as a file and MongoDB can both have it."""
+    """The name in the form that both a file and MongoDB accept."""
     sanitised = name.strip().replace(".", "_")
     if not _NAME.fullmatch(sanitised):
         raise ConfigurationError(

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from agent.trace_level import TraceLevel
-from agent.tracing.span import COLUMNS, AttributeValue, SpanChunk, SpanKind
-from evaluators.store.values import restored, storable, storable_text
+from inferometer.agent.tracing.span import COLUMNS, AttributeValue, SpanChunk, SpanKind, TraceLevel
+from inferometer.evaluators.store.documents_v1 import present_key
+from inferometer.evaluators.store.measurement_documents import Document, Stored
+from inferometer.evaluators.store.values import restored, storable, storable_text
 
 
-def span_documents(chunks: Sequence[SpanChunk], owner: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def span_documents(chunks: Sequence[SpanChunk]) -> Iterator[Document]:
     """Yields the documents of a trace's spans.
 
     ``start_ns`` counts from ``epoch_ns``, which is nanoseconds since 1970, so that the numbers stay short.
-
-    Args:
-        chunks: The spans.
-        owner: ``evaluation_id`` and ``save_id``.
     """
-    for sequence, chunk in enumerate(chunks):
+    for chunk in chunks:
         epoch_ns = int(chunk.start_ns.min()) if len(chunk) else 0
         columns = {name: getattr(chunk, name).tolist() for name in COLUMNS}
         columns["start_ns"] = (chunk.start_ns - epoch_ns).tolist()
         yield {
-            "_id": span_document_id(owner["save_id"], sequence),
-            **owner,
-            "sequence": sequence,
             "epoch_ns": epoch_ns,
             "kinds": [
                 {
                     "name": storable_text(kind.name),
                     "level": kind.level.name,
-                    "attributes": [[storable_text(key), storable(value)] for key, value in kind.attributes],
+                    "attributes": [
+                        {"k": storable_text(key), "v": storable(value)} for key, value in kind.attributes
+                    ],
                 }
                 for kind in chunk.kinds
             ],
@@ -42,12 +38,7 @@ def span_documents(chunks: Sequence[SpanChunk], owner: Mapping[str, Any]) -> Ite
         }
 
 
-def span_document_id(save_id: str, sequence: int) -> str:
-    """Returns the id of a trace's document."""
-    return f"{save_id}/span/{sequence}"
-
-
-def chunk_from_document(document: Mapping[str, Any]) -> SpanChunk:
+def chunk_from_document(document: Stored) -> SpanChunk:
     """Returns the spans that a document holds.
 
     Raises:
@@ -57,7 +48,7 @@ def chunk_from_document(document: Mapping[str, Any]) -> SpanChunk:
         SpanKind(
             kind["name"],
             TraceLevel[kind["level"]],
-            tuple((key, _attribute(value)) for key, value in kind["attributes"]),
+            _attributes(kind["attributes"]),
         )
         for kind in document["kinds"]
     )
@@ -69,6 +60,12 @@ def chunk_from_document(document: Mapping[str, Any]) -> SpanChunk:
     if places.size and not 0 <= places.min() <= places.max() < len(kinds):
         raise ValueError("a span is of no kind")
     return SpanChunk(kinds, **columns)
+
+
+def _attributes(stored: Sequence[Any]) -> tuple[tuple[str, AttributeValue], ...]:
+    """The attributes of a kind, each by MongoDB's attribute pattern, or a pair as it was before."""
+    pairs = ((each["k"], each["v"]) if isinstance(each, dict) else each for each in stored)
+    return tuple((present_key(key), _attribute(value)) for key, value in pairs)
 
 
 def _attribute(stored: Any) -> AttributeValue:

@@ -1,7 +1,8 @@
-"""The store in one SQLite file, through neosqlite: without a server, for several processes at once."""
+"""Connections to a SQLite file through neosqlite: no server, several processes."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,42 +12,37 @@ import neosqlite
 from neosqlite import exceptions
 from neosqlite.connection import sqlite3  # neosqlite chooses between two builds of this module
 
-from evaluators.store.collection_store import INDEXES, CollectionStore, Database
-from manifests.errors import StoreError
+from inferometer.evaluators.store.evaluation_store import INDEXES, Database
+from inferometer.manifests.errors import StoreError
 
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 _RETRY_S = 0.02
 
 
-def open_sqlite(path: Path) -> CollectionStore:
-    """Opens the store in the file ``path``; see ``connect_sqlite``."""
-    return CollectionStore(connect_sqlite(path))
-
-
 def connect_sqlite(path: Path, otherwise: str = "") -> SqliteConnection:
-    """Opens the database in the file ``path``, which is made if it is not there.
+    """Opens the database in a file, and creates a missing one; where nothing can be written, only to read it.
 
     Args:
         path: The file.
-        otherwise: What the user may do without a database; empty for nothing.
+        otherwise: The user's alternative to a database, for messages; empty for none.
 
     Raises:
-        StoreError: The file cannot be made or opened, is no database, or stays locked by another process.
+        StoreError: The file cannot be created or opened, is no database, or stays locked by another process.
     """
     or_otherwise = f", or {otherwise}" if otherwise else ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(
-            f"{path.parent}: the folder for evaluations cannot be made: {error.strerror or error}; "
+            f"{path.parent}: cannot create the folder for evaluations: {error.strerror or error}; "
             f"name a database with --database_address{or_otherwise}"
         ) from error
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     while True:
         try:
             return SqliteConnection(path)
         except _ERRORS as error:
-            # Two processes that make the file at once collide where SQLite does not wait by itself.
+            # Two processes that create the file at once collide where SQLite does not wait.
             if "lock" in str(error) and time.monotonic() < deadline:
                 time.sleep(_RETRY_S)
                 continue
@@ -59,35 +55,43 @@ def connect_sqlite(path: Path, otherwise: str = "") -> SqliteConnection:
 class SqliteConnection:
     """One connection to a SQLite file in WAL mode: readers do not wait, writers wait for one another.
 
-    Every transaction is on the disk when it ends (``synchronous=FULL``).
+    Every transaction is durable when it ends (``synchronous=FULL``).
     """
 
     def __init__(self, path: Path) -> None:
         self.location = str(path)
         self.errors: tuple[type[Exception], ...] = _ERRORS
         self.duplicate_error: type[Exception] = sqlite3.IntegrityError
-        # What cannot be opened is to fail here: a connection of neosqlite, half made, calls itself without
-        # end when it is collected, which may take the process down.
-        sqlite3.connect(str(path)).close()
-        # neosqlite's own setting of auto_vacuum is a write at each opening, which waits for other writers.
+        # SQLite reads a file in WAL mode only where it can write beside it, or if nothing changes it: then it
+        # does not look into the log, which must be empty
+        is_fixed = path.exists() and not os.access(path.parent, os.W_OK) and not _has_log(path)
+        name = f"{path.absolute().as_uri()}?immutable=1" if is_fixed else str(path)
+        # An unusable file fails here: a partly constructed connection of neosqlite recurses without end when
+        # it is collected, which may crash the process.
+        sqlite3.connect(name, uri=is_fixed).close()
+        # neosqlite's default auto_vacuum writes whenever it opens a file, which waits for other writers.
         self._connection = neosqlite.Connection(
-            str(path), timeout=_PATIENCE_S, auto_vacuum="NONE", write_concern={"j": True}
+            name, uri=is_fixed, timeout=_TIMEOUT_S, auto_vacuum="NONE", write_concern={"j": True}
         )
         self.database: Database = self._connection
         try:
-            self._make_collections()
+            if not is_fixed:
+                self._make_collections()
         except BaseException:
             self._connection.close()
             raise
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Takes what is written inside as one; the lock is held from here to the end."""
+        """Makes the writes inside atomic; holds the lock to the end."""
         with self._connection.start_session() as session, session.start_transaction():
             yield
 
+    def prepare_to_write(self) -> None:
+        """Does nothing: the tables and indexes are there."""
+
     def reason(self, error: Exception) -> str:
-        """Says in one line why something failed."""
+        """Returns the reason for an error in one line."""
         return _reason(error)
 
     def close(self) -> None:
@@ -95,9 +99,9 @@ class SqliteConnection:
         self._connection.close()
 
     def _make_collections(self) -> None:
-        """Makes tables and indexes in one transaction, unless all are there.
+        """Creates missing tables and indexes in one transaction.
 
-        Outside a transaction neosqlite would go on without an index whose table another process has locked.
+        Outside a transaction, neosqlite silently skips an index whose table another process has locked.
         """
         if set(INDEXES) <= set(self._connection.list_collection_names()):
             return
@@ -119,8 +123,14 @@ _ERRORS: tuple[type[Exception], ...] = (
 )
 
 
+def _has_log(path: Path) -> bool:
+    """Whether writes wait beside the file to be put into it."""
+    log = Path(f"{path}-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
 def _reason(error: Exception) -> str:
     text = " ".join(str(error).split())
     if "lock" in text:
-        return f"another process has kept it locked for more than {_PATIENCE_S:.0f} s"
+        return f"another process has kept it locked for more than {_TIMEOUT_S:.0f} s"
     return text[:200]

@@ -1,15 +1,13 @@
-r"""Values in the form that every database keeps as it is, and back.
+r"""Conversion of values to a form that every database stores unchanged, and back.
 
-A document's arbitrary parts, such as a manifest's attributes, may hold what one database or the other changes
-or refuses. Here these are written in another way:
+Arbitrary values, such as a manifest's attributes, may hold what a database changes or refuses:
 
-- a key with ``%``, ``$``, a dot or NUL in it, or with ``_`` in front, has these as ``%XX``: databases give
-  such keys a meaning of their own (neosqlite reads ``{"$date": …}`` as a time);
-- an integer beyond 64 bits is ``{"%int": "…"}``, for BSON has no such integers;
-- NaN or an infinity is ``{"%float": "…"}``, for JSON has no such numbers;
-- a lone surrogate, as in the name of a file that is not UTF-8, becomes its escape, such as ``\udcff``: that
-  one cannot be undone;
-- what no document can hold, such as a date in a manifest's attributes, becomes its text.
+- in a key, ``%``, ``$``, a dot, NUL and a leading ``_`` become ``%XX``, because databases give such keys a
+  meaning of their own (neosqlite reads ``{"$date": …}`` as a time);
+- an integer beyond 64 bits becomes ``{"%int": "…"}``, because BSON has no such integers;
+- NaN and infinities become ``{"%float": "…"}``, because JSON has no such numbers;
+- a lone surrogate, as in a file name that is not UTF-8, becomes its escape, such as ``\udcff``, and stays so;
+- any other value, such as a date in a manifest's attributes, becomes its text.
 """
 
 from __future__ import annotations
@@ -17,16 +15,28 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 _SPECIAL = re.compile(r"[%.$\0]|^_")
+_PLAIN: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "None": (type(None),),
+}
+_Record = TypeVar("_Record", bound="DataclassInstance")
 _INT64 = range(-(2**63), 2**63)
 
 
 def storable(value: object) -> Any:
-    """Returns ``value`` as dicts, lists, texts, numbers, booleans and None that every database keeps."""
+    """Returns ``value`` as dicts, lists, texts, numbers, booleans and None."""
     if isinstance(value, Enum):
         value = value.value
     match value:
@@ -46,7 +56,7 @@ def storable(value: object) -> Any:
 
 
 def restored(value: Any) -> Any:
-    """Returns what ``storable`` was given; sequences come back as lists."""
+    """Returns the argument of ``storable`` from its result; sequences become lists."""
     match value:
         case {"%int": str(text)}:
             return int(text)
@@ -61,6 +71,27 @@ def restored(value: Any) -> Any:
         case int():  # MongoDB's 64-bit integers come as a subclass of int
             return int(value)
     return value
+
+
+def fields_of(record: Any) -> dict[str, Any]:
+    """Returns the storable fields of a dataclass."""
+    return {field.name: storable(getattr(record, field.name)) for field in fields(record)}
+
+
+def checked(record: _Record) -> _Record:
+    """Returns an instance of a dataclass whose fields of plain types hold what their annotations say.
+
+    Raises:
+        TypeError: One does not; the message names it.
+    """
+    for field in fields(record):
+        names = str(field.type).split(" | ")
+        if set(names) <= set(_PLAIN):
+            value = getattr(record, field.name)
+            wanted = tuple(kind for name in names for kind in _PLAIN[name])
+            if not isinstance(value, wanted) or (isinstance(value, bool) and "bool" not in names):
+                raise TypeError(f"{field.name} is {type(value).__name__}")
+    return record
 
 
 def storable_text(text: str) -> str:

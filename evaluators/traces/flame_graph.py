@@ -1,4 +1,4 @@
-"""A trace as a flame graph: the stacks of spans by their names, as wide as the time that they took."""
+"""Export of traces as a flame graph: stacks of spans by name, with a width of their time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from html import escape
 
-from evaluators.traces.frames import Frame, Spans, frames
+from inferometer.evaluators.traces.frames import Frame, Spans, frames
 
 WIDTH_PX = 1200
 _ROW_PX = 18
@@ -15,10 +15,10 @@ _MARGIN_PX = 10
 _CHARACTER_PX = 6.6
 _WHOLE_PX = WIDTH_PX - 2 * _MARGIN_PX
 _LEAST_CHARACTERS = 2
-_SMALLEST_PX = 0.01  # is drawn, as it may be looked at more closely
+_SMALLEST_PX = 0.01  # zooming in can reveal a frame of this width
 _NS_PER_MS = 1e6
 _STYLE = ".flame g { cursor: pointer } .flame g:hover rect { stroke: #000000; stroke-width: 0.5 }"
-# Clicking at a frame makes it as wide as the picture; those above it stay, and clicking at them goes back.
+# A click on a frame zooms it to the width of the picture; a click on one of its ancestors zooms out.
 _SCRIPT = """
 (([WHOLE, MARGIN, CHARACTER, LEAST]) => {
   const svg = document.currentScript.parentNode;
@@ -63,9 +63,9 @@ _SCRIPT = """
 
 
 def flame_graph_svg(spans: Spans, title: str) -> str:
-    """Returns a flame graph as an SVG that needs nothing else.
+    """Returns a flame graph as a self-contained SVG.
 
-    Pointing at a frame tells its figures, and clicking at it zooms in, where scripts run.
+    Where scripts run, hovering over a frame shows its figures, and a click zooms in.
     """
     top = frames(spans)
     depth = _depth(top)
@@ -82,7 +82,8 @@ def flame_graph_svg(spans: Spans, title: str) -> str:
         note = f"{whole_ns / _NS_PER_MS:.3f} ms in all; a row lies below what called it"
         lines.append(f'<text x="{_MARGIN_PX}" y="34" fill="#555555" class="note">{note}</text>')
         lines += _drawn(top, _MARGIN_PX, 0, _WHOLE_PX / whole_ns, whole_ns)
-        lines.append(f"<script><![CDATA[{_script()}]]></script>")
+        sizes = [_WHOLE_PX, _MARGIN_PX, _CHARACTER_PX, _LEAST_CHARACTERS]
+        lines.append(f"<script><![CDATA[{_SCRIPT}({sizes});\n]]></script>")
     else:
         lines.append(f'<text x="{_MARGIN_PX}" y="34" fill="#555555">no spans</text>')
     return "\n".join([*lines, "</svg>", ""])
@@ -115,14 +116,8 @@ def _box(frame: Frame, left_px: float, top_px: int, width_px: float, whole_ns: i
     )
 
 
-def _script() -> str:
-    """The script, with the measures of the picture."""
-    measures = (_WHOLE_PX, _MARGIN_PX, _CHARACTER_PX, _LEAST_CHARACTERS)
-    return f"{_SCRIPT}({list(measures)});\n"
-
-
 def _colour(name: str) -> str:
-    """A warm colour that is the same for a name in every picture."""
+    """A warm colour, the same for a name in every picture."""
     digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).digest()
     return f"hsl({20 + digest[0] % 40}, {70 + digest[1] % 25}%, {62 + digest[2] % 14}%)"
 

@@ -1,4 +1,4 @@
-"""The layers of a traced model, summed up over the batches."""
+"""Aggregation of the layers of a traced model over its batches."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.trace_level import TraceLevel
-from agent.tracing.span import NO_BATCH, SpanChunk, SpanKind
+from inferometer.agent.tracing.span import NO_BATCH, SpanChunk, SpanKind, TraceLevel
 
 _MEMORY = ("allocated_bytes", "peak_bytes")
 
 
 @dataclass(slots=True, eq=False)
 class Layer:
-    """What the spans of one layer have in common, and how long each took.
+    """The common part and the durations of the spans of one layer.
+
+    Fields that the framework does not report are empty or None.
 
     Attributes:
-        index: The place in the order of execution, from 0.
+        index: The position in the order of execution, from 0.
         name: The layer.
-        type: The operator; empty where the framework does not tell.
-        input_shapes: Texts such as ``8x3x224x224``; empty where the framework does not tell.
-        output_shapes: The same of what it gave.
-        durations_ns: int64; one for each time that it ran, in the order in which the spans are kept.
-        allocated_bytes: The largest that was seen; None where the framework does not tell.
-        peak_bytes: The largest that was seen; None where the framework does not tell.
+        type: The operator.
+        input_shapes: Texts such as ``8x3x224x224``.
+        output_shapes: The same for the outputs.
+        durations_ns: int64; one for each execution, in the stored order of the spans.
+        allocated_bytes: The largest value of any execution.
+        peak_bytes: The largest value of any execution.
     """
 
     index: int
@@ -47,13 +48,13 @@ class _Collected:
 
 
 def layers(chunks: Iterable[SpanChunk], batches: NDArray[np.bool_] | None = None) -> list[Layer]:
-    """Returns the layers in the order in which they ran.
+    """Returns the layers in the order of execution.
 
     Memory: eight bytes for each span of a layer, and one chunk.
 
     Args:
-        chunks: The spans; only those of level FRAMEWORK_TRACE that belong to a batch are layers.
-        batches: bool; by the number of a batch, whether it counts. None means that all do.
+        chunks: The spans; those of level FRAMEWORK_TRACE in a batch are layers.
+        batches: bool; whether each batch, by its number, counts. None means that all do.
     """
     found: dict[tuple[int, str, str, tuple[str, ...], tuple[str, ...]], _Collected] = {}
     for chunk in chunks:
@@ -70,34 +71,12 @@ def layers(chunks: Iterable[SpanChunk], batches: NDArray[np.bool_] | None = None
     ]
 
 
-def traced_batches_ns(
-    chunks: Iterable[SpanChunk], batches: NDArray[np.bool_] | None = None
-) -> NDArray[np.int64]:
-    """Returns how long the traced ``predict`` spans that layers hang under took, in nanoseconds.
-
-    Args:
-        chunks: The spans.
-        batches: As for ``layers``.
-    """
-    parents: list[NDArray[np.int64]] = []
-    predicted: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-    for chunk in chunks:
-        layer = _of_level(chunk, TraceLevel.FRAMEWORK_TRACE) & _counted(chunk, batches)
-        parents.append(np.unique(chunk.parent_id[layer]))
-        model = _of_level(chunk, TraceLevel.MODEL_TRACE)
-        predicted.append((chunk.span_id[model], chunk.duration_ns[model]))
-    if not predicted:
-        return np.empty(0, np.int64)
-    ids, durations_ns = (np.concatenate(column) for column in zip(*predicted, strict=True))
-    traced: NDArray[np.int64] = durations_ns[np.isin(ids, np.concatenate(parents))]
-    return traced
-
-
 def _by_kind(
     chunk: SpanChunk, batches: NDArray[np.bool_] | None
 ) -> Iterator[tuple[SpanKind, NDArray[np.int64]]]:
     """The durations of each kind of layer in a chunk."""
-    places = np.flatnonzero(_of_level(chunk, TraceLevel.FRAMEWORK_TRACE) & _counted(chunk, batches))
+    is_layer = np.array([kind.level is TraceLevel.FRAMEWORK_TRACE for kind in chunk.kinds], np.bool_)
+    places = np.flatnonzero(is_layer[chunk.kind] & _counted(chunk, batches))
     if not len(places):
         return
     order = places[np.argsort(chunk.kind[places], kind="stable")]
@@ -106,12 +85,6 @@ def _by_kind(
         kinds.tolist(), np.split(chunk.duration_ns[order], starts[1:]), strict=True
     ):
         yield chunk.kinds[kind], durations_ns
-
-
-def _of_level(chunk: SpanChunk, level: TraceLevel) -> NDArray[np.bool_]:
-    wanted = np.array([kind.level is level for kind in chunk.kinds], np.bool_)
-    chosen: NDArray[np.bool_] = wanted[chunk.kind]
-    return chosen
 
 
 def _counted(chunk: SpanChunk, batches: NDArray[np.bool_] | None) -> NDArray[np.bool_]:

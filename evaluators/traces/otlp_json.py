@@ -1,4 +1,4 @@
-"""A trace as OTLP's JSON, which OpenTelemetry's collectors and viewers read."""
+"""Export of traces as OTLP JSON, which OpenTelemetry's collectors and viewers read."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from agent.tracing.context import span_id_text
-from agent.tracing.readable import plain
-from agent.tracing.span import NO_BATCH, NO_PARENT, AttributeValue, SpanChunk
+from inferometer.agent.tracing.readable import plain
+from inferometer.agent.tracing.recorder import span_id_text
+from inferometer.agent.tracing.span import NO_BATCH, NO_PARENT, AttributeValue, SpanChunk
 
-SCOPE = "inferscope"
-_INTERNAL = 1  # the kind of a span that crosses no process
+SCOPE = "inferometer"
+_INTERNAL = 1  # SpanKind.INTERNAL
 
 
 def otlp_json(
@@ -23,7 +23,7 @@ def otlp_json(
     Args:
         chunks: The spans.
         trace_id: 32 hexadecimal digits.
-        resource: The attributes of what made them.
+        resource: The attributes of the resource that produced them.
     """
     head = {"attributes": [_attribute(key, value) for key, value in resource.items()]}
     yield (
@@ -40,20 +40,11 @@ def otlp_json(
 
 def _spans(chunk: SpanChunk, trace_id: str) -> Iterator[dict[str, Any]]:
     shared = [[_attribute(key, value) for key, value in kind.attributes] for kind in chunk.kinds]
-    for place, id_, parent, start, duration, batch, thread in zip(
-        chunk.kind.tolist(),
-        chunk.span_id.tolist(),
-        chunk.parent_id.tolist(),
-        chunk.start_ns.tolist(),
-        chunk.duration_ns.tolist(),
-        chunk.batch.tolist(),
-        chunk.thread.tolist(),
-        strict=True,
-    ):
-        kind = chunk.kinds[place]
-        own: list[tuple[str, AttributeValue]] = [("inferscope.trace_level", kind.level.name)]
+    for position, id_, parent, start, duration, batch, thread in chunk.values():
+        kind = chunk.kinds[position]
+        own: list[tuple[str, AttributeValue]] = [("inferometer.trace_level", kind.level.name)]
         if batch != NO_BATCH:
-            own.append(("inferscope.batch", batch))
+            own.append(("inferometer.batch", batch))
         if thread:
             own.append(("thread.id", thread))
         yield {
@@ -64,7 +55,7 @@ def _spans(chunk: SpanChunk, trace_id: str) -> Iterator[dict[str, Any]]:
             "kind": _INTERNAL,
             "startTimeUnixNano": str(start),
             "endTimeUnixNano": str(start + duration),
-            "attributes": shared[place] + [_attribute(key, value) for key, value in own],
+            "attributes": shared[position] + [_attribute(key, value) for key, value in own],
         }
 
 
@@ -73,7 +64,7 @@ def _attribute(key: str, value: AttributeValue) -> dict[str, Any]:
 
 
 def _value(value: AttributeValue) -> dict[str, Any]:
-    """A value in protobuf's JSON mapping: 64-bit integers and what JSON has no number for are texts."""
+    """A value in protobuf's JSON mapping: 64-bit integers, NaN and infinities are strings."""
     match value:
         case bool():
             return {"boolValue": value}

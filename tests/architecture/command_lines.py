@@ -1,4 +1,4 @@
-"""Command lines of the program in files, parsed by the program's own commands, and not run."""
+"""Command lines in files, parsed by the program's own commands without running them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from client.main import cli
+from inferometer.client.cli.main import cli
 
 
 def parsed(words: Sequence[str]) -> click.Context:
@@ -25,4 +25,5 @@ def parsed(words: Sequence[str]) -> click.Context:
         found = command.get_command(click.Context(command), name)
         assert found is not None, f"{path} has no command {name}"
         command, path = found, f"{path} {name}"
-    return command.make_context(path, left)
+    # click keeps the help option that the first context asks for
+    return command.make_context(path, left, help_option_names=cli.context_settings["help_option_names"])

@@ -1,4 +1,4 @@
-"""What the architecture tests look at: the checkout, its packages, and fresh interpreters."""
+"""Fixtures of the architecture tests: the checkout, its packages, and fresh interpreters."""
 
 from __future__ import annotations
 

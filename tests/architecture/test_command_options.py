@@ -1,4 +1,4 @@
-"""What holds for the options of every command."""
+"""Properties that the options of every command have."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from client.finite_float import FiniteFloatRange
-from client.main import cli
+from inferometer.client.cli.command import FiniteFloatRange
+from inferometer.client.cli.main import cli
 
 
 def _options(path: str, command: click.Command) -> Iterator[tuple[str, click.Parameter]]:

@@ -1,4 +1,4 @@
-"""docker/compose.yml: what it names is there, what it runs is the program, and it holds no secret."""
+"""docker/compose.yml: its files exist, it runs the program's commands, and it contains no secret."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 import yaml
 from command_lines import parsed
 
-from agent.device import DeviceKind
-from agent.registry import BUILTIN
-from agent.server.server import ServerOptions
-from agent.tracing.address import TraceAddress
+from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.inference.registry import BUILTIN
+from inferometer.agent.server.server import ServerOptions
+from inferometer.agent.tracing.address import TraceAddress
 from tools.dockerfile import read_stages
 
 PORT = ServerOptions().port
@@ -25,7 +25,7 @@ MATRIX = [
     (entry.name.lower(), device.value) for entry in BUILTIN for device in (DeviceKind.CPU, DeviceKind.GPU)
 ]
 IMAGES = {
-    f"inferscope/{name}:amd64-{device}": f"docker/{name}-{device}.Dockerfile" for name, device in MATRIX
+    f"inferometer/{name}:amd64-{device}": f"docker/{name}-{device}.Dockerfile" for name, device in MATRIX
 }
 
 
@@ -126,11 +126,12 @@ def test_every_evaluation_reaches_its_agent_the_database_and_the_trace_server(
 ) -> None:
     for name, service in evaluations.items():
         framework = name.removeprefix("evaluate-")
-        options = parsed(service["command"]).params
+        context = parsed(service["command"])
+        options = context.params
         tracer = TraceAddress.parse(options["tracer_address"])
         assert options["agent_address"] == f"{framework}:{PORT}"
         assert options["framework_name"].lower() == framework
-        assert (options["database_address"], tracer.host, tracer.port) == ("mongodb", "jaeger", 4317)
+        assert (context.obj["database_address"], tracer.host, tracer.port) == ("mongodb", "jaeger", 4317)
         assert 4317 in [inside for _, _, inside in _published(services["jaeger"])]
         assert MONGODB_PORT in [inside for _, _, inside in _published(services["mongodb"])]
         for host in (framework, "mongodb", "jaeger"):

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-DISTRIBUTION = "inferscope"
+DISTRIBUTION = "inferometer"
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_a_pin_that_is_for_newer_pythons_only_says_so_in_one_way(pins: dict[str,
 def test_what_the_stubs_were_made_with_is_the_least_that_is_asked_for(
     root: Path, declared: list[Requirement], stub: str
 ) -> None:
-    text = (root / "protos" / "inferscope" / "v1" / stub).read_text(encoding="utf-8")
+    text = (root / "protos" / "inferometer" / "v1" / stub).read_text(encoding="utf-8")
     if stub.endswith("_grpc.py"):
         name, made_with = "grpcio", re.search(r"GRPC_GENERATED_VERSION = '([\d.]+)'", text)
     else:

@@ -1,4 +1,4 @@
-"""The tree of errors is drawn as it is, and every class of it has an exit code."""
+"""The tree of errors matches its drawing, and every class has an exit code."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import re
 
 import pytest
 
-from client.exit_codes import EXIT_CODES, INTERRUPTED, exit_code
-from manifests import errors
-from manifests.errors import InferscopeError
+from inferometer.client.cli.exit_codes import EXIT_CODES, INTERRUPTED, exit_code
+from inferometer.manifests import errors
+from inferometer.manifests.errors import InferometerError
 
 CLASSES = {
     name: value
     for name, value in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(value, InferscopeError)
+    if issubclass(value, InferometerError)
 }
 
 
 def _drawn_bases() -> dict[str, str]:
     """The base of each class as the tree in the module's docstring draws it."""
     bases: dict[str, str] = {}
-    path = ["InferscopeError"]
+    path = ["InferometerError"]
     for line in (errors.__doc__ or "").splitlines():
         if not (match := re.match(r"^([│ ]*)[├└]── (\w+)", line)):
             continue
@@ -35,29 +35,33 @@ def _drawn_bases() -> dict[str, str]:
 
 
 def test_the_tree_is_drawn_as_it_is() -> None:
-    real = {name: kind.__bases__[0].__name__ for name, kind in CLASSES.items() if kind is not InferscopeError}
+    real = {
+        name: kind.__bases__[0].__name__ for name, kind in CLASSES.items() if kind is not InferometerError
+    }
 
     assert _drawn_bases() == real
 
 
 def test_every_error_is_an_exception_with_one_base() -> None:
     assert all(len(kind.__bases__) == 1 for kind in CLASSES.values())
-    assert InferscopeError.__bases__ == (Exception,)
+    assert InferometerError.__bases__ == (Exception,)
 
 
 @pytest.mark.parametrize("kind", CLASSES.values(), ids=CLASSES)
-def test_every_error_says_what_it_is(kind: type[InferscopeError]) -> None:
+def test_every_error_says_what_it_is(kind: type[InferometerError]) -> None:
     assert "__doc__" in vars(kind)
     assert inspect.getdoc(kind)
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in CLASSES.values() if kind is not InferscopeError], ids=lambda kind: kind.__name__
+    "kind",
+    [kind for kind in CLASSES.values() if kind is not InferometerError],
+    ids=lambda kind: kind.__name__,
 )
-def test_every_error_has_an_exit_code_of_its_own_kind(kind: type[InferscopeError]) -> None:
+def test_every_error_has_an_exit_code_of_its_own_kind(kind: type[InferometerError]) -> None:
     listed = [EXIT_CODES[base] for base in kind.__mro__ if base in EXIT_CODES]
 
-    assert listed, f"{kind.__name__} and its bases are missing from client.exit_codes"
+    assert listed, f"{kind.__name__} and its bases are missing from inferometer.client.cli.exit_codes"
     assert exit_code(kind("message")) == listed[0]
 
 
@@ -77,4 +81,4 @@ def test_no_exit_code_is_given_to_a_class_outside_the_tree() -> None:
 
 
 def test_an_unknown_error_has_the_code_of_a_failure() -> None:
-    assert exit_code(InferscopeError("message")) == 1
+    assert exit_code(InferometerError("message")) == 1

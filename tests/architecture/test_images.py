@@ -1,4 +1,4 @@
-"""There is an image for every framework and device, from files that are there. No image is built here."""
+"""Every framework and device has an image, built from files that exist. No image is built here."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from agent import __version__
-from agent.device import DeviceKind
-from agent.registry import BUILTIN, FrameworkEntry
-from agent.server.server import ServerOptions
-from manifests.catalog import Catalog
+from inferometer.agent import __version__
+from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.inference.registry import BUILTIN, FrameworkEntry
+from inferometer.agent.server.server import ServerOptions
+from inferometer.manifests.catalog import Catalog
 from tools.dockerfile import DockerfileError, Instruction, Stage, read_stages
 
 MATRIX = [(entry, device.value) for entry in BUILTIN for device in (DeviceKind.CPU, DeviceKind.GPU)]
 NAMES = [f"{entry.name.lower()}-{device}" for entry, device in MATRIX]
-PACKAGES = {"agent", "client", "evaluators", "manifests", "protos"}
+PACKAGES = {"inferometer", "agent", "client", "evaluators", "manifests", "protos"}
 SECRET_NAMES = re.compile(r"SECRET|PASS|TOKEN|CREDENTIAL|_KEY", re.IGNORECASE)
 PORT = str(ServerOptions().port)
 
@@ -82,8 +82,8 @@ def test_all_requirements_of_an_image_are_pinned(root: Path, name: str) -> None:
 
 
 def test_the_manifests_and_the_documentation_name_the_images_of_the_matrix(root: Path) -> None:
-    images = {f"inferscope/{entry.name.lower()}:amd64-{device}" for entry, device in MATRIX}
-    images |= {f"inferscope/{entry.name.lower()}:arm64-cpu" for entry in BUILTIN}
+    images = {f"inferometer/{entry.name.lower()}:amd64-{device}" for entry, device in MATRIX}
+    images |= {f"inferometer/{entry.name.lower()}:arm64-cpu" for entry in BUILTIN}
     readme = (root / "docker" / "README.md").read_text(encoding="utf-8")
     catalog = Catalog()
     named = {
@@ -149,7 +149,7 @@ def test_everything_is_installed_with_the_pins_and_leaves_no_cache(
         by_name = step.partition("constraints.txt")[2].split()
         if not by_name[0].startswith("--"):
             assert set(by_name) <= pins, step
-    assert any(step.endswith("pip --python /opt/inferscope/bin/python check") for step in steps)
+    assert any(step.endswith("pip --python /opt/inferometer/bin/python check") for step in steps)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -161,8 +161,8 @@ def test_the_image_holds_what_was_installed_and_none_of_the_tools(
     apt = [step.split() for step in _steps(last) if step.startswith("apt-get install")]
 
     assert copies == [
-        ("framework", "/opt/inferscope", "/opt/inferscope"),
-        ("program", "/program", "/opt/inferscope"),
+        ("framework", "/opt/inferometer", "/opt/inferometer"),
+        ("program", "/program", "/opt/inferometer"),
     ]
     assert {word for step in apt for word in step[2:] if not word.startswith("--")} <= RUNTIME_LIBRARIES
     assert all("--no-install-recommends" in step for step in apt)
@@ -219,7 +219,7 @@ def test_an_image_says_what_it_is(stages_of: Callable[[str], list[Stage]], name:
         for key, value in stages_of(name)[-1].merged("LABEL").items()
     }
 
-    assert labels["title"] == f"inferscope/{name.partition('-')[0]}"
+    assert labels["title"] == f"inferometer/{name.partition('-')[0]}"
     assert labels["version"] == __version__
     assert labels["licenses"] == "Apache-2.0"
     assert labels["revision"] == "$REVISION"
@@ -256,8 +256,8 @@ def test_the_dockerfiles_differ_only_where_frameworks_and_devices_do(
     [
         ("RUN true\n", "before the first FROM"),
         ("# nothing\n", "no FROM"),
-        ("FROM a\nADD http://host/x /\n", "ADD is not known"),
-        ("FROM a\nRUN one \\\n", "goes on after the end"),
+        ("FROM a\nADD http://host/x /\n", "ADD is not supported"),
+        ("FROM a\nRUN one \\\n", "continues after the end"),
     ],
 )
 def test_a_dockerfile_that_is_not_understood_is_refused(text: str, part: str) -> None:

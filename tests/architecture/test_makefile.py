@@ -1,4 +1,4 @@
-"""The Makefile: its help tells the truth, and the set-up is done when it has to be."""
+"""The Makefile: its help is correct, and the set-up runs when it is needed."""
 
 from __future__ import annotations
 

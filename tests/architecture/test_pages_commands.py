@@ -1,4 +1,4 @@
-"""What the pages for operators tell to type is there: commands, options, images, and the systemd unit."""
+"""Commands, options, images and the systemd unit on the pages for operators exist."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import click
 import pytest
 from command_lines import parsed
 
-from agent.device import DeviceKind
-from agent.registry import BUILTIN
-from agent.server.server import ServerOptions
-from client.main import cli
+from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.inference.registry import BUILTIN
+from inferometer.agent.server.server import ServerOptions
+from inferometer.client.cli.main import cli
 
 PAGES = ("README.md", "docker/README.md", "docs/operating.md", "docs/protocol.md", "docs/serving.md")
 _DEVICES = (DeviceKind.CPU, DeviceKind.GPU)
-IMAGES = {f"inferscope/{e.name.lower()}:amd64-{device.value}" for e in BUILTIN for device in _DEVICES}
+IMAGES = {f"inferometer/{e.name.lower()}:amd64-{device.value}" for e in BUILTIN for device in _DEVICES}
 VALUES = {"$SECRET": "hush", "…": "x", "$PWD": "/here"}
 
 # Options of other programs that the pages name, and the one that click adds.
@@ -54,7 +54,7 @@ def _arguments(words: list[str]) -> list[str]:
         words = words[1:]
     if words[0] == "agent":
         return words[1:]
-    (place,) = (number for number, word in enumerate(words) if word.startswith("inferscope/"))
+    (place,) = (number for number, word in enumerate(words) if word.startswith("inferometer/"))
     assert words[place] in IMAGES, words[place]
     return words[place + 1 :]
 

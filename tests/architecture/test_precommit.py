@@ -1,4 +1,4 @@
-"""The hooks are the tools of `make check`, taken from the project's own environment."""
+"""The pre-commit hooks are the tools of `make check`, from the project's own environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/protocol.md: its methods, errors and limits are those of the program, and its example works."""
+"""docs/protocol.md: its methods, errors and limits match the program, and its example works."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from agent.registry import Registry
-from agent.server.call_tracing import LAYERS_KEY, LEVEL_KEY, TRACEPARENT_KEY
-from agent.server.loop.loop_server import MAX_CALLS
-from agent.server.secret import METADATA_KEY
-from agent.server.server import AgentServer, ServerOptions
-from agent.server.status import ERROR_CLASS_KEY, STATUS_CODES
-from agent.server.tensors import ELEMENT_TYPES
-from manifests.catalog import Catalog
-from protos.inferscope.v1 import predict_pb2, registry_pb2, tensor_pb2
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.protocol.metadata import AUTHORIZATION_KEY, LAYERS_KEY, LEVEL_KEY, TRACEPARENT_KEY
+from inferometer.agent.protocol.status import ERROR_CLASS_KEY, STATUS_CODES
+from inferometer.agent.protocol.tensors import ELEMENT_TYPES
+from inferometer.agent.server.grpc_server import MAX_CALLS
+from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.manifests.catalog import Catalog
+from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2, tensor_pb2
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +62,7 @@ def test_every_status_stands_in_one_row(page: str) -> None:
 
 
 def test_the_metadata_are_those_that_the_server_reads_and_writes(page: str) -> None:
-    keys = {METADATA_KEY, TRACEPARENT_KEY, LEVEL_KEY, LAYERS_KEY, ERROR_CLASS_KEY}
+    keys = {AUTHORIZATION_KEY, TRACEPARENT_KEY, LEVEL_KEY, LAYERS_KEY, ERROR_CLASS_KEY}
 
     assert {row[0].strip("`") for row in _rows(page, "Metadata")} == keys
 

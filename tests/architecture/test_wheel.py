@@ -1,8 +1,9 @@
-"""The wheel holds the five packages with their data, and runs from where it is installed."""
+"""The wheel holds ``inferometer`` alone, and runs beside a user's own ``agent.py`` and ``client.py``."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -15,13 +16,13 @@ WEIGHTS = {".pt", ".params", ".onnx"}
 MOST_BYTES_OF_WEIGHTS = 1_000_000
 
 _LOAD_EVERYTHING = """
-import manifests
+from inferometer import manifests
 from pathlib import Path
-from agent.artifacts import resolve_artifacts
-from agent.file_locations import Availability, availability, labels_file
-from agent.labels import with_labels
-from evaluators.datasets.opening import open_dataset
-from manifests.catalog import Catalog
+from inferometer.agent.artifacts.model_files import resolve_artifacts
+from inferometer.agent.artifacts.locations import Availability, availability, labels_file
+from inferometer.agent.inference.postprocessing import with_labels
+from inferometer.evaluators.datasets.opening import open_dataset
+from inferometer.manifests.catalog import Catalog
 catalog = Catalog()
 assert not catalog.problems, catalog.problems
 for model in catalog.models:
@@ -33,16 +34,44 @@ for dataset in catalog.datasets:
 print(manifests.__file__)
 """
 
+_IMPORT_EVERYTHING = """
+import importlib, pkgutil
+import inferometer
+for module in pkgutil.walk_packages(inferometer.__path__, "inferometer."):
+    if not module.name.startswith(("inferometer.agent.frameworks.", "inferometer.agent.architectures.")):
+        importlib.import_module(module.name)
+print(inferometer.__file__)
+"""
 
-@pytest.fixture(scope="session")
-def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the checkout without a network."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(root)]
+
+def _build(root: Path, folder: Path, *arguments: str) -> Path:
+    """Builds the checkout without a network, and returns the wheel."""
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        *arguments,
+        "--no-isolation",
+        "--outdir",
+        str(folder),
+        str(root),
+    ]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     (built,) = folder.glob("*.whl")
     return built
+
+
+@pytest.fixture(scope="session")
+def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the source distribution, which is built from the checkout."""
+    return _build(root, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def wheel_of_checkout(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the checkout itself."""
+    return _build(root, tmp_path_factory.mktemp("checkout"), "--wheel")
 
 
 @pytest.fixture(scope="session")
@@ -66,11 +95,34 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _run_installed(installed: Path, *command: str) -> str:
-    """Runs a command that finds the program in ``installed`` before anywhere else."""
-    environment = {**os.environ, "PYTHONPATH": str(installed)}
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A user's folder with modules named like the program's folders; each raises when it is imported."""
+    for name in ("agent.py", "client.py", "evaluators/__init__.py", "manifests/__init__.py", "protos.py"):
+        module = tmp_path / name
+        module.parent.mkdir(exist_ok=True)
+        module.write_text(f"raise AssertionError('the {name} of the user is imported')\n")
+    return tmp_path
+
+
+def _run_installed(installed: Path, *command: str, folder: Path | None = None) -> str:
+    """Runs a command that finds the program in ``installed``.
+
+    Args:
+        installed: Where the wheel is installed; found before the environment's own packages.
+        command: The command.
+        folder: Where it runs, and what is searched for modules before all else; None for an empty one.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_")}
+    search = os.pathsep.join(map(str, [*filter(None, [folder]), installed]))
+    own = {"PYTHONPATH": search, "AGENT_DATA_DIR": str((folder or installed) / "data")}
     done = subprocess.run(
-        command, cwd=installed.parent, env=environment, capture_output=True, text=True, timeout=120
+        command,
+        cwd=folder or installed.parent,
+        env=kept | own,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -78,18 +130,18 @@ def _run_installed(installed: Path, *command: str) -> str:
 
 def test_the_wheel_holds_every_file_of_the_packages_and_no_other(root: Path, sizes: dict[str, int]) -> None:
     expected = {
-        str(path.relative_to(root))
+        f"inferometer/{path.relative_to(root)}"
         for package in PACKAGES
         for path in (root / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
-    }
+    } | {"inferometer/__init__.py", "inferometer/py.typed"}
 
     assert set(sizes) == expected
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_package_says_that_it_is_typed(sizes: dict[str, int], package: str) -> None:
-    assert f"{package}/py.typed" in sizes
+    assert f"inferometer/{package}/py.typed" in sizes
 
 
 @pytest.mark.parametrize("suffix", [".yml", ".zip", ".proto", ".pyi", *sorted(WEIGHTS)])
@@ -117,11 +169,42 @@ def test_the_installed_command_shows_its_help(installed: Path) -> None:
     assert _run_installed(installed, str(installed / "bin" / "agent"), "--help").startswith("Usage: agent")
 
 
+def test_the_wheel_of_the_checkout_is_that_of_the_source_distribution(
+    wheel: Path, wheel_of_checkout: Path
+) -> None:
+    def contents(path: Path) -> dict[str, int]:
+        with zipfile.ZipFile(path) as archive:
+            return {file.filename: file.CRC for file in archive.infolist()}
+
+    assert contents(wheel) == contents(wheel_of_checkout)
+
+
+def test_it_evaluates_beside_a_users_modules_of_the_same_names(installed: Path, hostile: Path) -> None:
+    command = [
+        str(installed / "bin" / "agent"),
+        "predict",
+        "dataset",
+        "--num_file_parts=-1",
+        "--model_name=DigitsCNN",
+    ]
+    printed = _run_installed(installed, *command, "--framework_name=ONNXRuntime", folder=hostile)
+
+    assert re.search(r"^top-1 +0\.9933 +\(447 of 450 inputs\)", printed, re.MULTILINE), printed
+
+
+def test_every_module_is_imported_beside_a_users_modules_of_the_same_names(
+    installed: Path, hostile: Path
+) -> None:
+    source = _run_installed(installed, sys.executable, "-c", _IMPORT_EVERYTHING, folder=hostile).strip()
+
+    assert Path(source).is_relative_to(installed)
+
+
 def test_the_metadata_ask_for_the_python_that_the_linter_is_set_to(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = archive.read(name).decode()
 
-    assert "\nName: inferscope\n" in metadata
+    assert "\nName: inferometer\n" in metadata
     assert "\nRequires-Python: >=3.10\n" in metadata
     assert "\nLicense-Expression: Apache-2.0\n" in metadata

@@ -1,4 +1,4 @@
-"""Runs the command line in this process, with its data and configuration in a temporary folder."""
+"""The command line in this process, with data and configuration in a temporary folder, and served agents."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import csv
 import io
 import os
 import re
-from collections.abc import Callable
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from client.main import run
+from inferometer.client.cli.main import run
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,53 @@ class Answer:
 
 
 Agent = Callable[..., Answer]
+COMMAND = [sys.executable, "-c", "from inferometer.client.cli.main import main; main()", "serve", "--port=0"]
+
+
+@contextmanager
+def served(
+    *arguments: str, environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """An agent on a free port; its address and its process."""
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ if environment is None else environment),
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("serving on "), process.communicate(timeout=10)
+        yield line.removeprefix("serving on ").strip(), process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def served_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an agent without options, which the tests share."""
+    yield from _shared(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="session")
+def secret_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an agent with the secret "open sesame", which the tests share."""
+    yield from _shared(tmp_path_factory.mktemp("secret"), "--secret=open sesame")
+
+
+def _shared(folder: Path, *arguments: str) -> Iterator[str]:
+    """Serves an agent whose files lie in a folder of its own, and that ends as it should."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_")}
+    for name in ("AGENT_DATA_DIR", "AGENT_CACHE_DIR", "XDG_CONFIG_HOME"):
+        environment[name] = str(folder / name)
+    with served(*arguments, environment=environment) as (address, process):
+        yield address
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""A user's own architectures: the example of docs/manifests.md as written, and files that are wrong."""
+"""A user's own architectures: the example of docs/manifests.md as written, and invalid files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from client.invocation import DEFAULT_DATABASE
-from evaluators.evaluation import Evaluation
-from evaluators.store.base import EvaluationFilter
-from evaluators.store.opening import open_store
-from tests.cli.test_serve import served
+from inferometer.client.cli.invocation import DEFAULT_DATABASE
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+from inferometer.evaluators.store.opening import open_store
+from tests.cli.conftest import served
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "manifests.md"
 FRAMEWORKS = ("PyTorch", "MXNet", "ONNXRuntime")
@@ -83,7 +83,7 @@ def test_the_example_is_whole() -> None:
 def test_the_example_runs_as_written_and_records_the_file(agent, folder: Path, framework: str) -> None:
     _, command = example()
     before = {path for path in folder.rglob("*") if "my_architectures" in path.parts}
-    answer = agent(*[word.replace("PyTorch", framework) for word in command])
+    answer = agent(*[word.replace("PyTorch", framework) for word in command], "--time_budget=1")
     assert answer.code == 0, answer.stderr
     assert answer.figure("accuracy") == "not counted: the weights are random (seed 0)"
     published = evaluation()

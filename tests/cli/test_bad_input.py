@@ -1,4 +1,4 @@
-"""What a new user gets wrong: one clear line on stderr, and an exit code that is not zero."""
+"""Mistakes of new users: one clear line on stderr, and a nonzero exit code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.registry import FrameworkEntry, Registry
+from inferometer.agent.inference.registry import FrameworkEntry, Registry
 
 DATASET = ("predict", "dataset")
 LATENCY = ("info", "evaluation", "latency")
@@ -29,6 +29,23 @@ LATENCY = ("info", "evaluation", "latency")
         ((*DATASET, "--batch_size=many"), 2, ["--batch_size", "many"]),
         ((*DATASET, "--num_file_parts=0"), 2, ["num_file_parts", "-1 for all"]),
         ((*DATASET, "--num_file_parts=-2"), 2, ["num_file_parts", "-2"]),
+        ((*DATASET, "--min_duration=-1"), 2, ["--min_duration", "-1", "x>=0"]),
+        ((*DATASET, "--min_duration=nan"), 2, ["--min_duration", "nan is not a finite number"]),
+        ((*DATASET, "--min_batches=-1"), 2, ["--min_batches", "-1"]),
+        ((*DATASET, "--target_ci=0"), 2, ["--target_ci", "0"]),
+        ((*DATASET, "--target_ci=nan"), 2, ["--target_ci", "nan is not a finite number"]),
+        ((*DATASET, "--time_budget=0"), 2, ["--time_budget", "0"]),
+        (
+            (*DATASET, "--min_duration=9", "--time_budget=3"),
+            2,
+            ["min_duration 9 s is longer than time_budget 3 s"],
+        ),
+        (
+            (*DATASET, "--num_file_parts=2", "--time_budget=3"),
+            2,
+            ["time_budget limits how long", "gone through once"],
+        ),
+        ((*DATASET, "--repeat=0"), 2, ["--repeat", "0"]),
         ((*DATASET, "--threads=100000"), 2, ["threads is 100000; at most 1024"]),
         ((*DATASET, "--preprocess_threads=100000"), 2, ["preprocess_threads is 100000; at most 1024"]),
         ((*DATASET, "--batch_size=99999999999999999999"), 2, ["batch_size", "at most 2147483647"]),
@@ -37,7 +54,7 @@ LATENCY = ("info", "evaluation", "latency")
         ((*DATASET, "--dataset_name=imagenet"), 2, ['unknown dataset "imagenet"', "digits_validation"]),
         ((*DATASET, "--dataset_name=digits_validation", "--dataset_category=text"), 2, ['"text"', "vision"]),
         ((*DATASET, "--dataset_path=nowhere"), 4, ["nowhere", "does not exist"]),
-        ((*DATASET, "--dataset_path=.", "--dataset_name=x"), 2, ["--dataset_path", "--dataset_name"]),
+        ((*DATASET, "--dataset_path=.", "--dataset_name=x"), 2, ["dataset_path and dataset_name both"]),
         ((*DATASET, "--config=nowhere.yaml"), 2, ["nowhere.yaml", "No such file"]),
         (("--config=nowhere.yaml", *DATASET), 2, ["nowhere.yaml", "No such file"]),
         ((*DATASET, "--manifests=nowhere"), 2, ["nowhere", "does not exist"]),

@@ -1,4 +1,4 @@
-"""``agent compare``: what is worse, what is not, what cannot be told, and what is not to be compared."""
+"""``agent compare``: worse, same and undecided figures, and evaluations that cannot be compared."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.device import Device, DeviceKind
-from agent.predictor import Weights
-from agent.trace_level import TraceLevel
-from evaluators.datasets.base import DatasetIdentity
-from evaluators.evaluation import Accuracy, BatchTimes, Evaluation, EvaluationOptions, Status
-from evaluators.loadgen.queries import Outcome, Queries
-from evaluators.loadgen.record import LoadKind, LoadOptions, LoadRecord, LoadRun, RateAnswer
-from evaluators.store.base import EvaluationStore
-from evaluators.store.opening import open_store
+from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.evaluators.conditions.conditions import Conditions, Stability
+from inferometer.evaluators.datasets.base import DatasetIdentity
+from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.load.load_run import LoadRun
+from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.measurements.batches import Accuracy, BatchOptions, BatchTimes
+from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
+from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
+from inferometer.evaluators.store.evaluation_store import EvaluationStore
+from inferometer.evaluators.store.opening import open_store
 from tests.cli.conftest import Agent
 from tests.contract.store_fixtures import make_evaluation, make_system
-
-pytestmark = pytest.mark.real_time
 
 BATCHES = 400
 QUERIES = 3000
@@ -35,7 +37,7 @@ Keep = Callable[..., str]
 
 @pytest.fixture
 def store() -> Iterator[EvaluationStore]:
-    store = open_store(None, "inferscope", Path(os.environ["AGENT_DATA_DIR"]))
+    store = open_store(None, "inferometer", Path(os.environ["AGENT_DATA_DIR"]))
     yield store
     store.close()
 
@@ -59,10 +61,10 @@ def varied_ns(count: int, mean_ms: float, seed: int) -> Any:
 def batched(mean_ms: float = 10, seed: int = 0, *, batch_size: int = 16, **changes: Any) -> Evaluation:
     """Batches with a mean time, spread by 5 %."""
     times = varied_ns(BATCHES, mean_ms, seed)
-    level = changes.pop("trace_level", TraceLevel.NO_TRACE)
     kept: dict[str, Any] = {
-        "options": EvaluationOptions(batch_size, 64, trace_level=level),
-        "batches": BatchTimes(np.full(BATCHES, batch_size, np.int64), *[times] * 4),
+        "options": BatchOptions(batch_size, 64),
+        "trace_level": TraceLevel.NO_TRACE,
+        "times": BatchTimes(np.full(BATCHES, batch_size, np.int64), *[times] * 4),
         "elapsed_ns": int(times.sum()),
         "failures": (),
     }
@@ -84,13 +86,13 @@ def loaded(mean_ms: float = 10, seed: int = 0, *, broken: int = 0, **changes: An
     queries = Queries(due, due, due + varied_ns(QUERIES, mean_ms, seed), outcome, none, none, none + 1)
     given = {name: changes.pop(name) for name in list(changes) if name in LoadOptions.__dataclass_fields__}
     given = {"arrival": "poisson", "rate_qps": 100.0, "latency_bound_ms": 100.0} | given
-    options = LoadOptions(LoadKind.WORKLOAD, **given)
+    options = LoadOptions(**given)
     run_changes |= {
         "seed": changes.pop("run_seed", seed),
         "checksum": changes.pop("checksum", f"sha256:{seed}"),
     }
     run = LoadRun(options.rate_qps, options.arrival, queries=queries, **run_changes)
-    return make_evaluation(load=LoadRecord(options, (run,)), accuracy=None, **changes)
+    return make_evaluation(measurement=LoadMeasurement(options, run, 0), **changes)
 
 
 def searched(rate: float | None, **options: Any) -> Evaluation:
@@ -99,10 +101,8 @@ def searched(rate: float | None, **options: Any) -> Evaluation:
         if rate is None
         else RateAnswer(rate, rate / 1.01, rate * 1.01, "single server")
     )
-    asked = LoadOptions(
-        LoadKind.MAX_QPS, "poisson", 10, **{"latency_bound_ms": 100.0, "percentile": 99.0} | options
-    )
-    return make_evaluation(load=LoadRecord(asked, (), answer), accuracy=None)
+    asked = LoadOptions("poisson", 10, **{"latency_bound_ms": 100.0, "percentile": 99.0} | options)
+    return make_evaluation(measurement=RateSearchMeasurement(asked, (), 0, answer))
 
 
 def test_like_and_like_is_no_regression(agent: Agent, keep: Keep) -> None:
@@ -182,6 +182,30 @@ def test_a_group_is_a_side_and_a_beginning_is_enough(agent: Agent, keep: Keep) -
     assert agent("compare", groups[0], groups[1][:13]).code == 1
 
 
+def test_runs_that_repeat_a_dataset_as_often_as_they_need_are_alike(agent: Agent, keep: Keep) -> None:
+    options = BatchOptions(16, 64, target_ci_percent=5.0)
+    runs = [batched(10, seed, options=options) for seed in range(4)]
+    twice = np.tile(varied_ns(BATCHES, 10, 7), 2)
+    longer = batched(10, options=options, times=BatchTimes(np.full(2 * BATCHES, 16, np.int64), *[twice] * 4))
+
+    answer = agent("compare", keep(*runs[:2]), keep(*runs[2:], longer))
+
+    assert answer.code == 0, answer.stderr
+    assert "inputs:" not in answer.stderr
+
+
+def test_runs_of_one_process_are_no_several_processes(agent: Agent, keep: Keep) -> None:
+    """Until now, --repeat opened the model anew in one process; the agent's own process is always one."""
+    group, fresh = (str(uuid.uuid4()) for _ in range(2))
+    a = keep(*side(10, 1, group_id=group))
+    keep(*(replace(each, process=n) for n, each in enumerate(side(10, 5, group_id=fresh), start=1)))
+    served = [replace(each, system=replace(each.system, agent="gpu-1:50051")) for each in side(10, 9)]
+
+    assert "warning: A is one process, which" in agent("compare", a, fresh).stderr
+    assert "one process" not in agent("compare", fresh, keep(*side(10, 13))).stderr
+    assert "warning: B is one process, which" in agent("compare", fresh, keep(*served)).stderr
+
+
 def test_what_cannot_be_told_is_a_warning_or_a_failure(agent: Agent, keep: Keep) -> None:
     a, b = keep(batched(10, 1)), keep(batched(10, 2))
 
@@ -189,9 +213,11 @@ def test_what_cannot_be_told_is_a_warning_or_a_failure(agent: Agent, keep: Keep)
     strict = agent("compare", a, b, "--fail_on_undecided")
 
     assert (answer.code, strict.code) == (0, 1)
-    assert "warning: A and B are single runs" in answer.stderr
+    assert "warning: A and B are one process each, which cannot tell" in answer.stderr
     assert "warning: p99 is undecided: too few values for an interval" in answer.stderr
     assert answer.stdout.splitlines()[-1].startswith("no regression was shown; ")
+    [p99] = [row for row in agent("compare", a, b, "-f", "csv").rows if row["figure"] == "p99"]
+    assert [p99[key] for key in ("a", "b", "ratio", "ratio_low")] == [""] * 4
     assert agent("compare", a, b, "--fail_on_undecided", "--figures=p50,throughput").code == 0
 
 
@@ -223,11 +249,14 @@ def test_the_queries_of_workloads_are_compared(agent: Agent, keep: Keep) -> None
 
 def test_queries_of_the_empty_start_do_not_count(agent: Agent, keep: Keep) -> None:
     a, b = loaded(10, 1), loaded(10, 2)
-    assert b.load is not None
-    [run] = b.load.runs
+    load = b.measurement
+    assert isinstance(load, LoadMeasurement)
+    run = load.run
     slow = replace(run.queries, done_ns=run.queries.done_ns + 10**9 * (run.queries.scheduled_ns < 10**10))
     runs = [replace(run, queries=slow, cut_ns=cut_ns) for cut_ns in (0, 10**10)]
-    whole, cut = (keep(replace(b, id=str(uuid.uuid4()), load=replace(b.load, runs=(each,)))) for each in runs)
+    whole, cut = (
+        keep(replace(b, id=str(uuid.uuid4()), measurement=replace(load, run=each))) for each in runs
+    )
 
     assert agent("compare", keep(a), whole).code == 1
     assert agent("compare", a.id, cut).code == 0
@@ -337,11 +366,11 @@ def test_profiled_runs_of_a_group_are_left_out_and_others_refused(agent: Agent, 
 @pytest.mark.parametrize(
     ("b", "said"),
     [
-        ([batched(status=Status.INTERRUPTED)], "is interrupted: its figures are of a part"),
+        ([batched(status=Status.INTERRUPTED)], "is interrupted: its figures cover only a part"),
         ([batched(batch_size=8), batched()], "B mixes evaluations with batch size 8 and 16"),
         ([loaded()], "A is an evaluation batch by batch and B a workload"),
         ([searched(80)], "and B a search for the highest rate"),
-        ([batched(batches=BatchTimes(*[np.full(3, 5)] * 5))], "has no batch that held 16 inputs"),
+        ([batched(times=BatchTimes(*[np.full(3, 5)] * 5))], "has no batch that held 16 inputs"),
     ],
 )
 def test_what_is_not_to_be_compared_is_refused(
@@ -415,6 +444,17 @@ def test_options_that_make_no_sense_are_refused(
     assert said in answer.error
 
 
+def test_runs_that_differ_by_more_than_the_figure_give_no_threshold(agent: Agent, keep: Keep) -> None:
+    a, b = keep(batched(30)), keep(batched(10, 1))
+    noisy = keep(batched(10, 2), batched(35, 3))
+    answer = agent("compare", a, b, f"--noise={noisy}")
+    assert answer.code == 0
+    assert "better" not in answer.stdout
+    assert answer.stderr.count("give more and longer ones, made on a quiet machine") == 4
+    assert "undecided in" in answer.stdout
+    assert agent("compare", a, b, "--threshold=1.5").stdout.count("better in") == 1  # when one asks for it
+
+
 def test_noise_takes_two_runs_and_no_side_is_compared_with_itself(agent: Agent, keep: Keep) -> None:
     a, b = keep(*side(10, 1)), keep(*side(10, 5))
 
@@ -438,17 +478,19 @@ def test_rows_go_to_a_file_and_the_conclusion_does_not(agent: Agent, keep: Keep,
     assert len(json.loads(path.read_text())) == 5
 
 
-@pytest.mark.parametrize(
-    ("command", "report"),
-    [
-        (("workload", "--synthetic", "--initial_qps=100", "--duration=0.3"), "workload"),
-        (("dataset", "--num_file_parts=2"), "latency"),
-    ],
-)
-def test_repeated_runs_are_a_group(agent: Agent, command: tuple[str, ...], report: str) -> None:
-    answer = agent("predict", *command, "--repeat=2")
+def test_a_side_that_was_not_stable_is_named_in_one_line(agent: Agent, keep: Keep) -> None:
+    took = Conditions(Stability.DISTURBED, ("other processes took 48 % of the CPU",))
+    calm = Conditions(Stability.STABLE)
+    one = [batched(10, seed, conditions=conditions) for seed, conditions in ((1, took), (2, calm), (3, took))]
+    other = [batched(10, 4, conditions=replace(took, stability=Stability.UNSTABLE))]
 
-    assert answer.code == 0, answer.stderr
-    assert answer.stdout.count("published") == 2
-    rows = agent("info", "evaluation", report, "--id", answer.figure("group"), "-f", "csv").rows
-    assert len({row["id"] for row in rows}) == 2
+    answer = agent("compare", keep(*one), keep(*other))
+    stable = agent("compare", keep(batched(10, 5, conditions=calm)), keep(batched(10, 6)))
+
+    said = [line for line in answer.stderr.splitlines() if "conditions" in line]
+    reason = "other processes took 48 % of the CPU; its difference may be that of the conditions"
+    assert said == [
+        f"warning: A: 2 of 3 evaluations not stable, such as {one[0].id} disturbed: {reason}",
+        f"warning: B: {other[0].id} unstable: {reason}",
+    ]
+    assert "conditions" not in stable.stderr

@@ -1,4 +1,4 @@
-"""``agent compare`` of runs that were made for it."""
+"""``agent compare`` on runs that the test makes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pytest
 from tests.cli.conftest import Agent
 
 pytestmark = pytest.mark.real_time
+PATIENT = "--latency_bound=60000"
+"""A bound that allows a lag of 600 ms: what a busy machine does to a run is not what is compared."""
 
 
 def test_a_schedule_that_was_written_is_compared_with_its_replay(agent: Agent, tmp_path: Path) -> None:
-    workload = ("predict", "workload", "--framework_name=ONNXRuntime", "--synthetic", "--latency_bound=5000")
+    workload = ("predict", "workload", "--framework_name=ONNXRuntime", "--synthetic", PATIENT)
     path = tmp_path / "schedule.csv"
     drawn = agent(
         *(*workload, "--initial_qps=100", "--arrival=ramp:over_s=1", "--duration=0.5"),
@@ -30,7 +32,7 @@ def test_a_model_that_waits_for_a_batch_is_found_to_be_slower(agent: Agent) -> N
     """B's queries wait 60 ms for others; A's do not."""
     workload = (
         *("predict", "workload", "--framework_name=ONNXRuntime", "--synthetic", "--initial_qps=20"),
-        *("--latency_bound=5000", "--min_duration=2", "--min_queries=50", "--max_batch_size=64"),
+        *(PATIENT, "--min_duration=2", "--min_queries=50", "--max_batch_size=64"),
     )
     quick = [agent(*workload, f"--seed={seed}").figure("evaluation") for seed in (1, 2)]
     slow = [

@@ -1,4 +1,4 @@
-"""The commands of docker/compose.yml, run on this machine with addresses of this machine."""
+"""The commands of docker/compose.yml, run on this machine with local addresses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cli.conftest import Agent
-from tests.cli.test_serve import served
+from tests.cli.conftest import Agent, served
 from tests.contract.store_fixtures import mongodb_backend
 from tests.integration.trace_collectors import HOST, Seen, otlp_grpc
 
@@ -50,7 +49,7 @@ def test_the_evaluations_are_done_by_served_agents_and_end_in_the_database_and_t
             assert answer.figure("failures") == "0"
 
         # as the seed asks for what it has published
-        reports = ["--model_name=DigitsCNN", "--database_name=inferscope", f"--database_address={mongodb}"]
+        reports = ["--model_name=DigitsCNN", "--database_name=inferometer", f"--database_address={mongodb}"]
         rows = agent("info", "evaluation", "accuracy", *reports, "-f", "csv").rows
     assert [row["evaluated_inputs"] for row in rows] == ["450"] * len(EVALUATIONS)
     names = [span.name for span in seen.spans.values()]

@@ -1,4 +1,4 @@
-"""The configuration file: where its paths lead, and what it may leave open."""
+"""The configuration file: where its relative paths lead, and which fields are optional."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_data_directory_is_below_the_home_or_beside_the_file(
     path = configuration(f"data_dir: {data_dir}\n")
     answer = agent("--config", path, "info", "evaluation", "latency")
     assert answer.code == 0
-    assert (tmp_path / folder / "inferscope.db").is_file()
+    assert (tmp_path / folder / "inferometer.db").is_file()
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -40,7 +40,7 @@ def test_data_directory_of_the_environment_may_begin_with_the_home(
 ):
     monkeypatch.setenv("AGENT_DATA_DIR", "~/mine")
     assert agent("info", "evaluation", "latency").code == 0
-    assert (tmp_path / "home" / "mine" / "inferscope.db").is_file()
+    assert (tmp_path / "home" / "mine" / "inferometer.db").is_file()
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "database:\n  # address: db:27017\nframework:\n"])
@@ -74,7 +74,7 @@ def test_configuration_directory_that_cannot_be_one_is_as_if_there_were_none(age
 
 def test_default_configuration_that_cannot_be_read_is_named(agent, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    (tmp_path / "inferscope" / "config.yaml").mkdir(parents=True)  # no permission would not stop root
+    (tmp_path / "inferometer" / "config.yaml").mkdir(parents=True)  # no permission would not stop root
     answer = agent("info", "models", "--manifests", tmp_path)
     assert answer.code == 2
     assert "config.yaml: Is a directory" in answer.error

@@ -1,4 +1,4 @@
-"""``agent export``, and models that ONNX Runtime gets by export from PyTorch."""
+"""``agent export``, and models that are exported from PyTorch for ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from agent.inputs import Input, Tensor
-from agent.predictor import Weights
-from agent.registry import Registry
-from agent.selection import select_model
-from agent.session import SessionOptions, open_session
-from manifests.catalog import Catalog
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.preprocessing.inputs import Input, Tensor
+from inferometer.manifests.catalog import Catalog
 
 
 def probabilities(framework: str, model: str, options: SessionOptions, batch: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Flags as people and scripts write them: together, with and without a value, beside values that look so."""
+"""Flags as people and scripts write them: combined, with and without values, next to similar values."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_boolean_without_a_boolean_is_refused_not_guessed(agent, flag, value):
     answer = agent("predict", "dataset", f"{flag}={value}")
     assert answer.code == 2
     assert flag in answer.error
-    assert "give true or false" in answer.error
+    assert "use true or false" in answer.error
 
 
 def test_help_among_other_flags_is_given(agent):
@@ -78,9 +78,9 @@ def test_unknown_letter_is_named(agent, word, named):
 
 
 def test_debug_shows_no_chatter_of_libraries():
-    command = [sys.executable, "-c", "from client.main import main; main()", "--debug", *FEW]
+    command = [sys.executable, "-c", "from inferometer.client.cli.main import main; main()", "--debug", *FEW]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     first, *logged = answer.stderr.splitlines()
     assert first.startswith("DigitsCNN")
     assert logged
-    assert all(line.split()[1].startswith("client.") for line in logged), logged
+    assert all(line.split()[1].startswith("inferometer.") for line in logged), logged

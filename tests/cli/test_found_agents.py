@@ -1,4 +1,4 @@
-"""Agents that are found: published or in the configuration, listed, picked, and sharing a dataset."""
+"""Agents that are discovered: published or configured, listed, selected, and sharing a dataset."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from certificates import Authority
-from test_serve import served
 
-from agent.facts import AgentFacts, RunnableModel
-from agent.session import SessionOptions
-from client.invocation import DEFAULT_DATABASE
-from client.remote.agent import open_remote_agent
-from client.remote.pool.opening import open_agent_pool
-from evaluators.dataset_run import DatasetRun
-from evaluators.datasets.opening import open_dataset
-from evaluators.evaluation import EvaluationOptions
-from evaluators.store.agent_records import AgentRecord
-from evaluators.store.opening import open_agent_directory
-from manifests.catalog import Catalog
+from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
+from inferometer.client.cli.invocation import DEFAULT_DATABASE
+from inferometer.client.remote.native.agent import open_remote_agent
+from inferometer.client.remote.pool.batch_queue import BatchQueue
+from inferometer.client.remote.pool.pool import open_agent_pool
+from inferometer.evaluators.dataset_run import DatasetRun
+from inferometer.evaluators.datasets.opening import open_dataset
+from inferometer.evaluators.measurements.batches import BatchOptions
+from inferometer.evaluators.store.agent_directory import AgentRecord
+from inferometer.evaluators.store.opening import open_agent_directory
+from inferometer.manifests.catalog import Catalog
+from tests.cli.conftest import served
 from tests.contract.store_fixtures import mongodb_backend
 
 FEW = ("--framework_name=ONNXRuntime", "--num_file_parts=1", "--publish=false")
@@ -58,8 +59,8 @@ def wait_until_listed(agent, addresses, *arguments):
     return found
 
 
-def test_three_agents_evaluate_together_and_one_is_killed(agent):
-    options = EvaluationOptions(batch_size=4, partition_list_size=4)
+def test_three_agents_evaluate_together_and_one_is_killed(agent, monkeypatch):
+    options = BatchOptions(batch_size=4, partition_list_size=4)
     dataset = open_dataset(Catalog().find_dataset("digits_validation"))
 
     def open_one(address):
@@ -73,39 +74,42 @@ def test_three_agents_evaluate_together_and_one_is_killed(agent):
             alone = DatasetRun(system, dataset, options, keep_predictions=True).run()
         answered, said = [], []
 
-        def kill_the_first_that_answers(address):
+        answer = BatchQueue.answer
+
+        def kill_the_first_that_answers(queue, address, lease, result):
+            answer(queue, address, lease, result)
             answered.append(address)
             if len(answered) == 1:
                 processes[address].send_signal(signal.SIGKILL)
                 processes[address].wait(DEADLINE_S)
 
-        pool = open_agent_pool(
-            list(processes), open_one, warm_up=True, say=said.append, on_answer=kill_the_first_that_answers
-        )
+        monkeypatch.setattr(BatchQueue, "answer", kill_the_first_that_answers)
+        pool = open_agent_pool(list(processes), open_one, warm_up=True, say=said.append)
         with closing(pool) as system:
             shared = DatasetRun(system, dataset, options, keep_predictions=True).run()
 
     killed = answered[0]
     assert len(said) == 1
     assert f"agent {killed}: " in said[0]
-    assert len(answered) == len(shared.batches.sizes)
+    assert len(answered) == len(shared.measurement.times.sizes)
     assert set(answered) == set(processes)
     assert set(shared.system.agent.split(", ")) == set(processes)
     assert shared.status is alone.status
-    assert shared.accuracy == alone.accuracy
-    assert shared.failures == alone.failures == ()
-    assert shared.batches.sizes.tolist() == alone.batches.sizes.tolist()
-    ids = [prediction.input_id for prediction in shared.predictions]
-    assert ids == [prediction.input_id for prediction in alone.predictions]
+    assert shared.measurement.accuracy == alone.measurement.accuracy
+    assert shared.measurement.failures == alone.measurement.failures == ()
+    assert shared.measurement.times.sizes.tolist() == alone.measurement.times.sizes.tolist()
+    ids = [prediction.input_id for prediction in shared.measurement.predictions]
+    assert ids == [prediction.input_id for prediction in alone.measurement.predictions]
     assert len(set(ids)) == len(ids) == len(dataset)
-    for ours, theirs in zip(shared.predictions, alone.predictions, strict=True):
+    for ours, theirs in zip(shared.measurement.predictions, alone.measurement.predictions, strict=True):
         assert ours.indices.tolist() == theirs.indices.tolist()
         assert ours.probabilities.tolist() == theirs.probabilities.tolist()
 
 
-def test_agents_share_a_dataset_and_the_record_names_them(agent, refusing):
-    common = ("predict", "dataset", "--framework_name=ONNXRuntime", "-b", "8")
-    with served() as (one, _), served() as (other, _):
+def test_agents_share_a_dataset_and_the_record_names_them(agent, served_agent, refusing):
+    common = ("predict", "dataset", "--framework_name=ONNXRuntime", "-b", "8", "--num_file_parts=-1")
+    one = served_agent
+    with served() as (other, _):
         alone = agent(*common, f"--agent={one}")
         shared = agent(*common, f"--agent={one},{refusing},{other}")
         urls = agent("predict", "urls", f"--agent={one},{one}", "--urls_file_path=x")
@@ -120,9 +124,9 @@ def test_agents_share_a_dataset_and_the_record_names_them(agent, refusing):
     assert {row["evaluated_inputs"] for row in rows} == {"450"}
 
 
-def test_agent_that_cannot_open_the_model_is_an_error_and_not_left_out(agent):
-    with served() as (one, _), served("--max_sessions=1") as (other, _):
-        answer = agent("predict", "dataset", f"--agent={one},{other}", "--weights=random", *FEW)
+def test_agent_that_cannot_open_the_model_is_an_error_and_not_left_out(agent, served_agent):
+    with served("--max_sessions=1") as (other, _):
+        answer = agent("predict", "dataset", f"--agent={served_agent},{other}", "--weights=random", *FEW)
     assert answer.code == 4  # DigitsCNN is read from a file
     assert "random weights" in answer.error
 
@@ -199,16 +203,15 @@ def test_agents_of_the_configuration_need_no_database(agent, tmp_path, refusing)
     assert not (tmp_path / "data").exists()
 
 
-def test_agent_of_the_configuration_may_be_chosen_by_a_workload(agent, tmp_path):
+def test_agent_of_the_configuration_may_be_chosen_by_a_workload(agent, served_agent, tmp_path):
     config = tmp_path / "config.yaml"
-    with served() as (address, _):
-        config.write_text(f"agent: any\nagents: ['{address}']\n")
-        answer = agent(
-            *("predict", "workload", f"--config={config}", "--framework_name=ONNXRuntime"),
-            *("--synthetic", "--duration=0.2", "--initial_qps=20", "--publish=false"),
-        )
+    config.write_text(f"agent: any\nagents: ['{served_agent}']\n")
+    answer = agent(
+        *("predict", "workload", f"--config={config}", "--framework_name=ONNXRuntime"),
+        *("--synthetic", "--duration=0.2", "--initial_qps=20", "--publish=false", "--allow_invalid"),
+    )
     assert answer.code == 0, answer.stderr
-    assert f"agent any: {address}" in answer.stderr
+    assert f"agent any: {served_agent}" in answer.stderr
 
 
 def publish(data, address):
@@ -216,8 +219,8 @@ def publish(data, address):
     now = datetime.now(timezone.utc)
     host = socket.gethostname()
     models = (RunnableModel("DigitsCNN", "1.0", "ONNXRuntime"),)
-    facts = AgentFacts(host, "x86_64", "EPYC", (), {"ONNXRuntime": "1"}, models, "0.1", now)
-    record = AgentRecord(str(uuid.uuid4()), address, facts, 0, now, now + timedelta(seconds=DEADLINE_S))
+    agent_info = AgentInfo(host, "x86_64", "EPYC", (), {"ONNXRuntime": "1"}, models, "0.1", now)
+    record = AgentRecord(str(uuid.uuid4()), address, agent_info, 0, now, now + timedelta(seconds=DEADLINE_S))
     with closing(open_agent_directory(None, DEFAULT_DATABASE, data)) as directory:
         directory.publish(record)
 
@@ -249,8 +252,8 @@ def test_odd_agents_of_the_database_are_shown_and_keep_nobody_from_the_others(ag
         (("dataset", "--agent=gpu="), 2, "is no condition"),
         (("dataset", "--agent=any"), 6, "no agent is alive"),
         (("dataset", "--agent=a:1,b"), 2, '"b" is no host:port'),
-        (("workload", "--agent=a:1,b:2"), 2, "names 2 agents"),
-        (("max-qps", "--agent=a:1,b:2"), 2, "names 2 agents"),
+        (("workload", "--agent=a:1,b:2"), 2, "2 agents are named"),
+        (("max-qps", "--agent=a:1,b:2"), 2, "2 agents are named"),
         (("dataset", "--agent=a:1", "--agent_timeout=0"), 2, "agent_timeout"),
         *(((kind, "--agent=a:1", "--open_timeout=0"), 2, "open_timeout") for kind in ("dataset", "max-qps")),
     ],

@@ -1,4 +1,4 @@
-"""A validation folder of ImageNet, whose classes are synsets: its labels are found among the shipped ones."""
+"""An ImageNet validation folder, whose classes are synsets, matches the shipped labels."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 import yaml
 from PIL import Image
 
-from agent.models.pytorch.resnet import ResNet
-from manifests.catalog import Catalog
-from manifests.files import BUILTIN
+from inferometer.agent.architectures.pytorch.resnet import ResNet
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.files import BUILTIN
 
 LABELS = BUILTIN / "labels" / "imagenet_1k.txt"
 TABBY, SYNSETS = 281, ("n01440764", "n02123045", "n15075141")
@@ -49,7 +49,15 @@ def images(folder: Path, *classes: str) -> Path:
 
 def test_folders_named_by_synsets_are_the_models_classes(agent, tmp_path, manifests):
     dataset = images(tmp_path / "val", *SYNSETS)
-    run = ("predict", "dataset", "--model_name=Tabbies", "--batch_size=2", "--dataset_path", dataset)
+    run = (
+        "predict",
+        "dataset",
+        "--num_file_parts=-1",
+        "--model_name=Tabbies",
+        "--batch_size=2",
+        "--dataset_path",
+        dataset,
+    )
     answer = agent("--manifests", manifests, *run)
     assert answer.code == 0, answer.stderr
     (row,) = agent("info", "evaluation", "accuracy", "-f", "csv").rows
@@ -58,7 +66,7 @@ def test_folders_named_by_synsets_are_the_models_classes(agent, tmp_path, manife
 
 def test_a_folder_that_is_no_class_is_refused(agent, tmp_path, manifests):
     dataset = images(tmp_path / "val", *SYNSETS, "n00000000")
-    run = ("predict", "dataset", "--model_name=Tabbies", "--dataset_path", dataset)
+    run = ("predict", "dataset", "--num_file_parts=-1", "--model_name=Tabbies", "--dataset_path", dataset)
     answer = agent("--manifests", manifests, *run)
     assert answer.code != 0
     assert "n00000000" in answer.stderr

@@ -1,4 +1,4 @@
-"""``--agent kserve://…``: every evaluator on a model that our own server serves by the open protocol."""
+"""``--agent kserve://…``: every evaluator on a model that ``agent serve`` offers over the V2 protocol."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ import pytest
 from certificates import Authority
 from PIL import Image
 
-from agent.device import DeviceKind
-from agent.registry import Registry
-from agent.server.server import AgentServer, ServerOptions
-from evaluators.evaluation import Evaluation
-from evaluators.loadgen.queries import Outcome
-from evaluators.store.base import EvaluationFilter
-from evaluators.store.opening import open_store
-from manifests.catalog import Catalog
+from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.measurements.load import LoadMeasurement
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+from inferometer.evaluators.store.opening import open_store
+from inferometer.manifests.catalog import Catalog
 from tests.cli.conftest import Agent, Answer
-from tests.cli.test_serve import served as served_over_tls
+from tests.cli.conftest import served as served_over_tls
 
 SECRET = "open sesame"
+ONNX = "DigitsCNN@ONNXRuntime"
 SERVER_TIMES = ("queue_ns", "predict_ns")
 
 
@@ -34,7 +37,7 @@ def served() -> Iterator[str]:
 
 
 def kept(answer: Answer) -> Evaluation:
-    store = open_store(None, "inferscope", Path(os.environ["AGENT_DATA_DIR"]))
+    store = open_store(None, "inferometer", Path(os.environ["AGENT_DATA_DIR"]))
     try:
         [found] = store.find(EvaluationFilter(evaluation_id=answer.figure("evaluation")))
     finally:
@@ -46,9 +49,9 @@ def kept(answer: Answer) -> Evaluation:
 def test_a_dataset_gives_the_accuracy_of_this_process_and_says_where_it_ran(
     agent: Agent, served: str, framework: str
 ) -> None:
-    here = agent("predict", "dataset", f"--framework_name={framework}")
+    here = agent("predict", "dataset", "--num_file_parts=-1", f"--framework_name={framework}")
 
-    answer = agent("predict", "dataset", f"--agent={served}/DigitsCNN@{framework}")
+    answer = agent("predict", "dataset", "--num_file_parts=-1", f"--agent={served}/DigitsCNN@{framework}")
 
     assert answer.code == 0, answer.stderr
     assert f"by the manifest of DigitsCNN 1.0 for {framework}" in answer.stderr
@@ -58,7 +61,7 @@ def test_a_dataset_gives_the_accuracy_of_this_process_and_says_where_it_ran(
     assert "the network is in it" in answer.stdout
     evaluation = kept(answer)
     assert evaluation.system.agent == f"{served}/DigitsCNN@{framework}"
-    assert evaluation.system.manifest.framework.name == "inferscope"
+    assert evaluation.system.manifest.framework.name == "inferometer"
     assert evaluation.system.device.kind is DeviceKind.REMOTE
     assert not evaluation.system.environment.is_known
     assert list(evaluation.system.environment.frameworks) == [framework]
@@ -67,7 +70,7 @@ def test_a_dataset_gives_the_accuracy_of_this_process_and_says_where_it_ran(
 def test_reports_and_comparisons_take_an_evaluation_whose_machine_is_not_known(
     agent: Agent, served: str
 ) -> None:
-    here = agent("predict", "dataset").figure("evaluation")
+    here = agent("predict", "dataset", "--num_file_parts=-1").figure("evaluation")
     there = agent("predict", "dataset", f"--agent={served}", "--trace_level=FULL_TRACE").figure("evaluation")
 
     shown = agent("info", "evaluation", "show", there).stdout
@@ -79,7 +82,7 @@ def test_reports_and_comparisons_take_an_evaluation_whose_machine_is_not_known(
     assert "host          not known; the server runs the model in PyTorch" in shown
     assert "under the framework's profiler" not in shown
     assert (document["device"], document["usable_cores"], document["memory_bytes"]) == ("remote", None, None)
-    assert {row["framework_name"] for row in rows} == {"inferscope", "PyTorch"}
+    assert {row["framework_name"] for row in rows} == {"inferometer", "PyTorch"}
     assert compared.code in {0, 1}
     assert "host: " in compared.stderr
     assert "not known" in compared.stderr
@@ -96,7 +99,9 @@ def test_images_of_a_list_are_read_and_preprocessed_here(agent: Agent, served: s
 
     assert answer.code == 1
     assert "missing.png" in answer.stderr
-    assert kept(answer).batches.sizes.tolist() == [1]
+    measurement = kept(answer).measurement
+    assert isinstance(measurement, BatchMeasurement)
+    assert measurement.times.sizes.tolist() == [1]
 
 
 @pytest.mark.parametrize("include_preprocess", [(), ("--include_preprocess",)], ids=["prepared", "read"])
@@ -105,13 +110,14 @@ def test_a_workload_is_answered_and_has_the_times_of_the_server(
 ) -> None:
     answer = agent(
         *("predict", "workload", f"--agent={served}", "--initial_qps=40", "--min_duration=0.5"),
-        *("--min_queries=20", "--warmup=2", *include_preprocess),
+        *("--min_queries=20", "--warmup=2", "--allow_invalid", *include_preprocess),
     )
 
     assert answer.code == 0, answer.stderr
-    load = kept(answer).load
-    assert load is not None
-    [run] = load.runs
+    assert kept(answer).system.agent == f"{served}/DigitsCNN"
+    measurement = kept(answer).measurement
+    assert isinstance(measurement, LoadMeasurement)
+    run = measurement.run
     assert run.queries.count(Outcome.ANSWERED) == len(run.queries) >= 20
     took_ns = run.queries.done_ns - run.queries.sent_ns
     for name in SERVER_TIMES:
@@ -122,8 +128,8 @@ def test_a_workload_is_answered_and_has_the_times_of_the_server(
 
 def test_a_search_for_the_highest_rate_gives_one(agent: Agent, served: str) -> None:
     answer = agent(
-        *("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=20", "--time_budget=5"),
-        *("--min_duration=0.3", "--min_queries=10", f"--agent={served}"),
+        *("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=20", "--time_budget=3"),
+        *("--min_duration=0.3", "--min_queries=10", "--allow_invalid", f"--agent={served}"),
     )
 
     assert answer.code == 0, answer.stderr
@@ -137,7 +143,7 @@ def test_a_framework_that_is_not_installed_is_not_needed(agent: Agent, served: s
     (tmp_path / "mine.yml").write_text(mine, encoding="utf-8")
 
     answer = agent(
-        *("predict", "dataset", f"--manifests={tmp_path}", "--model_name=MyDigits"),
+        *("predict", "dataset", "--num_file_parts=-1", f"--manifests={tmp_path}", "--model_name=MyDigits"),
         f"--agent={served}/DigitsCNN",
     )
 
@@ -150,8 +156,8 @@ def test_a_server_with_a_secret_is_given_it(agent: Agent) -> None:
     options = ServerOptions(port=0, secret=SECRET)
     with AgentServer(Catalog(), Registry(), options) as server:
         to_it = f"--agent=kserve://{server.address}"
-        assert agent("predict", "dataset", to_it, f"--secret={SECRET}").code == 0
-        refused = agent("predict", "dataset", to_it, "--secret=other")
+        assert agent("predict", "dataset", "--num_file_parts=-1", to_it, f"--secret={SECRET}").code == 0
+        refused = agent("predict", "dataset", "--num_file_parts=-1", to_it, "--secret=other")
 
     assert refused.code == 6
     assert "a secret is given with --secret" in refused.error
@@ -163,13 +169,17 @@ def test_tls_is_spoken_where_the_address_or_an_option_says_so(agent: Agent, tmp_
     files = authority.issue("127.0.0.1")
     trusting = f"--tls_ca={authority.ca}"
     with served_over_tls(f"--tls_cert={files.cert}", f"--tls_key={files.key}") as (address, _):
-        done = agent("predict", "dataset", f"--agent=kserves://{address}", trusting)
-        by_option = agent("predict", "dataset", f"--agent=kserve://{address}", trusting)
-        untrusted = agent("predict", "dataset", f"--agent=kserves://{address}")
-        plain = agent("predict", "dataset", f"--agent=kserve://{address}")
+        done = agent(
+            "predict", "dataset", "--num_file_parts=-1", f"--agent=kserves://{address}/{ONNX}", trusting
+        )
+        by_option = agent(
+            "predict", "dataset", "--num_file_parts=-1", f"--agent=kserve://{address}/{ONNX}", trusting
+        )
+        untrusted = agent("predict", "dataset", "--num_file_parts=-1", f"--agent=kserves://{address}")
+        plain = agent("predict", "dataset", "--num_file_parts=-1", f"--agent=kserve://{address}")
 
     assert done.code == by_option.code == 0, done.stderr + by_option.stderr
-    assert kept(done).system.agent == kept(by_option).system.agent == f"kserves://{address}/DigitsCNN"
+    assert kept(done).system.agent == kept(by_option).system.agent == f"kserves://{address}/{ONNX}"
     assert (untrusted.code, "--tls_ca" in untrusted.error) == (6, True), untrusted.stderr
     assert (plain.code, "use kserves://" in plain.error) == (6, True), plain.stderr
 
@@ -193,6 +203,8 @@ def test_tls_is_spoken_where_the_address_or_an_option_says_so(agent: Agent, tmp_
 def test_what_is_wrong_is_said_in_one_line(
     agent: Agent, served: str, wrong: tuple[str, ...], code: int, said: str
 ) -> None:
-    answer = agent("predict", "dataset", *(option.format(served=served) for option in wrong))
+    answer = agent(
+        "predict", "dataset", "--num_file_parts=-1", *(option.format(served=served) for option in wrong)
+    )
 
     assert (answer.code, said in answer.error) == (code, True), answer.stderr

@@ -1,4 +1,4 @@
-"""``--leveled``: one evaluation at each level that a deeper one would disturb, in one group."""
+"""``--leveled``: one evaluation per trace level that a deeper level would disturb, in one group."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_level_without_deeper_ones_is_refused(agent: Agent) -> None:
     answer = agent(*EVALUATE, "--leveled", "--trace_level=MODEL_TRACE")
 
     assert answer.code == 2
-    assert "--leveled down to MODEL_TRACE is one level only" in answer.error
+    assert "leveled down to MODEL_TRACE is one level only" in answer.error
 
 
 def test_what_is_not_delivered_is_said_of_each_level(agent: Agent) -> None:

@@ -1,4 +1,4 @@
-"""``agent info models``: which models are listed, what can be run, and what listing them loads."""
+"""``agent info models``: which models are listed, which can run, and what the listing imports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.registry import FrameworkEntry
+from inferometer.agent.inference.registry import FrameworkEntry
 
 MODEL = """\
 name: {name}
@@ -21,7 +21,7 @@ hidden: {hidden}
 """
 LOADED = """
 import contextlib, io, sys
-from client.main import run
+from inferometer.client.cli.main import run
 with contextlib.redirect_stdout(io.StringIO()) as text:
     assert run(["info", "models", "-f", "csv"]) == 0
 assert "ResNet50" in text.getvalue()

@@ -1,4 +1,4 @@
-"""``predict workload`` and ``predict max-qps`` on a real model, in this process and at an agent."""
+"""``predict workload`` and ``predict max-qps`` on a real model, in this process and with an agent."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from agent.environment import usable_cores
-from agent.registry import Registry
-from agent.server.server import AgentServer, ServerOptions
-from evaluators.loadgen.arrivals import ArrivalProcess
-from evaluators.loadgen.queries import Outcome
-from evaluators.loadgen.record import LoadKind
-from evaluators.loadgen.schedule import Schedule
-from evaluators.store.base import EvaluationFilter
-from evaluators.store.opening import open_store
-from manifests.catalog import Catalog
+from inferometer.agent.hardware.environment import usable_cores
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.client.cli.exit_codes import INVALID
+from inferometer.client.evaluating.load_summary import invalid_load
+from inferometer.evaluators.load import issuer
+from inferometer.evaluators.load.arrivals import ArrivalProcess
+from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.load.schedule import Schedule
+from inferometer.evaluators.measurements.load import LoadMeasurement
+from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+from inferometer.evaluators.store.opening import open_store
+from inferometer.manifests.catalog import Catalog
 from tests.cli.conftest import Agent, Answer
 
-pytestmark = pytest.mark.real_time
-
 CORES = usable_cores()
-WORKLOAD = ("predict", "workload", "--initial_qps=40", "--min_duration=0.5", "--min_queries=20", "--warmup=2")
+WORKLOAD = (
+    *("predict", "workload", "--initial_qps=40", "--min_duration=0.5", "--min_queries=20", "--warmup=2"),
+    "--allow_invalid",  # a busy machine sends late, which is not what most tests are about
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +39,11 @@ def served() -> Iterator[str]:
 
 
 def kept(answer: Answer):  # type: ignore[no-untyped-def] # an Evaluation with its load
-    store = open_store(None, "inferscope", Path(os.environ["AGENT_DATA_DIR"]))
+    store = open_store(None, "inferometer", Path(os.environ["AGENT_DATA_DIR"]))
     try:
         [found] = store.find(EvaluationFilter(evaluation_id=answer.figure("evaluation")))
     finally:
         store.close()
-    assert found.load is not None
     return found
 
 
@@ -54,8 +58,8 @@ def test_every_query_of_a_workload_is_answered_and_kept(
 
     assert answer.code == 0, answer.stderr
     evaluation = kept(answer)
-    [run] = evaluation.load.runs
-    assert evaluation.load.options.kind is LoadKind.WORKLOAD
+    assert isinstance(evaluation.measurement, LoadMeasurement)
+    run = evaluation.measurement.run
     assert len(run.queries) >= 20
     assert run.queries.count(Outcome.ANSWERED) == len(run.queries)
     assert run.stopped == ""
@@ -68,7 +72,7 @@ def test_every_query_of_a_workload_is_answered_and_kept(
 
 def test_the_same_seed_sends_the_same_schedule(agent: Agent) -> None:
     first, again, other = (
-        kept(agent(*WORKLOAD, "--synthetic", f"--seed={seed}")).load.runs[0] for seed in (7, 7, 8)
+        kept(agent(*WORKLOAD, "--synthetic", f"--seed={seed}")).measurement.run for seed in (7, 7, 8)
     )
     assert first.checksum == again.checksum != other.checksum
 
@@ -77,10 +81,13 @@ def test_a_schedule_can_come_from_a_file(agent: Agent, tmp_path: Path) -> None:
     path = tmp_path / "arrivals.csv"
     path.write_text("offset_ms,what\n0,a\n5,b\n5,c\n30,d\n")
 
-    answer = agent("predict", "workload", f"--schedule={path}", "--latency_bound=5000", "--max_batch_size=4")
+    answer = agent(
+        *("predict", "workload", f"--schedule={path}", "--latency_bound=5000", "--max_batch_size=4"),
+        "--allow_invalid",
+    )
 
     assert answer.code == 0
-    [run] = kept(answer).load.runs
+    run = kept(answer).measurement.run
     assert run.queries.scheduled_ns.tolist() == [0, 5_000_000, 5_000_000, 30_000_000]
     assert run.checksum == Schedule.read(path).checksum
     assert run.queries.batch_size.max() <= 4
@@ -89,18 +96,18 @@ def test_a_schedule_can_come_from_a_file(agent: Agent, tmp_path: Path) -> None:
 
 def test_a_search_keeps_its_answer_and_its_probes(agent: Agent) -> None:
     answer = agent(
-        *("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=20", "--time_budget=5"),
-        *("--min_duration=0.3", "--min_queries=10"),
+        *("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=20", "--time_budget=3"),
+        *("--min_duration=0.3", "--min_queries=10", "--allow_invalid"),
     )
 
     assert answer.code == 0, answer.stderr
     assert "queries/s at p99 <= 200 ms" in answer.figure("max QPS")
-    load = kept(answer).load
-    assert load.options.kind is LoadKind.MAX_QPS
-    assert load.answer is not None
-    assert len(load.runs) >= 1
-    assert len({run.checksum for run in load.runs}) == len(load.runs)
-    assert answer.stdout.count(" queries  ") >= len(load.runs)
+    search = kept(answer).measurement
+    assert isinstance(search, RateSearchMeasurement)
+    assert search.answer is not None
+    assert len(search.probes) >= 1
+    assert len({run.checksum for run in search.probes}) == len(search.probes)
+    assert answer.stdout.count(" queries  ") >= len(search.probes)
 
 
 @pytest.mark.parametrize(
@@ -108,11 +115,11 @@ def test_a_search_keeps_its_answer_and_its_probes(agent: Agent) -> None:
     [
         (("--arrival=poison",), 'unknown arrival process "poison"; did you mean "poisson"?'),
         (("--arrival=gamma:cv=x",), 'arrival gamma: cv is "x"; it must be a number'),
-        (("--duration=3",), "--duration is all of it"),
-        (("--concurrency=2",), "--concurrency sends when an answer comes; leave out --initial_qps"),
+        (("--duration=3",), "duration sets the whole duration; leave out min_duration"),
+        (("--concurrency=2",), "concurrency sends a query when a response arrives; leave out initial_qps"),
         (("--concurrency=0",), "concurrency"),
-        (("--schedule=a.csv",), "--schedule says when each query is due; leave out --initial_qps"),
-        (("--synthetic", "--dataset_name=digits_validation"), "--synthetic needs no dataset"),
+        (("--schedule=a.csv",), "schedule sets when each query is due; leave out initial_qps"),
+        (("--synthetic", "--dataset_name=digits_validation"), "synthetic needs no dataset"),
         (("--agent=localhost:1", "--max_batch_size=2"), "are for a model in this process"),
         (("--initial_qps=0",), "initial_qps"),
     ],
@@ -135,9 +142,9 @@ def test_a_closed_loop_keeps_queries_in_flight(agent: Agent) -> None:
     answer = agent("predict", "workload", "--synthetic", "--concurrency=3", "--duration=0.3", "--warmup=0")
 
     assert answer.code == 0, answer.stderr
-    load = kept(answer).load
+    load = kept(answer).measurement
     assert load.options.concurrency == 3
-    [run] = load.runs
+    run = load.run
     assert run.checksum == ""
     assert (run.queries.lag_ns == 0).all()
     began, done = run.queries.sent_ns, run.queries.done_ns
@@ -149,7 +156,7 @@ def test_a_written_schedule_is_sent_again(agent: Agent, tmp_path: Path) -> None:
     path = tmp_path / "schedule.csv"
     first = agent(*WORKLOAD, "--synthetic", f"--write_schedule={path}")
     again = agent("predict", "workload", "--synthetic", f"--schedule={path}")
-    assert kept(first).load.runs[0].checksum == kept(again).load.runs[0].checksum
+    assert kept(first).measurement.run.checksum == kept(again).measurement.run.checksum
 
     refused = agent(*WORKLOAD, "--synthetic", f"--write_schedule={path}")
     assert refused.code != 0
@@ -202,7 +209,7 @@ def test_a_model_in_this_process_leaves_a_core_to_what_sends_unless_told_otherwi
     )
 
     assert 1 <= evaluation.system.threads <= max(1, CORES - 1)
-    said = f"threads of an operator: {evaluation.system.threads}; a core of {CORES} is left"
+    said = f"threads of an operator: {evaluation.system.threads}; one of {CORES} cores is left"
     assert (said in answer.stderr) == (CORES > 1)
     assert told.code == 0
     assert "threads of an operator" not in told.stderr
@@ -252,7 +259,62 @@ def test_more_than_half_of_what_this_machine_can_send_is_refused_unless_forced(
     short = tmp_path / "short.txt"
     short.write_text("0\n0.000001\n0.000002\n")
     assert agent("predict", "workload", "--synthetic", f"--schedule={short}").code == 2
-    assert agent("predict", "workload", "--synthetic", f"--schedule={short}", "--force").code == 0
+    forced = agent("predict", "workload", "--synthetic", f"--schedule={short}", "--force", "--allow_invalid")
+    assert forced.code == 0
+
+
+@pytest.fixture
+def no_lag_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allows a harness no delay at all, which no machine can keep."""
+    monkeypatch.setattr(issuer, "LAG_SHARE", 0.0)
+
+
+@pytest.mark.usefixtures("no_lag_allowed")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("workload", "--initial_qps=40", "--min_duration=0.3", "--min_queries=10"),
+        ("max-qps", "--initial_qps=20", "--time_budget=3", "--min_duration=0.3", "--min_queries=10"),
+    ],
+    ids=["workload", "search"],
+)
+def test_an_invalid_result_has_an_exit_code_of_its_own(agent: Agent, command: tuple[str, ...]) -> None:
+    load = ("predict", *command, "--synthetic", "--latency_bound=200")
+
+    answer = agent(*load)
+    allowed = agent(*load, "--allow_invalid", "--publish=false")
+
+    assert (answer.code, allowed.code) == (INVALID, 0), answer.stderr
+    evaluation = kept(answer)
+    assert "lag" in invalid_load(evaluation)
+    report = "workload" if command[0] == "workload" else "max-qps"
+    [row] = agent("info", "evaluation", report, "-f", "csv").rows
+    assert "p99 of the harness's own lag is" in row["invalid"]
+    compared = agent("compare", evaluation.id, evaluation.id)
+    assert compared.code == 2
+    assert "is INVALID" in compared.error
+
+
+@pytest.mark.usefixtures("no_lag_allowed")
+def test_the_reason_why_a_search_is_invalid_is_said_once(agent: Agent) -> None:
+    answer = agent(
+        *("predict", "max-qps", "--initial_qps=20", "--time_budget=3", "--min_duration=0.3"),
+        *("--min_queries=10", "--synthetic", "--publish=false", "--latency_bound=200"),
+    )
+
+    assert answer.figure("max QPS").startswith("INVALID: ")
+    assert answer.stdout.count("p99 of the harness's own lag") == 1
+    probes = re.findall(r"queries/s +\d+ queries .*?(INVALID)?$", answer.stdout, re.M)
+    assert len(probes) >= 2
+    assert set(probes) == {"INVALID"}
+
+
+@pytest.mark.usefixtures("no_lag_allowed")
+def test_an_invalid_workload_says_which_figures_leave_the_lag_out(agent: Agent) -> None:
+    answer = agent(*WORKLOAD, "--synthetic", "--publish=false", "--latency_bound=200")
+
+    assert "p99 of the harness's own lag is" in answer.figure("INVALID")
+    assert "the lag is in none of service, queue, batch and predict" in answer.stdout
 
 
 @pytest.mark.parametrize("name", ["qps", "findmaxqps", "max_qps"])

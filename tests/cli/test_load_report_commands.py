@@ -1,35 +1,48 @@
-"""``info evaluation`` of evaluations under load: real ones, as rows, pictures and one by one."""
+"""``info evaluation`` for evaluations under load: rows, plots and single evaluations."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Agent
 
-pytestmark = pytest.mark.real_time
-
 REPORT = ("info", "evaluation")
 WORKLOAD = ("predict", "workload", "--synthetic", "--initial_qps=40", "--min_duration=0.5", "--warmup=2")
-SEARCH = ("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=20", "--time_budget=5")
+SEARCH = ("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=20", "--time_budget=3")
 
 
 @pytest.fixture
 def workload(agent: Agent) -> str:
     """The id of a workload of 20 queries or more."""
-    answer = agent(*WORKLOAD, "--min_queries=20", "--latency_bound=1000", "--seed=5")
+    answer = agent(*WORKLOAD, "--min_queries=20", "--latency_bound=1000", "--seed=5", "--allow_invalid")
     assert answer.code == 0, answer.stderr
     return answer.figure("evaluation")
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the search that the tests share."""
+    return tmp_path_factory.mktemp("search")
 
 
 @pytest.fixture
-def search(agent: Agent) -> str:
-    """The id of a search."""
-    answer = agent(*SEARCH, "--min_duration=0.3", "--min_queries=10")
-    assert answer.code == 0, answer.stderr
-    return answer.figure("evaluation")
+def search(agent: Agent, searched: Path) -> str:
+    """The id of a search, which runs once and is copied into the store of each test."""
+    data = Path(os.environ["AGENT_DATA_DIR"])
+    name = searched / "id"
+    if not name.exists():
+        answer = agent(*SEARCH, "--min_duration=0.3", "--min_queries=10", "--allow_invalid")
+        assert answer.code == 0, answer.stderr
+        shutil.copytree(data, searched / "data")
+        name.write_text(answer.figure("evaluation"))
+    else:
+        shutil.copytree(searched / "data", data)
+    return name.read_text()
 
 
 def test_a_workload_is_reported_drawn_and_shown(agent: Agent, workload: str, tmp_path: Path) -> None:

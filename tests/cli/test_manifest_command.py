@@ -1,4 +1,4 @@
-"""``agent manifest``: what is a valid manifest, and what of it is not supported."""
+"""``agent manifest``: valid manifests, and unsupported features."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.file_locations import cached_path
-from manifests.files import BUILTIN
+from inferometer.agent.artifacts.locations import cached_path
+from inferometer.manifests.files import BUILTIN
 
 MODEL = """\
 name: Old
@@ -29,8 +29,27 @@ def test_a_valid_manifest_is_said_to_be_what_it_is(agent, tmp_path: Path) -> Non
     assert (answer.code, answer.stderr) == (0, "")
     assert answer.stdout.splitlines() == [
         f"{good}: model Old 1.0 for MXNet >=1.1.0",
+        "  its files cannot run code",
         f"{data}: dataset pets 1.0",
     ]
+
+
+@pytest.mark.parametrize(
+    ("framework", "files", "said"),
+    [
+        ("ONNXRuntime", "graph_path: a.onnx", "its files cannot run code"),
+        ("PyTorch", "graph_path: a.pt", "its graph is TorchScript, a program whose operators"),
+        ("PyTorch", "architecture: resnet50", "its weights cannot run code; its architecture, resnet50"),
+        ("Other", "graph_path: a", "the plug-in for Other decides what its files can do"),
+    ],
+)
+def test_what_of_a_model_can_run_code_is_said(agent, tmp_path: Path, framework, files, said) -> None:
+    path = tmp_path / "model.yml"
+    text = (MODEL % "raw").replace("name: MXNet", f"name: {framework}")
+    path.write_text(text[: text.index("model: ")] + f"model: {{{files}}}\n")
+    answer = agent("manifest", "check", path)
+    assert answer.code == 0, answer.stderr
+    assert answer.stdout.splitlines()[1].startswith(f"  {said}")
 
 
 def test_what_would_be_refused_on_opening_is_said_and_is_no_error(agent, tmp_path: Path) -> None:
@@ -39,8 +58,8 @@ def test_what_would_be_refused_on_opening_is_said_and_is_no_error(agent, tmp_pat
     answer = agent("manifest", "check", path)
     assert answer.code == 0
     lines = answer.stdout.splitlines()
-    assert lines[1].startswith("  cannot be opened: field output.type: found 'boundingbox'")
-    assert lines[2] == "  cannot be opened: field preprocess: holds code, and code in a manifest is never run"
+    assert lines[2].startswith("  cannot be opened: field output.type: found 'boundingbox'")
+    assert lines[3] == "  cannot be opened: field preprocess: holds code, and code in a manifest is never run"
 
 
 def test_every_bad_manifest_is_said_and_the_good_ones_are_checked_too(agent, tmp_path: Path) -> None:
@@ -64,7 +83,7 @@ def test_of_a_directory_all_manifests_are_checked(agent, tmp_path: Path) -> None
     answer = agent("manifest", "check", tmp_path)
     assert answer.code == 2
     assert answer.error.startswith(f"{bad}: field ")
-    assert answer.stdout.splitlines() == [f"{good}: model Old 1.0 for MXNet >=1.1.0"]
+    assert answer.stdout.splitlines()[0] == f"{good}: model Old 1.0 for MXNet >=1.1.0"
 
 
 def test_a_directory_without_manifests_is_an_error(agent, tmp_path: Path) -> None:
@@ -99,7 +118,13 @@ def test_a_model_with_something_unsupported_is_listed_and_refused_when_it_is_ope
     assert "Old" in {row["name"] for row in listed.rows}
     (tmp_path / "data").mkdir()
     answer = agent(
-        "predict", "dataset", "--model_name=Old", "--manifests", tmp_path, "--dataset_name=digits_validation"
+        "predict",
+        "dataset",
+        "--num_file_parts=-1",
+        "--model_name=Old",
+        "--manifests",
+        tmp_path,
+        "--dataset_name=digits_validation",
     )
     assert answer.code == 2
     assert "model Old 1.0 cannot be opened: field output.type: found 'boundingbox'" in answer.stderr

@@ -1,4 +1,4 @@
-"""``agent serve`` with metrics and a log in JSON, as a process of its own."""
+"""``agent serve`` with metrics and a JSON log, in a separate process."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from certificates import Authority
 
-from tests.cli.conftest import Agent
-from tests.cli.test_serve import served
+from tests.cli.conftest import Agent, served
 
 SECRET = "open sesame"
 TOO_LONG = "a" * 70
@@ -30,20 +29,20 @@ def test_an_agent_tells_metrics_and_logs_each_call_as_json(agent: Agent) -> None
         _, log = process.communicate(timeout=60)
     assert process.returncode == 0
     assert (
-        'inferscope_requests_total{code="OK",method="inferscope.v1.Registry/Status",model=""} 1.0' in metrics
+        'inferometer_requests_total{code="OK",method="inferometer.v1.RegistryService/Status",model=""} 1.0'
+        in metrics
     )
     lines = [json.loads(line) for line in log.splitlines()]
-    ended = [line["code"] for line in lines if line.get("method") == "inferscope.v1.Registry/Status"]
+    ended = [line["code"] for line in lines if line.get("method") == "inferometer.v1.RegistryService/Status"]
     assert ended == ["OK", "UNAUTHENTICATED"]
     assert SECRET not in log
     assert SECRET not in metrics
 
 
-def test_port_of_the_metrics_that_is_taken_is_one_clear_error(agent: Agent) -> None:
-    with served() as (address, _):
-        answer = agent("serve", "--port=0", f"--metrics_port={address.rpartition(':')[2]}")
+def test_port_of_the_metrics_that_is_taken_is_one_clear_error(agent: Agent, served_agent: str) -> None:
+    answer = agent("serve", "--port=0", f"--metrics_port={served_agent.rpartition(':')[2]}")
     assert answer.code == 2
-    assert f"cannot listen on {address} for metrics" in answer.error
+    assert f"cannot listen on {served_agent} for metrics" in answer.error
 
 
 def test_metrics_are_for_this_machine_alone_wherever_the_agent_listens() -> None:

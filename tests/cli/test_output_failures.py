@@ -1,4 +1,4 @@
-"""Output that nobody takes: one line, an exit code that is not zero, and no evaluation is lost for it."""
+"""Output that cannot be written: one line, a nonzero exit code, and no evaluation is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ needs_full_disk = pytest.mark.skipif(not Path(FULL_DISK).exists(), reason="there
 
 def in_shell(arguments: tuple[str, ...], redirection: str) -> subprocess.CompletedProcess[str]:
     """Runs ``agent`` in a process of its own, with its output redirected as a shell does."""
-    command = [sys.executable, "-c", "from client.main import main; main()", *arguments]
+    command = [sys.executable, "-c", "from inferometer.client.cli.main import main; main()", *arguments]
     return subprocess.run(
         ["sh", "-c", f'"$@" {redirection}', "sh", *command],
         capture_output=True,

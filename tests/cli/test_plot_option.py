@@ -1,8 +1,9 @@
-"""``--plot`` of the reports, from the command line."""
+"""``--plot`` of the reports on the command line."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -11,15 +12,26 @@ import pytest
 
 from tests.cli.conftest import Agent
 
-EVALUATE = ("predict", "dataset", "--framework_name=PyTorch", "--batch_size=16", "--num_file_parts=2")
+EVALUATE = ("predict", "dataset", "--framework_name=ONNXRuntime", "--batch_size=16", "--num_file_parts=2")
 REPORT = ("info", "evaluation")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the evaluations that the tests share."""
+    return tmp_path_factory.mktemp("evaluated") / "data"
+
+
 @pytest.fixture
-def evaluated(agent: Agent) -> None:
-    for level in ("MODEL_TRACE", "FRAMEWORK_TRACE"):
-        assert agent(*EVALUATE, f"--trace_level={level}").code == 0
+def evaluated(agent: Agent, stored: Path, tmp_path: Path) -> None:
+    """Two evaluations, which run once and are copied into the store of each test."""
+    if not stored.exists():
+        for level in ("MODEL_TRACE", "FRAMEWORK_TRACE"):
+            assert agent(*EVALUATE, f"--trace_level={level}").code == 0
+        shutil.copytree(tmp_path / "data", stored)
+    else:
+        shutil.copytree(stored, tmp_path / "data")
 
 
 @pytest.mark.usefixtures("evaluated")
@@ -108,12 +120,13 @@ def test_without_rows_it_is_said_and_no_file_is_written(agent: Agent, tmp_path: 
 def test_without_matplotlib_reports_still_print(
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in [name for name in sys.modules if name.startswith("evaluators.plots")]:
+    drawing = ("inferometer.evaluators.plots", "inferometer.evaluators.drawing")
+    for module in [name for name in sys.modules if name.startswith(drawing)]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
     answer = agent(*REPORT, "latency", "--plot", tmp_path / "a.svg")
 
     assert answer.code == 2
-    assert 'pip install "inferscope[plot]"' in answer.error
+    assert 'pip install "inferometer[plot]"' in answer.error
     assert agent(*REPORT, "latency").code == 0

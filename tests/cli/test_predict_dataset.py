@@ -1,4 +1,4 @@
-"""``agent predict dataset`` as a user runs it, with every framework, on the dataset of the package."""
+"""``agent predict dataset`` as a user runs it, with every framework, on the shipped dataset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from manifests.files import BUILTIN
+from inferometer.manifests.files import BUILTIN
 
 FRAMEWORKS = ("PyTorch", "MXNet", "ONNXRuntime")
 DIGITS = BUILTIN / "datasets" / "digits_validation" / "digits_validation.zip"
@@ -32,7 +32,9 @@ def class_folders(folder: Path, count: int) -> Path:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_summary_says_what_was_measured(agent, framework):
-    answer = agent("predict", "dataset", f"--framework_name={framework}", "--batch_size=32")
+    answer = agent(
+        "predict", "dataset", "--num_file_parts=-1", f"--framework_name={framework}", "--batch_size=32"
+    )
     assert answer.code == 0
     assert re.match(
         rf"DigitsCNN 1\.0 on {framework} \S+ \(cpu.*\) over digits_validation, 450 inputs", answer.error
@@ -47,10 +49,48 @@ def test_summary_says_what_was_measured(agent, framework):
     assert answer.figure("evaluation") in answer.figure("published")
 
 
+def test_a_small_dataset_is_repeated_and_each_input_counts_once(agent):
+    answer = agent("predict", "dataset", "--framework_name=ONNXRuntime", "--batch_size=50", "--time_budget=4")
+    assert answer.code == 0, answer.stderr
+    assert re.search(r"\(\d+ of 450 inputs\)", answer.figure("top-1"))
+    found = re.search(r"over (\d+) full batches within this process$", answer.figure("latency"))
+    assert found, answer.stdout
+    assert int(found[1]) > 9
+    [row] = agent("info", "evaluation", "latency", "-f", "csv").rows
+    assert row["measured_batches"] == found[1]
+
+
+def test_many_batches_have_intervals_and_few_say_what_they_need(agent):
+    few = ("predict", "dataset", "--framework_name=ONNXRuntime", "--batch_size=2", "--publish=false")
+    many = agent(*few, "--min_batches=2000").figure("latency")
+    assert "over 2000 full batches" in many
+    assert re.search(r"p99 \d+\.\d+  ms", many)
+    none = agent(*few, "--num_file_parts=20")
+    needs = "p90 needs 50 full batches  p99 needs 500 full batches  ms per batch of 2, over 20 full batches"
+    assert needs in none.figure("latency")
+    assert re.search(r"^ +no 95 % intervals, which need \d+ full batches", none.stdout, re.MULTILINE)
+
+
+def test_repeating_starts_processes_and_gives_the_interval_over_them(agent):
+    few = ("predict", "dataset", "--framework_name=ONNXRuntime", "--num_file_parts=12", "--batch_size=4")
+    answer = agent(*few, "--repeat=2")
+    assert answer.code == 0, answer.stderr
+    interval = r"\d+\.\d+ \[\d+\.\d+, \d+\.\d+\]"
+    assert re.fullmatch(f"p50 {interval}  mean {interval}  ms over 2 processes", answer.figure("processes"))
+    rows = agent("info", "evaluation", "latency", "--id", answer.figure("group"), "-f", "csv").rows
+    assert [row["process"] for row in rows] == ["2", "1"]
+    assert answer.stderr.count("DigitsCNN 1.0 on ONNXRuntime") == 2
+    wrong = agent(*few, "--repeat=2", "--model_name=DigitCNN")
+    assert wrong.code == 2
+    assert wrong.stderr.splitlines()[-1].startswith('agent: unknown model "DigitCNN"; did you mean')
+
+
 def test_frameworks_agree_to_the_sample(agent):
     hits = set()
     for framework in FRAMEWORKS:
-        answer = agent("predict", "dataset", f"--framework_name={framework}", "-b", "64")
+        answer = agent(
+            "predict", "dataset", "--num_file_parts=-1", f"--framework_name={framework}", "-b", "64"
+        )
         hits.add(answer.figure("top-1"))
     assert len(hits) == 1
     report = agent("info", "evaluation", "accuracy", "--model_name=digitscnn", "-f", "csv")
@@ -68,10 +108,12 @@ def test_parts_limit_what_is_evaluated_and_counted(agent):
 
 
 def test_batch_that_nothing_fills_gives_accuracy_but_no_latency(agent):
-    answer = agent("predict", "dataset", "--batch_size=600")
+    answer = agent("predict", "dataset", "--num_file_parts=-1", "--batch_size=600")
     assert answer.code == 0
     assert "of 450 inputs" in answer.figure("top-1")
-    assert answer.figure("latency") == "not known: no batch held 600 inputs"
+    assert answer.figure("latency") == (
+        "not known: no batch held 600 inputs; give a batch_size of 450 or less, which the largest held"
+    )
 
 
 def test_framework_comes_from_flag_then_environment_then_configuration(agent, tmp_path, monkeypatch):
@@ -101,7 +143,16 @@ def test_dataset_path_may_be_a_folder_a_zip_or_arrays(agent, tmp_path, kind):
             images=np.stack([np.asarray(Image.open(io.BytesIO(image.read_bytes()))) for image in images]),
             labels=np.array([int(image.parent.name) for image in images]),
         )
-    answer = agent("predict", "dataset", "--dataset_path", path, "--framework_name=ONNXRuntime", "-b", "8")
+    answer = agent(
+        "predict",
+        "dataset",
+        "--num_file_parts=-1",
+        "--dataset_path",
+        path,
+        "--framework_name=ONNXRuntime",
+        "-b",
+        "8",
+    )
     assert answer.code == 0
     assert answer.figure("top-1") == "1.0000  (20 of 20 inputs)"
     assert "over 2 full batches" in answer.figure("latency")
@@ -111,7 +162,7 @@ def test_corrupt_image_is_counted_reported_and_fails_the_call(agent, tmp_path):
     folder = class_folders(tmp_path / "digits", 12)
     broken = sorted(folder.rglob("*.png"))[3]
     broken.write_bytes(broken.read_bytes()[:40])
-    answer = agent("predict", "dataset", "--dataset_path", folder, "-b", "4")
+    answer = agent("predict", "dataset", "--num_file_parts=-1", "--dataset_path", folder, "-b", "4")
     assert answer.code == 1
     assert answer.figure("top-1") == "1.0000  (11 of 11 inputs)"
     assert answer.figure("failures") == "1"
@@ -127,7 +178,7 @@ def test_fail_on_error_stops_at_the_corrupt_image_and_publishes_nothing(agent, t
     broken = sorted(folder.rglob("*.png"), key=lambda path: path.name)[6]
     broken.write_bytes(b"no image")
     arguments = ("--dataset_path", folder, "-b", "4", "--warmup_num_file_parts=0", "--fail_on_error")
-    answer = agent("predict", "dataset", *arguments)
+    answer = agent("predict", "dataset", "--num_file_parts=-1", *arguments)
     assert answer.code == 1
     last = answer.stderr.splitlines()[-1]
     assert broken.name in last
@@ -162,6 +213,7 @@ def test_fewer_than_five_classes_do_not_break_top5(agent, tmp_path):
     answer = agent(
         "predict",
         "dataset",
+        "--num_file_parts=-1",
         "--manifests",
         folder,
         "--model_name=ThreeDigits",
@@ -181,7 +233,7 @@ def test_predictions_are_published_only_when_asked_for(agent, tmp_path):
     few = ("predict", "dataset", "--num_file_parts=1", "-b", "8")
 
     def count() -> int:
-        with sqlite3.connect(tmp_path / "data" / "inferscope.db") as database:
+        with sqlite3.connect(tmp_path / "data" / "inferometer.db") as database:
             tables = {
                 name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             }
@@ -211,7 +263,8 @@ def test_signal_stops_the_run_in_order_and_says_what_was_kept(tmp_path, agent, n
         for image in sorted(digits.rglob("0*.png"))[:40]:
             (image.parent / f"{copy:02d}-{image.name}").write_bytes(image.read_bytes())
     command = [
-        sys.executable, "-c", "from client.main import main; main()", "predict", "dataset",
+        sys.executable, "-c", "from inferometer.client.cli.main import main; main()", "predict", "dataset",
+        "--num_file_parts=-1",
         "--framework_name=ONNXRuntime", "-b", "1", "--warmup_num_file_parts=0", "--dataset_path", str(digits),
     ]  # fmt: skip
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
@@ -232,3 +285,19 @@ def test_signal_stops_the_run_in_order_and_says_what_was_kept(tmp_path, agent, n
         assert [(row["measured_batches"], row["status"]) for row in rows] == [(kept[1], "interrupted")]
     else:
         assert "stopped before a batch was measured; nothing was published" in stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "report"),
+    [
+        (("workload", "--synthetic", "--initial_qps=100", "--duration=0.3", "--allow_invalid"), "workload"),
+        (("dataset", "--num_file_parts=2"), "latency"),
+    ],
+)
+def test_repeated_runs_are_a_group(agent, command, report):
+    answer = agent("predict", *command, "--repeat=2")
+
+    assert answer.code == 0, answer.stderr
+    assert answer.stdout.count("published") == 2
+    rows = agent("info", "evaluation", report, "--id", answer.figure("group"), "-f", "csv").rows
+    assert len({row["id"] for row in rows}) == 2

@@ -1,14 +1,14 @@
-"""The progress bar: it is there, and leaves the processor to the model between its calls."""
+"""The progress bar: it appears, and leaves the processor to the model between its updates."""
 
 import io
 import threading
-from contextlib import redirect_stderr
+from contextlib import closing, redirect_stderr
 
 import pytest
 
-import client.evaluating.progress
-from client.evaluating.progress import ProgressBar
-from evaluators.dataset_run import Progress
+from inferometer.client.evaluating import progress
+from inferometer.client.evaluating.progress import ProgressBar
+from inferometer.evaluators.dataset_run import Progress
 
 
 class Terminal(io.StringIO):
@@ -19,12 +19,12 @@ class Terminal(io.StringIO):
 @pytest.fixture(autouse=True)
 def _shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(client.evaluating.progress, "SHOWN_AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "SHOWN_AFTER_S", 0.0)
 
 
 def test_shows_how_far_the_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client.evaluating.progress, "SHOWN_EVERY_S", 0.0)
-    with redirect_stderr(Terminal()) as terminal, ProgressBar("DigitsCNN") as bar:
+    monkeypatch.setattr(progress, "SHOWN_EVERY_S", 0.0)
+    with redirect_stderr(Terminal()) as terminal, closing(ProgressBar("DigitsCNN")) as bar:
         bar(Progress(3, 9))
         assert "3/9" in terminal.getvalue()
         bar(Progress(6, 9))
@@ -32,8 +32,8 @@ def test_shows_how_far_the_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_is_drawn_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client.evaluating.progress, "SHOWN_EVERY_S", 3600.0)
-    with redirect_stderr(Terminal()) as terminal, ProgressBar("DigitsCNN") as bar:
+    monkeypatch.setattr(progress, "SHOWN_EVERY_S", 3600.0)
+    with redirect_stderr(Terminal()) as terminal, closing(ProgressBar("DigitsCNN")) as bar:
         bar(Progress(3, 9))
         bar(Progress(6, 9))
         assert "3/9" in terminal.getvalue()
@@ -42,7 +42,7 @@ def test_is_drawn_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_thread_draws_while_the_model_is_timed() -> None:
     before = threading.enumerate()
-    with redirect_stderr(Terminal()) as terminal, ProgressBar("DigitsCNN") as bar:
+    with redirect_stderr(Terminal()) as terminal, closing(ProgressBar("DigitsCNN")) as bar:
         bar(Progress(3, 9))
         assert terminal.getvalue()
         assert set(threading.enumerate()) <= set(before)  # a thread of an earlier test may end meanwhile

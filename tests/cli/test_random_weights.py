@@ -1,23 +1,29 @@
-"""``--weights=random``: models that are built in code, for speed only."""
+"""``--weights=random``: models built in code, to measure speed."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from agent.inputs import Input, Tensor
-from agent.predictor import Weights
-from agent.registry import Registry
-from agent.selection import select_model
-from agent.session import SessionOptions, open_session
-from manifests.catalog import Catalog
-from tests.cli.test_serve import served
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.preprocessing.inputs import Input, Tensor
+from inferometer.manifests.catalog import Catalog
 
-RUN = ("predict", "dataset", "--model_name=ResNet18", "--weights=random", "--seed=3", "--batch_size=2")
+RUN = (
+    "predict",
+    "dataset",
+    "--num_file_parts=-1",
+    "--model_name=ResNet18",
+    "--weights=random",
+    "--seed=3",
+    "--batch_size=2",
+)
 
 
 @pytest.fixture
@@ -62,20 +68,26 @@ def test_reports_tell_evaluations_of_random_weights_apart(agent, images):
     assert "pretrained" in refused.error
 
 
-def test_remote_agent_draws_the_weights_and_says_so(agent, images):
-    with served() as (address, _):
-        answer = agent(*RUN, "--framework_name=PyTorch", "--dataset_path", images, f"--agent={address}")
+def test_remote_agent_draws_the_weights_and_says_so(agent, images, served_agent):
+    answer = agent(*RUN, "--framework_name=PyTorch", "--dataset_path", images, f"--agent={served_agent}")
     assert answer.code == 0, answer.stderr
     assert answer.figure("accuracy") == "not counted: the weights are random (seed 3)"
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_the_version_is_chosen_by_the_weights(agent, images, remote):
-    run = ("predict", "dataset", "--model_name=GoogLeNet", "--framework_name=PyTorch", "--publish=false")
-    with served() if remote else nullcontext((None, None)) as (address, _):
-        run = (*run, "--dataset_path", images, *([f"--agent={address}"] if remote else []))
-        refused = agent(*run, "--model_version=1.0")
-        ran = agent(*run, "--weights=random")
+def test_the_version_is_chosen_by_the_weights(agent, images, remote, request):
+    run = (
+        "predict",
+        "dataset",
+        "--num_file_parts=-1",
+        "--model_name=GoogLeNet",
+        "--framework_name=PyTorch",
+        "--publish=false",
+    )
+    place = [f"--agent={request.getfixturevalue('served_agent')}"] if remote else []
+    run = (*run, "--dataset_path", images, *place)
+    refused = agent(*run, "--model_version=1.0")
+    ran = agent(*run, "--weights=random")
     assert refused.code != 0
     assert "GoogLeNet 1.0 for PyTorch has no published weights; GoogLeNet 1.1" in refused.error
     assert ran.code == 0, ran.stderr
@@ -114,7 +126,7 @@ def test_weights_depend_on_the_seed_and_on_nothing_else(framework):
     ],
 )
 def test_what_cannot_be_had_is_one_line(agent, images, arguments, parts):
-    answer = agent("predict", "dataset", "--dataset_path", images, *arguments)
+    answer = agent("predict", "dataset", "--num_file_parts=-1", "--dataset_path", images, *arguments)
     assert answer.code == 4
     for part in parts:
         assert part in answer.error

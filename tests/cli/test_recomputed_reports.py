@@ -1,4 +1,4 @@
-"""The reports on real traced runs, against what plain Python computes from the spans that are kept."""
+"""Reports on real traced runs equal what plain Python computes from the stored spans."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from agent.tracing.span import COLUMNS
-from evaluators.store.base import EvaluationFilter
-from evaluators.store.opening import open_store
+from inferometer.agent.tracing.span import COLUMNS
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+from inferometer.evaluators.store.opening import open_store
 from tests.cli.conftest import Agent
 
 BATCH_SIZE = 64
@@ -53,7 +54,7 @@ class Traced:
         found = defaultdict(list)
         for span in self.spans:
             if span.level == "FRAMEWORK_TRACE" and 0 <= span.batch < FULL:
-                found[span.attributes["inferscope.layer_index"]].append(span)
+                found[span.attributes["inferometer.layer_index"]].append(span)
         return dict(found)
 
 
@@ -66,12 +67,19 @@ def kept_spans(store: Any, evaluation_id: str) -> Iterator[Kept]:
 
 @pytest.fixture(params=["PyTorch", "MXNet", "ONNXRuntime"])
 def traced(request: pytest.FixtureRequest, agent: Agent, tmp_path: Path) -> Traced:
-    evaluate = ("predict", "dataset", f"--framework_name={request.param}", f"--batch_size={BATCH_SIZE}")
+    evaluate = (
+        "predict",
+        "dataset",
+        "--num_file_parts=-1",
+        f"--framework_name={request.param}",
+        f"--batch_size={BATCH_SIZE}",
+    )
     assert agent(*evaluate, "--trace_level=ML_LIBRARY_TRACE").code == 0
-    store = open_store(None, "inferscope", tmp_path / "data")
+    store = open_store(None, "inferometer", tmp_path / "data")
     try:
         [evaluation] = store.find(EvaluationFilter())
-        batches = evaluation.batches
+        assert isinstance(evaluation.measurement, BatchMeasurement)
+        batches = evaluation.measurement.times
         assert batches.sizes.tolist() == [BATCH_SIZE] * FULL + [INPUTS % BATCH_SIZE]
         return Traced(
             evaluation.id, list(kept_spans(store, evaluation.id)), batches.predict_ns.tolist()[:FULL]
@@ -155,22 +163,29 @@ def test_layers_have_the_figures_of_their_spans(traced: Traced, agent: Agent) ->
         spans = layers[row["layer_index"]]
         times = [span.duration_ns for span in spans]
         assert {span.name for span in spans} == {row["layer_name"]}
-        assert {span.attributes["inferscope.layer_type"] for span in spans} == {row["layer_type"]}
-        shapes = spans[0].attributes.get("inferscope.input_shapes", ())
+        assert {span.attributes["inferometer.layer_type"] for span in spans} == {row["layer_type"]}
+        shapes = spans[0].attributes.get("inferometer.input_shapes", ())
         assert row["input_shapes"] == " ".join(shapes)
-        memory = [span.attributes.get("inferscope.allocated_bytes") for span in spans]
+        memory = [span.attributes.get("inferometer.allocated_bytes") for span in spans]
         assert row["allocated_bytes"] == max((size for size in memory if size is not None), default=None)
         assert row["total_us"] == pytest.approx(sum(times) / 1000)
         assert row["share_percent"] == pytest.approx(100 * sum(times) / whole_ns)
         assert row["duration_us_trimmed_mean"] == pytest.approx(trimmed_mean(times) / 1000)
-        assert row["duration_us_p50"] == pytest.approx(statistics.median(times) / 1000)
-        assert row["duration_us_p99"] == pytest.approx(percentile(times, 99) / 1000)
+        assert row["duration_us_p50"] == carried(times, 50, 1000)
+        assert row["duration_us_p99"] == carried(times, 99, 1000)
+
+
+def carried(times_ns: list[int], percent: int, scale: float) -> Any:
+    """A percentile, where at least five times lie beyond it."""
+    if len(times_ns) * (100 - percent) < 500:
+        return None
+    return pytest.approx(percentile(times_ns, percent) / scale)
 
 
 def test_types_have_the_figures_of_their_layers(traced: Traced, agent: Agent) -> None:
     of_type = defaultdict(list)
     for spans in traced.layers().values():
-        of_type[spans[0].attributes["inferscope.layer_type"]].append(spans)
+        of_type[spans[0].attributes["inferometer.layer_type"]].append(spans)
     totals = {name: sum(span.duration_ns for spans in of for span in spans) for name, of in of_type.items()}
 
     found = rows(agent, "layer_tree")
@@ -203,7 +218,7 @@ def test_the_predict_spans_are_the_times_that_latency_is_made_of(traced: Traced,
     assert row["latency_ms_mean"] == pytest.approx(statistics.fmean(full) / 1e6)
     assert row["latency_ms_trimmed_mean"] == pytest.approx(trimmed_mean(full) / 1e6)
     for percent in (50, 90, 99):
-        assert row[f"latency_ms_p{percent}"] == pytest.approx(percentile(full, percent) / 1e6)
+        assert row[f"latency_ms_p{percent}"] == carried(full, percent, 1e6)
     assert row["throughput_inputs_per_s"] == pytest.approx(BATCH_SIZE * FULL / (sum(full) / 1e9))
     durations = rows(agent, "duration")
     assert [row["predict_us"] for row in durations[:FULL]] == [ns / 1000 for ns in full]

@@ -1,31 +1,23 @@
-"""Traced runs on an agent in a process of its own: what the store keeps, and what the agent exports."""
+"""Traced runs on an agent in a separate process: what the store keeps, and what the agent exports."""
 
 from __future__ import annotations
 
 import json
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pytest
 
-from protos.inferscope.v1 import predict_pb2
-from protos.inferscope.v1.predict_pb2_grpc import PredictStub
-from tests.cli.conftest import Agent
-from tests.cli.test_serve import served
+from inferometer.protos.inferometer.v1 import predict_pb2
+from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub
+from tests.cli.conftest import Agent, served
 from tests.integration.trace_collectors import COLLECTORS, HOST, Seen
 
 EVALUATE = ("predict", "dataset", "--batch_size=16", "--num_file_parts=3")
 LAYERS = ("info", "evaluation", "layers", "-f", "csv")
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with served() as (address, _):
-        yield address
 
 
 def tree(agent: Agent, evaluation: str) -> Counter[tuple[str, str]]:
@@ -38,11 +30,11 @@ def tree(agent: Agent, evaluation: str) -> Counter[tuple[str, str]]:
 
 @pytest.mark.parametrize("framework", ["PyTorch", "MXNet", "ONNXRuntime"])
 def test_the_layers_of_a_served_model_are_reported_as_those_of_a_local_one(
-    agent: Agent, address: str, framework: str
+    agent: Agent, served_agent: str, framework: str
 ) -> None:
     run = (*EVALUATE, "--trace_level=FRAMEWORK_TRACE", f"--framework_name={framework}")
     local = agent(*run).figure("evaluation")
-    remote = agent(*run, f"--agent={address}").figure("evaluation")
+    remote = agent(*run, f"--agent={served_agent}").figure("evaluation")
 
     def layers(evaluation: str) -> list[tuple[str, ...]]:
         columns = ("layer_index", "layer_name", "layer_type", "input_shapes", "output_shapes", "occurrences")
@@ -57,8 +49,8 @@ def test_the_layers_of_a_served_model_are_reported_as_those_of_a_local_one(
     assert there == here
 
 
-def test_without_a_trace_no_spans_of_an_agent_are_kept(agent: Agent, address: str) -> None:
-    answer = agent(*EVALUATE, "--trace_level=NO_TRACE", f"--agent={address}")
+def test_without_a_trace_no_spans_of_an_agent_are_kept(agent: Agent, served_agent: str) -> None:
+    answer = agent(*EVALUATE, "--trace_level=NO_TRACE", f"--agent={served_agent}")
     assert answer.code == 0
     assert "trace " not in answer.stdout
     assert agent(*LAYERS, "--id", answer.figure("evaluation")).rows == []
@@ -72,8 +64,8 @@ def test_serve_exports_the_calls_of_other_clients_and_stops(scheme: str) -> None
         served(f"--tracer_address={scheme}{HOST}:{port}", "--trace_level=FRAMEWORK_TRACE") as (at, process),
         grpc.insecure_channel(at) as channel,
     ):
-        stub, context = PredictStub(channel), (("traceparent", CALLER),)
-        opening = predict_pb2.OpenRequest(model_name="DigitsCNN", framework_name="PyTorch")
+        stub, context = PredictServiceStub(channel), (("traceparent", CALLER),)
+        opening = predict_pb2.OpenRequest(model_name="DigitsCNN", framework_name="ONNXRuntime")
         batch = {"dtype": "float32", "shape": [2, 1, 16, 16], "content": bytes(4 * 2 * 256)}
         id_ = stub.Open(opening, metadata=context).session_id
         stub.Predict(predict_pb2.PredictRequest(session_id=id_, batch=batch), metadata=context)
@@ -81,5 +73,5 @@ def test_serve_exports_the_calls_of_other_clients_and_stops(scheme: str) -> None
         assert process.wait(timeout=60) == 0
 
     names = Counter(span.name for span in seen.spans.values())
-    assert names["load"] == names["predict"] == names["conv1"] == 1
+    assert names["load"] == names["predict"] == names["conv1_relu"] == 1
     assert {span.trace_id for span in seen.spans.values()} == {CALLER[3:35]}

@@ -1,10 +1,16 @@
-"""``agent info``: reports on what was published, filters, formats and files."""
+"""``agent info``: reports on published evaluations, filters, formats and files."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
+
+from inferometer.client.evaluating import running
+from inferometer.evaluators.store.json_text import write_spool
+from inferometer.manifests.errors import StoreError
 
 
 @pytest.fixture
@@ -45,9 +51,9 @@ def test_csv_and_json_hold_the_same(agent, published):
     objects = json.loads(agent("info", "evaluation", "latency", "-f", "json").stdout)
     assert [list(row) for row in rows] == [list(item) for item in objects]
     for row, item in zip(rows, objects, strict=True):
-        assert float(row["latency_ms_p50"]) == item["latency_ms_p50"]
+        assert float(row["latency_ms_mean"]) == item["latency_ms_mean"]
         assert (row["using_gpu"], item["using_gpu"]) == ("false", False)
-        assert item["latency_ms_p50"] <= item["latency_ms_p90"] <= item["latency_ms_p99"]
+        assert (row["latency_ms_p99"], item["latency_ms_p99"]) == ("", None), "of so few batches"
 
 
 def test_no_rows_are_said_and_valid(agent):
@@ -92,17 +98,19 @@ def test_models_frameworks_datasets_and_system_are_listed(agent):
     facts = {row["name"]: row["value"] for row in agent("info", "system", "-f", "csv").rows}
     assert int(facts["memory_bytes"]) > 0
     assert facts["python_version"].startswith("3.")
+    assert agent("info", "system", "-f", "table").code == 0
+    assert not [value for value in facts.values() if value.startswith("{")]
 
 
 def test_evaluation_can_be_imported_from_the_file_it_was_kept_in(agent, tmp_path, monkeypatch):
-    from evaluators.store.collection_store import CollectionStore
-    from manifests.errors import StoreError
+    from inferometer.evaluators.store.evaluation_store import EvaluationStore
+    from inferometer.manifests.errors import StoreError
 
     def gone(self, evaluation):
         raise StoreError("database gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(CollectionStore, "save", gone)
+        patch.setattr(EvaluationStore, "save", gone)
         failed = agent("predict", "dataset", "--num_file_parts=1")
     assert failed.code == 5
     (kept,) = (tmp_path / "data" / "unpublished").iterdir()
@@ -113,6 +121,76 @@ def test_evaluation_can_be_imported_from_the_file_it_was_kept_in(agent, tmp_path
     assert len(latency(agent)) == 1
 
 
+def test_ctrl_c_while_an_evaluation_is_published_loses_nothing(agent, tmp_path, monkeypatch):
+    from inferometer.evaluators.store.evaluation_store import EvaluationStore
+
+    def interrupted(self, evaluation):
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("the signal's handler raises")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EvaluationStore, "save", interrupted)
+        failed = agent("predict", "dataset", "--num_file_parts=1")
+    assert failed.code == 130
+    assert "top-1" in failed.stdout
+    assert "stopping after" not in failed.stderr
+    (kept,) = (tmp_path / "data" / "unpublished").iterdir()
+    assert f"not published: the evaluation was kept in {kept}: publish it later" in failed.stderr
+    assert agent("database", "import", kept).stdout.startswith("published ")
+    assert len(latency(agent)) == 1
+
+
+def test_ctrl_c_while_an_evaluation_is_kept_in_a_file_loses_nothing(agent, tmp_path, monkeypatch):
+    def interrupted(evaluation, folder):
+        os.kill(os.getpid(), signal.SIGINT)
+        return write_spool(evaluation, folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "write_spool", interrupted)
+        failed = agent("predict", "dataset", "--num_file_parts=1")
+    assert failed.code == 130
+    assert "top-1" in failed.stdout
+    assert "published" not in failed.stdout
+    assert "stopping once the evaluation is in a file (again to stop at once)" in failed.stderr
+    (kept,) = (tmp_path / "data" / "unpublished").iterdir()
+    assert f"not published: the evaluation was kept in {kept}: publish it later" in failed.stderr
+    assert latency(agent) == []
+    assert agent("database", "import", kept).stdout.startswith("published ")
+
+
+def test_ctrl_c_while_an_evaluation_can_be_kept_in_no_file_loses_nothing(agent, monkeypatch):
+    def interrupted(evaluation, folder):
+        os.kill(os.getpid(), signal.SIGINT)
+        raise StoreError("no space left")
+
+    monkeypatch.setattr(running, "write_spool", interrupted)
+    assert "published " in agent("predict", "dataset", "--num_file_parts=1").stdout
+    assert len(latency(agent)) == 1
+
+
+def test_an_evaluation_that_can_be_kept_nowhere_is_shown_with_both_causes(agent, tmp_path, monkeypatch):
+    from inferometer.evaluators.store.evaluation_store import EvaluationStore
+    from inferometer.manifests.errors import StoreError
+
+    def gone(self, evaluation):
+        raise StoreError("database gone")
+
+    monkeypatch.setattr(EvaluationStore, "save", gone)
+    (tmp_path / "data").mkdir(exist_ok=True)
+    (tmp_path / "data" / "unpublished").touch()
+    failed = agent("predict", "dataset", "--num_file_parts=1")
+    assert failed.code == 5
+    assert "top-1" in failed.stdout
+    [line] = [line for line in failed.stderr.splitlines() if "database gone" in line]
+    assert "the evaluation is lost, because it could not be kept in a file either" in line
+    assert str(tmp_path / "data" / "unpublished") in line
+
+
+def test_a_published_evaluation_leaves_no_file(agent, tmp_path):
+    assert agent("predict", "dataset", "--num_file_parts=1").code == 0
+    assert not (tmp_path / "data" / "unpublished").exists()
+
+
 def test_profile_is_written(agent, tmp_path):
     answer = agent("info", "models", "--profile")
     assert answer.code == 0
@@ -121,4 +199,4 @@ def test_profile_is_written(agent, tmp_path):
 
 
 def test_version(agent):
-    assert agent("--version").stdout.startswith("inferscope ")
+    assert agent("--version").stdout.startswith("inferometer ")

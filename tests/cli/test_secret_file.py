@@ -1,4 +1,4 @@
-"""The secret in a file, as containers and services get it."""
+"""The secret in a file, as containers and services provide it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Agent
-from tests.cli.test_serve import served
+from tests.cli.conftest import Agent, served
 
-FEW = ("predict", "dataset", "--num_file_parts=1", "--publish=false")
+FEW = ("predict", "dataset", "--framework_name=ONNXRuntime", "--num_file_parts=1", "--publish=false")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The secret of a served agent shows up in nothing that is printed, logged, traced, stored or profiled."""
+"""The secret of a served agent is never printed, logged, traced, stored or profiled."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from client.configuration import load_configuration
-from client.invocation import Invocation
+from inferometer.client.cli.configuration import load_configuration
+from inferometer.client.cli.invocation import Invocation
 from tests.cli.conftest import Agent
 from tests.integration.trace_collectors import COLLECTORS, HOST, Seen
 
 SECRET = "hush-5b2f-never-to-be-seen"
 WRONG = "guess-77c1-never-to-be-seen"
-MAIN = "from client.main import main; main()"
+MAIN = "from inferometer.client.cli.main import main; main()"
 EVALUATE = ("predict", "dataset", "--num_file_parts=1", "--trace_level=FULL_TRACE", "-d", "--profile")
 
 
@@ -84,7 +84,7 @@ def test_secret_is_in_nothing_that_a_traced_evaluation_leaves(
         "the agent's log": out + errors,
         "the spans that were exported": repr((seen.spans, seen.resources, seen.headers)),
         "the spans that were stored": agent("trace", "export", identifier, "-f", "otlp-json").stdout,
-        "the database": "\n".join(stored_text(tmp_path / "data" / "inferscope.db")),
+        "the database": "\n".join(stored_text(tmp_path / "data" / "inferometer.db")),
         "the objects of the program": repr(Invocation({"secret": SECRET})),
     }
     assert "DEBUG" in texts["the refusal"], "the log is not as deep as it could be"

@@ -1,4 +1,4 @@
-"""The example script of MLModelScope's MXNet ResNet50 page, less ``docker run`` and with DigitsCNN."""
+"""The example script of MLModelScope's MXNet ResNet50 page, without ``docker run`` and with DigitsCNN."""
 
 from __future__ import annotations
 

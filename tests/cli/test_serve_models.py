@@ -1,17 +1,17 @@
-"""``agent serve``: how models are loaded and requests put together, from flags and the configuration."""
+"""``agent serve``: loading models and batching requests, set by flags and the configuration."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
-from test_serve import served
 
-from agent.batching import BatchingOptions
-from agent.session import SessionOptions
-from client.configuration import ServingSettings, load_configuration
-from client.serving.model_options import serving_options
-from manifests.errors import ConfigurationError
+from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.client.cli.configuration import ServingSettings, load_configuration
+from inferometer.client.serving.model_options import serving_options
+from inferometer.manifests.errors import ConfigurationError
+from tests.cli.conftest import served
 
 LEFT_OUT = dict.fromkeys(
     ("max_batch_size", "max_queue_delay_ms", "preferred_batch_sizes", "max_queue", "memory_limit")
@@ -70,7 +70,15 @@ def test_options_that_make_no_sense_are_refused_in_one_line(agent, flags, line):
 def test_a_workload_at_an_agent_tells_its_queue_and_its_batches(agent):
     with served("--max_batch_size=16", "--max_queue_delay_ms=50") as (address, _):
         done = agent(
-            "predict", "workload", f"--agent={address}", "--initial_qps=200", "--duration=1", "--synthetic"
+            *(
+                "predict",
+                "workload",
+                f"--agent={address}",
+                "--initial_qps=200",
+                "--duration=1",
+                "--synthetic",
+            ),
+            "--allow_invalid",
         )
 
     assert done.code == 0, done.stderr

@@ -1,4 +1,4 @@
-"""``agent serve`` with TLS, limits and addresses that others can reach, and clients that speak to it."""
+"""``agent serve`` with TLS, limits and reachable addresses, and clients that connect to it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from certificates import Authority
 
-from tests.cli.conftest import Agent
-from tests.cli.test_serve import COMMAND, served
+from tests.cli.conftest import COMMAND, Agent, served
 
-FEW = ("predict", "dataset", "--num_file_parts=1", "--publish=false")
+FEW = ("predict", "dataset", "--framework_name=ONNXRuntime", "--num_file_parts=1", "--publish=false")
 SECRET = "--secret=open sesame"
 
 
@@ -46,12 +45,13 @@ def test_model_is_evaluated_over_mutual_tls_and_the_record_says_so(
             "--min_duration=0.2",
             "--min_queries=1",
             "--publish=false",
+            "--allow_invalid",
         )
         assert agent(*load, f"--agent={address}", *showing, SECRET).code == 0
         assert agent("status", address, *showing).stdout == "SERVING\n"
         for flags, said in (
-            ((trusting, SECRET), "asks for a certificate that it trusts"),
-            ((*showing, "--secret=wrong"), "asks for a secret"),
+            ((trusting, SECRET), "requires a certificate that it trusts"),
+            ((*showing, "--secret=wrong"), "requires a secret"),
             ((SECRET,), "speaks TLS only"),
         ):
             refused = agent(*FEW, f"--agent={address}", *flags)
@@ -70,7 +70,7 @@ def test_tls_of_clients_stands_in_the_environment_or_the_configuration(
         configured = (*FEW, f"--agent={address}", f"--config={configuration}")
         assert agent(*configured).code == 0
         monkeypatch.setenv("AGENT_TLS_CA", str(other.ca))
-        assert "nobody whom this side trusts" in agent(*configured).error
+        assert "no authority that is trusted here" in agent(*configured).error
         assert agent(*configured, f"--tls_ca={authority.ca}").code == 0
 
 
@@ -172,13 +172,13 @@ def test_configuration_that_makes_no_sense_names_the_field(
 
 
 def test_secret_file_of_the_command_line_goes_before_a_secret_of_the_environment(
-    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agent: Agent, secret_agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "secret").write_text("open sesame", encoding="ascii")
     monkeypatch.setenv("AGENT_SECRET", "another")
-    with served(SECRET) as (address, _):
-        assert agent(*FEW, f"--agent={address}").code == 6
-        assert agent(*FEW, f"--agent={address}", f"--secret_file={tmp_path / 'secret'}").code == 0
+    remote = (*FEW, f"--agent={secret_agent}")
+    assert agent(*remote).code == 6
+    assert agent(*remote, f"--secret_file={tmp_path / 'secret'}").code == 0
 
 
 def test_failed_handshake_prints_one_line(authority: Authority, tls: tuple[str, str]) -> None:

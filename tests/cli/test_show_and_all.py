@@ -1,4 +1,4 @@
-"""One evaluation shown to a person, all reports in one folder, raw layers, and undisturbed latency."""
+"""One evaluation shown, all reports in one folder, raw layers, and undisturbed latency."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.reports.registry import REPORTS
-from evaluators.store.base import EvaluationFilter
-from evaluators.store.opening import open_store
+from inferometer.evaluators.reports.registry import REPORTS
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+from inferometer.evaluators.store.opening import open_store
 from tests.cli.conftest import Agent
 
 EVALUATE = ("predict", "dataset", "--framework_name=PyTorch", "--batch_size=16", "--num_file_parts=3")
@@ -57,7 +57,7 @@ def test_a_latency_under_the_profiler_is_not_shown_as_the_models(
     [row] = agent(*REPORT, "latency", "--id", undisturbed, "-f", "csv").rows
 
     shown = agent(*REPORT, "show", profiled)
-    assert f"p50 {float(row['latency_ms_p50']):.3f}" in shown.figure("latency")
+    assert f"mean {float(row['latency_ms_mean']):.3f}" in shown.figure("latency")
     assert f"of {undisturbed} (MODEL_TRACE): no profiler slowed it down" in shown.stdout
 
     alone = agent(*EVALUATE, "--trace_level=FRAMEWORK_TRACE")
@@ -83,7 +83,7 @@ def test_show_of_what_is_not_there_or_is_a_group_says_what_to_do(
 ) -> None:
     missing = agent(*REPORT, "show", "nobody")
     assert missing.code == 5
-    assert "holds no evaluation nobody; agent info evaluation accuracy lists them" in missing.error
+    assert "holds no evaluation nobody; agent info evaluations lists them" in missing.error
 
     group = agent(*EVALUATE, "--leveled").figure("group")
     answer = agent(*REPORT, "show", group)
@@ -121,7 +121,7 @@ def test_the_beginning_of_an_id_is_enough_where_only_one_begins_so(
 
 def test_the_beginning_of_several_ids_is_refused_and_they_are_named(agent: Agent, tmp_path: Path) -> None:
     agent(*EVALUATE, "--trace_level=NO_TRACE")
-    store = open_store(None, "inferscope", tmp_path / "data")
+    store = open_store(None, "inferometer", tmp_path / "data")
     [evaluation] = store.find(EvaluationFilter())
     for number in range(7):
         store.save(replace(evaluation, id=f"same-{number}"))
@@ -143,7 +143,7 @@ def test_show_gives_the_same_as_an_object(agent: Agent, leveled: tuple[str, str]
     [latency] = agent(*REPORT, "latency", "--id", undisturbed, "-f", "csv").rows
     timing = shown["timing"]
     assert (timing["evaluation_id"], timing["under_profiler"]) == (undisturbed, False)
-    assert str(timing["latency_ms_p90"]) == latency["latency_ms_p90"]
+    assert str(timing["latency_ms_mean"]) == latency["latency_ms_mean"]
     assert sum(timing["stage_share_percent"].values()) == pytest.approx(100)
     layers = agent(*REPORT, "layers", "--id", profiled, "-f", "csv").rows
     assert shown["layers"] == len(layers)
@@ -193,7 +193,7 @@ def test_all_writes_every_report_in_every_format(
     assert latency.startswith("latency: left out 1 of 2 evaluations: they ran under a profiler")
     assert kernels.startswith("cuda_launch: none of the 2 evaluations was traced deep enough")
     assert "--trace_level=SYSTEM_LIBRARY_TRACE" in kernels
-    assert list(tmp_path.glob(".inferscope*")) == []
+    assert list(tmp_path.glob(".inferometer*")) == []
 
 
 def test_all_refuses_a_folder_that_is_there_and_leaves_nothing_half(
@@ -212,11 +212,11 @@ def test_all_refuses_a_folder_that_is_there_and_leaves_nothing_half(
     assert agent(*REPORT, "all", "-o", folder / "mine.txt").code == 7
     assert "cannot be made" in agent(*REPORT, "all", "-o", tmp_path / "no" / "where").error
 
-    monkeypatch.setattr("evaluators.reports.layers.LayersReport.rows_of", lambda *_: iter([{}]))
+    monkeypatch.setattr("inferometer.evaluators.reports.layers.LayersReport.rows_of", lambda *_: iter([{}]))
     with pytest.raises(KeyError):
         agent(*REPORT, "all", "-o", tmp_path / "broken")
     assert not (tmp_path / "broken").exists()
-    assert list(tmp_path.glob(".inferscope*")) == []
+    assert list(tmp_path.glob(".inferometer*")) == []
 
 
 @pytest.mark.parametrize("folder", [".", "", "link", "there/", "dangling"])
@@ -235,7 +235,7 @@ def test_all_writes_into_a_folder_however_it_is_named(
     assert answer.stdout.split() == [str(Path(folder, f"{name}.csv")) for name in sorted(REPORTS)]
     assert all(Path(line).is_file() for line in answer.stdout.split())
     assert all((tmp_path / "here" / name).is_symlink() for name in ("link", "dangling"))
-    assert list(tmp_path.rglob(".inferscope*")) == []
+    assert list(tmp_path.rglob(".inferometer*")) == []
 
 
 def test_all_without_evaluations_has_headings_and_says_so(agent: Agent, tmp_path: Path) -> None:

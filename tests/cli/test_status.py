@@ -13,8 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from tests.cli.conftest import Agent
-from tests.cli.test_serve import served
+from tests.cli.conftest import Agent, served
 
 
 @contextmanager
@@ -78,19 +77,18 @@ def test_what_makes_no_sense_is_refused(agent: Agent, arguments: tuple[str, ...]
     assert agent("status", *arguments).code == 2
 
 
-def test_wrong_secret_is_said_beside_the_health(agent: Agent) -> None:
-    with served("--secret=open sesame") as (address, _):
-        for arguments in ((), ("-f", "json")):
-            answer = agent("status", address, "--secret=another", *arguments)
-            assert answer.code == 0
-            assert "SERVING" in answer.stdout
-            assert answer.error == f"agent {address}: it tells no more; this is not its secret"
+def test_wrong_secret_is_said_beside_the_health(agent: Agent, secret_agent: str) -> None:
+    for arguments in ((), ("-f", "json")):
+        answer = agent("status", secret_agent, "--secret=another", *arguments)
+        assert answer.code == 0
+        assert "SERVING" in answer.stdout
+        assert answer.error == f"agent {secret_agent}: its status is unknown; this is not its secret"
 
 
 def test_what_an_agent_has_loaded_is_told_to_who_shows_its_secret(agent: Agent) -> None:
     with served("--secret=open sesame") as (address, _):
         loaded = agent(
-            *("predict", "dataset", "--num_file_parts=1", "--publish=false"),
+            *("predict", "dataset", "--framework_name=ONNXRuntime", "--num_file_parts=1", "--publish=false"),
             *(f"--agent={address}", "--secret=open sesame"),
         )
         assert loaded.code == 0, loaded.stderr
@@ -100,7 +98,7 @@ def test_what_an_agent_has_loaded_is_told_to_who_shows_its_secret(agent: Agent) 
     assert told.code == 0
     first, second, *_ = told.stdout.splitlines()
     assert first == "SERVING"
-    assert second.startswith(f"inferscope {document['version']}, up 0:00:")
+    assert second.startswith(f"inferometer {document['version']}, up 0:00:")
     assert document["health"] == "SERVING"
     assert document["uptime_s"] > 0
     assert document["resident_memory_bytes"] > 10_000_000

@@ -1,4 +1,4 @@
-"""Models that take tensors, and models without classes, through the command line: here and on an agent."""
+"""Models with tensor inputs and models without classes, through the command line, locally and remote."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-
-from tests.cli.test_serve import served
 
 FRAMEWORKS = ("PyTorch", "MXNet", "ONNXRuntime")
 RAW = "not counted: the model's output is raw, without classes"
@@ -24,6 +22,7 @@ def run(model: str, framework: str, path: Path, *arguments: str) -> tuple[str, .
         f"--framework_name={framework}",
         "--weights=random",
         f"--dataset_path={path}",
+        "--num_file_parts=-1",
         *arguments,
     )
 
@@ -54,15 +53,14 @@ def test_a_dataset_of_tensors_runs_here(agent, digits, framework):
     assert answer.figure("accuracy") == "not counted: the weights are random (seed 0)"
 
 
-def test_tensors_travel_to_an_agent_and_raw_outputs_back(agent, digits, maps):
-    with served() as (address, _):
-        for framework in FRAMEWORKS:
-            answer = agent(*run("SensorNet", framework, digits, "--batch_size=4", f"--agent={address}"))
-            assert answer.code == 0, answer.stderr
-            assert answer.figure("failures") == "0"
-            assert "over 2 full batches" in answer.figure("latency")
-        raw = agent(*run("SingleConvolution", "PyTorch", maps, "--batch_size=2", f"--agent={address}"))
-        wrong = agent(*run("SingleConvolution", "PyTorch", digits, f"--agent={address}"))
+def test_tensors_travel_to_an_agent_and_raw_outputs_back(agent, served_agent, digits, maps):
+    for framework in FRAMEWORKS:
+        answer = agent(*run("SensorNet", framework, digits, "--batch_size=4", f"--agent={served_agent}"))
+        assert answer.code == 0, answer.stderr
+        assert answer.figure("failures") == "0"
+        assert "over 2 full batches" in answer.figure("latency")
+    raw = agent(*run("SingleConvolution", "PyTorch", maps, "--batch_size=2", f"--agent={served_agent}"))
+    wrong = agent(*run("SingleConvolution", "PyTorch", digits, f"--agent={served_agent}"))
     assert raw.code == 0, raw.stderr
     assert raw.figure("accuracy") == RAW
     assert "over 1 full batches" in raw.figure("latency")
@@ -98,7 +96,12 @@ def test_weights_that_mean_something_do_not_give_raw_outputs_an_accuracy(agent, 
     (folder / "ones.yml").write_text(yaml.safe_dump(manifest))
     data = make_npz(tmp_path / "d.npz", inputs=np.ones((2, 32, 4, 4), np.uint8), labels=np.array(["a", "b"]))
     answer = agent(
-        f"--manifests={folder}", "predict", "dataset", "--model_name=Ones", f"--dataset_path={data}"
+        f"--manifests={folder}",
+        "predict",
+        "dataset",
+        "--num_file_parts=-1",
+        "--model_name=Ones",
+        f"--dataset_path={data}",
     )
     assert answer.code == 0, answer.stderr
     assert answer.figure("accuracy") == RAW

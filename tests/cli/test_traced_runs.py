@@ -1,4 +1,4 @@
-"""A traced run as a collector sees it, over each protocol, and what a collector in trouble costs."""
+"""A traced run as a collector receives it, over each protocol, and the cost of a failing collector."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from agent.tracing.exporting import GRACE_S
-from client.evaluating.evaluation_trace import EvaluationTrace
+from inferometer.agent.tracing.exporting import GRACE_S
+from inferometer.evaluators.jobs.evaluate import EvaluationTrace
 from tests.cli.conftest import Agent, Answer
 from tests.integration.trace_collectors import COLLECTORS, HOST, Seen, hanging, otlp_grpc
 
@@ -77,7 +77,7 @@ def test_a_collector_sees_the_tree_of_a_run_that_the_store_keeps(agent: Agent, s
     edges = Counter((names[int(span.parent_id)], span.name) for span in seen.spans.values())
     assert edges["", "evaluation"] == edges["evaluation", "measure"] == edges["open", "load"] == 1
     assert edges["measure", "predict_step"] == edges["predict_step", "predict"] - 1 == 3
-    layers = [span for span in seen.spans.values() if "inferscope.layer_index" in span.attributes]
+    layers = [span for span in seen.spans.values() if "inferometer.layer_index" in span.attributes]
     assert layers
     assert {names[int(span.parent_id)] for span in layers} == {"predict"}
 

@@ -1,4 +1,4 @@
-"""Traces from the command line: recorded, kept, reported on, written and sent to a collector."""
+"""Traces from the command line: recorded, stored, reported, exported to files and to a collector."""
 
 from __future__ import annotations
 

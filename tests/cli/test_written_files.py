@@ -1,4 +1,4 @@
-"""Where the program writes: into its own folders and nowhere else, whatever the frameworks would like."""
+"""The program writes only into its own folders, whatever the frameworks would do."""
 
 from __future__ import annotations
 
@@ -35,10 +35,16 @@ def _seen(event, arguments):
             os.write(_log, f"{(event, whole)!r}\\n".encode())
 
 sys.addaudithook(_seen)
-from client.main import main
-main()
+from inferometer.client.cli.main import main, run
+arguments = sys.argv[1:]
+while "then" in arguments:
+    end = arguments.index("then")
+    assert run(arguments[:end]) == 0
+    arguments = arguments[end + 1 :]
+main(arguments)
 """
 ROOT = Path(__file__).parents[2]
+TRACED = "--trace_level=FRAMEWORK_TRACE"
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,8 @@ class Place:
 
     @property
     def environment(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+        names = ("PATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
+        kept = {name: os.environ[name] for name in names if name in os.environ}
         return {
             **kept,
             "HOME": str(self.folder / "home"),
@@ -77,13 +84,13 @@ class Place:
     @property
     def own(self) -> tuple[Path, Path]:
         home = self.folder / "home"
-        return home / ".local" / "share" / "inferscope", home / ".cache" / "inferscope"
+        return home / ".local" / "share" / "inferometer", home / ".cache" / "inferometer"
 
     def written_elsewhere(self) -> set[tuple[str, str]]:
         """What Python was asked to change outside of the program's folders and that of temporary files."""
         own = [str(path) for path in self.own]
         lines = (self.folder / "writes").read_text(encoding="utf-8").splitlines()
-        assert any("inferscope.db" in line for line in lines), "what the hook writes is not what is read"
+        assert any("inferometer.db" in line for line in lines), "what the hook writes is not what is read"
         return {
             (event, path)
             for event, path in map(ast.literal_eval, lines)
@@ -116,12 +123,12 @@ def test_traced_and_profiled_evaluation_writes_into_its_own_folders_only(
         "dataset",
         "--num_file_parts=1",
         f"--framework_name={framework}",
-        "--trace_level=FRAMEWORK_TRACE",
+        TRACED,
         "--profile",
     )
     assert place.written_elsewhere() == set()
     assert list(place.left()) == []
-    assert {path.name for path in place.own[0].iterdir()} == {"inferscope.db", "profiles"}
+    assert {path.name for path in place.own[0].iterdir()} == {"inferometer.db", "profiles"}
 
 
 def test_served_agent_and_its_client_write_into_their_own_folders_only(place: Place) -> None:
@@ -131,15 +138,9 @@ def test_served_agent_and_its_client_write_into_their_own_folders_only(place: Pl
         line = agent.stdout.readline()
         address = line.removeprefix("serving on ").strip()
         assert address != line.strip(), agent.communicate(timeout=10)
-        for framework in ("PyTorch", "MXNet", "ONNXRuntime"):
-            place.run(
-                "predict",
-                "dataset",
-                "--num_file_parts=1",
-                f"--agent={address}",
-                f"--framework_name={framework}",
-                "--trace_level=FRAMEWORK_TRACE",
-            )
+        evaluate = ("predict", "dataset", "--num_file_parts=1", f"--agent={address}", TRACED)
+        pytorch, mxnet, onnx = (f"--framework_name={name}" for name in ("PyTorch", "MXNet", "ONNXRuntime"))
+        place.run(*evaluate, pytorch, "then", *evaluate, mxnet, "then", *evaluate, onnx)
         agent.send_signal(signal.SIGTERM)
         _, errors = agent.communicate(timeout=60)
         assert agent.returncode == 0, errors

@@ -1,27 +1,62 @@
-"""Fixtures of the suite that all predictors pass.
+"""Fixtures of the suites that all predictors and all stores pass.
 
 The frameworks are imported when a test first asks for a model, so that the suite of the stores does without.
 """
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from agent.artifacts import Artifacts
-from agent.device import CPU, Device
-from agent.models.sources import BUILTIN_ARCHITECTURES
-from agent.predictor import Predictor, PredictorOptions
-from agent.registry import Registry
-from manifests.schema import ModelManifest
+from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.hardware.device import CPU, Device
+from inferometer.agent.inference.predictor import Predictor, PredictorOptions
+from inferometer.agent.inference.registry import Registry
+from inferometer.evaluators.store.evaluation_store import EvaluationStore
+from inferometer.manifests.schema import ModelManifest
+from tests.contract.store_fixtures import StoreBackend, mongodb_backend
 
 if TYPE_CHECKING:
     from tiny_models import TinyModel
 
 OpenPredictor = Callable[..., Predictor]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "mongodb"])
+def backend(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StoreBackend]:
+    """A place for databases, the same for the tests of a file."""
+    directory = tmp_path_factory.mktemp("databases")
+    if request.param == "sqlite":
+        yield StoreBackend(None, directory)
+    else:
+        with mongodb_backend(directory) as mongodb:
+            yield mongodb
+
+
+@pytest.fixture
+def name(backend: StoreBackend) -> Iterator[str]:
+    """The name of a database that nobody else has."""
+    name = f"test_{uuid.uuid4().hex}"
+    yield name
+    if backend.address and "MONGODB_URI" in os.environ:
+        with backend.documents(name) as documents:
+            documents.client.drop_database(name)
+
+
+@pytest.fixture
+def store(backend: StoreBackend, name: str) -> Iterator[EvaluationStore]:
+    """A store with an empty database."""
+    store = backend.open(name)
+    yield store
+    store.close()
 
 
 @pytest.fixture(scope="session")

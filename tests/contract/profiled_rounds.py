@@ -1,4 +1,4 @@
-"""Predictions of a real network under its framework's profiler, and their layers as they were recorded."""
+"""Predictions of a real network under its framework's profiler, and the recorded layers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.artifacts import Artifacts
-from agent.models.sources import BUILTIN_ARCHITECTURES
-from agent.predictor import Predictor, PredictorOptions, Weights
-from agent.registry import Registry
-from agent.selection import select_model
-from agent.trace_level import TraceLevel
-from agent.tracing.context import TraceContext
-from agent.tracing.profiler import PredictWindow, Profiler
-from agent.tracing.recorder import SpanRecorder
-from agent.tracing.span import SpanKind
-from manifests.catalog import Catalog
+from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Weights
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.selection import select_model
+from inferometer.agent.tracing.profiler import PredictWindow, Profiler
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.manifests.catalog import Catalog
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the tests of the store share: evaluations made of real types, and databases to keep them in."""
+"""Fixtures of the store tests: evaluations of real types, and databases."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ import neosqlite
 import numpy as np
 import pymongo
 
-from agent.description import SystemDescription
-from agent.device import Device
-from agent.environment import Environment, Gpu
-from agent.results import InputFailure, Stage
-from agent.trace_level import TraceLevel
-from evaluators.datasets.base import DatasetIdentity
-from evaluators.evaluation import (
+from inferometer.agent.hardware.device import Device
+from inferometer.agent.hardware.environment import Environment, Gpu
+from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.evaluators.datasets.base import DatasetIdentity
+from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.measurements.batches import (
     Accuracy,
+    BatchMeasurement,
+    BatchOptions,
     BatchTimes,
-    Evaluation,
-    EvaluationOptions,
     InputPrediction,
-    Status,
 )
-from evaluators.store.base import EvaluationStore
-from evaluators.store.opening import open_store
-from manifests.loader import parse_manifest
-from manifests.schema import ModelManifest
+from inferometer.evaluators.store.evaluation_store import EvaluationStore
+from inferometer.evaluators.store.opening import open_store
+from inferometer.manifests.loader import parse_manifest
+from inferometer.manifests.schema import ModelManifest
+from tests.evaluations import changed
 
 START_S = 30.0
 STOP_S = 10.0
@@ -92,11 +92,15 @@ def make_system(**changes: Any) -> SystemDescription:
         operating_system="Linux ☃",
         kernel="6.1",
         python_version="3.11",
-        inferscope_version="0.1.0",
+        inferometer_version="0.1.0",
         frameworks={"MXNet": "1.9.1"},
         gpus=(Gpu("H100", 80 * 2**30, "GPU-1"),),
         gpu_driver="550.1",
         variables={"OMP_NUM_THREADS": "2"},
+        libraries={"oneDNN": "3.12", "BLAS": "MKL ☃"},
+        build="AVX2, $where",
+        settings={"TF32 in convolutions": "on", "cuDNN autotuning": "off"},
+        governor="performance",
     )
     facts: dict[str, Any] = {
         "manifest": make_manifest(),
@@ -111,41 +115,43 @@ def make_system(**changes: Any) -> SystemDescription:
     return SystemDescription(**facts | changes)
 
 
-def make_evaluation(**changes: Any) -> Evaluation:
-    """An evaluation; ``changes`` are its fields, or ``batch_size``."""
-    options = EvaluationOptions(
-        changes.pop("batch_size", 16), 64, num_file_parts=10, trace_level=TraceLevel.MODEL_TRACE
-    )
+def make_evaluation(**changes: Any) -> Evaluation[Any]:
+    """An evaluation; ``changes`` are its fields, those of its measurement, or ``batch_size``."""
+    options = BatchOptions(changes.pop("batch_size", 16), 64, num_file_parts=10)
     evaluation = Evaluation(
         id=str(uuid.uuid4()),
         created_at=datetime(2025, 3, 1, 12, 30, 15, 123000, tzinfo=timezone.utc),
         status=Status.COMPLETE,
         system=make_system(),
         dataset=DatasetIdentity("vision", "digits_validation", None, "sha256:" + "1" * 64, 360),
-        options=options,
-        batches=make_batches(3),
-        elapsed_ns=2**62 + 3,
-        accuracy=Accuracy(351, 360, 360),
-        failures=(InputFailure("17.png", Stage.READ, "cannot be decoded"),),
+        measurement=BatchMeasurement(
+            options=options,
+            times=make_batches(3),
+            elapsed_ns=2**62 + 3,
+            accuracy=Accuracy(351, 360, 360),
+            failures=(InputFailure("17.png", Stage.READ, "cannot be decoded"),),
+        ),
+        trace_level=TraceLevel.MODEL_TRACE,
     )
-    return replace(evaluation, **changes)
+    return changed(evaluation, **changes)
 
 
-def plain(evaluation: Evaluation) -> dict[str, Any]:
+def plain(evaluation: Evaluation[Any]) -> dict[str, Any]:
     """An evaluation as nested values that ``==`` compares whole, predictions included."""
-    content = {name: getattr(evaluation, name) for name in ("id", "created_at", "status", "elapsed_ns")}
-    system = evaluation.system
+    content = {name: getattr(evaluation, name) for name in ("id", "created_at", "status", "trace_level")}
+    system, measurement = evaluation.system, evaluation.measurement
     return content | {
         "manifest": system.manifest.model_dump(),
         "system": {
             k: v for k, v in asdict(replace(system, manifest=make_manifest())).items() if k != "manifest"
         },
         "dataset": evaluation.dataset,
-        "options": evaluation.options,
-        "batches": {k: (v.dtype, v.tolist()) for k, v in asdict(evaluation.batches).items()},
-        "accuracy": evaluation.accuracy,
-        "failures": evaluation.failures,
-        "predictions": [plain_prediction(prediction) for prediction in evaluation.predictions],
+        "options": measurement.options,
+        "times": {k: (v.dtype, v.tolist()) for k, v in asdict(measurement.times).items()},
+        "elapsed_ns": measurement.elapsed_ns,
+        "accuracy": measurement.accuracy,
+        "failures": measurement.failures,
+        "predictions": [plain_prediction(prediction) for prediction in measurement.predictions],
     }
 
 

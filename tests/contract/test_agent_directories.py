@@ -1,8 +1,7 @@
-"""Every store keeps the directory of the agents that serve: published, expired and taken out."""
+"""Every store keeps the directory of serving agents: published, expired and removed."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -10,33 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.facts import AgentFacts, RunnableModel
-from evaluators.store.agent_directory import AgentDirectory
-from evaluators.store.agent_records import AgentRecord
-from evaluators.store.base import EvaluationFilter
-from evaluators.store.opening import check_address, open_agent_directory
-from manifests.errors import ConfigurationError, StoreError
-from tests.contract.store_fixtures import StoreBackend, make_evaluation, mongodb_backend
+from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
+from inferometer.evaluators.store.agent_directory import AgentDirectory, AgentRecord
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+from inferometer.evaluators.store.opening import check_address, open_agent_directory
+from inferometer.manifests.errors import ConfigurationError, StoreError
+from tests.contract.store_fixtures import StoreBackend, make_evaluation
 
 NOW = datetime.now(timezone.utc).replace(microsecond=678000) + timedelta(days=1)
 """Not yet over, as MongoDB removes by its own clock what has expired."""
-
-
-@pytest.fixture(scope="module", params=["sqlite", "mongodb"])
-def backend(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[StoreBackend]:
-    directory = tmp_path_factory.mktemp("agents")
-    if request.param == "sqlite":
-        yield StoreBackend(None, directory)
-    else:
-        with mongodb_backend(directory) as mongodb:
-            yield mongodb
-
-
-@pytest.fixture
-def name() -> str:
-    return f"test_{uuid.uuid4().hex}"
 
 
 @pytest.fixture
@@ -48,18 +29,18 @@ def directory(backend: StoreBackend, name: str) -> Iterator[AgentDirectory]:
 
 
 def make_record(id_: str = "one", address: str = "gpu-1:50051", after_s: float = 0.0) -> AgentRecord:
-    facts = AgentFacts(
+    agent_info = AgentInfo(
         hostname="gpu-1 ☃",
         architecture="x86_64",
         cpu_model="AMD EPYC 7763",
         gpus=("NVIDIA H100", "NVIDIA H100"),
         frameworks={"PyTorch": "2.13.0+cpu", "My.Framework": "$1"},
         models=(RunnableModel("ResNet50", "1.0", "PyTorch"), RunnableModel("модель", "2", "MXNet")),
-        inferscope_version="0.1.0",
+        inferometer_version="0.1.0",
         started_at=NOW - timedelta(days=30),
     )
     published = NOW + timedelta(seconds=after_s)
-    return AgentRecord(id_, address, facts, 3, published, published + timedelta(seconds=30))
+    return AgentRecord(id_, address, agent_info, 3, published, published + timedelta(seconds=30))
 
 
 def test_published_agent_comes_back_as_it_was(directory: AgentDirectory) -> None:
@@ -109,7 +90,7 @@ def test_two_machines_may_have_the_same_local_address(directory: AgentDirectory)
     one = make_record("one", "127.0.0.1:50051")
     other = make_record("other", "127.0.0.1:50051")
     directory.publish(one)
-    directory.publish(replace(other, facts=replace(other.facts, hostname="gpu-2")))
+    directory.publish(replace(other, agent_info=replace(other.agent_info, hostname="gpu-2")))
     assert {agent.id for agent in directory.alive(NOW)} == {"one", "other"}
 
 
@@ -143,7 +124,7 @@ def test_agent_that_cannot_be_read_is_said_and_left_out(
         documents["agent"].insert_one({"_id": "damaged", "schema_version": 1, **later})
     assert [agent.id for agent in directory.alive(NOW)] == ["one"]
     assert len(caplog.records) == 2
-    assert "it is of version 99" in caplog.text
+    assert "its schema version is 99" in caplog.text
 
 
 def test_mongodb_removes_what_has_expired_by_itself(
@@ -151,6 +132,7 @@ def test_mongodb_removes_what_has_expired_by_itself(
 ) -> None:
     if backend.address is None:
         pytest.skip("SQLite removes nothing by itself")
+    directory.publish(make_record())
     with backend.documents(name) as documents:
         indexes = documents["agent"].index_information()
     assert [i["expireAfterSeconds"] for i in indexes.values() if "expireAfterSeconds" in i] == [0]

@@ -1,19 +1,23 @@
-"""``gluon:NAME``: the models of MXNet's model zoo, with parameters as the zoo publishes them."""
+"""``gluon:NAME``: the models of MXNet's model zoo, with parameters in the zoo's published form."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from repeated_weights import Repeated
 
-from agent.artifacts import Artifacts
-from agent.frameworks.mxnet import MXNetPredictor, mxnet
-from agent.models.sources import BUILTIN_ARCHITECTURES
-from agent.predictor import PredictorOptions, Weights
-from manifests.errors import ArtifactError
-from manifests.loader import parse_manifest
-from manifests.schema import ModelManifest
+from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.frameworks.mxnet import MXNetPredictor, mxnet
+from inferometer.agent.inference.predictor import PredictorOptions, Weights
+from inferometer.manifests.errors import ArtifactError
+from inferometer.manifests.loader import parse_manifest
+from inferometer.manifests.schema import ModelManifest
 
 vision = mxnet.gluon.model_zoo.vision
 
@@ -48,14 +52,25 @@ def predictor(
     return MXNetPredictor(manifest(architecture, side), artifacts, options or PredictorOptions())
 
 
-def saved_by_gluon(name: str, path: Path, side: int) -> mxnet.gluon.HybridBlock:
-    """A model of the zoo with drawn parameters, which gluon itself has saved."""
-    mxnet.random.seed(7)
-    net = vision.get_model(name, pretrained=False)
-    net.initialize(mxnet.init.Xavier())
-    net(mxnet.nd.zeros((1, 3, side, side)))
-    net.save_parameters(str(path))
-    return net
+Saved = Callable[[str, int], tuple[Any, Path]]
+
+
+@pytest.fixture(scope="module")
+def saved_by_gluon(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """Models of the zoo, each with its parameters in the file that gluon itself has saved."""
+    folder = tmp_path_factory.mktemp("zoo")
+
+    @functools.cache
+    def save(name: str, side: int) -> tuple[Any, Path]:
+        net = vision.get_model(name, pretrained=False)
+        net.initialize(Repeated())
+        net(mxnet.nd.zeros((1, 3, side, side)))
+        path = folder / name / "zoo.params"
+        path.parent.mkdir()
+        net.save_parameters(str(path))
+        return net, path
+
+    return save
 
 
 @pytest.mark.parametrize(
@@ -72,23 +87,23 @@ def saved_by_gluon(name: str, path: Path, side: int) -> mxnet.gluon.HybridBlock:
     ],
 )
 def test_parameters_that_gluon_saved_give_what_gluon_gives(
-    tmp_path: Path, architecture: str, side: int
+    saved_by_gluon: Saved, architecture: str, side: int
 ) -> None:
     name = {"inception3": "inceptionv3", "alexnet_owt": "alexnet"}.get(architecture)
-    net = saved_by_gluon(name or architecture.partition(":")[2], tmp_path / "zoo.params", side)
+    net, path = saved_by_gluon(name or architecture.partition(":")[2], side)
     batch = np.random.default_rng(1).normal(size=(2, 3, side, side)).astype(np.float32)
     expected = net(mxnet.nd.from_numpy(batch, zero_copy=False)).asnumpy()
-    with predictor(architecture, tmp_path / "zoo.params", side) as opened:
+    with predictor(architecture, path, side) as opened:
         (output,) = opened.predict({"data": batch}).values()
     scale = np.abs(expected).max()
     np.testing.assert_allclose(output, expected, atol=1e-4 * scale)
     assert np.abs(expected[0] - expected[1]).max() > 1e-2 * scale
 
 
-def test_parameters_of_another_model_are_refused(tmp_path: Path) -> None:
-    saved_by_gluon("resnet18_v2", tmp_path / "zoo.params", 64)
+def test_parameters_of_another_model_are_refused(saved_by_gluon: Saved) -> None:
+    _, path = saved_by_gluon("resnet18_v2", 64)
     with pytest.raises(ArtifactError, match=r"zoo\.params: are not the weights of model Zoo") as caught:
-        predictor("gluon:resnet18_v1", tmp_path / "zoo.params").load()
+        predictor("gluon:resnet18_v1", path).load()
     assert "\n" not in str(caught.value)
 
 

@@ -1,44 +1,24 @@
-"""Every store keeps what load gave: options, runs with their queries, and the answer of a search."""
+"""Every store keeps measurements of load: options, runs with their queries, and search results."""
 
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from evaluators.evaluation import Evaluation
-from evaluators.loadgen.mlperf_result import MlperfResult, Scenario
-from evaluators.loadgen.queries import QUERY_COLUMNS, Outcome, Queries
-from evaluators.loadgen.record import LoadKind, LoadOptions, LoadRecord, LoadRun, RateAnswer
-from evaluators.store.base import DATASET, EvaluationFilter, EvaluationStore
-from evaluators.store.json_text import evaluation_from_json, evaluation_to_json
-from evaluators.store.load_documents import QUERIES_PER_DOCUMENT
-from manifests.errors import StoreError
-from tests.contract.store_fixtures import StoreBackend, make_evaluation, mongodb_backend
-
-
-@pytest.fixture(scope="module", params=["sqlite", "mongodb"])
-def backend(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[StoreBackend]:
-    directory = tmp_path_factory.mktemp("load")
-    if request.param == "sqlite":
-        yield StoreBackend(None, directory)
-    else:
-        with mongodb_backend(directory) as mongodb:
-            yield mongodb
-
-
-@pytest.fixture
-def store(backend: StoreBackend) -> Iterator[EvaluationStore]:
-    store = backend.open(f"test_{uuid.uuid4().hex}")
-    yield store
-    store.close()
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.load.load_run import LoadRun
+from inferometer.evaluators.load.queries import QUERY_COLUMNS, Outcome, Queries
+from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions, MlperfResult, Scenario
+from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
+from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
+from inferometer.evaluators.store.load_documents import QUERIES_PER_DOCUMENT
+from inferometer.manifests.errors import StoreError
+from tests.contract.store_fixtures import make_evaluation
 
 
 def make_queries(count: int) -> Queries:
@@ -56,10 +36,8 @@ def make_queries(count: int) -> Queries:
     )
 
 
-def loaded(kind: LoadKind, *counts: int, scenario: Scenario | None = None, **changes: Any) -> Evaluation:
-    options = LoadOptions(
-        kind, "gamma:cv=2", 76.5, latency_bound_ms=100.0, max_duration_s=None, seed=2**62 + 1
-    )
+def loaded(*counts: int, scenario: Scenario | None = None, search: bool = False) -> Evaluation:
+    options = LoadOptions("gamma:cv=2", 76.5, latency_bound_ms=100.0, max_duration_s=None, seed=2**62 + 1)
     runs = [
         LoadRun(
             rate_qps=10.5 * number,
@@ -74,7 +52,9 @@ def loaded(kind: LoadKind, *counts: int, scenario: Scenario | None = None, **cha
         )
         for number, count in enumerate(counts)
     ]
-    answer = RateAnswer(76.9, 75.8, None, "single server") if kind is LoadKind.MAX_QPS else None
+    if search:
+        answer = RateAnswer(76.9, 75.8, None, "single server")
+        return make_evaluation(measurement=RateSearchMeasurement(options, tuple(runs), 7, answer))
     mlperf = None
     if scenario:
         options = replace(options, scenario=scenario)
@@ -83,16 +63,17 @@ def loaded(kind: LoadKind, *counts: int, scenario: Scenario | None = None, **cha
             *("6.0.17", False, ("Run at least 3 more.", "é"), 662, 483.25, 763122, percentiles, None, True),
             "/data/mlperf/$x.y",
         )
-    return make_evaluation(load=LoadRecord(options, tuple(runs), answer, mlperf), **changes)
+    [run] = runs
+    return make_evaluation(measurement=LoadMeasurement(options, run, 7, mlperf))
 
 
 def plain(evaluation: Evaluation) -> Any:
-    load = evaluation.load
-    assert load is not None
+    load = evaluation.measurement
+    assert isinstance(load, LoadMeasurement | RateSearchMeasurement)
     return (
         load.options,
-        load.answer,
-        load.mlperf,
+        load.elapsed_ns,
+        load.answer if isinstance(load, RateSearchMeasurement) else load.mlperf,
         [
             (
                 *(run.rate_qps, run.source, run.seed, run.checksum, run.cut_ns, run.stopped, run.invalid),
@@ -100,14 +81,14 @@ def plain(evaluation: Evaluation) -> Any:
                 {name: getattr(run.queries, name).tolist() for name in QUERY_COLUMNS},
                 run.queries.repeated,
             )
-            for run in load.runs
+            for run in (load.probes if isinstance(load, RateSearchMeasurement) else [load.run])
         ],
     )
 
 
 @pytest.mark.parametrize("counts", [(), (0,), (3,), (QUERIES_PER_DOCUMENT + 1, 0, 2)])
 def test_runs_under_load_come_back_as_they_were(store: EvaluationStore, counts: tuple[int, ...]) -> None:
-    evaluation = loaded(LoadKind.MAX_QPS, *counts)
+    evaluation = loaded(*counts, search=True)
     assert store.save(evaluation)
     assert not store.save(evaluation)
 
@@ -118,36 +99,28 @@ def test_runs_under_load_come_back_as_they_were(store: EvaluationStore, counts: 
 
 
 def test_what_loadgen_says_comes_back_as_it_was(store: EvaluationStore) -> None:
-    evaluation = loaded(LoadKind.WORKLOAD, 3, scenario=Scenario.SERVER)
+    evaluation = loaded(3, scenario=Scenario.SERVER)
     store.save(evaluation)
 
     [found] = store.find(EvaluationFilter())
 
     assert plain(found) == plain(evaluation)
-    assert found.load is not None
-    assert found.load.options.scenario is Scenario.SERVER
+    assert isinstance(found.measurement, LoadMeasurement)
+    assert found.measurement.options.scenario is Scenario.SERVER
     assert plain(evaluation_from_json(evaluation_to_json(evaluation))) == plain(evaluation)
 
 
-def test_load_that_was_kept_before_there_were_scenarios_is_read() -> None:
-    evaluation = loaded(LoadKind.WORKLOAD, 3)
-    old = json.loads(evaluation_to_json(evaluation))
-    text = json.dumps(_without(_without(old, "mlperf"), "scenario"))
-    assert text != json.dumps(old)
-
-    assert plain(evaluation_from_json(text)) == plain(evaluation)
-
-
 def test_queries_that_were_kept_before_batches_were_timed_are_read_as_not_told() -> None:
-    old = json.loads(evaluation_to_json(loaded(LoadKind.WORKLOAD, QUERIES_PER_DOCUMENT + 1, 0)))
+    old = json.loads(evaluation_to_json(loaded(QUERIES_PER_DOCUMENT + 1, 0, search=True)))
     text = json.dumps(_without(old, "batch_ns"))
     assert text != json.dumps(old)
 
     read = evaluation_from_json(text)
 
-    assert read.load is not None
-    assert [set(run.queries.batch_ns.tolist()) for run in read.load.runs] == [{-1}, set()]
-    assert len(read.load.runs[0].queries.batch_ns) == QUERIES_PER_DOCUMENT + 1
+    assert isinstance(read.measurement, RateSearchMeasurement)
+    probes = read.measurement.probes
+    assert [set(run.queries.batch_ns.tolist()) for run in probes] == [{-1}, set()]
+    assert len(probes[0].queries.batch_ns) == QUERIES_PER_DOCUMENT + 1
 
 
 def _without(value: Any, name: str) -> Any:
@@ -159,20 +132,20 @@ def _without(value: Any, name: str) -> Any:
 
 def test_evaluations_are_found_by_what_was_asked(store: EvaluationStore) -> None:
     kept = {
-        DATASET: make_evaluation(),
-        "workload": loaded(LoadKind.WORKLOAD, 2),
-        "max_qps": loaded(LoadKind.MAX_QPS, 2),
+        "batches": make_evaluation(),
+        "load": loaded(2),
+        "rate_search": loaded(2, search=True),
     }
     for evaluation in kept.values():
         store.save(evaluation)
 
     for kind, evaluation in kept.items():
-        assert [each.id for each in store.find(EvaluationFilter(kind=kind))] == [evaluation.id]
+        assert [each.id for each in store.find(EvaluationFilter(kinds=(kind,)))] == [evaluation.id]
     assert len(store.find(EvaluationFilter())) == 3
 
 
 def test_queries_that_are_missing_are_a_damage() -> None:
-    text = evaluation_to_json(loaded(LoadKind.WORKLOAD, 3))
+    text = evaluation_to_json(loaded(3))
     assert '"query_count": 3' in text
     with pytest.raises(StoreError, match="not all of the 4 queries of a run are there"):
         evaluation_from_json(text.replace('"query_count": 3', '"query_count": 4'))

@@ -1,4 +1,4 @@
-"""The decoder ``opencv`` gives what MXNet's own image pipeline does, which has an OpenCV of its own."""
+"""The decoder ``opencv`` gives the same pixels as MXNet's image pipeline, which has its own OpenCV."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from agent.frameworks.mxnet import mxnet
-from agent.inputs import EncodedImage
-from agent.preprocessing import ImagePreprocessor
-from manifests.inputs import ImageParameters
+from inferometer.agent.frameworks.mxnet import mxnet
+from inferometer.agent.preprocessing.inputs import EncodedImage
+from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
+from inferometer.manifests.inputs import ImageParameters
 
 # MXNet's conversion of what it was given looks at scipy's old names
 pytestmark = pytest.mark.filterwarnings("ignore:Please import `:DeprecationWarning")

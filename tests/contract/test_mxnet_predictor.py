@@ -1,4 +1,4 @@
-"""What is MXNet's own: asynchronous execution, the threads of its engine, symbols with labels."""
+"""Properties of MXNet only: asynchronous execution, engine threads, symbols with labels."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from agent.artifacts import Artifacts
-from agent.frameworks.mxnet import mxnet
-from agent.models.mxnet.resnet import ResNet
-from manifests.errors import ArtifactError, PredictionError
-from manifests.loader import parse_manifest
+from inferometer.agent.frameworks.mxnet import mxnet  # isort: skip  # prepares NumPy for the architectures
+from inferometer.agent.architectures.mxnet.resnet import ResNet
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.manifests.errors import ArtifactError, PredictionError
+from inferometer.manifests.loader import parse_manifest
 
 
 def save(symbol, folder, parameters=None) -> Artifacts:
@@ -70,13 +71,14 @@ def test_predictors_wait_for_each_other_before_they_are_timed(open_predictor):
 
 THREADS_PROGRAM = """
 import sys
+sys.modules.update(sklearn=None, scipy=None)  # MXNet does without them, and they take a second to import
 from pathlib import Path
 import numpy as np
-from agent.artifacts import Artifacts
-from agent.frameworks.mxnet import MXNetPredictor, worker_threads
-from agent.predictor import PredictorOptions
-from manifests.errors import ConfigurationError
-from manifests.schema import ModelManifest
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.frameworks.mxnet import MXNetPredictor, worker_threads
+from inferometer.agent.inference.predictor import PredictorOptions
+from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.schema import ModelManifest
 
 manifest = ModelManifest.model_validate_json(sys.argv[1])
 artifacts = Artifacts(Path(sys.argv[2]), Path(sys.argv[3]))
@@ -124,12 +126,13 @@ def test_the_first_predictor_of_a_process_decides_the_threads_of_the_engine(tiny
 
 SPARE_PROGRAM = """
 import sys
+sys.modules.update(sklearn=None, scipy=None)  # MXNet does without them, and they take a second to import
 from pathlib import Path
 import numpy as np
-from agent.artifacts import Artifacts
-from agent.frameworks.mxnet import MXNetPredictor, worker_threads
-from agent.predictor import PredictorOptions
-from manifests.schema import ModelManifest
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.frameworks.mxnet import MXNetPredictor, worker_threads
+from inferometer.agent.inference.predictor import PredictorOptions
+from inferometer.manifests.schema import ModelManifest
 
 manifest = ModelManifest.model_validate_json(sys.argv[1])
 artifacts = Artifacts(Path(sys.argv[2]), Path(sys.argv[3]))
@@ -156,6 +159,70 @@ def test_the_first_predictor_of_a_process_leaves_spare_cores_and_no_later_one_fa
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "".join(f"{each} {each}\n" for each in threads)
+
+
+THREAD_VARIABLES = {"OMP_NUM_THREADS", "MXNET_OMP_MAX_THREADS", "MXNET_CPU_WORKER_NTHREADS"}
+OPERATOR_PROGRAM = """
+import sys
+sys.modules.update(sklearn=None, scipy=None)  # MXNet does without them, and they take a second to import
+import os
+from pathlib import Path
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.frameworks.mxnet import MXNetPredictor, mxnet
+from inferometer.agent.inference.predictor import PredictorOptions
+from inferometer.manifests.schema import ModelManifest
+
+assert "OMP_NUM_THREADS" not in os.environ
+manifest = ModelManifest.model_validate_json(sys.argv[1])
+artifacts = Artifacts(Path(sys.argv[2]), Path(sys.argv[3]))
+rows, places = mxnet.nd.zeros((512, 4096)), mxnet.nd.zeros((20_000,))
+mxnet.nd.waitall()
+
+
+def run_ns():
+    # the CPU time of each thread but this one, which only waits
+    tasks = [task for task in Path("/proc/self/task").iterdir() if task.name != str(os.getpid())]
+    return {task.name: int((task / "schedstat").read_text().split()[0]) for task in tasks}
+
+
+with MXNetPredictor(manifest, artifacts, PredictorOptions(threads=int(sys.argv[4]))) as predictor:
+    before = run_ns()
+    for _ in range(2):
+        mxnet.nd.take(rows, places).wait_to_read()  # an operator outside oneDNN
+    spent = [after - before.get(name, 0) for name, after in run_ns().items()]
+    print(sum(each > max(spent) / 5 for each in spent))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="threads have no CPU times here")
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_an_operator_outside_onednn_uses_the_threads_that_were_asked_for(tiny_models, threads):
+    model = tiny_models["MXNet"]
+    arguments = [model.manifest.model_dump_json(), model.artifacts.graph, model.artifacts.weights, threads]
+    done = subprocess.run(
+        [sys.executable, "-c", OPERATOR_PROGRAM, *map(str, arguments)],
+        env={name: value for name, value in os.environ.items() if name not in THREAD_VARIABLES},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, f"{threads}\n"), done.stderr
+
+
+def test_tells_the_openblas_beside_it_and_the_tuning_of_a_build_with_cuda(open_predictor, monkeypatch):
+    predictor = open_predictor("MXNet")
+    told = predictor.details()
+    assert told.libraries["BLAS"].startswith("OpenBLAS ")
+    assert "MKLDNN" in told.build.split(", ")
+    assert "cuDNN autotuning" not in told.settings
+
+    with_cuda = SimpleNamespace(is_enabled=lambda name: name == "CUDA")
+    monkeypatch.setattr(mxnet.runtime, "Features", lambda: with_cuda)
+    assert predictor.details().build == "CUDA"
+    for value, meaning in {"0": "off", "1": "on", "2": "on, any workspace"}.items():
+        monkeypatch.setenv("MXNET_CUDNN_AUTOTUNE_DEFAULT", value)
+        assert predictor.details().settings["cuDNN autotuning"] == meaning
 
 
 def test_predictors_in_several_threads_do_not_disturb_each_other(open_predictor, images):
@@ -284,14 +351,15 @@ def test_an_architecture_in_code_gets_its_weights(open_predictor, tmp_path):
 @pytest.mark.parametrize("content", ["truncated", "of another network", "foreign"])
 def test_weights_that_are_not_those_of_the_architecture_are_refused(open_predictor, tmp_path, content):
     path = tmp_path / "resnet.params"
-    net = ResNet(depth=34 if content == "of another network" else 18)
-    net.initialize()
-    net(mxnet.nd.zeros((1, 3, 32, 32)))
-    net.save_parameters(str(path))
+    if content == "foreign":
+        path.write_bytes(b"no parameters")
+    else:
+        net = ResNet(depth=34 if content == "of another network" else 18)
+        net.initialize(mxnet.init.Zero())
+        net(mxnet.nd.zeros((1, 3, 32, 32)))
+        net.save_parameters(str(path))
     if content == "truncated":
         path.write_bytes(path.read_bytes()[:100_000])
-    elif content == "foreign":
-        path.write_bytes(b"no parameters")
     with pytest.raises(ArtifactError) as error:
         open_predictor("MXNet", manifest=RESNET, artifacts=Artifacts(weights=path))
     assert str(path) in str(error.value)

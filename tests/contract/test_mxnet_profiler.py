@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,10 @@ import numpy as np
 import pytest
 from profiled_rounds import Rounds, inputs, open_random, profiled
 
-from agent.predictor import Predictor
-from agent.trace_level import TraceLevel
-from agent.tracing.context import TraceContext
-from agent.tracing.recorder import SpanRecorder
-from manifests.errors import PredictionError
+from inferometer.agent.inference.predictor import Predictor
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.manifests.errors import PredictionError
 
 
 @pytest.fixture(scope="module")
@@ -125,14 +126,11 @@ def test_one_model_is_profiled_at_a_time_in_a_process(predictor: Predictor) -> N
 
 
 PROGRAM = """
-from profiled_rounds import open_random, profiled
-from agent.trace_level import TraceLevel
 with open_random("CIFAR10_LeNet", "MXNet") as predictor:
     assert profiled(predictor, TraceLevel.FRAMEWORK_TRACE, [(1, 2)]).predictions[0].layers
 """
 
 OTHER_USE = """
-import agent.frameworks.mxnet, mxnet as mx
 mx.profiler.set_config(filename="own.json", {settings})
 mx.profiler.set_state("run")
 mx.nd.ones((2, 2)).asnumpy()
@@ -140,34 +138,82 @@ mx.profiler.set_state("stop")
 mx.profiler.dump(finished={finished})
 """
 
+# Each program runs in a process of its own: a copy of one that has imported everything and used nothing,
+# because the imports take most of the time.
+FORKS = """
+import json, os, sys, tempfile
+from pathlib import Path
+from profiled_rounds import open_random, profiled
+from inferometer.agent.tracing.span import TraceLevel
+import inferometer.agent.frameworks.mxnet, mxnet as mx
+import inferometer.agent.frameworks.mxnet_profiler
+for folder, program in json.loads(sys.argv[1]):
+    if pid := os.fork():
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        Path(folder).with_suffix(".code").write_text(str(code))
+        continue
+    os.chdir(folder)
+    os.environ["TMPDIR"], tempfile.tempdir = folder, None
+    for stream, name in ((1, ".out"), (2, ".err")):
+        os.dup2(os.open(Path(folder).with_suffix(name), os.O_WRONLY | os.O_CREAT), stream)
+    exec(program)
+    break
+"""
 
-@pytest.mark.parametrize("settings", ["profile_all=True", "profile_imperative=True, continuous_dump=True"])
-@pytest.mark.parametrize("finished", [True, False])
-def test_a_program_may_have_used_the_profiler_itself(tmp_path: Path, settings: str, finished: bool) -> None:
-    done = _run(OTHER_USE.format(settings=settings, finished=finished) + PROGRAM + PROGRAM, tmp_path)
-
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_process_leaves_no_profile_when_it_ends(tmp_path: Path) -> None:
-    done = _run(PROGRAM, tmp_path)
-
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert not list(tmp_path.iterdir())
+PROGRAMS = {
+    f"{settings} {finished}": OTHER_USE.format(settings=settings, finished=finished) + PROGRAM + PROGRAM
+    for settings in ("profile_all=True", "profile_imperative=True, continuous_dump=True")
+    for finished in (True, False)
+} | {"alone": PROGRAM}
 
 
-def _run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+@dataclass(frozen=True)
+class Done:
+    """A process that ended: its exit code, what it wrote, and the folder that it ran in."""
+
+    code: int
+    stdout: str
+    stderr: str
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
+    """The processes of the programs."""
+    root = tmp_path_factory.mktemp("processes")
+    folders = [root / str(number) for number in range(len(PROGRAMS))]
+    for folder in folders:
+        folder.mkdir()
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
-    environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
+    subprocess.run(
+        [sys.executable, "-c", FORKS, json.dumps([*zip(map(str, folders), PROGRAMS.values(), strict=True)])],
+        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        timeout=150,
+        check=True,
     )
+
+    def read(folder: Path, suffix: str) -> str:
+        return folder.with_suffix(suffix).read_text()
+
+    return {
+        name: Done(int(read(folder, ".code")), read(folder, ".out"), read(folder, ".err"), folder)
+        for name, folder in zip(PROGRAMS, folders, strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "alone"])
+def test_a_program_may_have_used_the_profiler_itself(processes: dict[str, Done], name: str) -> None:
+    done = processes[name]
+
+    assert done.code == 0, done.stderr
+    assert (done.folder / "own.json").exists()
+
+
+def test_the_process_leaves_no_profile_when_it_ends(processes: dict[str, Done]) -> None:
+    done = processes["alone"]
+
+    assert (done.code, done.stdout, done.stderr) == (0, "", "")
+    assert not list(done.folder.iterdir())
 
 
 def _same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:

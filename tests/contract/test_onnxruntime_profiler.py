@@ -13,9 +13,9 @@ from onnx import TensorProto, helper
 from profiled_rounds import Rounds, inputs, open_random, profiled
 from tiny_models import save_onnx
 
-from agent.predictor import Predictor
-from agent.trace_level import TraceLevel
-from manifests.errors import ArtifactError, PredictionError
+from inferometer.agent.inference.predictor import Predictor
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.manifests.errors import ArtifactError, PredictionError
 
 
 @pytest.fixture(scope="module")

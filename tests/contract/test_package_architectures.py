@@ -1,4 +1,4 @@
-"""``torchvision:NAME`` and ``timm:NAME``: packages that need not be there, stood in for by small ones."""
+"""``torchvision:NAME`` and ``timm:NAME``: optional packages, replaced by small ones here."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from agent.artifacts import Artifacts
-from agent.frameworks.onnxruntime import ONNXRuntimePredictor
-from agent.frameworks.pytorch import PyTorchPredictor
-from agent.models.sources import BUILTIN_ARCHITECTURES
-from agent.predictor import PredictorOptions, Weights
-from agent.registry import Registry
-from agent.session import SessionOptions, open_session
-from manifests.errors import ArtifactError, PredictionError
-from manifests.loader import parse_manifest
+from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.frameworks.onnxruntime import ONNXRuntimePredictor
+from inferometer.agent.frameworks.pytorch import PyTorchPredictor
+from inferometer.agent.inference.predictor import PredictorOptions, Weights
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.manifests.errors import ArtifactError, PredictionError
+from inferometer.manifests.loader import parse_manifest
 
 RANDOM = PredictorOptions(weights=Weights.RANDOM, seed=4)
 BATCH = np.random.default_rng(1).normal(size=(3, 3, 8, 8)).astype(np.float32)

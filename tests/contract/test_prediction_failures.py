@@ -1,4 +1,4 @@
-"""What the frameworks really say when memory runs out, and what CUDA says of a lost device."""
+"""Messages of the frameworks when memory runs out, and of CUDA when a device is lost."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from agent.frameworks.failures import prediction_failure
-from manifests.errors import DeviceLostError, InferscopeError, OutOfMemoryError, PredictionError
+from inferometer.agent.inference.predictor import prediction_failure
+from inferometer.manifests.errors import DeviceLostError, InferometerError, OutOfMemoryError, PredictionError
 
 TOO_MUCH = 2**47
 
@@ -31,7 +31,7 @@ def graph_without_memory(*, arena: bool) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model.SerializeToString(), options)
 
 
-def failure_of(error: BaseException) -> InferscopeError:
+def failure_of(error: BaseException) -> InferometerError:
     return prediction_failure("why", error)
 
 

@@ -1,4 +1,4 @@
-"""What every predictor promises, whatever its framework."""
+"""The contract of every predictor, for every framework."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.artifacts import Artifacts
-from agent.device import Device, DeviceKind
-from agent.environment import usable_cores
-from agent.predictor import Predictor, PredictorOptions
-from agent.registry import Registry
-from manifests.errors import ArtifactError, ConfigurationError, DeviceError, InferscopeError, PredictionError
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.hardware.environment import usable_cores
+from inferometer.agent.hardware.threads import default_threads
+from inferometer.agent.inference.predictor import Predictor, PredictorOptions
+from inferometer.agent.inference.registry import Registry
+from inferometer.manifests.errors import (
+    ArtifactError,
+    ConfigurationError,
+    DeviceError,
+    InferometerError,
+    PredictionError,
+)
 
 FAR_GPU = Device(DeviceKind.GPU, 99)
 
@@ -35,7 +42,7 @@ def reference(weights: Mapping[str, np.ndarray], images: np.ndarray) -> np.ndarr
     return pooled.reshape(len(images), -1) @ weights["fc_weight"].T + weights["fc_bias"]
 
 
-def assert_one_line(error: InferscopeError) -> None:
+def assert_one_line(error: InferometerError) -> None:
     message = str(error)
     assert message
     assert "\n" not in message
@@ -239,12 +246,30 @@ def test_the_default_threads_leave_spare_cores_and_those_that_were_asked_for_do_
     assert open_predictor(framework, spare_cores=spare_cores, threads=3).threads == 3
 
 
-def test_spare_cores_never_raise_a_frameworks_own_number():
-    options = PredictorOptions(spare_cores=1)
+def test_the_default_threads_are_the_same_in_every_framework(framework, open_predictor):
+    assert open_predictor(framework).threads == default_threads()
 
-    assert options.default_threads(1) == 1
-    assert options.default_threads(10_000) == max(1, usable_cores() - 1)
-    assert PredictorOptions().default_threads(10_000) == 10_000
+
+@pytest.mark.parametrize("framework", ["PyTorch", "ONNXRuntime"])
+def test_the_variable_of_openmp_sets_the_default_threads_of_every_framework(
+    framework, open_predictor, monkeypatch
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert open_predictor(framework).threads == 3
+    assert open_predictor(framework, threads=2).threads == 2
+
+
+def test_tells_its_libraries_its_build_and_how_many_operators_run_at_once(framework, open_predictor):
+    told = open_predictor(framework).details()
+
+    assert told.libraries["BLAS"]
+    assert told.build
+    assert int(told.settings["inter-op threads"]) >= 1
+    for text in (told.build, *told.libraries.values(), *told.settings.values()):
+        assert text == text.strip()
+        assert "\n" not in text
+    for name in (*told.libraries, *told.settings):
+        assert "." not in name  # a name is a key in documents
 
 
 @pytest.mark.parametrize("threads", [0, -1])

@@ -1,4 +1,4 @@
-"""What is PyTorch's own: architectures in code, safe reading of weights, threads per calling thread."""
+"""Properties of PyTorch only: architectures in code, safe loading of weights, threads per caller."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import pytest
 import torch
 from tiny_models import save_torchscript, tiny_manifest
 
-from agent.artifacts import Artifacts
-from agent.models.pytorch.digits_cnn import DigitsCNN
-from agent.models.pytorch.inception3 import Inception3
-from manifests.errors import ArtifactError, PredictionError
+from inferometer.agent.architectures.pytorch.feed_forward import DigitsCNN
+from inferometer.agent.architectures.pytorch.inception import Inception3
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.hardware.threads import default_threads
+from inferometer.manifests.errors import ArtifactError, PredictionError
 
 DIGITS = tiny_manifest("PyTorch", (1, 16, 16), architecture="DigitsCNN", weights_path="digits.pt")
 
@@ -66,7 +67,9 @@ def test_weights_that_do_not_fit_are_an_artifact_error_of_one_line(open_predicto
 
 def test_inception3_passes_over_the_auxiliary_classifier_and_nothing_else(open_predictor, tmp_path):
     manifest = tiny_manifest("PyTorch", architecture="inception3", weights_path="published.pt")
-    state = Inception3().state_dict()
+    with torch.device("meta"):  # none of the weights is used
+        shapes = {name: value.shape for name, value in Inception3().state_dict().items()}
+    state = {name: torch.zeros(shape) for name, shape in shapes.items()}
     state["AuxLogits.fc.weight"] = torch.zeros(1000, 768)
     artifacts = Artifacts(weights=tmp_path / "published.pt")
     torch.save(state, artifacts.weights)
@@ -126,6 +129,13 @@ class Words(torch.nn.Module):
         return ["no tensor"]
 
 
+class Raising(torch.nn.Module):
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        if data.shape[0] > 1:
+            raise ValueError("too many")
+        return data
+
+
 class OnlySingle(torch.nn.Module):
     def forward(self, data: torch.Tensor) -> torch.Tensor:
         return data.reshape(1, 64)
@@ -162,6 +172,26 @@ def test_a_failure_in_torchscript_is_told_in_one_line(open_predictor, tmp_path, 
     assert predictor.predict({"data": images[:1]})["output0"].shape == (1, 64)
 
 
+def test_an_exception_that_torchscript_raises_is_told_in_one_line(open_predictor, tmp_path, images):
+    artifacts = save_torchscript(Raising(), tmp_path / "raising.pt")
+    predictor = open_predictor("PyTorch", artifacts=artifacts)
+    with pytest.raises(PredictionError, match=r"PyTorch failed on a batch of 7: ValueError: too many$"):
+        predictor.predict({"data": images[:7]})
+    assert predictor.predict({"data": images[:1]})["output0"].shape == (1, 1, 8, 8)
+
+
+@pytest.mark.parametrize("error", [SyntaxError("odd"), type("TheirError", (Exception,), {})("odd")])
+def test_whatever_a_model_in_code_raises_is_told_in_one_line(open_predictor, images, monkeypatch, error):
+    predictor = open_predictor("PyTorch")
+
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr(predictor, "_module", fail)
+    with pytest.raises(PredictionError, match="PyTorch failed on a batch of 7: odd"):
+        predictor.predict({"data": images[:7]})
+
+
 def test_each_thread_that_predicts_uses_the_threads_of_the_options(open_predictor, images):
     predictor = open_predictor("PyTorch", threads=2)
     seen: list[int] = []
@@ -178,19 +208,19 @@ def test_each_thread_that_predicts_uses_the_threads_of_the_options(open_predicto
     assert seen == [2, 2]
 
 
-def test_the_default_threads_are_pytorchs_own_after_mxnet_was_loaded(digits):
-    alone = "import torch; print(torch.get_num_threads())"
+def test_the_default_threads_are_used_after_mxnet_was_loaded(digits):
     beside = """
-import agent.frameworks.mxnet
 import sys
+sys.modules.update(sklearn=None, scipy=None)  # MXNet does without them, and they take a second to import
+import inferometer.agent.frameworks.mxnet
 from pathlib import Path
 import numpy as np
 import torch
-from agent.artifacts import Artifacts
-from agent.frameworks.pytorch import PyTorchPredictor
-from agent.models.sources import BUILTIN_ARCHITECTURES
-from agent.predictor import PredictorOptions
-from manifests.schema import ModelManifest
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.frameworks.pytorch import PyTorchPredictor
+from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
+from inferometer.agent.inference.predictor import PredictorOptions
+from inferometer.manifests.schema import ModelManifest
 
 manifest = ModelManifest.model_validate_json(sys.argv[1])
 digits = BUILTIN_ARCHITECTURES.find("DigitsCNN", "PyTorch")
@@ -202,14 +232,55 @@ with PyTorchPredictor(manifest, artifacts, PredictorOptions()) as predictor:
 """
     _, artifacts = digits
     arguments = [DIGITS.model_dump_json(), str(artifacts.weights)]
-    answers = [
-        subprocess.run(
-            [sys.executable, "-c", program, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        ).stdout
-        for program in (alone, beside)
-    ]
-    assert answers[0] == answers[1]
+    done = subprocess.run(
+        [sys.executable, "-c", beside, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == f"{default_threads()}\n"
+
+
+def test_tells_the_precision_that_is_set(open_predictor):
+    predictor = open_predictor("PyTorch")
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        assert predictor.details().settings["float32 matrix products"] == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert predictor.details().settings["float32 matrix products"] == before
+
+
+def test_a_setting_that_pytorch_refuses_to_tell_is_said_to_be_set_by_operator(open_predictor, monkeypatch):
+    def refuse():
+        raise RuntimeError("mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", refuse)
+    settings = open_predictor("PyTorch").details().settings
+    assert settings["float32 matrix products"] == "set by operator"
+
+
+CONFIG = """PyTorch built with:
+  - Intel(R) MKL-DNN v3.4.2 (Git Hash 1137e04)
+  - Build settings: BLAS_INFO=open, BUILD_TYPE=Release, USE_MKL=OFF, USE_MKLDNN=ON, USE_OPENMP=1
+"""
+
+
+def test_a_build_with_cuda_tells_its_libraries_and_settings(open_predictor, monkeypatch):
+    monkeypatch.setattr(torch.__config__, "show", lambda: CONFIG)
+    monkeypatch.setattr(torch.version, "cuda", "12.4")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 90_100)
+
+    told = open_predictor("PyTorch").details()
+    assert told.libraries == {"oneDNN": "3.4.2", "BLAS": "open", "CUDA runtime": "12.4", "cuDNN": "9.1.0"}
+    assert told.build.split(", ")[1:] == ["oneDNN", "CUDA"]
+    assert told.settings["TF32 in matrix products"] == "off"
+    assert told.settings["TF32 in convolutions"] == "on"
+    assert told.settings["cuDNN autotuning"] == "off"
+    torch.backends.cudnn.benchmark = True
+    try:
+        assert open_predictor("PyTorch").details().settings["cuDNN autotuning"] == "on"
+    finally:
+        torch.backends.cudnn.benchmark = False

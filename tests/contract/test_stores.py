@@ -1,25 +1,24 @@
-"""Every store keeps evaluations in the same way: one suite over SQLite and over MongoDB's protocol."""
+"""Every store keeps evaluations in the same way: one suite for SQLite and MongoDB's protocol."""
 
 from __future__ import annotations
 
-import os
-import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.device import Device, DeviceKind
-from agent.predictor import Weights
-from agent.results import InputFailure, Stage
-from evaluators.evaluation import Accuracy, Evaluation, InputPrediction, Status
-from evaluators.store.base import EvaluationFilter, EvaluationStore
-from evaluators.store.json_text import evaluation_from_json, evaluation_to_json
-from manifests.errors import ConfigurationError, StoreError
+from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.measurements.batches import Accuracy, InputPrediction
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
+from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
+from inferometer.manifests.errors import ConfigurationError, StoreError
 from tests.contract.store_fixtures import (
     StoreBackend,
     make_batches,
@@ -27,52 +26,25 @@ from tests.contract.store_fixtures import (
     make_manifest,
     make_predictions,
     make_system,
-    mongodb_backend,
     plain,
     plain_prediction,
 )
+from tests.evaluations import changed
 
 ALL = EvaluationFilter()
-
-
-@pytest.fixture(scope="module", params=["sqlite", "mongodb"])
-def backend(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[StoreBackend]:
-    directory = tmp_path_factory.mktemp("store")
-    if request.param == "sqlite":
-        yield StoreBackend(None, directory)
-    else:
-        with mongodb_backend(directory) as mongodb:
-            yield mongodb
-
-
-@pytest.fixture
-def name(backend: StoreBackend) -> Iterator[str]:
-    """The name of a database that nobody else has."""
-    name = f"test_{uuid.uuid4().hex}"
-    yield name
-    if backend.address and "MONGODB_URI" in os.environ:
-        with backend.documents(name) as documents:
-            documents.client.drop_database(name)
-
-
-@pytest.fixture
-def store(backend: StoreBackend, name: str) -> Iterator[EvaluationStore]:
-    store = backend.open(name)
-    yield store
-    store.close()
 
 
 def ids(store: EvaluationStore, wanted: EvaluationFilter) -> list[str]:
     return [evaluation.id for evaluation in store.find(wanted)]
 
 
-def assert_kept(store: EvaluationStore, evaluation: Evaluation) -> None:
+def assert_kept(store: EvaluationStore, evaluation: Evaluation[Any]) -> None:
     [found] = [e for e in store.find(EvaluationFilter(include_interrupted=True)) if e.id == evaluation.id]
-    assert plain(found) == plain(replace(evaluation, predictions=()))
+    assert plain(found) == plain(changed(evaluation, predictions=()))
     kept = store.predictions(evaluation.id)
-    assert [plain_prediction(p) for p in kept] == [plain_prediction(p) for p in evaluation.predictions]
+    assert [plain_prediction(p) for p in kept] == [
+        plain_prediction(p) for p in evaluation.measurement.predictions
+    ]
 
 
 def test_an_empty_store_finds_nothing(store: EvaluationStore) -> None:
@@ -98,14 +70,14 @@ def test_booleans_stay_booleans(backend: StoreBackend, name: str, store: Evaluat
     store.save(make_evaluation(system=gpu))
     [found] = store.find(ALL)
     assert found.system.overlap is False
-    assert found.options.fail_on_error is False
+    assert found.measurement.options.fail_on_error is False
     assert found.system.manifest.attributes["trained"] is True
     with backend.documents(name) as documents:
         assert documents["evaluation"].find_one({})["using_gpu"] is True
 
 
 def test_without_batches_accuracy_and_failures(store: EvaluationStore) -> None:
-    evaluation = make_evaluation(batches=make_batches(0), accuracy=None, failures=(), elapsed_ns=0)
+    evaluation = make_evaluation(times=make_batches(0), accuracy=None, failures=(), elapsed_ns=0)
     store.save(evaluation)
     assert_kept(store, evaluation)
 
@@ -117,7 +89,7 @@ def test_an_accuracy_over_nothing_is_kept(store: EvaluationStore) -> None:
 
 
 def test_fifty_thousand_batches(store: EvaluationStore) -> None:
-    evaluation = make_evaluation(batches=make_batches(50_000))
+    evaluation = make_evaluation(times=make_batches(50_000))
     store.save(evaluation)
     assert_kept(store, evaluation)
 
@@ -159,7 +131,7 @@ def test_a_probability_that_is_no_number_is_kept(store: EvaluationStore) -> None
 
 def test_a_name_that_is_not_utf8_is_kept_with_its_escape(store: EvaluationStore) -> None:
     store.save(make_evaluation(failures=(InputFailure("a\udcff.png", Stage.READ, "cannot be read"),)))
-    assert store.find(ALL)[0].failures[0].input_id == "a\\udcff.png"
+    assert store.find(ALL)[0].measurement.failures[0].input_id == "a\\udcff.png"
 
 
 def test_the_time_is_cut_to_milliseconds(store: EvaluationStore) -> None:
@@ -180,7 +152,7 @@ def test_another_evaluation_with_the_same_id_is_refused(store: EvaluationStore) 
     evaluation = make_evaluation()
     store.save(evaluation)
     with pytest.raises(StoreError, match="another evaluation has the id"):
-        store.save(replace(evaluation, elapsed_ns=1))
+        store.save(changed(evaluation, elapsed_ns=1))
     assert_kept(store, evaluation)
 
 
@@ -320,7 +292,7 @@ def test_a_missing_part_is_an_error_that_names_the_evaluation(
 def test_a_missing_chunk_of_the_times_is_an_error(
     backend: StoreBackend, name: str, store: EvaluationStore
 ) -> None:
-    evaluation = make_evaluation(batches=make_batches(40_001))
+    evaluation = make_evaluation(times=make_batches(40_001))
     store.save(evaluation)
     with backend.documents(name) as documents:
         assert documents["performance"].delete_many({"sequence": 1}).deleted_count == 1
@@ -341,8 +313,8 @@ def test_a_newer_schema_is_an_error_that_asks_for_an_update(
     backend: StoreBackend, name: str, store: EvaluationStore
 ) -> None:
     with backend.documents(name) as documents:
-        documents["evaluation"].insert_one({"_id": "future", "schema_version": 2, "status": "complete"})
-    with pytest.raises(StoreError, match=r"evaluation future was written by a newer inferscope.*update"):
+        documents["evaluation"].insert_one({"_id": "future", "schema_version": 3, "status": "complete"})
+    with pytest.raises(StoreError, match=r"evaluation future was written by a newer inferometer.*update"):
         store.find(ALL)
 
 
@@ -377,7 +349,7 @@ def test_whatever_is_in_it_comes_back(
     batches = make_batches(len(times))
     evaluation = make_evaluation(
         system=make_system(manifest=make_manifest(attributes=attributes)),
-        batches=replace(batches, predict_ns=np.array(times, np.int64)),
+        times=replace(batches, predict_ns=np.array(times, np.int64)),
         failures=(InputFailure(text, Stage.READ, text),),
     )
     store.save(evaluation)
@@ -392,7 +364,7 @@ def test_who_asks_to_be_told_gets_all_that_can_be_read(
     store.save(damaged)
     with backend.documents(name) as documents:
         documents["performance"].delete_many({"evaluation_id": damaged.id})
-        documents["evaluation"].insert_one({"_id": "future", "schema_version": 2, "status": "complete"})
+        documents["evaluation"].insert_one({"_id": "future", "schema_version": 3, "status": "complete"})
     told: list[StoreError] = []
     assert [evaluation.id for evaluation in store.find(ALL, told.append)] == [good.id]
     assert sorted(damaged.id in str(error) for error in told) == [False, True]

@@ -1,4 +1,4 @@
-"""Models that take tensors, of every element type and rank, in every framework."""
+"""Models with tensor inputs of every element type and rank, in every framework."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ import torch
 from onnx import helper
 from tiny_models import save_torchscript
 
-from agent.artifacts import Artifacts
-from agent.frameworks.mxnet import mxnet  # through the predictor's module, which prepares NumPy for it
-from agent.inputs import EncodedImage, Input, Pixels, Tensor
-from agent.predictor import Weights
-from agent.registry import Registry
-from agent.results import Classifications, RawOutputs
-from agent.session import SessionOptions, open_session
-from manifests.catalog import Catalog
-from manifests.errors import InputError, PredictionError
-from manifests.schema import ModelManifest
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.frameworks.mxnet import (
+    mxnet,  # through the predictor's module, which prepares NumPy for it
+)
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.results import Classifications
+from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Pixels, Tensor
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import InputError, PredictionError
+from inferometer.manifests.schema import ModelManifest
 
 WANTED = "the model takes tensors of float32 of shape [784]"
 ELEMENT_TYPES = ("float32", "float16", "uint8", "int32", "int64")
@@ -175,22 +177,3 @@ def test_a_session_fails_each_input_that_is_no_such_tensor(framework):
         }
         with pytest.raises(InputError, match="tensor has shape"):
             session.predict_tensor(np.ones((2, 1, 28, 28), np.float32))
-
-
-def test_deep_speech_exported_gives_what_pytorch_gives_for_batches_of_any_size():
-    batch = np.random.default_rng(2).normal(size=(3, 1, 200, 161)).astype(np.float32)
-    answers = []
-    for framework in ("PyTorch", "ONNXRuntime"):
-        options = SessionOptions(weights=Weights.RANDOM, seed=4)
-        with open_session(shipped("DeepSpeech2", framework), options, Registry()) as session:
-            results = [session.predict_tensor(batch[:size]) for size in (3, 1)]
-        for size, result in zip((3, 1), results, strict=True):
-            assert isinstance(result.outputs, RawOutputs)
-            (output,) = result.outputs.tensors.values()
-            assert output.shape == (size, 67, 842)
-            answers.append(output)
-    tolerance = 1e-5 * np.abs(answers[0]).max()
-    for answer in answers[1:]:
-        np.testing.assert_allclose(answer, answers[0][: len(answer)], atol=tolerance)
-    assert answers[0].std(axis=1).min() > 0  # the logits change over time
-    assert np.abs(answers[0][1] - answers[0][0]).max() > 100 * tolerance  # and from input to input

@@ -1,4 +1,4 @@
-"""With torchvision itself, where it can be used: its state dicts fit its models and ours."""
+"""torchvision itself, if installed: its state dicts match its models and inferometer's."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 import torch
 from test_architecture_parity import randomise
 
-from agent.artifacts import Artifacts
-from agent.frameworks.pytorch import PyTorchPredictor
-from agent.models.sources import BUILTIN_ARCHITECTURES
-from agent.predictor import PredictorOptions
-from manifests.errors import ArtifactError
-from manifests.loader import parse_manifest
+from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.frameworks.pytorch import PyTorchPredictor
+from inferometer.agent.inference.predictor import PredictorOptions
+from inferometer.manifests.errors import ArtifactError
+from inferometer.manifests.loader import parse_manifest
 
 TOLERANCE = 1e-5
 

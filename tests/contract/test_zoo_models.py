@@ -1,30 +1,38 @@
-"""Every shipped model that is built in code opens with random weights and predicts, in its framework."""
+"""Every shipped model that PyTorch builds in code opens with random weights and predicts.
+
+It does so in PyTorch, and exported in ONNX Runtime.
+"""
 
 from __future__ import annotations
 
-import gc
-import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from zoo_predictions import MODELS, check_prediction, opened, require_package, title
 
-from agent.predictor import Weights
-from agent.registry import Registry
-from agent.results import Classifications, RawOutputs
-from agent.session import SessionOptions, open_session
-from manifests.catalog import Catalog
-from manifests.schema import ModelManifest
+from inferometer.agent.architectures.architecture import Architecture
+from inferometer.agent.architectures.sources import Architectures
+from inferometer.agent.inference.results import RawOutputs
+from inferometer.agent.inference.session import Session
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.schema import ModelManifest
 
-MODELS = [
-    model
-    for model in Catalog().models
-    if model.model.architecture is not None and model.model.graph_path is None
-]
+pytestmark = pytest.mark.usefixtures("free_memory", "weights_drawn_once")
+
 # To export one takes ten seconds and a GB of memory, and they are VGG11 with more layers.
 LARGE = {("VGG13", "ONNXRuntime"), ("VGG16", "ONNXRuntime"), ("VGG19", "ONNXRuntime")}
-CLASSES = {"AcousticModel": 8192, "DeepMNIST": 10, "SensorNet": 16, "CIFAR10_LeNet": 10, "DigitsCNN": 10}
-RAW = {"DeepSpeech2": (67, 842), "SingleConvolution": (32, 256, 256)}
+# each model in PyTorch, and then in ONNX Runtime
+BUILT_IN_PYTORCH = sorted(
+    (
+        model
+        for model in MODELS
+        if model.framework.name != "MXNet" and (model.name, model.framework.name) not in LARGE
+    ),
+    key=lambda model: (model.name, model.version, model.framework.name == "ONNXRuntime"),
+)
 TENSORS = {
     "AcousticModel": (540,),
     "DeepMNIST": (784,),
@@ -34,41 +42,79 @@ TENSORS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def free_memory() -> Iterator[None]:
-    yield
-    gc.collect()
+class BuiltOnce(Architectures):
+    """Builds a network once for the sessions that name it one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._name: str | None = None
+        self._network: Any = None
+
+    def find(self, name: str, framework: str) -> Architecture | None:
+        """See ``Architectures``."""
+        found = super().find(name, framework)
+        assert found is not None
+
+        def build(*, initialize: bool) -> Any:
+            if self._name != name:
+                self._network = None  # before there is another
+                self._name, self._network = name, found.build(initialize=initialize)
+            return self._network
+
+        return replace(found, build=build)
 
 
-def title(model: ModelManifest) -> str:
-    return f"{model.name}-{model.version}-{model.framework.name}"
+@pytest.fixture(scope="module")
+def built_once() -> BuiltOnce:
+    return BuiltOnce()
 
 
-def require_package(model: ModelManifest) -> None:
-    source, _, name = (model.model.architecture or "").rpartition(":")
-    if source in ("torchvision", "timm") and importlib.util.find_spec(source) is None:
-        pytest.skip(f"{source} is not installed, which builds {name}")
+@pytest.fixture(scope="module")
+def open_deep_speech() -> Iterator[Callable[[str], Session]]:
+    """Opens DeepSpeech2 in a framework, once for all tests; each framework draws the weights itself."""
+    sessions: dict[str, Session] = {}
+
+    def find(framework: str) -> Session:
+        if framework not in sessions:
+            model = next(m for m in MODELS if (m.name, m.framework.name) == ("DeepSpeech2", framework))
+            sessions[framework] = opened(model, seed=4)
+        return sessions[framework]
+
+    yield find
+    for session in sessions.values():
+        session.close()
 
 
-@pytest.mark.parametrize("model", [m for m in MODELS if (m.name, m.framework.name) not in LARGE], ids=title)
-def test_a_model_with_random_weights_predicts_an_input(model: ModelManifest) -> None:
+@pytest.mark.parametrize("model", BUILT_IN_PYTORCH, ids=title)
+def test_a_model_with_random_weights_predicts_an_input(
+    model: ModelManifest, built_once: BuiltOnce, open_deep_speech: Callable[[str], Session]
+) -> None:
     require_package(model)
-    parameters = model.inputs[0].parameters
-    batch = np.random.default_rng(3).normal(size=(1, *parameters.dimensions))
-    with open_session(model, SessionOptions(weights=Weights.RANDOM, feature_limit=0), Registry()) as session:
-        result = session.predict_tensor(batch)
-    assert result.failures == ()
-    if model.name in RAW:
-        assert isinstance(result.outputs, RawOutputs)
-        (output,) = result.outputs.tensors.values()
-        assert output.shape == (1, *RAW[model.name])
-        assert np.isfinite(output).all()
-        assert output.std() > 0
-    else:
-        assert isinstance(result.outputs, Classifications)
-        probabilities = result.outputs.probabilities
-        assert probabilities.shape == (1, CLASSES.get(model.name, 1000))
-        assert probabilities.sum() == pytest.approx(1, abs=1e-3)
+    if model.name == "DeepSpeech2":
+        check_prediction(open_deep_speech(model.framework.name), model)
+        return
+    with opened(model, built_once) as session:
+        check_prediction(session, model)
+
+
+def test_deep_speech_exported_gives_what_pytorch_gives_for_batches_of_any_size(
+    open_deep_speech: Callable[[str], Session],
+) -> None:
+    batch = np.random.default_rng(2).normal(size=(3, 1, 200, 161)).astype(np.float32)
+    answers = []
+    for framework in ("PyTorch", "ONNXRuntime"):
+        session = open_deep_speech(framework)
+        results = [session.predict_tensor(batch[:size]) for size in (3, 1)]
+        for size, result in zip((3, 1), results, strict=True):
+            assert isinstance(result.outputs, RawOutputs)
+            (output,) = result.outputs.tensors.values()
+            assert output.shape == (size, 67, 842)
+            answers.append(output)
+    tolerance = 1e-5 * np.abs(answers[0]).max()
+    for answer in answers[1:]:
+        np.testing.assert_allclose(answer, answers[0][: len(answer)], atol=tolerance)
+    assert answers[0].std(axis=1).min() > 0  # the logits change over time
+    assert np.abs(answers[0][1] - answers[0][0]).max() > 100 * tolerance  # and from input to input
 
 
 def test_onnx_runtime_has_the_models_that_pytorch_has() -> None:

@@ -5,6 +5,7 @@ MXNet's weights are those of gluon's model zoo, so that its networks are gluon's
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any
 
@@ -12,15 +13,16 @@ import numpy as np
 import pytest
 import torch
 
-from agent.models.sources import BUILTIN_ARCHITECTURES
-from manifests.catalog import Catalog
-from manifests.inputs import ImageParameters
-from manifests.schema import ModelManifest
+from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.inputs import ImageParameters
+from inferometer.manifests.schema import ModelManifest
 from tests.contract.test_architecture_parity import TOLERANCE, fill, randomise
 
 GLUON = ("AlexNet", "Inception_v3", "ResNet18", "ResNet34", "VGG11", "VGG13", "VGG16", "VGG19")
 
 
+@functools.cache
 def manifest(name: str, framework: str) -> ModelManifest:
     return Catalog().find_model(name, "1.0", {framework: "1.9.1" if framework == "MXNet" else "2.13.0"})
 
@@ -38,7 +40,7 @@ def shape(model: ModelManifest) -> tuple[int, ...]:
 
 
 def gluon_net(name: str) -> Any:
-    importlib.import_module("agent.frameworks.mxnet")
+    importlib.import_module("inferometer.agent.frameworks.mxnet")
     model = manifest(name, "MXNet")
     assert model.model.architecture is not None
     assert model.model.architecture.startswith("gluon:")

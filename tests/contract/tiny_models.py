@@ -1,4 +1,4 @@
-"""The tiny net that the suite of the predictors runs on, written in every framework."""
+"""The tiny network of the predictor suite, in every framework."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from agent.artifacts import Artifacts
-from agent.frameworks.mxnet import mxnet  # through the predictor's module, which prepares NumPy for it
-from manifests.schema import ModelManifest
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.frameworks.mxnet import (
+    mxnet,  # through the predictor's module, which prepares NumPy for it
+)
+from inferometer.manifests.schema import ModelManifest
 
 DIMENSIONS = (1, 8, 8)
 CLASSES = 10

@@ -1,4 +1,4 @@
-"""A client of every service of an agent, which knows nothing but the protocols."""
+"""A client of every service of an agent that uses only the protocols."""
 
 import grpc
 import numpy as np
@@ -6,11 +6,11 @@ import pytest
 from fake_framework import SIDE
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from protos.inference.v2 import grpc_service_pb2 as v2
-from protos.inference.v2.grpc_service_pb2_grpc import GRPCInferenceServiceStub
-from protos.inferscope.v1 import predict_pb2, registry_pb2, tensor_pb2
-from protos.inferscope.v1.predict_pb2_grpc import PredictStub
-from protos.inferscope.v1.registry_pb2_grpc import RegistryStub
+from inferometer.protos.inference.v2 import grpc_service_pb2 as v2
+from inferometer.protos.inference.v2.grpc_service_pb2_grpc import GRPCInferenceServiceStub
+from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2, tensor_pb2
+from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub
+from inferometer.protos.inferometer.v1.registry_pb2_grpc import RegistryServiceStub
 
 TIMEOUT_S = 30
 BATCH = np.ones((1, 1, SIDE, SIDE), np.float32)
@@ -21,8 +21,8 @@ class Client:
 
     def __init__(self, channel):
         self.v2 = GRPCInferenceServiceStub(channel)
-        self.v1 = PredictStub(channel)
-        self.registry = RegistryStub(channel)
+        self.v1 = PredictServiceStub(channel)
+        self.registry = RegistryServiceStub(channel)
         self.health = health_pb2_grpc.HealthStub(channel)
 
     def infer(self, model):
@@ -38,6 +38,11 @@ class Client:
 
     def checked(self, service=""):
         return self.health.Check(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT_S).status
+
+    def watched(self, service=""):
+        """The health now and at each change, while the channel is open."""
+        request = health_pb2.HealthCheckRequest(service=service)
+        return (answer.status for answer in self.health.Watch(request, timeout=TIMEOUT_S))
 
     def refused(self, model):
         """The code and the message that a request is refused with."""
@@ -58,6 +63,12 @@ def outcome(client, model):
     except grpc.RpcError as error:
         return error.code()
     return grpc.StatusCode.OK
+
+
+def as_stream(requests):
+    """The requests of Predict as those of PredictStream."""
+    for request in requests:
+        yield predict_pb2.PredictStreamRequest.FromString(request.SerializeToString())
 
 
 def v1_request(session_id):

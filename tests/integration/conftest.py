@@ -1,5 +1,6 @@
-"""Agents of the fake framework, in this process and in one of their own."""
+"""Agents of the fake framework, in this process and in a separate one."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,9 +12,9 @@ import grpc
 import pytest
 from fake_framework import fake_registry, write_manifests
 
-from agent.server.models.served_models import ServingOptions
-from agent.server.server import AgentServer, ServerOptions
-from manifests.catalog import Catalog
+from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.agent.serving.served_models import ServingOptions
+from inferometer.manifests.catalog import Catalog
 
 
 @pytest.fixture
@@ -62,9 +63,9 @@ def spawn_agent(manifest_folder: Path) -> Iterator[Callable[..., AgentProcess]]:
     script = Path(__file__).with_name("fake_agent.py")
     with ExitStack() as stack:
 
-        def spawn(grace_s: float = 20.0) -> AgentProcess:
+        def spawn(grace_s: float = 20.0, drain_s: float = 0.0) -> AgentProcess:
             process = subprocess.Popen(
-                [sys.executable, script, manifest_folder, str(grace_s)],
+                [sys.executable, script, manifest_folder, str(grace_s), str(drain_s)],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -77,3 +78,20 @@ def spawn_agent(manifest_folder: Path) -> Iterator[Callable[..., AgentProcess]]:
             return AgentProcess(process, address)
 
         yield spawn
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake framework as a plugin that is installed, and the places of the program in a folder."""
+    here = Path(__file__).parent
+    info = tmp_path / "plugins" / "fake_plugin-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[inferometer.frameworks]\nfake = fake_framework:FAKE\n")
+    for name in [name for name in os.environ if name.startswith("AGENT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("AGENT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (info.parent, here, here.parents[1]))))
+    monkeypatch.syspath_prepend(info.parent)

@@ -1,4 +1,4 @@
-"""A client of the ``Dataset`` method, by which an agent evaluates a dataset of its own."""
+"""A client of the ``Dataset`` method, with which an agent evaluates a dataset of its own."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from contextlib import closing
 
 import grpc
 
-from agent.server.conversion import open_request
-from agent.server.dataset_runner import DatasetOrder
-from agent.session import SessionOptions
-from client.remote.address import AgentAddress
-from client.remote.answer_watch import AnswerWatch
-from client.remote.connection import Connection
-from client.remote.failures import told
-from manifests.errors import AgentError
-from protos.inferscope.v1 import predict_pb2
+from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.protocol.conversion import open_request
+from inferometer.agent.server.native.dataset_stream import DatasetOrder
+from inferometer.client.remote.channel.address import AgentAddress
+from inferometer.client.remote.native.connection import AnswerWatch, Connection
+from inferometer.client.remote.native.failures import translate_errors
+from inferometer.manifests.errors import AgentError
+from inferometer.protos.inferometer.v1 import predict_pb2
 
 DATASET_SILENCE_S = 1800.0
 
@@ -47,7 +46,7 @@ def evaluate_dataset(
 
     Raises:
         AgentError: The agent cannot be reached, or was lost.
-        InferscopeError: The agent cannot make the evaluation.
+        InferometerError: The agent cannot make the evaluation.
     """
     request = predict_pb2.DatasetRequest(
         model=open_request(*model, options),
@@ -59,7 +58,7 @@ def evaluate_dataset(
         warmup_num_file_parts=order.warmup_num_file_parts,
         fail_on_error=order.fail_on_error,
     )
-    with Connection(AgentAddress.parse(address), secret) as connection, told(connection.address):
+    with Connection(AgentAddress.parse(address), secret) as connection, translate_errors(connection.address):
         responses = connection.methods.Dataset(request, metadata=connection.metadata)
         with closing(AnswerWatch(silence_s, responses.cancel)) as watch:
             while (response := _next_of(responses, watch, connection)) is not None:

@@ -1,12 +1,12 @@
-"""An agent of the fake framework in a process of its own: prints its address, and serves until a signal."""
+"""An agent of the fake framework in a separate process: prints its address and serves until a signal."""
 
 import sys
 from pathlib import Path
 
 from fake_framework import fake_registry
 
-from agent.server.server import AgentServer, ServerOptions, serve
-from manifests.catalog import Catalog
+from inferometer.agent.server.server import AgentServer, ServerOptions, serve
+from inferometer.manifests.catalog import Catalog
 
 
 def _say(text: str) -> None:
@@ -15,7 +15,8 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    folder, grace_s = Path(sys.argv[1]), float(sys.argv[2])
-    server = AgentServer(Catalog([folder]), fake_registry(), ServerOptions(port=0, grace_s=grace_s))
+    folder, grace_s, drain_s = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+    options = ServerOptions(port=0, grace_s=grace_s, drain_s=drain_s)
+    server = AgentServer(Catalog([folder]), fake_registry(), options)
     serve(server, _say)
     _say("stopped")

@@ -1,15 +1,18 @@
-"""A framework whose models do what a test needs, and the manifests of those models."""
+"""A framework whose models do what a test requires, and the manifests of those models."""
 
 import json
+import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from agent.predictor import Predictor, Tensors
-from agent.registry import FrameworkEntry, Registry
-from manifests.errors import DeviceError, PredictionError
+from inferometer.agent.hardware.environment import FrameworkDetails
+from inferometer.agent.inference.predictor import Predictor, Tensors
+from inferometer.agent.inference.registry import FrameworkEntry, Registry
+from inferometer.manifests.errors import DeviceError, PredictionError
 
 DEADLINE_S = 30
 SIDE = 4
@@ -28,6 +31,7 @@ MODELS = {
     "Crashing": ("crashing", "raw"),
     "Large": ("echo", "raw"),
     "Scripted": ("scripted", "raw"),
+    "Timed": ("timed", "raw"),
     "Picky": ("picky", "raw"),
     "Short": ("short", "raw"),
 }
@@ -38,7 +42,12 @@ SERVED = "served.json"
 class FakePredictor(Predictor):
     """Does what the architecture in the manifest says."""
 
-    threads = None
+    @property
+    def threads(self) -> int | None:
+        return self.options.threads
+
+    def details(self) -> FrameworkDetails:
+        return FrameworkDetails({"BLAS": "NumPy's"}, "no features", {"inter-op threads": "1"})
 
     def load(self) -> None:
         self._served_ns: list[int] = []
@@ -65,6 +74,8 @@ class FakePredictor(Predictor):
                 raise ZeroDivisionError("a secret detail")
             case "scripted":
                 self._follow_script()
+            case "timed":
+                self._take_known_time()
         return inputs
 
     def _wait_for_go(self) -> None:
@@ -88,6 +99,27 @@ class FakePredictor(Predictor):
         self._served_ns[number] = time.perf_counter_ns() - began_ns
         if number in self._script.get("fails", ()):
             raise PredictionError("the script says that this fails")
+
+    def _take_known_time(self) -> None:
+        """Computes until a time that the script's kind of ``known_times`` gives has passed since the call.
+
+        ``scale`` shortens the times, and ``spread`` draws by how much this process is slower or faster.
+        """
+        began_ns = time.perf_counter_ns()
+        if not self._served_ns:
+            self._times_ns = self._drawn_ns()
+        end_ns = began_ns + next(self._times_ns)
+        while time.perf_counter_ns() < end_ns:
+            pass
+        self._served_ns.append(time.perf_counter_ns() - began_ns)
+
+    def _drawn_ns(self) -> Iterator[int]:
+        from tests.known_times import KNOWN
+
+        random = np.random.RandomState(os.getpid())
+        factor = self._script["scale"] * (1 + self._script.get("spread", 0) * random.standard_normal())
+        times_ms = KNOWN[self._script["kind"]].draw(random, self._script["count"])
+        return iter(np.rint(factor * 1e6 * times_ms).astype(np.int64).tolist())
 
     def close(self) -> None:
         if self._served_ns:

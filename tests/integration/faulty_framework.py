@@ -1,4 +1,4 @@
-"""A framework whose models go wrong in every way that a test needs, beside those of ``fake_framework``."""
+"""A framework whose models fail in every way that a test requires, in addition to ``fake_framework``."""
 
 import itertools
 from pathlib import Path
@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 from fake_framework import FAKE, SIDE, wait_for
 
-from agent.frameworks.failures import prediction_failure
-from agent.predictor import Predictor, Tensors
-from agent.registry import FrameworkEntry, Registry
-from manifests.errors import PredictionError
+from inferometer.agent.inference.predictor import Predictor, Tensors, prediction_failure
+from inferometer.agent.inference.registry import FrameworkEntry, Registry
+from inferometer.manifests.errors import PredictionError
 
 LOST = "CUDA error: an illegal memory access was encountered"
 SECRET_DETAIL = "a detail of /srv/agent/secret_place.py"

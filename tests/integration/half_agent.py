@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from protos.inferscope.v1 import registry_pb2
+from inferometer.protos.inferometer.v1 import registry_pb2
 
-_SERVICE = registry_pb2.DESCRIPTOR.services_by_name["Registry"]
+_SERVICE = registry_pb2.DESCRIPTOR.services_by_name["RegistryService"]
 Answer = Callable[[Any, grpc.ServicerContext], Any]
 
 

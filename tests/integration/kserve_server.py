@@ -1,4 +1,4 @@
-"""A small server of the Open Inference Protocol, made of nothing but grpcio and the stubs."""
+"""A small server of the Open Inference Protocol, built only on grpcio and the stubs."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 import numpy as np
 
-from protos.inference.v2 import grpc_service_pb2 as pb
-from protos.inference.v2 import model_config_pb2
-from protos.inference.v2.grpc_service_pb2_grpc import (
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
+from inferometer.protos.inference.v2 import model_config_pb2
+from inferometer.protos.inference.v2.grpc_service_pb2_grpc import (
     GRPCInferenceServiceServicer,
     add_GRPCInferenceServiceServicer_to_server,
 )

@@ -1,4 +1,4 @@
-"""Messages that no client would send: random bytes, valid ones cut off or changed, and random fields."""
+"""Messages that no client would send: random bytes, truncated or changed ones, and random fields."""
 
 import random
 

@@ -1,14 +1,14 @@
-"""An agent of sound and faulty models in a process of its own, which serves until a signal."""
+"""An agent with sound and faulty models in a separate process, which serves until a signal."""
 
 import sys
 from pathlib import Path
 
 from faulty_framework import faulty_registry
 
-from agent.batching import BatchingOptions
-from agent.server.models.served_models import ServingOptions
-from agent.server.server import AgentServer, ServerOptions, serve
-from manifests.catalog import Catalog
+from inferometer.agent.server.server import AgentServer, ServerOptions, serve
+from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.agent.serving.served_models import ServingOptions
+from inferometer.manifests.catalog import Catalog
 
 SECRET = "open sesame"
 MAX_MESSAGE_BYTES = 200_000

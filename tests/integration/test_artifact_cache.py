@@ -1,4 +1,4 @@
-"""The cache: a file is fetched once, and never loads when it is not the one that was meant."""
+"""The cache: a file is fetched once, and never loads if it is not the expected one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 from file_server import DEADLINE_S, Answer, FileServer
 
-from agent.artifact_cache import ArtifactCache
-from agent.artifacts import resolve_artifacts
-from agent.checksums import CheckedFile
-from agent.downloading import Downloader, DownloadLimits, DownloadProgress
-from agent.file_locations import Availability, availability, cached_path
-from agent.labels import with_labels
-from manifests.errors import ArtifactError, ArtifactUnavailableError
-from manifests.schema import ModelManifest
+from inferometer.agent.artifacts.cache import ArtifactCache
+from inferometer.agent.artifacts.checksums import CheckedFile
+from inferometer.agent.artifacts.downloads import Downloader, DownloadLimits, DownloadProgress
+from inferometer.agent.artifacts.locations import Availability, availability, cached_path
+from inferometer.agent.artifacts.model_files import resolve_artifacts
+from inferometer.agent.inference.postprocessing import with_labels
+from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError
+from inferometer.manifests.schema import ModelManifest
 
 CONTENT = random.Random(0).randbytes(100_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -161,8 +161,8 @@ def test_an_interrupt_leaves_only_what_the_next_try_needs(file_server: FileServe
 _FETCH = """
 import logging, sys
 from pathlib import Path
-from agent.artifact_cache import ArtifactCache
-from agent.downloading import Downloader
+from inferometer.agent.artifacts.cache import ArtifactCache
+from inferometer.agent.artifacts.downloads import Downloader
 logging.basicConfig()
 found = ArtifactCache(Path(sys.argv[1]), Downloader()).fetch(sys.argv[2], sys.argv[3], "net.yml")
 print(found.downloaded, found.sha256)

@@ -1,4 +1,4 @@
-"""Agents that are asked how they are: busy ones, odd ones, and those that the database names."""
+"""Agents that are queried for their state: busy ones, odd ones, and those in the database."""
 
 import socket
 import ssl
@@ -11,16 +11,14 @@ import pytest
 from certificates import Authority
 from half_agent import Seen, aborting, half_agent, whole_registry
 
-from agent.facts import AgentFacts
-from client.agents.finding import ask_agents
-from client.agents.known_agent import KnownAgent, Source
-from client.remote.agent_status import ask_status
-from client.remote.probing import probe_agent
-from client.remote.tls import ClientTls
-from manifests.errors import AgentError, ConfigurationError
-from protos.inferscope.v1 import registry_pb2
+from inferometer.agent.protocol.agent_info import AgentInfo
+from inferometer.client.discovery.finding import KnownAgent, Source, ask_agents
+from inferometer.client.remote.channel.connection import ClientTls
+from inferometer.client.remote.native.registry import ask_status, probe_agent
+from inferometer.manifests.errors import AgentError, ConfigurationError
+from inferometer.protos.inferometer.v1 import registry_pb2
 
-FACTS = AgentFacts(
+AGENT_INFO = AgentInfo(
     socket.gethostname(), "x86_64", "EPYC", (), {}, (), "0.1", datetime(2026, 1, 1, tzinfo=timezone.utc)
 )
 BUSY = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE")
@@ -29,7 +27,7 @@ SECRET = "open sesame"
 
 
 def published(address):
-    return KnownAgent(address, Source.DATABASE, FACTS, 3)
+    return KnownAgent(address, Source.DATABASE, AGENT_INFO, 3)
 
 
 def configured(address):
@@ -62,14 +60,14 @@ def test_status_of_an_agent_that_is_too_busy_for_more_is_its_health(code, health
     with half_agent(health, Status=aborting(grpc.StatusCode[code], "full")) as address:
         status = ask_status(address, 20)
     assert (status.health, status.details, status.refused) == (health, None, False)
-    assert status.untold.startswith("it tells no more; it may be too busy: ")
+    assert status.problem.startswith("its status is unknown; it may be too busy: ")
 
 
 def test_status_of_an_agent_whose_queue_is_full_comes_within_the_time():
     with hanging() as answer, half_agent(Status=answer) as address:
         status = ask_status(address, 1.0)
     assert status.health == "SERVING"
-    assert status.untold == "it tells no more; it may be too busy: did not answer in time"
+    assert status.problem == "its status is unknown; it may be too busy: did not answer in time"
 
 
 def test_status_that_fails_at_the_agent_is_an_error():
@@ -81,23 +79,23 @@ def test_status_that_fails_at_the_agent_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("secret", "reason"), [(None, "it asks for its secret"), (SECRET, "this is not its secret")]
+    ("secret", "reason"), [(None, "it requires its secret"), (SECRET, "this is not its secret")]
 )
 def test_status_says_whether_a_secret_is_missing_or_wrong(secret, reason):
     with half_agent(Status=aborting(grpc.StatusCode.UNAUTHENTICATED)) as address:
         status = ask_status(address, 20, secret)
     assert status.refused
-    assert reason in status.untold
+    assert reason in status.problem
 
 
 def test_busy_agent_is_alive_as_published_and_its_load_is_not_known():
     with hanging() as answer, half_agent(Describe=answer) as address:
         probe = probe_agent(address, timeout_s=0.5)
-        assert (probe.facts, probe.open_sessions) == (None, None)
+        assert (probe.agent_info, probe.open_sessions) == (None, None)
         (known,) = ask_agents([published(address)], None)
         (unknown,) = ask_agents([configured(address)], None)
     assert known.usable
-    assert (known.facts, known.open_sessions) == (FACTS, None)
+    assert (known.agent_info, known.open_sessions) == (AGENT_INFO, None)
     assert unknown.problem.startswith(f"agent {address}: serves, but does not say what it is: did not answer")
 
 
@@ -112,14 +110,14 @@ def test_agent_that_refuses_is_a_problem_of_its_own():
         addresses = {name: stack.enter_context(half_agent(**answers)) for name, answers in odd.items()}
         agents = ask_agents([configured(address) for address in addresses.values()], None)
     by_name = dict(zip(addresses, agents, strict=True))
-    assert (by_name["sound"].facts.hostname, by_name["sound"].open_sessions) == ("sound", 2)
+    assert (by_name["sound"].agent_info.hostname, by_name["sound"].open_sessions) == ("sound", 2)
     assert "too many requests" in by_name["limited"].problem
     assert by_name["broken"].problem == f"agent {addresses['broken']}: internal: broken"
     assert by_name["named"].problem == f"agent {addresses['named']}: the model's file is missing"
 
 
 def _named_error(_, context):
-    context.set_trailing_metadata((("inferscope-error", "ArtifactError"),))
+    context.set_trailing_metadata((("inferometer-error", "ArtifactError"),))
     context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the model's file is missing")
 
 
@@ -158,13 +156,13 @@ def test_database_cannot_switch_tls_off_and_gets_no_secret(authority):
 @pytest.mark.parametrize("started_unix_ms", TOO_LATE_MS)
 def test_time_of_start_that_is_none_is_unknown(started_unix_ms):
     with half_agent(**whole_registry(started_unix_ms=started_unix_ms)) as address:
-        assert probe_agent(address).facts.started_at is None
+        assert probe_agent(address).agent_info.started_at is None
         assert ask_status(address, 20).details.started_at is None
 
 
 def test_time_of_start_is_in_utc():
     with half_agent(**whole_registry(started_unix_ms=1_767_225_600_000)) as address:
-        assert probe_agent(address).facts.started_at == datetime(2026, 1, 1, tzinfo=timezone.utc)
+        assert probe_agent(address).agent_info.started_at == datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 @contextmanager

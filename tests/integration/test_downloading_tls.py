@@ -1,4 +1,4 @@
-"""Downloading over TLS: who the server is counts, also where a redirect is held to one address."""
+"""Downloads over TLS: the server's identity is verified, also for a redirect bound to one address."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from file_server import Answer, FileServer, running_file_server
 
-from agent import web_requests
-from agent.downloading import Downloader, DownloadLimits
-from agent.partial_file import PartialFile
-from manifests.errors import ArtifactUnavailableError
+from inferometer.agent.artifacts import web as web_requests
+from inferometer.agent.artifacts.downloads import Downloader, DownloadLimits, PartialFile
+from inferometer.manifests.errors import ArtifactUnavailableError
 
 CONTENT = b"the weights"
 OPENSSL = shutil.which("openssl")
@@ -26,7 +25,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate of 127.0.0.1, that nobody has signed, and its key."""
     path = tmp_path_factory.mktemp("tls") / "server.pem"
     command = [str(OPENSSL), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    names = ["-subj", "/CN=inferscope test", "-addext", "subjectAltName=IP:127.0.0.1"]
+    names = ["-subj", "/CN=inferometer test", "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run([*command, *names, "-keyout", path, "-out", path], check=True, capture_output=True)
     return path
 
@@ -89,6 +88,6 @@ def test_where_a_redirect_is_held_to_one_address_the_name_counts_for_the_certifi
     if trusted:
         assert download(tmp_path, url) == CONTENT
     else:
-        with pytest.raises(ArtifactUnavailableError, match=r"'localhost' doesn't match '127\.0\.0\.1'"):
+        with pytest.raises(ArtifactUnavailableError, match="certificate is not valid for 'localhost'"):
             download(tmp_path, url)
         assert secure_server.asked == []

@@ -1,15 +1,16 @@
-"""Fetching of images, from a server on this machine."""
+"""Fetching images from a server on this machine."""
 
 import socket
 import threading
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from agent import fetching
-from agent.fetching import fetch_image
-from manifests.errors import InputError
+from inferometer.agent.artifacts import web
+from inferometer.agent.artifacts.web import fetch_image
+from inferometer.manifests.errors import InputError
 
 IMAGE = bytes(range(256)) * 20
 
@@ -120,12 +121,12 @@ def test_redirects_end_after_a_few(site):
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "gopher://x"])
 def test_redirect_to_what_is_not_http_is_refused(site, target):
-    with refused("is no http or https address"):
+    with refused("is not an http or https address"):
         fetch(f"{site}/to?{target}")
 
 
 def test_redirect_into_a_private_network_is_refused(site, monkeypatch):
-    monkeypatch.setattr(fetching, "is_public", lambda address: address == "127.0.0.1")
+    monkeypatch.setattr(web, "is_public", lambda address: address == "127.0.0.1")
     assert fetch_image(f"{site}/image") == IMAGE
     port = site.rpartition(":")[2]
     with refused(f"127.0.0.2:{port}/image: leads to this machine or a private network"):
@@ -149,7 +150,7 @@ def test_name_is_looked_up_once_and_what_is_checked_is_what_is_connected_to(site
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     monkeypatch.setattr(socket.socket, "connect", connect)
-    monkeypatch.setattr(fetching, "is_public", lambda address: address == "192.0.2.77")
+    monkeypatch.setattr(web, "is_public", lambda address: address == "192.0.2.77")
     with refused("Connection refused"):
         fetch_image(f"http://changing.example:{port}/image")
     assert looked_up == ["changing.example"]
@@ -177,6 +178,13 @@ def test_name_is_looked_up_once_and_what_is_checked_is_what_is_connected_to(site
         "[::ffff:10.0.0.1]",
         "[2002:7f00:1::]",
         "[64:ff9b::7f00:1]",
+        "[64:ff9b:1::a00:1]",
+        "[fec0::1]",
+        "[::127.0.0.1]",
+        "[::ffff:0:7f00:1]",
+        "[3fff::1]",
+        "[5f00::1]",
+        "[4000::1]",
     ],
 )
 def test_this_machine_and_private_networks_are_refused(host):
@@ -184,19 +192,73 @@ def test_this_machine_and_private_networks_are_refused(host):
         fetch_image(f"http://{host}:9/")
 
 
+@pytest.mark.parametrize("address", ["93.184.215.14", "2606:2800:21f:cb07::1", "64:ff9b::5db8:d70e"])
+def test_other_addresses_are_public(address):
+    assert web.is_public(address)
+
+
+def test_a_name_that_is_not_resolved_in_time_is_given_up(monkeypatch):
+    answered = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answered.wait() and [])
+    try:
+        with refused("slow.example/: did not answer within 0.2 s"):
+            fetch("http://slow.example/", timeout_s=0.2)
+        assert not answered.is_set()
+    finally:
+        answered.set()
+
+
+def test_all_addresses_of_a_name_share_the_time(site, monkeypatch):
+    port = int(site.rpartition(":")[2])
+    addresses = [f"192.0.2.{number}" for number in range(1, 7)]
+    waited_s = []
+    connect = socket.socket.connect
+
+    def connect_unless_dead(self, address):
+        if address[0] in addresses:
+            waited_s.append(self.gettimeout())
+            time.sleep(self.gettimeout())
+            raise TimeoutError
+        connect(self, address)
+
+    def resolve(*_, **__):
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in [*addresses, alive]]
+
+    monkeypatch.setattr(socket.socket, "connect", connect_unless_dead)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+    alive = "127.0.0.1"
+    assert fetch(f"http://many.example:{port}/image", timeout_s=2) == IMAGE
+    assert sum(waited_s) < 2
+    waited_s.clear()
+    alive = addresses[0]
+    with refused("did not answer within 0.4 s"):
+        fetch(f"http://many.example:{port}/image", timeout_s=0.4)
+    assert sum(waited_s) < 0.4 + 0.01
+
+
+@pytest.mark.parametrize("target", ["http://[::1/", "http://x:y/", "//[", "http://\xe9\x00/"])
+def test_a_malformed_redirect_is_one_failed_input(site, target):
+    with refused("redirects to "):
+        fetch(f"{site}/to?{target}")
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("file:///etc/passwd", "is no http or https address"),
-        ("image.png", "is no http or https address"),
-        ("", "is no http or https address"),
+        ("file:///etc/passwd", "is not an http or https address"),
+        ("image.png", "is not an http or https address"),
+        ("", "is not an http or https address"),
         ("http://", "names no host"),
         ("http:///x", "names no host"),
         ("http://user:pass@example.org/", "holds a user name"),
-        ("http://example.org:99999/", "cannot be fetched: Port out of range"),
-        ("http://[::1/", "cannot be fetched: Invalid IPv6 URL"),
-        ("http://no-such-host.invalid/", "cannot be fetched: "),
-        ("http://" + "a" * 70 + ".org/", "cannot be fetched: "),
+        ("http://example.org:99999/", "is not a valid address: Port out of range"),
+        ("http://[::1/", "is not a valid address: Invalid IPv6 URL"),
+        (
+            "http://no-such-host.invalid/",
+            "invalid/: (Name or service not known|.*name resolution|No address)",
+        ),
+        ("http://" + "a" * 70 + ".org/", "label empty or too long"),
     ],
 )
 def test_what_is_no_url_that_can_be_fetched_is_refused(url, message):
@@ -214,13 +276,15 @@ def test_failing_answers_are_named(site):
 def test_server_that_does_not_listen_is_named():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        with refused("cannot be fetched: Connection refused"):
+        with refused("/: Connection refused"):
             fetch(f"http://127.0.0.1:{unused.getsockname()[1]}/")
 
 
-@pytest.mark.parametrize("path", ["/image", "/chunked"])
-def test_answer_that_is_too_large_is_refused(site, path):
-    with refused("is larger than 4095 bytes"):
+@pytest.mark.parametrize(
+    ("path", "said"), [("/image", "has 5120 bytes; at most 4095"), ("/chunked", "has more than 4095 bytes")]
+)
+def test_answer_that_is_too_large_is_refused(site, path, said):
+    with refused(said):
         fetch(f"{site}{path}", max_bytes=4095)
 
 

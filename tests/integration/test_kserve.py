@@ -1,4 +1,4 @@
-"""Models of a server of the Open Inference Protocol as systems under test, over real sockets."""
+"""Models on a server of the Open Inference Protocol as systems under test, over real sockets."""
 
 import dataclasses
 import itertools
@@ -11,24 +11,22 @@ import pytest
 from fake_framework import DEADLINE_S, SIDE, mean_scores
 from kserve_server import Served, Tensor, running
 
-from agent.device import Device, DeviceKind
-from agent.inputs import Input
-from agent.inputs import Tensor as TensorInput
-from agent.predictor import Weights
-from agent.registry import Registry
-from agent.selection import select_model
-from agent.session import SessionOptions, open_session
-from agent.trace_level import TraceLevel
-from agent.tracing.context import TraceContext
-from agent.tracing.recorder import SpanRecorder
-from agent.tracing.scope import TraceScope
-from client.remote.kserve.model_choice import ModelChoice
-from client.remote.kserve.opening import KServeOptions, open_kserve
-from evaluators.dataset_run import DatasetRun
-from evaluators.datasets.opening import open_dataset
-from evaluators.evaluation import EvaluationOptions
-from manifests.catalog import Catalog
-from manifests.errors import AgentError, ConfigurationError, UnknownModelError
+from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.preprocessing.inputs import Input
+from inferometer.agent.preprocessing.inputs import Tensor as TensorInput
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.client.remote.channel.connection import RemoteOptions
+from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
+from inferometer.evaluators.dataset_run import DatasetRun
+from inferometer.evaluators.datasets.opening import open_dataset
+from inferometer.evaluators.measurements.batches import BatchOptions
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import AgentError, ConfigurationError, UnknownModelError
 
 IMAGE = (1, SIDE, SIDE)
 PIXELS = Tensor("pixels", "FP32", (-1, *IMAGE))
@@ -54,7 +52,7 @@ def opened(catalog):
     sessions = []
 
     def open_one(address, name="Mean", options=SessionOptions(), **remote):  # noqa: B008 - frozen
-        sessions.append(open_kserve(address, catalog, ModelChoice(name), options, KServeOptions(**remote)))
+        sessions.append(open_kserve(address, catalog, ModelChoice(name), options, RemoteOptions(**remote)))
         return sessions[-1]
 
     yield open_one
@@ -77,7 +75,7 @@ def batches(count, size=2):
 def test_accuracy_on_digits_is_that_of_this_process(typed):
     registry, catalog = Registry(), Catalog()
     manifest = select_model(catalog, registry, "DigitsCNN")
-    options = EvaluationOptions(64, 64)
+    options = BatchOptions(64, 64)
     with open_session(manifest, SessionOptions(), registry) as local:
 
         def model(batch):
@@ -97,10 +95,12 @@ def test_accuracy_on_digits_is_that_of_this_process(typed):
             with open_kserve(server.address, catalog, ModelChoice("DigitsCNN")) as session:
                 found = DatasetRun(session, dataset, options, keep_predictions=True).run()
 
-    assert found.accuracy == expected.accuracy
-    assert found.failures == ()
-    assert [p.input_id for p in found.predictions] == [p.input_id for p in expected.predictions]
-    for ours, theirs in zip(found.predictions, expected.predictions, strict=True):
+    assert found.measurement.accuracy == expected.measurement.accuracy
+    assert found.measurement.failures == ()
+    assert [p.input_id for p in found.measurement.predictions] == [
+        p.input_id for p in expected.measurement.predictions
+    ]
+    for ours, theirs in zip(found.measurement.predictions, expected.measurement.predictions, strict=True):
         assert np.array_equal(ours.indices, theirs.indices)
         assert np.allclose(ours.probabilities, theirs.probabilities, atol=1e-6)
     assert [output.name for output in digits.calls[0][1].outputs] == ["logits"]
@@ -235,7 +235,7 @@ def test_a_batch_that_the_server_does_not_take_is_said_with_the_one_that_it_take
 )
 def test_a_server_that_cannot_serve_the_model_is_said_in_one_line(opened, changes, error, said):
     with running(served(**changes)) as server, pytest.raises(error) as raised:
-        opened(server.address, model_timeout_s=0.3)
+        opened(server.address, open_timeout_s=1.5)
 
     assert said in str(raised.value)
     assert str(raised.value).startswith("server 127.0.0.1:")
@@ -279,9 +279,9 @@ def test_what_the_server_refuses_fails_its_batch_and_no_other(opened):
         (lambda r: r.raw_output_contents.append(b""), "2 raw_output_contents for 1 outputs"),
         (
             lambda r: setattr(r.outputs[0], "name", "others"),
-            'asked for output "scores"; it answered with: "o',
+            'did not return the requested output "scores"; it returned: "o',
         ),
-        (lambda r: setattr(r.outputs[0], "datatype", "BYTES"), "datatype BYTES is none of numbers"),
+        (lambda r: setattr(r.outputs[0], "datatype", "BYTES"), "datatype BYTES is not numeric"),
         (lambda r: r.outputs[0].shape.append(2), "24 bytes for shape"),
         (lambda r: r.outputs[0].shape.__setitem__(slice(None), [3, 2]), "for a batch of 2 inputs"),
     ],

@@ -1,4 +1,4 @@
-"""Models of a server of the Open Inference Protocol under load, over real sockets."""
+"""Models on a server of the Open Inference Protocol under load, over real sockets."""
 
 import itertools
 import threading
@@ -10,18 +10,17 @@ import pytest
 from fake_framework import DEADLINE_S, SIDE, mean_scores
 from kserve_server import Served, Tensor, running
 
-from agent.inputs import EncodedImage, Pixels
-from client.remote.call_target import CallFlight
-from client.remote.call_target import Outcome as CallOutcome
-from client.remote.kserve.load_target import KServeTarget
-from client.remote.kserve.model_choice import ModelChoice
-from client.remote.kserve.opening import open_kserve
-from evaluators.loadgen.prepared_inputs import PreparedInputs, ReadInputs
-from evaluators.loadgen.queries import Outcome
-from evaluators.loadgen.query_log import QueryLog
-from evaluators.loadgen.schedule import Schedule
-from manifests.catalog import Catalog
-from manifests.errors import ConfigurationError
+from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels
+from inferometer.client.remote.channel import call_target
+from inferometer.client.remote.channel.call_target import CallFlight
+from inferometer.client.remote.channel.call_target import Outcome as CallOutcome
+from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
+from inferometer.client.remote.kserve.session import KServeTarget
+from inferometer.evaluators.load.prepared_inputs import PreparedInputs, ReadInputs
+from inferometer.evaluators.load.queries import Outcome, QueryLog
+from inferometer.evaluators.load.schedule import Schedule
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import ConfigurationError
 
 pytestmark = pytest.mark.real_time
 
@@ -179,15 +178,16 @@ def test_closing_fails_what_is_in_flight_once_and_leaves_the_session_open(sessio
         assert session.predict_tensor(SMALL.tensors).input_ids == ("0", "1", "2")
 
 
-def test_more_queries_than_may_be_in_flight_fail(session_at):
+def test_more_queries_than_may_be_in_flight_fail(session_at, monkeypatch):
+    monkeypatch.setattr(call_target, "MAX_IN_FLIGHT", 2)
     hanging = served(holds={"ModelInfer"})
-    with running(hanging) as server, KServeTarget(session_at(server), SMALL, max_in_flight=2) as target:
+    with running(hanging) as server, KServeTarget(session_at(server), SMALL) as target:
         log = begin(target, 5)
         refused = log.reasons
         hanging.release.set()
         target.end(DEADLINE_S)
 
-    assert refused == {"as many queries are in flight as may be, 2": 3}
+    assert refused == {"the limit of 2 queries in flight is reached": 3}
     assert log.queries().outcome.tolist() == [Outcome.ANSWERED] * 2 + [Outcome.FAILED] * 3
 
 
@@ -212,7 +212,7 @@ class Told:
 
 def test_a_query_whose_run_ends_while_it_is_prepared_is_not_told_of_later():
     told = Told()
-    flight = CallFlight(told, lambda done: CallOutcome(1), time.perf_counter_ns)
+    flight = CallFlight(told, lambda done: CallOutcome(1))
     cancelled = []
 
     class Call:

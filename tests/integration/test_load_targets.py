@@ -1,4 +1,4 @@
-"""Open models under load, in this process and behind a socket: right answers, and one outcome per query."""
+"""Open models under load, in this process and over a socket: right outputs, one outcome per query."""
 
 import io
 import itertools
@@ -10,26 +10,27 @@ import pytest
 from fake_framework import DEADLINE_S, SIDE, fake_registry, wait_for
 from PIL import Image
 
-from agent.batching import BatchingOptions
-from agent.inputs import EncodedImage, Pixels
-from agent.registry import Registry
-from agent.selection import select_model
-from agent.server.server import AgentServer, ServerOptions
-from agent.session import SessionOptions, open_session
-from client.remote.agent import open_remote_agent
-from client.remote.load_target import RemoteTarget
-from evaluators.datasets.opening import open_dataset
-from evaluators.loadgen.local_target import LocalTarget
-from evaluators.loadgen.prepared_inputs import PreparedInputs, ReadInputs, prepare_inputs, read_inputs
-from evaluators.loadgen.queries import Outcome
-from evaluators.loadgen.query_log import QueryLog
-from evaluators.loadgen.schedule import Schedule
-from manifests.catalog import Catalog
-from manifests.errors import ConfigurationError
-from protos.inferscope.v1 import predict_pb2
-from protos.inferscope.v1.predict_pb2_grpc import PredictStub
-
-pytestmark = pytest.mark.real_time
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels
+from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.client.remote.channel import call_target
+from inferometer.client.remote.native.agent import RemoteTarget, open_remote_agent
+from inferometer.evaluators.datasets.opening import open_dataset
+from inferometer.evaluators.load.local_target import LocalTarget
+from inferometer.evaluators.load.prepared_inputs import (
+    PreparedInputs,
+    ReadInputs,
+    prepare_inputs,
+    read_inputs,
+)
+from inferometer.evaluators.load.queries import Outcome, QueryLog
+from inferometer.evaluators.load.schedule import Schedule
+from inferometer.manifests.catalog import Catalog
+from inferometer.protos.inferometer.v1 import predict_pb2
+from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub
 
 FRAMEWORKS = ["PyTorch", "MXNet", "ONNXRuntime"]
 INPUTS = 12
@@ -236,6 +237,7 @@ def test_queries_one_by_one_start_no_threads_as_grpc_does_for_a_call_that_is_alo
         assert started == []
 
 
+@pytest.mark.real_time
 def test_an_agent_drops_no_query_of_a_burst_that_its_queue_can_hold(spawn_agent):
     burst = BatchingOptions().max_queue
     with open_remote_agent(spawn_agent().address, "Mean") as remote, RemoteTarget(remote, SMALL) as target:
@@ -284,18 +286,16 @@ def test_closing_cancels_what_is_in_flight(start_agent, manifest_folder):
         assert remote.predict_tensor(SMALL.tensors).input_ids == ("0", "1", "2"), "the agent is still open"
 
 
-def test_more_queries_than_may_be_in_flight_fail(start_agent, manifest_folder):
+def test_more_queries_than_may_be_in_flight_fail(start_agent, manifest_folder, monkeypatch):
+    monkeypatch.setattr(call_target, "MAX_IN_FLIGHT", 2)
     agent = start_agent()
-    with open_remote_agent(agent.address, "Waiting") as remote:
-        with RemoteTarget(remote, SMALL, max_in_flight=2) as target:
-            log = begin(target, 5)
-            refused = log.reasons
-            (manifest_folder / "go").touch()
-            target.end(DEADLINE_S)
-        with pytest.raises(ConfigurationError, match="max_in_flight is 0"):
-            RemoteTarget(remote, SMALL, max_in_flight=0)
+    with open_remote_agent(agent.address, "Waiting") as remote, RemoteTarget(remote, SMALL) as target:
+        log = begin(target, 5)
+        refused = log.reasons
+        (manifest_folder / "go").touch()
+        target.end(DEADLINE_S)
 
-    assert refused == {"as many queries are in flight as may be, 2": 3}
+    assert refused == {"the limit of 2 queries in flight is reached": 3}
     assert log.queries().outcome.tolist() == [Outcome.ANSWERED] * 2 + [Outcome.FAILED] * 3
 
 
@@ -319,7 +319,7 @@ def test_an_agent_that_fails_gives_its_reason_in_one_line(start_agent, model, re
 def test_a_session_that_the_agent_has_closed_fails_each_query(start_agent, channel_to):
     agent = start_agent()
     with open_remote_agent(agent.address, "Mean") as remote, RemoteTarget(remote, SMALL) as target:
-        PredictStub(channel_to(agent.address)).Reset(predict_pb2.ResetRequest(), timeout=DEADLINE_S)
+        PredictServiceStub(channel_to(agent.address)).Reset(predict_pb2.ResetRequest(), timeout=DEADLINE_S)
 
         reason = "the session is not open: it was closed, idle for too long or never there; open another"
         assert_all_failed(run(target, 3), 3, reason)

@@ -1,4 +1,4 @@
-"""What load tells of systems that do what a script says: the stall, the capacity, and each query once."""
+"""Load on scripted systems: the stall, the capacity, and each query counted once."""
 
 import json
 from contextlib import ExitStack, contextmanager
@@ -7,27 +7,29 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fake_framework import SCRIPT, SERVED, SIDE, fake_registry
+from load_runs import latencies
 
-from agent.selection import select_model
-from agent.server.messages import decode_response, encode_response
-from agent.session import SessionOptions, open_session
-from client.load.summary import load_rows
-from client.remote.agent import open_remote_agent
-from client.remote.load_target import RemoteTarget
-from evaluators.loadgen.arrivals import ConstantArrivals, Extent
-from evaluators.loadgen.load_session import LoadSession
-from evaluators.loadgen.local_target import LocalTarget
-from evaluators.loadgen.max_qps import search_max_qps
-from evaluators.loadgen.max_qps_options import MaxQpsOptions
-from evaluators.loadgen.prepared_inputs import PreparedInputs
-from evaluators.loadgen.queries import Outcome
-from evaluators.loadgen.record import LoadKind, LoadOptions, LoadRecord
-from evaluators.loadgen.schedule import Schedule
-from evaluators.loadgen.single_server import latencies
-from evaluators.loadgen.summary import LoadSummary
-from evaluators.statistics import percentile
-from evaluators.store.load_documents import load_documents, load_head, load_record
-from manifests.catalog import Catalog
+from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.protocol.messages import decode_response, encode_response
+from inferometer.client.evaluating.load_summary import load_rows
+from inferometer.client.remote.native.agent import RemoteTarget, open_remote_agent
+from inferometer.evaluators.evaluation import measures
+from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent
+from inferometer.evaluators.load.issuer import RunLimits
+from inferometer.evaluators.load.load_session import LoadSession
+from inferometer.evaluators.load.local_target import LocalTarget
+from inferometer.evaluators.load.prepared_inputs import PreparedInputs
+from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.load.schedule import Schedule
+from inferometer.evaluators.load.summary import LoadSummary
+from inferometer.evaluators.max_qps.probe import Prober
+from inferometer.evaluators.max_qps.search import MaxQpsOptions, search_max_qps
+from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
+from inferometer.evaluators.statistics import percentile
+from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
+from inferometer.manifests.catalog import Catalog
+from tests.contract.store_fixtures import make_evaluation
 
 pytestmark = pytest.mark.real_time
 
@@ -61,23 +63,27 @@ def constant(rate_qps, count):
 
 
 @HERE_AND_REMOTE
-def test_a_stall_shows_in_p99_in_the_share_of_the_queries_that_fell_into_it(scripted_target, remote):
-    """A tenth of: 100 queries/s for 60 s, 5 ms each and one of 2 s, which is 1.7 s in p99."""
-    count, rate_qps, service_s, stall_s = 600, 100.0, 0.005, 0.2
+def test_a_stall_shows_in_p99_in_the_share_of_the_queries_that_fell_into_it(
+    scripted_target, manifest_folder, remote
+):
+    """A tenth of: 100 queries/s for 60 s, 2 ms each and one of 2 s, which is 1.5 s in p99.
+
+    The truth is worked out from how long the predictions took, as a sleep of 2 ms may take 20.
+    """
+    count, rate_qps, stall_s = 600, 100.0, 0.2
     schedule = constant(rate_qps, count)
-    with scripted_target(remote, service_s=service_s, stalls={"300": stall_s}) as target:
-        session = LoadSession(target, 10_000.0)
+    with scripted_target(remote, service_s=0.002, stalls={"300": stall_s}) as target:
+        session = LoadSession(target, RunLimits(10_000.0))
         session.run(schedule)
     [run] = session.runs
-    service = np.full(count, service_s)
-    service[300] = stall_s
-    expected_s = latencies(np.full(count, 1 / rate_qps), service)[schedule.offsets_ns >= run.cut_ns]
+    served_s = np.array(json.loads((manifest_folder / SERVED).read_text())) / 1e9
+    expected_s = latencies(np.full(count, 1 / rate_qps), served_s)[schedule.offsets_ns >= run.cut_ns]
     found = LoadSummary.of(run.queries, cut_ns=run.cut_ns)
 
     assert run.stopped == ""
     assert found.outcomes[Outcome.ANSWERED] == found.queries
     [p99] = [each for each in found.percentiles if each.percent == 99]
-    assert percentile(expected_s, 99) > 0.16
+    assert percentile(expected_s, 99) > 0.14
     assert p99.value_ns / 1e9 > 0.95 * percentile(expected_s, 99)
     assert p99.value_ns / 1e9 < percentile(expected_s, 99) + 0.2
     assert found.predict.p99_ns / 1e9 < 0.1, "most predictions are short: only the schedule tells"
@@ -121,7 +127,7 @@ def test_a_search_finds_the_capacity_of_a_predictor_that_sleeps(scripted_target,
     """
     bound_s, sleep_s = 0.1, 0.004
     with scripted_target(service_s=sleep_s) as target:
-        session = LoadSession(target, 10_000.0)
+        session = LoadSession(target, RunLimits(10_000.0))
         session.warm_up(1)  # from here on counts the time of the search
         options = MaxQpsOptions(
             latency_bound_ms=bound_s * 1e3,
@@ -130,7 +136,7 @@ def test_a_search_finds_the_capacity_of_a_predictor_that_sleeps(scripted_target,
             time_budget_s=15,
             min_duration_s=1,
         )
-        answer = search_max_qps(options, session)
+        answer = search_max_qps(options, Prober(session))
         elapsed_s = session.elapsed_s
     served_s = np.array(json.loads((manifest_folder / SERVED).read_text())) / 1e9
     taken_s = occupied_s(session.runs)
@@ -147,7 +153,7 @@ def test_a_search_finds_the_capacity_of_a_predictor_that_sleeps(scripted_target,
 @HERE_AND_REMOTE
 def test_what_fails_and_what_hangs_is_counted_once_and_named(scripted_target, manifest_folder, remote):
     with scripted_target(remote, fails=[3, 4], hangs=[10]) as target:
-        session = LoadSession(target, 300.0)
+        session = LoadSession(target, RunLimits(300.0))
         session.run(constant(100.0, 20))
         (manifest_folder / "go").touch()
         session.run(constant(100.0, 20))
@@ -164,7 +170,7 @@ def test_what_fails_and_what_hangs_is_counted_once_and_named(scripted_target, ma
     assert count == 2
     assert run.queries.repeated == 0
     assert after.queries.count(Outcome.ANSWERED) == 20, "the target goes on once it does not hang any more"
-    assert LoadSummary.of(run.queries).late_share == pytest.approx(12 / 20)
+    assert LoadSummary.of(run.queries).late_fraction == pytest.approx(12 / 20)
 
 
 class AlteredAgent:
@@ -201,7 +207,7 @@ def test_an_agent_that_answers_twice_or_not_is_counted_once_for_each_query(
         open_remote_agent(start_agent().address, "Echo") as remote,
         RemoteTarget(AlteredAgent(remote, altered), ONE) as target,
     ):
-        session = LoadSession(target, 5_000.0)
+        session = LoadSession(target, RunLimits(5_000.0))
         session.run(constant(100.0, 3))
     [run] = session.runs
 
@@ -209,10 +215,9 @@ def test_an_agent_that_answers_twice_or_not_is_counted_once_for_each_query(
     assert run.queries.repeated == repeated
     failed = {} if outcome is Outcome.ANSWERED else {"the agent gave no answer for the query": 3}
     assert run.reasons == failed
-    record = LoadRecord(LoadOptions(LoadKind.WORKLOAD, "constant", 100.0), (run,))
-    stored = load_record(
-        {"load": load_head(record)}, list(load_documents(record, {"evaluation_id": "e", "save_id": "s"}))
-    )
+    evaluation = make_evaluation(measurement=LoadMeasurement(LoadOptions("constant", 100.0), run, 0))
+    stored = evaluation_from_json(evaluation_to_json(evaluation))
+    assert measures(stored, LoadMeasurement)
     shown = "\n".join(value for _, value in load_rows(stored))
-    assert stored.runs[0].queries.repeated == repeated
+    assert stored.measurement.run.queries.repeated == repeated
     assert ("3 more answers for queries that had one" in shown) == bool(repeated)

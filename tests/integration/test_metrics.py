@@ -1,4 +1,4 @@
-"""What Prometheus is told of a served agent, over a socket."""
+"""The Prometheus metrics of a served agent, over a socket."""
 
 import re
 import urllib.request
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import grpc
 import pytest
-from agent_client import TIMEOUT_S, Client, outcome, v1_request
+from agent_client import TIMEOUT_S, Client, as_stream, outcome, v1_request
 from fake_framework import wait_for
 from faulty_framework import faulty_registry, write_faulty_manifests
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.server.observing.agent_load import AgentLoad
-from agent.server.observing.metrics import Metrics
-from manifests.errors import ConfigurationError
+from inferometer.agent.server.telemetry.agent_load import AgentLoad
+from inferometer.agent.server.telemetry.metrics import Metrics
+from inferometer.manifests.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
 V2 = "inference.GRPCInferenceService"
@@ -22,7 +22,7 @@ V2 = "inference.GRPCInferenceService"
 @pytest.fixture
 def agent(start_agent, manifest_folder):
     write_faulty_manifests(manifest_folder)
-    return start_agent(registry=faulty_registry(), metrics_port=0, predict_timeout_s=0.2)
+    return start_agent(registry=faulty_registry(), metrics_port=0, predict_timeout_s=2.0)
 
 
 @pytest.fixture
@@ -45,6 +45,29 @@ class Scrape:
         return self._samples.get((sample, frozenset(labels.items())))
 
 
+def test_refused_calls_are_counted_by_the_names_of_the_agents_methods_only(start_agent, channel_to):
+    agent = start_agent(secret="open sesame", metrics_port=0)
+    names = (
+        "inferometer.v1.PredictService/Predict",
+        "inferometer.v1.RegistryService/Status",
+        f"{V2}/ModelInfer",
+        "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    )
+    channel = channel_to(agent.address)
+    for name in (*names, "made/up", "made/up/too"):
+        with pytest.raises(grpc.RpcError) as error:
+            channel.unary_unary(f"/{name}")(b"", timeout=TIMEOUT_S)
+        assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    Client(channel).checked()
+
+    def counts():
+        samples = Scrape(agent.metrics_url).families["inferometer_requests"].samples
+        return {each.labels["method"]: each.value for each in samples if each.name.endswith("_total")}
+
+    wanted = {**dict.fromkeys(names, 1), "unknown": 2, "grpc.health.v1.Health/Check": 1}
+    wait_for(lambda: counts() == wanted)
+
+
 def test_calls_are_counted_by_method_model_and_code(agent, client):
     client.infer("Echo")
     client.infer("Echo")
@@ -52,51 +75,53 @@ def test_calls_are_counted_by_method_model_and_code(agent, client):
     outcome(client, "NoSuchModel")
     id_ = client.open("Mean")
     client.v1.Predict(v1_request(id_), timeout=TIMEOUT_S)
-    list(client.v1.PredictStream(iter([v1_request(id_), v1_request(id_)]), timeout=TIMEOUT_S))
+    list(client.v1.PredictStream(as_stream([v1_request(id_), v1_request(id_)]), timeout=TIMEOUT_S))
     client.checked()
 
     def value(method, model, code="OK"):
         scrape = Scrape(agent.metrics_url)
-        return scrape.value("inferscope_requests_total", method=method, model=model, code=code)
+        return scrape.value("inferometer_requests_total", method=method, model=model, code=code)
 
     wait_for(lambda: value("grpc.health.v1.Health/Check", "") == 1)
     assert value(f"{V2}/ModelInfer", "Echo") == 2
     assert value(f"{V2}/ModelInfer", "Failing", "INTERNAL") == 1
     assert value(f"{V2}/ModelInfer", "", "NOT_FOUND") == 1
-    assert value("inferscope.v1.Predict/Open", "Mean") == 1
-    assert value("inferscope.v1.Predict/Predict", "Mean") == 1
-    assert value("inferscope.v1.Predict/PredictStream", "Mean") == 1
+    assert value("inferometer.v1.PredictService/Open", "Mean") == 1
+    assert value("inferometer.v1.PredictService/Predict", "Mean") == 1
+    assert value("inferometer.v1.PredictService/PredictStream", "Mean") == 1
     scrape = Scrape(agent.metrics_url)
     labels = {"method": f"{V2}/ModelInfer", "model": "Echo"}
-    assert scrape.value("inferscope_request_duration_seconds_count", **labels) == 2
-    assert 0 < scrape.value("inferscope_request_duration_seconds_sum", **labels) < TIMEOUT_S
-    assert scrape.value("inferscope_requests_in_flight", method=f"{V2}/ModelInfer") == 0
-    assert scrape.value("inferscope_prediction_duration_seconds_count", model="Mean") == 3
-    assert scrape.value("inferscope_batch_inputs_sum", model="Mean") == 3
-    assert scrape.value("inferscope_queue_duration_seconds_count", model="Mean") == 1  # no stream waits there
-    assert scrape.value("inferscope_sessions_open") == 1
-    assert scrape.value("inferscope_serving") == 1
+    assert scrape.value("inferometer_request_duration_seconds_count", **labels) == 2
+    assert 0 < scrape.value("inferometer_request_duration_seconds_sum", **labels) < TIMEOUT_S
+    assert scrape.value("inferometer_requests_in_flight", method=f"{V2}/ModelInfer") == 0
+    assert scrape.value("inferometer_prediction_duration_seconds_count", model="Mean") == 3
+    assert scrape.value("inferometer_batch_inputs_sum", model="Mean") == 3
+    assert (
+        scrape.value("inferometer_queue_duration_seconds_count", model="Mean") == 1
+    )  # no stream waits there
+    assert scrape.value("inferometer_sessions_open") == 1
+    assert scrape.value("inferometer_serving") == 1
     loaded = {"version": "1.0", "framework": "Fake", "device": "cpu"}
-    assert scrape.value("inferscope_models_loaded", model="Mean", **loaded) == 1
-    assert scrape.value("inferscope_queue_requests", model="Mean") == 0
+    assert scrape.value("inferometer_models_loaded", model="Mean", **loaded) == 1
+    assert scrape.value("inferometer_queue_requests", model="Mean") == 0
     assert scrape.value("process_resident_memory_bytes") > 1e7
 
 
 def test_calls_under_way_and_requests_that_wait_are_told(agent, client, manifest_folder):
     first = client.v1.Predict.future(v1_request(client.open("Waiting")), timeout=TIMEOUT_S)
     wait_for((manifest_folder / "begun").exists)
-    labels = {"method": "inferscope.v1.Predict/Predict"}
-    assert Scrape(agent.metrics_url).value("inferscope_requests_in_flight", **labels) == 1
+    labels = {"method": "inferometer.v1.PredictService/Predict"}
+    assert Scrape(agent.metrics_url).value("inferometer_requests_in_flight", **labels) == 1
     (manifest_folder / "go").touch()
     first.result(TIMEOUT_S)
-    wait_for(lambda: Scrape(agent.metrics_url).value("inferscope_requests_in_flight", **labels) == 0)
+    wait_for(lambda: Scrape(agent.metrics_url).value("inferometer_requests_in_flight", **labels) == 0)
 
 
 def test_failures_hangs_and_a_lost_device_are_counted(agent, client, manifest_folder):
     for model in ("OutOfMemory", "OutOfGpuMemory", "TooFewRows", "NoArray", "Broken", "LostDevice"):
         outcome(client, model)
     outcome(client, "Hanging")
-    wait_for(lambda: Scrape(agent.metrics_url).value("inferscope_predictions_hanging") == 1)
+    wait_for(lambda: Scrape(agent.metrics_url).value("inferometer_predictions_hanging") == 1)
     scrape = Scrape(agent.metrics_url)
     for model, kind in (
         ("OutOfMemory", "out_of_memory"),
@@ -105,11 +130,11 @@ def test_failures_hangs_and_a_lost_device_are_counted(agent, client, manifest_fo
         ("Broken", "fault"),
         ("LostDevice", "device_lost"),
     ):
-        assert scrape.value("inferscope_prediction_failures_total", model=model, kind=kind) == 1
-    assert scrape.value("inferscope_prediction_hangs_total", model="Hanging") == 1
-    assert scrape.value("inferscope_serving") == 0
+        assert scrape.value("inferometer_prediction_failures_total", model=model, kind=kind) == 1
+    assert scrape.value("inferometer_prediction_hangs_total", model="Hanging") == 1
+    assert scrape.value("inferometer_serving") == 0
     (manifest_folder / "go").touch()
-    wait_for(lambda: Scrape(agent.metrics_url).value("inferscope_predictions_hanging") == 0)
+    wait_for(lambda: Scrape(agent.metrics_url).value("inferometer_predictions_hanging") == 0)
 
 
 def test_names_that_a_client_makes_up_are_no_labels(agent, client):
@@ -138,7 +163,7 @@ def test_methods_that_a_client_makes_up_are_no_labels_and_not_in_the_log(
 
     def scraped():
         text = urllib.request.urlopen(agent.metrics_url, timeout=TIMEOUT_S).read().decode()
-        counted = re.findall(r"^inferscope_requests_total{(.*)} (.*)", text, re.MULTILINE)
+        counted = re.findall(r"^inferometer_requests_total{(.*)} (.*)", text, re.MULTILINE)
         assert "made_up" not in text
         assert "made_up" not in caplog.text
         assert "forged" not in caplog.text
@@ -157,7 +182,7 @@ def test_port_of_another_program_is_refused_and_the_agents_is_given_back(start_a
         start_agent(metrics_port=port)
     first.stop(0)
     again = start_agent(metrics_port=port)
-    assert Scrape(again.metrics_url).value("inferscope_serving") == 1
+    assert Scrape(again.metrics_url).value("inferometer_serving") == 1
 
 
 def test_there_are_no_metrics_unless_asked_for(start_agent):
@@ -168,7 +193,7 @@ def test_page_of_the_documentation_names_every_metric():
     types = {
         f"{family.name}_total" if family.type == "counter" else family.name: family.type
         for family in Metrics(AgentLoad).registry.collect()
-        if family.name.startswith("inferscope_")
+        if family.name.startswith("inferometer_")
     }
     page = (ROOT / "docs" / "observing.md").read_text(encoding="utf-8")
-    assert dict(re.findall(r"^\| `(inferscope_\w+)` \| (\w+) \|", page, re.MULTILINE)) == types
+    assert dict(re.findall(r"^\| `(inferometer_\w+)` \| (\w+) \|", page, re.MULTILINE)) == types

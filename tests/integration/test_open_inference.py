@@ -1,4 +1,4 @@
-"""The Open Inference Protocol on a fake framework, asked by tritonclient and by messages made by hand."""
+"""The Open Inference Protocol with a fake framework, called by tritonclient and with raw messages."""
 
 import grpc
 import numpy as np
@@ -9,8 +9,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from open_inference import TIMEOUT_S, images, refused, tensor_of, typed
 
-from agent.batching import BatchingOptions
-from agent.server.models.served_models import ServingOptions
+from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.agent.serving.served_models import ServingOptions
 
 SERVICE = "inference.GRPCInferenceService"
 
@@ -51,7 +51,7 @@ def test_server_is_live_ready_and_says_what_it_is(client):
     assert client.is_server_live()
     assert client.is_server_ready()
     metadata = client.get_server_metadata()
-    assert metadata.name == "inferscope"
+    assert metadata.name == "inferometer"
     assert {"model_configuration", "model_repository", "statistics"} <= set(metadata.extensions)
 
 
@@ -343,7 +343,7 @@ def test_reflection_tells_the_service_and_its_messages(agent, channel_to):
     reflection = reflection_pb2_grpc.ServerReflectionStub(channel_to(agent.address))
     asked = [
         reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol)
-        for symbol in (SERVICE, "inference.ModelConfig", "inferscope.v1.Predict")
+        for symbol in (SERVICE, "inference.ModelConfig", "inferometer.v1.PredictService")
     ]
     answers = list(reflection.ServerReflectionInfo(iter(asked), timeout=TIMEOUT_S))
     files = [answer.file_descriptor_response.file_descriptor_proto for answer in answers]

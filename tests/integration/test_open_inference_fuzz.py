@@ -1,4 +1,4 @@
-"""The Open Inference Protocol given bytes that are no messages, damaged ones and messages of nonsense."""
+"""The Open Inference Protocol with random bytes, damaged messages and invalid fields."""
 
 import logging
 
@@ -8,7 +8,7 @@ import pytest
 import tritonclient.grpc as triton
 from open_inference import INFER, TIMEOUT_S, images, tensor_of
 
-from protos.inference.v2 import grpc_service_pb2 as pb
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 SERVICE = "/inference.GRPCInferenceService"
 UNARY = sorted(

@@ -1,17 +1,17 @@
-"""tritonclient with models of the program: DigitsCNN in every framework, and ResNet50 with random weights."""
+"""tritonclient with real models: DigitsCNN in every framework, and ResNet50 with random weights."""
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from open_inference import TIMEOUT_S, refused, tensor_of, typed
 
-from agent.predictor import Weights
-from agent.registry import Registry
-from agent.selection import select_model
-from agent.server.models.served_models import ServingOptions
-from agent.server.server import AgentServer, ServerOptions
-from agent.session import SessionOptions, open_session
-from manifests.catalog import Catalog
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.agent.serving.served_models import ServingOptions
+from inferometer.manifests.catalog import Catalog
 
 FRAMEWORKS = ("PyTorch", "MXNet", "ONNXRuntime")
 RANDOM = '{"parameters": {"weights": {"string_value": "random"}, "seed": {"string_value": "3"}}}'

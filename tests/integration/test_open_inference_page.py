@@ -1,13 +1,13 @@
-"""The example of docs/open-inference.md, run as it stands against an agent that asks for a secret."""
+"""The example of docs/open-inference.md, run as written against an agent with a secret."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from agent.registry import Registry
-from agent.server.server import AgentServer, ServerOptions
-from manifests.catalog import Catalog
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.manifests.catalog import Catalog
 
 PAGE = Path(__file__).parents[2] / "docs" / "open-inference.md"
 

@@ -1,5 +1,6 @@
-"""``ModelStreamInfer``: requests over one stream, answered in their order, failures among them."""
+"""``ModelStreamInfer``: requests over one stream, answered in order, including failures."""
 
+import asyncio
 import queue
 import threading
 
@@ -10,8 +11,9 @@ import tritonclient.grpc as triton
 from fake_framework import SIDE, mean_scores, wait_for
 from open_inference import TIMEOUT_S, images, tensor_of
 
-from agent.batching import BatchingOptions
-from agent.server.models.served_models import ServingOptions
+from inferometer.agent.server.v2.inference import in_order
+from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.agent.serving.served_models import ServingOptions
 
 pb = triton.service_pb2
 
@@ -122,3 +124,31 @@ def test_stream_of_bytes_that_are_no_message_is_ended(start_agent, channel_to):
         list(call(iter([b"\xff\xff\xff"]), timeout=TIMEOUT_S))
     assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "no message of its type" in error.value.details()
+
+
+@pytest.mark.parametrize("requests", [0, 1])
+def test_stream_that_is_cancelled_while_it_waits_ends_as_cancelled_and_so_does_its_work(requests):
+    began, cancelled = [], []
+
+    async def receive():
+        for number in range(requests):
+            yield number
+        await asyncio.Event().wait()
+
+    async def answer(request):
+        began.append(request)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(request)
+
+    async def run():
+        waiting = asyncio.ensure_future(anext(in_order(receive(), answer)))
+        for _ in range(10):  # as often as tasks make way for each other
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert cancelled == began == list(range(requests))
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))

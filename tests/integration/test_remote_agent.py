@@ -1,9 +1,10 @@
-"""The remote agent against a served session, and against agents that are not there."""
+"""The remote agent against a served session, and against missing agents."""
 
 import io
 import itertools
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +12,20 @@ import pytest
 from fake_framework import SIDE, mean_scores, wait_for
 from PIL import Image
 
-from agent.device import Device, DeviceKind
-from agent.inputs import EncodedImage, Input, Pixels, Tensor, Url
-from agent.registry import Registry
-from agent.results import Stage
-from agent.session import SessionOptions, open_session
-from client.remote.address import AgentAddress
-from client.remote.agent import RemoteOptions, open_remote_agent
-from client.remote.connection import Connection
-from client.remote.failures import told
-from client.remote.queries import RemoteFramework, list_frameworks, list_models
-from evaluators.datasets.opening import open_dataset
-from manifests.catalog import Catalog
-from manifests.errors import (
+from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.results import Stage
+from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Pixels, Tensor, Url
+from inferometer.client.remote.channel.address import AgentAddress
+from inferometer.client.remote.channel.connection import RemoteOptions
+from inferometer.client.remote.native import agent as native_agent
+from inferometer.client.remote.native.agent import open_remote_agent
+from inferometer.client.remote.native.connection import Connection
+from inferometer.client.remote.native.failures import translate_errors
+from inferometer.evaluators.datasets.opening import open_dataset
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import (
     AgentError,
     ConfigurationError,
     DeviceError,
@@ -33,8 +35,8 @@ from manifests.errors import (
     UnknownFrameworkError,
     UnknownModelError,
 )
-from protos.inferscope.v1 import predict_pb2
-from protos.inferscope.v1.predict_pb2_grpc import PredictStub
+from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2
+from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub
 
 FRAMEWORKS = ["PyTorch", "MXNet", "ONNXRuntime"]
 
@@ -105,6 +107,9 @@ def test_description_is_that_of_the_agent(agent, remote, manifest_folder):
     manifest = Catalog([manifest_folder]).find_model("Mean", None, {"Fake": "1"})
     assert description.manifest.model_dump() == manifest.model_dump()
     assert description.environment.hostname == socket.gethostname()
+    assert description.environment.libraries == {"BLAS": "NumPy's"}
+    assert description.environment.build == "no features"
+    assert description.environment.settings == {"inter-op threads": "1"}
     assert description.device == Device(DeviceKind.CPU)
     assert description.threads is None
 
@@ -147,7 +152,8 @@ def test_nothing_is_predicted_when_nothing_can_be_read(remote):
     assert list(remote.predict_batches([])) == []
 
 
-def test_number_of_batches_in_flight_is_bounded(agent):
+def test_number_of_batches_in_flight_is_bounded(agent, monkeypatch):
+    monkeypatch.setattr(native_agent, "BATCHES_IN_FLIGHT", 3)
     read = itertools.count()
 
     def batches():
@@ -155,8 +161,7 @@ def test_number_of_batches_in_flight_is_bounded(agent):
             next(read)
             yield [tensor_input(str(n), n)]
 
-    overlapping, options = SessionOptions(overlap=True), RemoteOptions(batches_in_flight=3)
-    with open_remote_agent(agent.address, "Mean", options=overlapping, remote=options) as remote:
+    with open_remote_agent(agent.address, "Mean", options=SessionOptions(overlap=True)) as remote:
         for done, result in enumerate(remote.predict_batches(batches())):
             assert result.input_ids == (str(done),)
             taken = next(read)
@@ -261,7 +266,7 @@ def test_closing_after_the_agent_has_gone_raises_nothing(start_agent):
 
 
 def test_session_that_the_agent_has_closed_is_a_session_error(agent, remote, channel_to):
-    PredictStub(channel_to(agent.address)).Reset(predict_pb2.ResetRequest(), timeout=30)
+    PredictServiceStub(channel_to(agent.address)).Reset(predict_pb2.ResetRequest(), timeout=30)
     with pytest.raises(SessionError, match="the session is not open"):
         remote.predict([tensor_input("a", 1)])
     with pytest.raises(SessionError, match="the session is not open"):
@@ -300,9 +305,10 @@ def test_unreachable_agents_are_one_clear_line():
         open_remote_agent("no-such-host.invalid:1", "Mean")
 
 
-def frameworks_of(address: str, secret: str | None = None) -> tuple[RemoteFramework, ...]:
-    with Connection(AgentAddress.parse(address), secret) as connection, told(address):
-        return list_frameworks(connection)
+def frameworks_of(address: str, secret: str | None = None) -> Sequence[registry_pb2.Framework]:
+    with Connection(AgentAddress.parse(address), secret) as connection, translate_errors(address):
+        request = registry_pb2.ListFrameworksRequest()
+        return connection.registry.ListFrameworks(request, metadata=connection.metadata).frameworks
 
 
 def test_server_that_is_no_agent_is_an_agent_error():
@@ -324,7 +330,7 @@ def test_server_that_is_no_agent_is_an_agent_error():
 def test_secret_is_shown(start_agent):
     address = start_agent(secret="s3cret").address
     for secret in (None, "wrong"):
-        with pytest.raises(AgentError, match=f"agent {address}: asks for a secret; .* --secret"):
+        with pytest.raises(AgentError, match=f"agent {address}: requires a secret; .* --secret"):
             open_remote_agent(address, "Mean", remote=RemoteOptions(secret=secret))
     with open_remote_agent(address, "Mean", remote=RemoteOptions(secret="s3cret")) as remote:
         assert remote.predict([tensor_input("a", 1)]).input_ids == ("a",)
@@ -335,10 +341,18 @@ def test_secret_is_shown(start_agent):
 def test_what_an_agent_can_run_is_listed(agent):
     assert [(f.name, f.install) for f in frameworks_of(agent.address)] == [("Fake", "pip install fake")]
     with Connection(AgentAddress.parse(agent.address)) as connection:
-        assert {"Mean", "Echo"} <= {m.name for m in list_models(connection) if m.runnable}
-        assert {m.framework_name for m in list_models(connection, framework_name="Fake")} == {"Fake"}
-        with pytest.raises(UnknownFrameworkError, match='did you mean "Fake"'), told(agent.address):
-            list_models(connection, framework_name="Fok")
+        assert {"Mean", "Echo"} <= {m.name for m in models_of(connection) if m.runnable}
+        assert {m.framework_name for m in models_of(connection, "Fake")} == {"Fake"}
+        with (
+            pytest.raises(UnknownFrameworkError, match='did you mean "Fake"'),
+            translate_errors(agent.address),
+        ):
+            models_of(connection, "Fok")
+
+
+def models_of(connection, framework_name=""):
+    request = registry_pb2.ListModelsRequest(framework_name=framework_name)
+    return connection.registry.ListModels(request).models
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:50051", "host_1.example.org:1", "[::1]:65535", " unix:123 "])

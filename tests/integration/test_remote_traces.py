@@ -1,4 +1,4 @@
-"""Traces of a served agent: its spans hang under the client's, and come back or go to a collector."""
+"""Traces of a served agent: its spans are children of the client's, and are returned or exported."""
 
 import time
 from contextlib import ExitStack
@@ -7,28 +7,28 @@ from functools import partial
 import grpc
 import numpy as np
 import pytest
+from agent_client import as_stream
 from test_remote_agent import tensor_input
 from trace_collectors import COLLECTORS, HOST, Seen
 
-from agent.inputs import Input, Tensor
-from agent.registry import Registry
-from agent.selection import select_model
-from agent.server.call_tracing import LEVEL_KEY, TRACEPARENT_KEY, ServerTracing
-from agent.server.predict_service import PredictService
-from agent.server.server import AgentServer, ServerOptions
-from agent.session import SessionOptions, open_session
-from agent.trace_level import TraceLevel
-from agent.tracing.address import TraceAddress
-from agent.tracing.context import TraceContext
-from agent.tracing.exporting import TraceExport
-from agent.tracing.recorder import CHUNK_SPANS, SpanRecorder
-from agent.tracing.scope import TraceScope
-from client.remote.agent import open_remote_agent
-from client.remote.tracing import RemoteTrace, measure_offset
-from manifests.catalog import Catalog
-from manifests.errors import AgentError, ConfigurationError, InputError
-from protos.inferscope.v1 import predict_pb2
-from protos.inferscope.v1.predict_pb2_grpc import PredictStub
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.preprocessing.inputs import Input, Tensor
+from inferometer.agent.protocol.metadata import LEVEL_KEY, TRACEPARENT_KEY
+from inferometer.agent.server.native.call_tracing import ServerTracing
+from inferometer.agent.server.native.predict_service import PredictService
+from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.agent.tracing.address import TraceAddress
+from inferometer.agent.tracing.exporting import TraceExport
+from inferometer.agent.tracing.recorder import CHUNK_SPANS, SpanRecorder, TraceContext, TraceScope
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.client.remote.native.agent import open_remote_agent
+from inferometer.client.remote.native.tracing import RemoteTrace, measure_offset
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import AgentError, ConfigurationError, InputError
+from inferometer.protos.inferometer.v1 import predict_pb2
+from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 HOUR_NS = 3_600_000_000_000
@@ -163,7 +163,9 @@ def test_more_spans_than_a_chunk_come_while_the_stream_goes_on(mean):
 
 
 def test_spans_that_an_agent_has_no_room_for_are_counted_and_its_notes_arrive(start_agent, monkeypatch):
-    monkeypatch.setattr("agent.server.call_tracing.SpanRecorder", partial(SpanRecorder, limit=7))
+    monkeypatch.setattr(
+        "inferometer.agent.server.native.call_tracing.SpanRecorder", partial(SpanRecorder, limit=7)
+    )
     scope = new_scope(TraceLevel.FRAMEWORK_TRACE)
     with open_remote_agent(start_agent().address, "Mean") as remote:
         list(remote.predict_batches(batches(1, 1), scope))
@@ -185,7 +187,7 @@ def test_a_run_that_is_broken_off_is_noted(mean):
     next(results)
     results.close()
     [note] = scope.recorder.notes
-    assert "was broken off: spans of it are missing" in note
+    assert "was cancelled: some of its spans are missing" in note
 
 
 def test_an_agent_that_is_lost_leaves_the_spans_of_the_client(spawn_agent):
@@ -208,18 +210,18 @@ def test_an_agent_that_is_lost_leaves_the_spans_of_the_client(spawn_agent):
     kept = [each["batch"] for each in spans_of(scope) if each["kind"].attribute("side") == "client"]
     assert kept[:1] == [0]
     assert kept == list(range(len(kept)))
-    assert any("broken off" in note for note in scope.recorder.notes)
+    assert any("was cancelled" in note for note in scope.recorder.notes)
 
 
 def test_an_agent_of_an_earlier_version_is_noted(start_agent, monkeypatch):
     """One that has no method that tells the time, and does not know of traces."""
     monkeypatch.setattr(ServerTracing, "trace_of", lambda self, metadata: None)
-    all_handlers = PredictService.handlers
-    monkeypatch.setattr(
-        PredictService,
-        "handlers",
-        lambda self: {name: each for name, each in all_handlers(self).items() if name != "Clock"},
-    )
+    all_methods = PredictService.methods
+
+    def fewer(service):
+        return [method for method in all_methods(service) if not method.path.endswith("/Clock")]
+
+    monkeypatch.setattr(PredictService, "methods", fewer)
     server = start_agent()
     scope = new_scope()
     with open_remote_agent(server.address, "Mean", trace=scope) as remote:
@@ -235,9 +237,9 @@ def test_spans_of_an_agent_whose_clock_is_wrong_are_put_right(start_agent, monke
         def __init__(self, *arguments, **others):
             super().__init__(*arguments, wall_clock=lambda: time.time_ns() + ahead_ns, **others)
 
-    monkeypatch.setattr("agent.server.call_tracing.SpanRecorder", Skewed)
+    monkeypatch.setattr("inferometer.agent.server.native.call_tracing.SpanRecorder", Skewed)
     real = time.time_ns
-    monkeypatch.setattr("agent.server.predict_service.unix_ns", lambda: real() + ahead_ns)
+    monkeypatch.setattr("inferometer.agent.server.native.predict_service.unix_ns", lambda: real() + ahead_ns)
     scope = new_scope()
     began_ns = real()
     with open_remote_agent(start_agent().address, "Mean", trace=scope) as remote:
@@ -279,7 +281,9 @@ def test_an_offset_holds_until_another_one_contradicts_it():
 
 def test_the_clock_is_not_asked_for_while_results_are_waited_for(start_agent, monkeypatch):
     asked = []
-    monkeypatch.setattr("agent.server.predict_service.unix_ns", lambda: asked.append(1) or time.time_ns())
+    monkeypatch.setattr(
+        "inferometer.agent.server.native.predict_service.unix_ns", lambda: asked.append(1) or time.time_ns()
+    )
     with open_remote_agent(start_agent().address, "Mean") as remote:
         results = remote.predict_batches(batches(1, 1, 1), new_scope())
         for _ in range(3):
@@ -315,7 +319,7 @@ def test_a_level_that_there_is_not_is_refused(start_agent):
     with pytest.raises(ConfigurationError, match="unknown trace level"):
         ServerTracing().trace_of({"traceparent": CALLER, LEVEL_KEY: "DEEP"})
     with grpc.insecure_channel(start_agent().address) as channel, pytest.raises(grpc.RpcError) as error:
-        PredictStub(channel).Open(
+        PredictServiceStub(channel).Open(
             predict_pb2.OpenRequest(model_name="Mean"),
             metadata=((TRACEPARENT_KEY, CALLER), (LEVEL_KEY, "DEEP")),
         )
@@ -329,7 +333,7 @@ def test_the_agent_exports_the_spans_of_clients_that_only_send_a_context(start_a
         port = stack.enter_context(COLLECTORS[scheme](seen))
         export = TraceExport.open(TraceAddress.parse(f"{scheme}{HOST}:{port}"))
         server = start_agent(parts={"tracing": ServerTracing(export)})
-        stub = PredictStub(stack.enter_context(grpc.insecure_channel(server.address)))
+        stub = PredictServiceStub(stack.enter_context(grpc.insecure_channel(server.address)))
         context = ((TRACEPARENT_KEY, CALLER),)
         opened = stub.Open(predict_pb2.OpenRequest(model_name="Mean"), metadata=context)
         assert not opened.HasField("trace")
@@ -342,9 +346,9 @@ def test_the_agent_exports_the_spans_of_clients_that_only_send_a_context(start_a
             ],
         )
         answers = [stub.Predict(request, metadata=context)]
-        answers += stub.PredictStream(iter([request, request]), metadata=context)
+        answers += stub.PredictStream(as_stream([request, request]), metadata=context)
         assert len(answers) == 3
-        assert not any(answer.HasField("trace") for answer in answers)
+        assert not any(answer.HasField("trace") for answer in answers[1:])
         seen.wait_for(lambda: len(seen.spans) == 1 + 3 * 5)
         server.stop()
 
@@ -376,7 +380,7 @@ def test_a_context_changes_no_answer(start_agent, model, shape, whole):
         return answered
 
     with grpc.insecure_channel(server.address) as channel:
-        stub = PredictStub(channel)
+        stub = PredictServiceStub(channel)
         traced = ((TRACEPARENT_KEY, CALLER), (LEVEL_KEY, "MODEL_TRACE"))
         assert answer(stub, metadata=traced) == answer(stub)
 
@@ -390,7 +394,7 @@ def test_a_batch_that_is_one_tensor_is_traced_as_one(start_agent):
         "predict_step",
         "preprocess",
     ]
-    assert {span.attributes["inferscope.batch_size"] for span in found if span.name == "predict"} == {2}
+    assert {span.attributes["inferometer.batch_size"] for span in found if span.name == "predict"} == {2}
 
 
 def test_the_loading_of_a_model_that_cannot_be_loaded_is_exported(start_agent):
@@ -405,7 +409,7 @@ def exported(start_agent, model, request, **options):
         export = TraceExport.open(TraceAddress.parse(f"{HOST}:{port}"))
         server = start_agent(parts={"tracing": ServerTracing(export)})
         with grpc.insecure_channel(server.address) as channel:
-            stub, context = PredictStub(channel), ((TRACEPARENT_KEY, CALLER),)
+            stub, context = PredictServiceStub(channel), ((TRACEPARENT_KEY, CALLER),)
             opening = predict_pb2.OpenRequest(model_name=model, **options)
             if request is None:
                 with pytest.raises(grpc.RpcError):
@@ -422,7 +426,7 @@ def test_a_collector_that_refuses_does_not_fail_a_call_and_the_log_says_so(start
     export = TraceExport.open(TraceAddress.parse(f"{HOST}:9"))
     server = start_agent(parts={"tracing": ServerTracing(export)})
     with grpc.insecure_channel(server.address) as channel:
-        stub = PredictStub(channel)
+        stub = PredictServiceStub(channel)
         stub.Open(predict_pb2.OpenRequest(model_name="Mean"), metadata=((TRACEPARENT_KEY, CALLER),))
     assert server.stop()
     [said] = [record for record in caplog.records if "not delivered" in record.message]

@@ -1,4 +1,4 @@
-"""The agent's server, asked over a socket by a client that knows nothing but the protocol."""
+"""The agent's server, called over a socket by a client that uses only the protocol."""
 
 import io
 import logging
@@ -8,20 +8,21 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import numpy as np
 import pytest
+from agent_client import as_stream
 from fake_framework import MODELS, SIDE, fake_registry, mean_scores, wait_for
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from PIL import Image
 
-from agent.server.server import AgentServer, ServerOptions
-from manifests.catalog import Catalog
-from manifests.errors import ConfigurationError
-from protos.inferscope.v1 import predict_pb2, registry_pb2, tensor_pb2
-from protos.inferscope.v1.predict_pb2_grpc import PredictStub
-from protos.inferscope.v1.registry_pb2_grpc import RegistryStub
+from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import ConfigurationError
+from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2, tensor_pb2
+from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub
+from inferometer.protos.inferometer.v1.registry_pb2_grpc import RegistryServiceStub
 
 TIMEOUT_S = 30
-PREDICT = "/inferscope.v1.Predict"
+PREDICT = "/inferometer.v1.PredictService"
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def channel(agent, channel_to):
 
 @pytest.fixture
 def predict(channel):
-    return PredictStub(channel)
+    return PredictServiceStub(channel)
 
 
 def tensor(array):
@@ -86,7 +87,7 @@ def test_every_kind_of_input_is_predicted(start_agent, channel_to):
         fetched.append(url)
         return png(30)
 
-    predict = PredictStub(channel_to(start_agent(parts={"fetch": fetch}).address))
+    predict = PredictServiceStub(channel_to(start_agent(parts={"fetch": fetch}).address))
     response = predict.Predict(
         request(
             open_session(predict),
@@ -158,7 +159,9 @@ def test_bad_request_is_an_invalid_argument_and_the_session_lives(predict, field
     id_ = open_session(predict)
     bad = predict_pb2.PredictRequest(session_id=id_, **fields)
     if streamed:
-        code, details = refused(lambda timeout: list(predict.PredictStream(iter([bad]), timeout=timeout)))
+        code, details = refused(
+            lambda timeout: list(predict.PredictStream(as_stream([bad]), timeout=timeout))
+        )
     else:
         code, details = refused(predict.Predict, bad)
     assert code is grpc.StatusCode.INVALID_ARGUMENT
@@ -226,7 +229,7 @@ def test_reset_closes_every_session(predict):
 
 
 def test_one_session_too_many_is_refused_until_another_is_closed(start_agent, channel_to):
-    predict = PredictStub(channel_to(start_agent(max_sessions=2).address))
+    predict = PredictServiceStub(channel_to(start_agent(max_sessions=2).address))
     first, _ = open_session(predict), open_session(predict)
     code, details = refused(predict.Open, predict_pb2.OpenRequest(model_name="Mean"))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -245,12 +248,12 @@ def test_random_bytes_are_an_invalid_argument(channel, predict, method, content)
     else:
         code, details = refused(channel.unary_unary(f"{PREDICT}/{method}"), content)
     assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert details == f"the request of inferscope.v1.Predict/{method} is no message of its type"
+    assert details == f"the request of inferometer.v1.PredictService/{method} is no message of its type"
     assert open_session(predict)
 
 
 def test_too_large_message_is_refused_and_the_agent_lives(start_agent, channel_to):
-    predict = PredictStub(channel_to(start_agent(max_message_bytes=10_000).address))
+    predict = PredictServiceStub(channel_to(start_agent(max_message_bytes=10_000).address))
     id_ = open_session(predict)
     large = request(id_, predict_pb2.Input(id="a", encoded_image=b"x" * 20_000))
     code, details = refused(predict.Predict, large)
@@ -261,7 +264,7 @@ def test_too_large_message_is_refused_and_the_agent_lives(start_agent, channel_t
 
 def test_fault_of_the_program_is_logged_here_and_told_without_details(predict, caplog):
     id_ = open_session(predict, "Crashing")
-    with caplog.at_level(logging.ERROR, "agent.server"):
+    with caplog.at_level(logging.ERROR, "inferometer.agent.server"):
         code, details = refused(predict.Predict, request(id_, input_of("a", 1)))
     assert code is grpc.StatusCode.INTERNAL
     assert "secret detail" not in details
@@ -272,7 +275,7 @@ def test_fault_of_the_program_is_logged_here_and_told_without_details(predict, c
 def test_stream_answers_in_order_whether_the_client_waits_or_not(predict):
     id_ = open_session(predict)
     batches = [request(id_, *(input_of(f"{n}-{i}", n) for i in range(2))) for n in range(20)]
-    ahead = [list(r.input_ids) for r in predict.PredictStream(iter(batches), timeout=TIMEOUT_S)]
+    ahead = [list(r.input_ids) for r in predict.PredictStream(as_stream(batches), timeout=TIMEOUT_S)]
     assert ahead == [[f"{n}-0", f"{n}-1"] for n in range(20)]
 
     answered = threading.Semaphore(1)
@@ -283,7 +286,7 @@ def test_stream_answers_in_order_whether_the_client_waits_or_not(predict):
             yield batch
 
     waiting = []
-    for response in predict.PredictStream(one_by_one(), timeout=TIMEOUT_S):
+    for response in predict.PredictStream(as_stream(one_by_one()), timeout=TIMEOUT_S):
         waiting.append(list(response.input_ids))
         answered.release()
     assert waiting == ahead
@@ -296,21 +299,21 @@ def test_stream_of_nothing_answers_nothing(predict):
 def test_stream_stays_with_one_session(predict):
     first, second = open_session(predict), open_session(predict)
     both = [request(first, input_of("a", 1)), request(second, input_of("b", 1))]
-    code, details = refused(lambda timeout: list(predict.PredictStream(iter(both), timeout=timeout)))
+    code, details = refused(lambda timeout: list(predict.PredictStream(as_stream(both), timeout=timeout)))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert "the session of the first" in details
 
 
 def test_eight_clients_at_once_each_get_their_own_answers(agent, channel_to):
     def run(client):
-        predict = PredictStub(channel_to(agent.address))
+        predict = PredictServiceStub(channel_to(agent.address))
         id_ = open_session(predict)
         values = [client * 100 + n for n in range(20)]
         for value in values[:10]:
             response = predict.Predict(request(id_, input_of("x", value)), timeout=TIMEOUT_S)
             assert scores(response)[0, 0] == value
         stream = predict.PredictStream(
-            iter([request(id_, input_of(str(value), value)) for value in values]), timeout=TIMEOUT_S
+            as_stream([request(id_, input_of(str(value), value)) for value in values]), timeout=TIMEOUT_S
         )
         assert [scores(response)[0, 0] for response in stream] == values
         return True
@@ -320,7 +323,7 @@ def test_eight_clients_at_once_each_get_their_own_answers(agent, channel_to):
 
 
 def test_cancelled_stream_gives_its_session_and_its_place_back(start_agent, channel_to, manifest_folder):
-    predict = PredictStub(channel_to(start_agent(workers=2).address))  # one stream at a time
+    predict = PredictServiceStub(channel_to(start_agent(workers=2).address))  # one stream at a time
     id_ = open_session(predict)
     more = threading.Event()
 
@@ -328,10 +331,10 @@ def test_cancelled_stream_gives_its_session_and_its_place_back(start_agent, chan
         yield request(id_, input_of("a", 1))
         more.wait(TIMEOUT_S)
 
-    stream = predict.PredictStream(requests(), timeout=TIMEOUT_S)
+    stream = predict.PredictStream(as_stream(requests()), timeout=TIMEOUT_S)
     assert next(stream).input_ids == ["a"]
     code, details = refused(
-        lambda timeout: list(predict.PredictStream(iter([request(id_)]), timeout=timeout))
+        lambda timeout: list(predict.PredictStream(as_stream([request(id_)]), timeout=timeout))
     )
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "limit of 1 streams" in details
@@ -340,7 +343,7 @@ def test_cancelled_stream_gives_its_session_and_its_place_back(start_agent, chan
 
     def is_free():
         try:
-            return [r.input_ids for r in predict.PredictStream(iter([request(id_, input_of("b", 1))]))]
+            return [r.input_ids for r in predict.PredictStream(as_stream([request(id_, input_of("b", 1))]))]
         except grpc.RpcError as error:
             return error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -349,7 +352,7 @@ def test_cancelled_stream_gives_its_session_and_its_place_back(start_agent, chan
 
 
 def test_lists_frameworks_and_models(channel):
-    registry = RegistryStub(channel)
+    registry = RegistryServiceStub(channel)
     found = registry.ListFrameworks(registry_pb2.ListFrameworksRequest(), timeout=TIMEOUT_S)
     assert [(f.name, f.installed, f.install) for f in found.frameworks] == [
         ("Fake", True, "pip install fake")
@@ -368,8 +371,8 @@ def test_reflection_lists_the_services(channel):
     (answer,) = stub.ServerReflectionInfo(iter(asked), timeout=TIMEOUT_S)
     assert {service.name for service in answer.list_services_response.service} == {
         "inference.GRPCInferenceService",
-        "inferscope.v1.Predict",
-        "inferscope.v1.Registry",
+        "inferometer.v1.PredictService",
+        "inferometer.v1.RegistryService",
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
     }
@@ -377,7 +380,7 @@ def test_reflection_lists_the_services(channel):
 
 def test_health_is_serving_until_the_agent_stops(agent, channel):
     stub = health_pb2_grpc.HealthStub(channel)
-    for service in ("", "inferscope.v1.Predict", "inferscope.v1.Registry"):
+    for service in ("", "inferometer.v1.PredictService", "inferometer.v1.RegistryService"):
         answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT_S)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
     watch = stub.Watch(health_pb2.HealthCheckRequest(service=""), timeout=TIMEOUT_S)
@@ -388,7 +391,7 @@ def test_health_is_serving_until_the_agent_stops(agent, channel):
 
 def test_secret_is_asked_for_everything_but_health(start_agent, channel_to):
     channel = channel_to(start_agent(secret="open sesame").address)
-    stub, health = PredictStub(channel), health_pb2_grpc.HealthStub(channel)
+    stub, health = PredictServiceStub(channel), health_pb2_grpc.HealthStub(channel)
     assert health.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S).status == 1
     asked = predict_pb2.OpenRequest(model_name="Mean")
     for metadata in (None, [("authorization", "Bearer sesame")], [("authorization", "open sesame")]):
@@ -431,7 +434,7 @@ def test_address_that_cannot_be_bound_is_refused(manifest_folder, options, messa
 
 
 def test_unused_session_is_closed_after_a_while(start_agent, channel_to, manifest_folder):
-    predict = PredictStub(channel_to(start_agent(session_idle_s=0.05).address))
+    predict = PredictServiceStub(channel_to(start_agent(session_idle_s=0.05).address))
     id_ = open_session(predict)
     wait_for((manifest_folder / "closed").exists)
     assert refused(predict.Predict, request(id_, input_of("a", 1)))[0] is grpc.StatusCode.NOT_FOUND

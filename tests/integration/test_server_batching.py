@@ -1,4 +1,4 @@
-"""Requests of several clients that an agent predicts together, over sockets."""
+"""Requests of several clients that an agent batches, over sockets."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from fake_framework import SIDE, mean_scores, wait_for
 
-from agent.batching import BatchingOptions
-from agent.server.models.served_models import ServingOptions
-from client.remote.agent import RemoteOptions, open_remote_agent
-from client.remote.load_target import RemoteTarget
-from evaluators.loadgen.prepared_inputs import PreparedInputs
-from manifests.errors import DeadlineError, InputError, QueueFullError
-from protos.inferscope.v1 import predict_pb2, tensor_pb2
-from protos.inferscope.v1.predict_pb2_grpc import PredictStub
+from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.agent.serving.served_models import ServingOptions
+from inferometer.client.remote.channel.connection import RemoteOptions
+from inferometer.client.remote.native.agent import RemoteTarget, open_remote_agent
+from inferometer.evaluators.load.prepared_inputs import PreparedInputs
+from inferometer.manifests.errors import DeadlineError, InputError, QueueFullError
+from inferometer.protos.inferometer.v1 import predict_pb2, tensor_pb2
+from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub
 
 TIMEOUT_S = 30
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -41,7 +41,7 @@ def start(start_agent, go):
 
 @pytest.fixture
 def stub_of(channel_to):
-    return lambda agent: PredictStub(channel_to(agent.address))
+    return lambda agent: PredictServiceStub(channel_to(agent.address))
 
 
 def open_model(stub, name="Picky", **fields):

@@ -1,4 +1,4 @@
-"""The ``Dataset`` method: an evaluation in the agent, with its progress."""
+"""The ``Dataset`` method: an evaluation on the agent, with its progress."""
 
 import json
 import threading
@@ -8,11 +8,16 @@ import pytest
 from dataset_client import evaluate_dataset
 from fake_framework import wait_for
 
-from agent.server.dataset_runner import DatasetOrder
-from agent.session import SessionOptions
-from manifests.errors import AgentError, ConfigurationError, UnknownDatasetError, UnknownModelError
-from protos.inferscope.v1 import predict_pb2
-from protos.inferscope.v1.predict_pb2_grpc import PredictStub
+from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.server.native.dataset_stream import DatasetOrder
+from inferometer.manifests.errors import (
+    AgentError,
+    ConfigurationError,
+    UnknownDatasetError,
+    UnknownModelError,
+)
+from inferometer.protos.inferometer.v1 import predict_pb2
+from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub
 
 ORDER = DatasetOrder(
     dataset_name="numbers",
@@ -85,7 +90,7 @@ def test_order_that_makes_no_sense_is_refused(start_agent, channel_to, fields, m
     agent = start_agent(parts={"dataset_runner": lambda *_: "{}"})
     asked = predict_pb2.DatasetRequest(**{"batch_size": 1, **fields}, model={"model_name": "Mean"})
     with pytest.raises(grpc.RpcError) as error:
-        list(PredictStub(channel_to(agent.address)).Dataset(asked, timeout=30))
+        list(PredictServiceStub(channel_to(agent.address)).Dataset(asked, timeout=30))
     assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert message in error.value.details()
 
@@ -99,7 +104,7 @@ def test_what_is_left_out_has_its_default(start_agent, channel_to):
 
     agent = start_agent(parts={"dataset_runner": runner})
     asked = predict_pb2.DatasetRequest(batch_size=7, model={"model_name": "Mean"})
-    (answer,) = PredictStub(channel_to(agent.address)).Dataset(asked, timeout=30)
+    (answer,) = PredictServiceStub(channel_to(agent.address)).Dataset(asked, timeout=30)
     assert answer.evaluation_json == "{}"
     assert orders == [DatasetOrder(None, None, 7, 7, -1, 1, 0, False)]
 
@@ -115,7 +120,7 @@ def test_client_that_goes_away_stops_the_evaluation(start_agent, channel_to):
 
     agent = start_agent(parts={"dataset_runner": runner})
     asked = predict_pb2.DatasetRequest(batch_size=1, model={"model_name": "Mean"})
-    stream = PredictStub(channel_to(agent.address)).Dataset(asked, timeout=60)
+    stream = PredictServiceStub(channel_to(agent.address)).Dataset(asked, timeout=60)
     assert next(stream).progress.total_inputs == 1
     stream.cancel()
     assert stopped.wait(30)

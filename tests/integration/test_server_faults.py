@@ -1,4 +1,4 @@
-"""A predictor that goes wrong, hangs or loses its device fails its requests, and not the agent."""
+"""A predictor that fails, hangs or loses its device fails its requests, not the agent."""
 
 import logging
 import re
@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import numpy as np
 import pytest
-from agent_client import BATCH, TIMEOUT_S, Client, outcome, v1_request
+from agent_client import BATCH, TIMEOUT_S, Client, as_stream, outcome, v1_request
 from fake_framework import wait_for
 from faulty_framework import LOST, faulty_registry, write_faulty_manifests
 from grpc_health.v1 import health_pb2
 
-from agent import __version__
-from protos.inference.v2 import grpc_service_pb2 as v2
+from inferometer.agent import __version__
+from inferometer.protos.inference.v2 import grpc_service_pb2 as v2
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -58,7 +58,7 @@ def test_predictor_that_goes_wrong_fails_its_request_and_not_the_agent(start, mo
 
 
 @pytest.mark.parametrize("model", ["OutOfMemory", "OutOfGpuMemory", "TooFewRows", "NoArray", "Nothing"])
-def test_input_of_inferscope_v1_fails_with_the_reason(start, model):
+def test_input_of_inferometer_v1_fails_with_the_reason(start, model):
     client = start()
     answer = client.v1.Predict(v1_request(client.open(model)), timeout=TIMEOUT_S)
     message = next(fault[2] for fault in FAULTS if fault[0] == model)
@@ -74,24 +74,24 @@ def test_numbers_that_are_none_come_out_as_the_model_gave_them(start):
 def test_agent_that_has_lost_its_device_says_so_until_it_is_restarted(start, caplog):
     client = start()
     assert client.checked() == SERVING
-    with caplog.at_level(logging.ERROR, "agent.server"):
+    with caplog.at_level(logging.ERROR, "inferometer.agent.server"):
         client.refused("LostDevice")
         client.refused("LostDevice")
     assert [r.getMessage() for r in caplog.records if "is lost" in r.getMessage()] == [
         f"device cpu is lost: model LostDevice 1.0: {LOST}; "
         "the device is of no use to this process any more: restart it"
     ]
-    for service in ("", "inferscope.v1.Predict", "inference.GRPCInferenceService"):
+    for service in ("", "inferometer.v1.PredictService", "inference.GRPCInferenceService"):
         assert client.checked(service) == NOT_SERVING
-    assert client.checked("inferscope.v1.Registry") == SERVING
+    assert client.checked("inferometer.v1.RegistryService") == SERVING
     assert not client.v2.ServerReady(v2.ServerReadyRequest(), timeout=TIMEOUT_S).ready
     assert client.status().health == "NOT_SERVING"
     assert [LOST in trouble for trouble in client.status().troubles] == [True]
 
 
 def test_prediction_that_hangs_is_told_and_holds_up_nobody(start, manifest_folder, caplog):
-    client = start(predict_timeout_s=0.3, workers=4)
-    with caplog.at_level(logging.WARNING, "agent.server"), ThreadPoolExecutor(16) as pool:
+    client = start(predict_timeout_s=1.5, workers=4)
+    with caplog.at_level(logging.WARNING, "inferometer.agent.server"), ThreadPoolExecutor(16) as pool:
         hanging = pool.submit(client.refused, "Hanging")
         wait_for((manifest_folder / "begun").exists)
         waiting = [pool.submit(client.refused, "Hanging") for _ in range(15)]
@@ -100,7 +100,7 @@ def test_prediction_that_hangs_is_told_and_holds_up_nobody(start, manifest_folde
             assert code is grpc.StatusCode.UNAVAILABLE
             assert "model Hanging 1.0: the prediction under way has run for" in message
         wait_for(lambda: client.checked() == NOT_SERVING)
-        assert client.checked("inferscope.v1.Predict") == NOT_SERVING
+        assert client.checked("inferometer.v1.PredictService") == NOT_SERVING
         assert client.infer("Echo").raw_output_contents == [BATCH.tobytes()]
         [trouble] = client.status().troubles
         assert trouble.startswith("model Hanging: a prediction has run for ")
@@ -109,7 +109,7 @@ def test_prediction_that_hangs_is_told_and_holds_up_nobody(start, manifest_folde
         assert client.infer("Hanging").raw_output_contents == [BATCH.tobytes()]
     told = [record.getMessage() for record in caplog.records if record.name.endswith("prediction_watch")]
     assert len(told) == 2
-    assert re.match(r"model Hanging: a prediction has run for \d\.\d s, and may take 0\.3 s", told[0])
+    assert re.match(r"model Hanging: a prediction has run for \d\.\d s, and may take 1\.5 s", told[0])
     assert told[1] == "model Hanging: its prediction, which had hung, has ended"
 
 
@@ -118,7 +118,7 @@ def test_session_and_stream_whose_prediction_hangs_are_told(start, manifest_fold
     id_ = client.open("Hanging")
     for call in (
         lambda: client.v1.Predict(v1_request(id_), timeout=TIMEOUT_S),
-        lambda: list(client.v1.PredictStream(iter([v1_request(id_)]), timeout=TIMEOUT_S)),
+        lambda: list(client.v1.PredictStream(as_stream([v1_request(id_)]), timeout=TIMEOUT_S)),
     ):
         with pytest.raises(grpc.RpcError) as error:
             call()
@@ -130,14 +130,14 @@ def test_session_and_stream_whose_prediction_hangs_are_told(start, manifest_fold
 def test_traced_calls_and_streams_that_wait_for_one_that_hangs_are_told(start, manifest_folder):
     client = start(predict_timeout_s=0.3)
     id_ = client.open("Hanging")
-    traced = (("traceparent", f"00-{'1' * 32}-{'2' * 16}-01"), ("inferscope-trace-level", "MODEL_TRACE"))
+    traced = (("traceparent", f"00-{'1' * 32}-{'2' * 16}-01"), ("inferometer-trace-level", "MODEL_TRACE"))
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(client.v1.Predict, v1_request(id_), metadata=traced, timeout=TIMEOUT_S)
         wait_for((manifest_folder / "begun").exists)
         for call in (
             lambda: client.v1.Predict(v1_request(id_), metadata=traced, timeout=TIMEOUT_S),
             lambda: list(
-                client.v1.PredictStream(iter([v1_request(id_)]), metadata=traced, timeout=TIMEOUT_S)
+                client.v1.PredictStream(as_stream([v1_request(id_)]), metadata=traced, timeout=TIMEOUT_S)
             ),
         ):
             with pytest.raises(grpc.RpcError) as error:
@@ -202,6 +202,6 @@ def test_status_tells_what_is_loaded_and_what_waits(start, manifest_folder):
         "cpu",
     )
     assert 0 < model.busy_ns < TIMEOUT_S * 1e9
-    assert (status.health, status.open_sessions, status.inferscope_version) == ("SERVING", 1, __version__)
+    assert (status.health, status.open_sessions, status.inferometer_version) == ("SERVING", 1, __version__)
     assert client.status().models[0].predicted_inputs == 3
     assert client.status().uptime_ns > status.uptime_ns

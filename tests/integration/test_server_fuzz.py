@@ -1,4 +1,4 @@
-"""Whatever bytes come, to whatever method: the agent says in one clean line what is wrong, and answers on."""
+"""For any bytes to any method, the agent reports the error in one line and keeps serving."""
 
 import os
 import threading
@@ -14,11 +14,11 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from random_messages import RandomMessages
 
-from manifests.errors import InputError
-from protos.inference.v2 import grpc_service_pb2 as v2
-from protos.inferscope.v1 import predict_pb2, registry_pb2
+from inferometer.manifests.errors import InputError
+from inferometer.protos.inference.v2 import grpc_service_pb2 as v2
+from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2
 
-ROUNDS = int(os.environ.get("INFERSCOPE_FUZZ_ROUNDS", "1"))
+ROUNDS = int(os.environ.get("INFEROMETER_FUZZ_ROUNDS", "1"))
 CALLS = 100
 WORKERS = 8
 TIMEOUT_S = 20
@@ -32,7 +32,11 @@ WORDS = (
     *("Echo", "Mean", "Failing", "Large", "echo", "Nowhere", "", "1.0", ">=1", "2.0", "Fake", "None", "data"),
     *("float32", "FP32", "uint8", "object", "BYTES", "INT64", "parameters", "weights", "random", "device"),
     *("http://127.0.0.1:1/", "file:///etc/passwd", "sequence_id", "classification", "binary_data"),
-    *("inferscope.v1.Predict", "inference.GRPCInferenceService", "protos/inferscope/v1/predict.proto"),
+    *(
+        "inferometer.v1.PredictService",
+        "inference.GRPCInferenceService",
+        "protos/inferometer/v1/predict.proto",
+    ),
 )
 PRIVATE = ("Traceback", "Exception ", 'File "', ".py", "/home", "/root", "site-packages", str(Path.cwd()))
 
@@ -85,7 +89,7 @@ def test_no_bytes_are_too_strange(start_agent, channel_to, path):
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/inferscope.v1.Predict/Nothing", "/No.Such/Service", "/" + "x" * 5000]
+    "path", ["/", "/inferometer.v1.PredictService/Nothing", "/No.Such/Service", "/" + "x" * 5000]
 )
 def test_method_that_there_is_not_is_unimplemented(start_agent, channel_to, path):
     channel = channel_to(start_agent().address)
@@ -100,7 +104,7 @@ def test_requests_that_stop_in_the_middle_leave_nothing_behind(start_agent, chan
     client = Client(channel_to(server.address))
     for number in range(40):
         channel = grpc.insecure_channel(server.address)
-        call = channel.stream_stream("/inferscope.v1.Predict/PredictStream")(iter([bytes(number)]))
+        call = channel.stream_stream("/inferometer.v1.PredictService/PredictStream")(iter([bytes(number)]))
         if number % 2:
             call.cancel()
         channel.close()

@@ -1,4 +1,4 @@
-"""What a served agent lets its clients ask for, over sockets: each limit is hit, and the agent answers on."""
+"""The limits of a served agent, over sockets: each one is hit, and the agent keeps serving."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from contextlib import ExitStack
 import grpc
 import numpy as np
 import pytest
+from agent_client import as_stream
 from certificates import Authority
 from fake_framework import SIDE, wait_for
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from PIL import Image
 
-from agent.server.client_limits import RETRY_KEY
-from agent.server.credentials import ServerTls
-from agent.server.limits import Limits
-from agent.server.server import AgentServer
-from agent.server.tensors import fill_tensor
-from client.remote.address import AgentAddress
-from client.remote.agent import open_remote_agent
-from client.remote.connection import Connection
-from client.remote.failures import told
-from client.remote.queries import list_frameworks
-from manifests.errors import ConfigurationError, InputError, RateLimitError
-from protos.inference.v2 import grpc_service_pb2 as v2
-from protos.inference.v2.grpc_service_pb2_grpc import GRPCInferenceServiceStub
-from protos.inferscope.v1 import predict_pb2, registry_pb2
-from protos.inferscope.v1.predict_pb2_grpc import PredictStub
-from protos.inferscope.v1.registry_pb2_grpc import RegistryStub
+from inferometer.agent.protocol.tensors import fill_tensor
+from inferometer.agent.server.security.client_limits import RETRY_KEY
+from inferometer.agent.server.security.credentials import ServerTls
+from inferometer.agent.server.security.limits import Limits
+from inferometer.agent.server.server import AgentServer
+from inferometer.client.remote.channel.address import AgentAddress
+from inferometer.client.remote.native.agent import open_remote_agent
+from inferometer.client.remote.native.connection import Connection
+from inferometer.client.remote.native.failures import translate_errors
+from inferometer.manifests.errors import ConfigurationError, InputError, RateLimitError
+from inferometer.protos.inference.v2 import grpc_service_pb2 as v2
+from inferometer.protos.inference.v2.grpc_service_pb2_grpc import GRPCInferenceServiceStub
+from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2
+from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub
+from inferometer.protos.inferometer.v1.registry_pb2_grpc import RegistryServiceStub
 
 TIMEOUT_S = 20
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -41,7 +41,7 @@ ChannelTo = Callable[[str], grpc.Channel]
 
 
 def ask(channel: grpc.Channel) -> None:
-    RegistryStub(channel).ListFrameworks(registry_pb2.ListFrameworksRequest(), timeout=TIMEOUT_S)
+    RegistryServiceStub(channel).ListFrameworks(registry_pb2.ListFrameworksRequest(), timeout=TIMEOUT_S)
 
 
 def check_health(channel: grpc.Channel) -> int:
@@ -66,13 +66,13 @@ def test_batch_with_too_many_inputs_is_refused_in_each_way_that_it_may_come(star
         with pytest.raises(InputError, match=r"has 3 inputs, and the agent takes at most 2.*--max_inputs"):
             model.predict_tensor(batch(3))
     with grpc.insecure_channel(agent.address) as channel:
-        stub = PredictStub(channel)
+        stub = PredictServiceStub(channel)
         id_ = stub.Open(predict_pb2.OpenRequest(model_name="Mean"), timeout=TIMEOUT_S).session_id
         inputs = [predict_pb2.Input(id=str(i), url="http://example.org/") for i in range(3)]
         request = predict_pb2.PredictRequest(session_id=id_, inputs=inputs)
         for call in (
             lambda: stub.Predict(request, timeout=TIMEOUT_S),
-            lambda: next(stub.PredictStream(iter([request]), timeout=TIMEOUT_S)),
+            lambda: next(stub.PredictStream(as_stream([request]), timeout=TIMEOUT_S)),
         ):
             assert "has 3 inputs" in refusal(call).details()
         infer = v2.ModelInferRequest(model_name="Mean", raw_input_contents=[batch(3).tobytes()])
@@ -90,7 +90,7 @@ def test_image_with_too_many_pixels_fails_before_it_is_decoded(start_agent: Star
 
     agent = start_agent(limits=Limits(max_pixels=100))
     with grpc.insecure_channel(agent.address) as channel:
-        stub = PredictStub(channel)
+        stub = PredictServiceStub(channel)
         id_ = stub.Open(predict_pb2.OpenRequest(model_name="Mean"), timeout=TIMEOUT_S).session_id
         inputs = [predict_pb2.Input(id=str(side), encoded_image=png(side)) for side in (10, 11)]
         answer = stub.Predict(predict_pb2.PredictRequest(session_id=id_, inputs=inputs), timeout=TIMEOUT_S)
@@ -116,10 +116,13 @@ def test_client_that_asks_too_often_is_told_when_to_ask_again(
 
 def test_client_that_asks_too_often_gets_the_error_of_that(start_agent: Start) -> None:
     address = start_agent(limits=Limits(max_client_rps=SLOW_RPS, client_burst=1)).address
-    with Connection(AgentAddress.parse(address)) as connection, told(address):
-        list_frameworks(connection)
-        with pytest.raises(RateLimitError, match="no more requests of this client"), told(address):
-            list_frameworks(connection)
+    with Connection(AgentAddress.parse(address)) as connection, translate_errors(address):
+        connection.registry.ListFrameworks(registry_pb2.ListFrameworksRequest())
+        with (
+            pytest.raises(RateLimitError, match="no more requests of this client"),
+            translate_errors(address),
+        ):
+            connection.registry.ListFrameworks(registry_pb2.ListFrameworksRequest())
 
 
 def test_clients_are_told_apart_by_their_certificates(start_agent: Start, tmp_path) -> None:
@@ -145,11 +148,11 @@ def test_clients_are_told_apart_by_their_certificates(start_agent: Start, tmp_pa
 
 def test_messages_of_a_stream_wait_for_their_turn(start_agent: Start, channel_to: ChannelTo) -> None:
     agent = start_agent(limits=Limits(max_client_rps=SLOW_RPS, client_burst=4))
-    stub = PredictStub(channel_to(agent.address))
+    stub = PredictServiceStub(channel_to(agent.address))
     id_ = stub.Open(predict_pb2.OpenRequest(model_name="Mean"), timeout=TIMEOUT_S).session_id
     request = predict_pb2.PredictRequest(session_id=id_)
     fill_tensor(request.batch, batch(1))
-    answers = stub.PredictStream(iter([request] * 5), timeout=TIMEOUT_S)
+    answers = stub.PredictStream(as_stream([request] * 5), timeout=TIMEOUT_S)
     # one token was for Open, one for the stream with its first message, and two are left
     for _ in range(3):
         assert len(next(answers).input_ids) == 1
@@ -208,7 +211,7 @@ def test_client_with_too_many_streams_gets_no_more_until_one_ends(
 
 
 def test_streams_of_all_clients_are_limited(start_agent: Start, channel_to: ChannelTo) -> None:
-    stub = PredictStub(channel_to(start_agent(limits=Limits(max_streams=1)).address))
+    stub = PredictServiceStub(channel_to(start_agent(limits=Limits(max_streams=1)).address))
     id_ = stub.Open(predict_pb2.OpenRequest(model_name="Mean"), timeout=TIMEOUT_S).session_id
     request = predict_pb2.PredictRequest(session_id=id_)
     fill_tensor(request.batch, batch(1))
@@ -218,9 +221,9 @@ def test_streams_of_all_clients_are_limited(start_agent: Start, channel_to: Chan
         yield request
         done.wait(TIMEOUT_S)
 
-    held = stub.PredictStream(requests(), timeout=TIMEOUT_S)
+    held = stub.PredictStream(as_stream(requests()), timeout=TIMEOUT_S)
     next(held)
-    error = refusal(lambda: next(stub.PredictStream(iter([request]), timeout=TIMEOUT_S)))
+    error = refusal(lambda: next(stub.PredictStream(as_stream([request]), timeout=TIMEOUT_S)))
     assert error.code() is EXHAUSTED
     done.set()
     assert next(held, None) is None

@@ -1,4 +1,4 @@
-"""The log of a served agent: a line for each call, in text or JSON, tied to the request of the client."""
+"""The log of a served agent: a line per call, in text or JSON, with the client's request id."""
 
 import io
 import json
@@ -7,13 +7,13 @@ from contextlib import suppress
 
 import grpc
 import pytest
-from agent_client import TIMEOUT_S, Client, outcome, v1_request
+from agent_client import TIMEOUT_S, Client, as_stream, outcome, v1_request
 from fake_framework import wait_for
 from faulty_framework import faulty_registry, write_faulty_manifests
 from grpc_health.v1 import health_pb2
 
-from agent.server.observing.log_format import LogFormat
-from protos.inferscope.v1 import predict_pb2, registry_pb2
+from inferometer.agent.server.telemetry.log_format import LogFormat
+from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 INFER = "inference.GRPCInferenceService/ModelInfer"
@@ -38,7 +38,7 @@ class Log:
 
 @pytest.fixture
 def log_as():
-    logger = logging.getLogger("agent")
+    logger = logging.getLogger("inferometer.agent")
     before, handlers = logger.level, []
 
     def begin(log_format):
@@ -71,14 +71,14 @@ def test_call_is_one_json_line_that_names_request_and_trace(client, log_as):
     [line] = log.documents(code="OK")
     assert line.pop("time").endswith("Z")
     assert 0 < line.pop("duration_s") < TIMEOUT_S
-    assert line.pop("message").startswith("inferscope.v1.Predict/Open OK in ")
+    assert line.pop("message").startswith("inferometer.v1.PredictService/Open OK in ")
     assert line.pop("peer").startswith("ipv4:127.0.0.1:")
     assert line == {
         "level": "INFO",
-        "logger": "agent.server.observing.access_log",
+        "logger": "inferometer.agent.server.telemetry.access_log",
         "request_id": "order-7/a",
         "trace_id": TRACE,
-        "method": "inferscope.v1.Predict/Open",
+        "method": "inferometer.v1.PredictService/Open",
         "code": "OK",
         "model": "Echo",
     }
@@ -107,7 +107,7 @@ def test_call_that_fails_has_its_name_in_the_answer_and_its_traceback_in_the_log
             timeout=TIMEOUT_S,
         )
     trailing = dict(error.value.trailing_metadata())
-    assert trailing == {"x-request-id": "a", "inferscope-error": "UnknownModelError"}
+    assert trailing == {"x-request-id": "a", "inferometer-error": "UnknownModelError"}
     outcome(client, "Broken")
     wait_for(lambda: log.documents(code="INTERNAL"))
     [fault] = [line for line in log.documents(method=INFER) if "exception" in line]
@@ -127,9 +127,11 @@ def test_checks_of_health_are_told_only_to_who_wants_everything(client, log_as):
 def test_stream_is_one_line_at_its_end(client, log_as):
     id_ = client.open("Echo")
     log = log_as(LogFormat.JSON)
-    list(client.v1.PredictStream(iter([v1_request(id_)] * 3), timeout=TIMEOUT_S))
+    list(client.v1.PredictStream(as_stream([v1_request(id_)] * 3), timeout=TIMEOUT_S))
     wait_for(lambda: log.documents(code="OK"))
-    assert [line["model"] for line in log.documents(method="inferscope.v1.Predict/PredictStream")] == ["Echo"]
+    assert [
+        line["model"] for line in log.documents(method="inferometer.v1.PredictService/PredictStream")
+    ] == ["Echo"]
 
 
 def test_text_is_one_line_with_the_name_of_the_request(client, log_as):
@@ -139,7 +141,9 @@ def test_text_is_one_line_with_the_name_of_the_request(client, log_as):
     )
     wait_for(lambda: "\n" in log.text)
     [line] = log.text.splitlines()
-    assert line.startswith("INFO agent.server.observing.access_log: inferscope.v1.Predict/Open OK in ")
+    assert line.startswith(
+        "INFO inferometer.agent.server.telemetry.access_log: inferometer.v1.PredictService/Open OK in "
+    )
     assert line.endswith(" ms [a]")
 
 

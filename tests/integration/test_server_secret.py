@@ -1,4 +1,4 @@
-"""The secret of an agent: asked of every method of every service, over sockets."""
+"""The secret of an agent: every method of every service requires it, over sockets."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from agent.server.server import AgentServer
-from client.remote.address import AgentAddress
-from client.remote.agent import RemoteOptions, open_remote_agent
-from client.remote.tls import open_channel
-from manifests.errors import AgentError, ConfigurationError
+from inferometer.agent.server.server import AgentServer
+from inferometer.client.remote.channel.address import AgentAddress
+from inferometer.client.remote.channel.connection import RemoteOptions, open_channel
+from inferometer.client.remote.native.agent import open_remote_agent
+from inferometer.manifests.errors import AgentError, ConfigurationError
 
 TIMEOUT_S = 20
 SECRET = "open sesame"
@@ -25,8 +25,8 @@ SERVICES = {
     HEALTH,
     "grpc.reflection.v1alpha.ServerReflection",
     "inference.GRPCInferenceService",
-    "inferscope.v1.Predict",
-    "inferscope.v1.Registry",
+    "inferometer.v1.PredictService",
+    "inferometer.v1.RegistryService",
 }
 RIGHT = (("authorization", f"Bearer {SECRET}"),)
 WRONG = [
@@ -104,14 +104,22 @@ def test_every_method_but_health_asks_for_the_secret(channel: grpc.Channel) -> N
 
 
 def test_nobody_learns_without_the_secret_which_methods_there_are(channel: grpc.Channel) -> None:
-    for path in ("/inferscope.v1.Predict/None", "/none", f"/{HEALTH}x/Check", "/grpc.health.v1/Check"):
+    for path in (
+        "/inferometer.v1.PredictService/None",
+        "/none",
+        f"/{HEALTH}x/Check",
+        "/grpc.health.v1/Check",
+    ):
         assert code_of(channel, (path, False), ()) is grpc.StatusCode.UNAUTHENTICATED
         assert code_of(channel, (path, False), RIGHT) is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_right_secret_among_others_is_enough(channel: grpc.Channel) -> None:
     metadata = (("authorization", "Bearer wrong"), *RIGHT)
-    assert code_of(channel, ("/inferscope.v1.Registry/ListFrameworks", False), metadata) is grpc.StatusCode.OK
+    assert (
+        code_of(channel, ("/inferometer.v1.RegistryService/ListFrameworks", False), metadata)
+        is grpc.StatusCode.OK
+    )
 
 
 def test_calls_without_secret_that_send_no_request_hold_no_thread(
@@ -120,7 +128,7 @@ def test_calls_without_secret_that_send_no_request_hold_no_thread(
     channel = channel_to(start_agent(secret=SECRET, workers=2).address)
     for _ in range(4):
         # the request never comes, as its iterator would wait for ever
-        call = channel.stream_unary("/inferscope.v1.Predict/Predict")
+        call = channel.stream_unary("/inferometer.v1.PredictService/Predict")
         with pytest.raises(grpc.RpcError) as error:
             call(_Never(), timeout=TIMEOUT_S)
         assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -155,7 +163,7 @@ def test_wrong_secret_is_not_shown(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     agent = start_agent(secret=SECRET)
-    with pytest.raises(AgentError, match="asks for a secret") as error:
+    with pytest.raises(AgentError, match="requires a secret") as error:
         open_remote_agent(agent.address, "Mean", remote=RemoteOptions(secret="a wrong one"))
     for secret in (SECRET, "a wrong one"):
         assert secret not in caplog.text
@@ -201,7 +209,7 @@ def test_health_calls_that_send_no_request_do_not_keep_others_from_being_answere
 
     calls = [stalled.stream_unary(f"/{HEALTH}/Check").future(requests()) for _ in range(8)]
     try:
-        listing = ("/inferscope.v1.Registry/ListFrameworks", False)
+        listing = ("/inferometer.v1.RegistryService/ListFrameworks", False)
         assert code_of(channel_to(agent.address), listing, RIGHT) is grpc.StatusCode.OK
     finally:
         done.set()

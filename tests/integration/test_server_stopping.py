@@ -1,4 +1,4 @@
-"""How an agent in a process of its own ends."""
+"""Stopping an agent in a separate process."""
 
 import ctypes
 import signal
@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from fake_framework import SIDE, wait_for
 
-from agent.inputs import Input, Tensor
-from agent.session import SessionOptions
-from client.remote.agent import open_remote_agent
-from client.remote.health import ask_health
-from manifests.errors import AgentError
+from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.preprocessing.inputs import Input, Tensor
+from inferometer.client.remote.native.agent import open_remote_agent
+from inferometer.client.remote.native.registry import ask_health
+from inferometer.manifests.errors import AgentError
 
 BATCH = np.ones((1, 1, SIDE, SIDE), np.float32)
 
@@ -31,7 +31,7 @@ def test_signal_lets_an_accepted_prediction_finish(spawn_agent, manifest_folder,
         slow = pool.submit(remote.predict_tensor, BATCH)
         wait_for((manifest_folder / "begun").exists)
         agent.process.send_signal(number)
-        wait_for(lambda: refuses(agent.address))
+        wait_for(lambda: stops(agent.address))
         assert not slow.done()
         (manifest_folder / "go").touch()
         np.testing.assert_array_equal(slow.result(30).outputs.tensors["data"], BATCH)
@@ -53,12 +53,8 @@ def test_a_signal_counts_whichever_thread_the_system_gives_it_to(spawn_agent):
     assert (agent.process.returncode, stdout) == (0, "stopped\n")
 
 
-def refuses(address):
-    try:
-        ask_health(address, 10)
-    except AgentError:
-        return True
-    return False
+def stops(address):
+    return ask_health(address, 10) == "NOT_SERVING"
 
 
 def test_stream_that_was_accepted_is_finished(spawn_agent, manifest_folder):
@@ -69,7 +65,7 @@ def test_stream_that_was_accepted_is_finished(spawn_agent, manifest_folder):
             first = pool.submit(next, results)
             wait_for((manifest_folder / "begun").exists)
             agent.process.terminate()
-            wait_for(lambda: refuses(agent.address))
+            wait_for(lambda: stops(agent.address))
             (manifest_folder / "go").touch()
             assert first.result(30).input_ids == ("a",)
             assert [result.input_ids for result in results] == [("b",)]
@@ -96,7 +92,7 @@ def test_second_signal_ends_it_at_once(spawn_agent, manifest_folder):
         hanging = pool.submit(remote.predict_tensor, BATCH)
         wait_for((manifest_folder / "begun").exists)
         agent.process.terminate()
-        wait_for(lambda: refuses(agent.address))
+        wait_for(lambda: stops(agent.address))
         agent.process.terminate()
         with pytest.raises(AgentError, match=r"is stopping|connection was lost"):
             hanging.result(30)

@@ -16,12 +16,12 @@ import trustme
 from certificates import Authority
 from fake_framework import SIDE, wait_for
 
-from agent.server.credentials import ServerTls
-from agent.server.server import AgentServer
-from client.remote.agent import RemoteOptions, open_remote_agent
-from client.remote.health import ask_health
-from client.remote.tls import ClientTls
-from manifests.errors import AgentError, ConfigurationError
+from inferometer.agent.server.security.credentials import ServerTls
+from inferometer.agent.server.server import AgentServer
+from inferometer.client.remote.channel.connection import ClientTls, RemoteOptions
+from inferometer.client.remote.native.agent import open_remote_agent
+from inferometer.client.remote.native.registry import ask_health
+from inferometer.manifests.errors import AgentError, ConfigurationError
 
 TIMEOUT_S = 20
 Start = Callable[..., AgentServer]
@@ -71,8 +71,8 @@ def test_model_is_used_over_tls_and_the_address_says_so(start_agent: Start, auth
 @pytest.mark.parametrize(
     ("problem", "said"),
     [
-        ("wrong authority", "nobody whom this side trusts vouches for its certificate.* --tls_ca"),
-        ("authorities of the web", "nobody whom this side trusts vouches for its certificate.* --tls_ca"),
+        ("wrong authority", "no authority that is trusted here has signed its certificate.* --tls_ca"),
+        ("authorities of the web", "no authority that is trusted here has signed its certificate.* --tls_ca"),
         ("expired", "its certificate has expired"),
         ("other host", "its certificate is for another host.* --tls_server_name"),
     ],
@@ -102,7 +102,7 @@ def test_mutual_tls_lets_in_only_whom_the_agent_trusts(
     expired = authority.issue("client@example.org", file="expired", days_left=-1)
     for shown in (None, unknown, expired):
         tls = ClientTls(authority.ca, shown.cert, shown.key) if shown else ClientTls(authority.ca)
-        assert "asks for a certificate that it trusts" in refusal(agent, tls)
+        assert "requires a certificate that it trusts" in refusal(agent, tls)
 
 
 def test_tls_and_its_lack_do_not_go_together_and_that_is_said_at_once(
@@ -128,7 +128,7 @@ def test_lost_connection_of_a_server_that_speaks_nothing_is_not_taken_for_tls() 
 def test_renewed_certificate_is_used_without_a_restart(
     start_agent: Start, authority: Authority, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    caplog.set_level(logging.INFO, logger="agent.server.credentials")
+    caplog.set_level(logging.INFO, logger="inferometer.agent.server.security.credentials")
     first, second = authority.issue("a.example.org", file="a"), authority.issue("b.example.org", file="b")
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     shutil.copy(first.cert, cert)

@@ -1,6 +1,6 @@
-"""Many clients, most of them badly behaved, against one agent whose predictors fail: it goes on answering.
+"""Many clients, most of them misbehaving, against an agent whose predictors fail: it keeps serving.
 
-``INFERSCOPE_SOAK_S`` says for how many seconds; a longer run finds slower leaks.
+``INFEROMETER_SOAK_S`` says for how many seconds; a longer run finds slower leaks.
 """
 
 import os
@@ -22,10 +22,10 @@ from fake_framework import SIDE
 from faulty_framework import write_faulty_manifests
 from soaked_agent import MAX_MESSAGE_BYTES, SECRET
 
-from protos.inference.v2 import grpc_service_pb2 as v2
-from protos.inferscope.v1 import predict_pb2
+from inferometer.protos.inference.v2 import grpc_service_pb2 as v2
+from inferometer.protos.inferometer.v1 import predict_pb2
 
-SOAK_S = float(os.environ.get("INFERSCOPE_SOAK_S", "20"))
+SOAK_S = float(os.environ.get("INFEROMETER_SOAK_S", "20"))
 CLIENTS = 12
 TIMEOUT_S = 20
 # A short run has not met every size of every thread's memory after its first half.
@@ -34,10 +34,10 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 METHODS = (
     INFER,
     "/inference.GRPCInferenceService/ModelStreamInfer",
-    "/inferscope.v1.Predict/Open",
-    "/inferscope.v1.Predict/Predict",
-    "/inferscope.v1.Predict/PredictStream",
-    "/inferscope.v1.Registry/ListModels",
+    "/inferometer.v1.PredictService/Open",
+    "/inferometer.v1.PredictService/Predict",
+    "/inferometer.v1.PredictService/PredictStream",
+    "/inferometer.v1.RegistryService/ListModels",
 )
 RIGHT = (("authorization", f"Bearer {SECRET}"),)
 WRONG = ((), (("authorization", "Bearer open"),), (("authorization", SECRET),), (("authorization", ""),))
@@ -94,16 +94,16 @@ class SoakClient:
         assert content == batch.tobytes()
 
     def session(self):
-        opened = self._call("/inferscope.v1.Predict/Open", _open_request("Mean"))
+        opened = self._call("/inferometer.v1.PredictService/Open", _open_request("Mean"))
         if opened.code is Code.RESOURCE_EXHAUSTED:  # the others have theirs open
             return
         assert opened.code is Code.OK, opened
         id_ = predict_pb2.OpenResponse.FromString(opened.content).session_id
-        answer = self._call("/inferscope.v1.Predict/Predict", _predict_request(id_))
+        answer = self._call("/inferometer.v1.PredictService/Predict", _predict_request(id_))
         assert answer.code is Code.OK, answer
         assert len(predict_pb2.PredictResponse.FromString(answer.content).input_ids) == 1
         closed = self._call(
-            "/inferscope.v1.Predict/Close",
+            "/inferometer.v1.PredictService/Close",
             predict_pb2.CloseRequest(session_id=id_).SerializeToString(),
         )
         assert closed.code is Code.OK, closed

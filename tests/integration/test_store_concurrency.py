@@ -1,4 +1,4 @@
-"""Several processes publish at once, and some of them die: nothing is lost, nothing is found half."""
+"""Several processes publish at once and some die: nothing is lost, nothing is half stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
@@ -18,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from evaluators.evaluation import Evaluation, InputPrediction
-from evaluators.store.base import EvaluationFilter
-from manifests.errors import StoreError
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.measurements.batches import InputPrediction
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import (
     NxServer,
     StoreBackend,
@@ -31,11 +31,14 @@ from tests.contract.store_fixtures import (
     plain,
     plain_prediction,
 )
+from tests.evaluations import changed
 
 PROCESSES = 4
 EACH = 10
 DEADLINE_S = 90.0
-SPAWN = multiprocessing.get_context("spawn")
+PROCESS = multiprocessing.get_context("forkserver")
+"""Publishers are processes of their own, forked from one that has imported the store already."""
+PROCESS.set_forkserver_preload(["pytest", "tests.contract.store_fixtures"])
 
 
 @pytest.fixture(params=["sqlite", "mongodb"])
@@ -80,8 +83,8 @@ def publish(
 def start_publisher(
     backend: StoreBackend, name: str, evaluations: list[Evaluation], start: Barrier
 ) -> tuple[BaseProcess, Connection]:
-    ours, theirs = SPAWN.Pipe(duplex=False)
-    process = SPAWN.Process(target=publish, args=(backend, name, evaluations, start, theirs))
+    ours, theirs = PROCESS.Pipe(duplex=False)
+    process = PROCESS.Process(target=publish, args=(backend, name, evaluations, start, theirs))
     process.start()
     theirs.close()
     return process, ours
@@ -100,7 +103,7 @@ def told_by(pipe: Connection) -> list[bool]:
 
 
 def run_publishers(backend: StoreBackend, name: str, work: list[list[Evaluation]]) -> list[list[bool]]:
-    start = SPAWN.Barrier(len(work))
+    start = PROCESS.Barrier(len(work))
     publishers = [start_publisher(backend, name, evaluations, start) for evaluations in work]
     try:
         answers = [told_by(pipe) for _, pipe in publishers]
@@ -118,7 +121,7 @@ def kept(backend: StoreBackend, name: str) -> list[Evaluation]:
     store = backend.open(name)
     try:
         return [
-            replace(evaluation, predictions=tuple(store.predictions(evaluation.id)))
+            changed(evaluation, predictions=tuple(store.predictions(evaluation.id)))
             for evaluation in store.find(EvaluationFilter())
         ]
     finally:
@@ -128,7 +131,7 @@ def kept(backend: StoreBackend, name: str) -> list[Evaluation]:
 def test_four_processes_publish_at_once_and_nothing_is_lost(backend: StoreBackend, name: str) -> None:
     work = [
         [
-            make_evaluation(batches=make_batches(200, seed=seed), predictions=make_predictions(20))
+            make_evaluation(times=make_batches(200, seed=seed), predictions=make_predictions(20))
             for seed in range(EACH)
         ]
         for _ in range(PROCESSES)
@@ -151,7 +154,7 @@ def test_four_processes_publish_the_same_and_it_is_there_once(backend: StoreBack
 def test_a_process_killed_in_the_middle_leaves_no_half_evaluation(backend: StoreBackend, name: str) -> None:
     whole = make_evaluation()
     half = make_evaluation(predictions=Deadly(make_predictions(5_000)))
-    start = SPAWN.Barrier(1)
+    start = PROCESS.Barrier(1)
     process, pipe = start_publisher(backend, name, [whole, half], start)
     assert told_by(pipe) == [True]
     process.join(DEADLINE_S)
@@ -159,7 +162,7 @@ def test_a_process_killed_in_the_middle_leaves_no_half_evaluation(backend: Store
 
     assert [plain(evaluation) for evaluation in kept(backend, name)] == [plain(whole)]
     store = backend.open(name)
-    again = replace(half, predictions=tuple(tuple.__iter__(half.predictions)))
+    again = changed(half, predictions=tuple(tuple.__iter__(half.measurement.predictions)))
     assert store.save(again) is True  # neither a lock nor what was left behind is in the way
     assert len(store.predictions(half.id)) == 5_000
     store.close()
@@ -168,8 +171,8 @@ def test_a_process_killed_in_the_middle_leaves_no_half_evaluation(backend: Store
 def test_a_process_killed_at_any_time_loses_nothing_that_it_was_told_is_kept(
     backend: StoreBackend, name: str
 ) -> None:
-    evaluations = [make_evaluation(batches=make_batches(2_000)) for _ in range(200)]
-    start = SPAWN.Barrier(1)
+    evaluations = [make_evaluation(times=make_batches(2_000)) for _ in range(200)]
+    start = PROCESS.Barrier(1)
     process, pipe = start_publisher(backend, name, evaluations, start)
     for _ in range(5):
         assert pipe.poll(DEADLINE_S)

@@ -1,9 +1,10 @@
-"""A database that cannot be used fails when it is opened: soon, in one line, without its password."""
+"""A database that cannot be used fails on opening: soon, in one line, without its password."""
 
 from __future__ import annotations
 
 import gc
 import logging
+import os
 import re
 import socket
 import sqlite3
@@ -15,10 +16,10 @@ import pytest
 from dns.exception import Timeout
 from dns.resolver import NXDOMAIN, NoNameservers, NoResolverConfiguration
 
-from evaluators.store.base import EvaluationFilter
-from evaluators.store.opening import open_agent_directory, open_store
-from manifests.errors import ConfigurationError, InferscopeError, StoreError
-from tests.contract.store_fixtures import NxServer
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+from inferometer.evaluators.store.opening import open_agent_directory, open_store
+from inferometer.manifests.errors import ConfigurationError, InferometerError, StoreError
+from tests.contract.store_fixtures import NxServer, make_evaluation
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def closed_port() -> Iterator[int]:
         yield held.getsockname()[1]
 
 
-def refused(address: str | None, name: str, directory: Path, error: type[InferscopeError]) -> str:
+def refused(address: str | None, name: str, directory: Path, error: type[InferometerError]) -> str:
     with pytest.raises(error) as caught:
         open_store(address, name, directory)
     message = str(caught.value)
@@ -78,7 +79,7 @@ def test_a_file_that_cannot_be_opened_leaves_nothing_that_fails_when_it_is_colle
 def test_a_data_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     message = refused(None, "x", tmp_path / "file" / "data", StoreError)
-    assert f"{tmp_path / 'file' / 'data'}: the folder for evaluations cannot be made" in message
+    assert f"{tmp_path / 'file' / 'data'}: cannot create the folder for evaluations" in message
     assert "--publish=false" in message
 
 
@@ -88,6 +89,41 @@ def test_another_programs_database_is_not_read_as_evaluations(tmp_path: Path) ->
     other.close()
     with pytest.raises(StoreError, match=r"other\.db"):
         open_store(None, "other", tmp_path).find(EvaluationFilter())
+
+
+def test_a_database_is_read_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation = make_evaluation()
+    store = open_store(None, "kept", tmp_path)
+    store.save(evaluation)
+    store.close()
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as on a file system that is mounted to be read
+    store = open_store(None, "kept", tmp_path)
+    [found] = store.find(EvaluationFilter())
+    assert found.id == evaluation.id
+    with pytest.raises(StoreError, match="was not kept: attempt to write a readonly database"):
+        store.save(make_evaluation())
+    store.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.db"]
+
+
+def test_what_waits_in_the_log_is_read_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a crash of the writer on a host whose disk was then mounted to be read."""
+    evaluation = make_evaluation()
+    store = open_store(None, "kept", tmp_path / "whole")
+    store.save(evaluation)
+    (tmp_path / "left").mkdir()
+    for path in (tmp_path / "whole").iterdir():
+        (tmp_path / "left" / path.name).write_bytes(path.read_bytes())
+    store.close()
+    assert (tmp_path / "left" / "kept.db-wal").stat().st_size > 0
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    store = open_store(None, "kept", tmp_path / "left")
+    assert [found.id for found in store.find(EvaluationFilter())] == [evaluation.id]
+    store.close()
 
 
 @pytest.mark.parametrize("address", ["{}", "mongodb://{}/?serverSelectionTimeoutMS=100"])

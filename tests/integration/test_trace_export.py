@@ -1,4 +1,4 @@
-"""Traces over real sockets: every kind of collector decodes the same span tree."""
+"""Traces over real sockets: every kind of collector decodes the same tree of spans."""
 
 import random
 from dataclasses import replace
@@ -6,13 +6,11 @@ from dataclasses import replace
 import pytest
 from trace_collectors import COLLECTORS, HOST, Seen, SeenSpan
 
-from agent import __version__
-from agent.trace_level import TraceLevel
-from agent.tracing.address import TraceAddress
-from agent.tracing.context import TraceContext
-from agent.tracing.exporting import TraceExport
-from agent.tracing.recorder import SpanRecorder
-from agent.tracing.span import SpanKind
+from inferometer.agent import __version__
+from inferometer.agent.tracing.address import TraceAddress
+from inferometer.agent.tracing.exporting import TraceExport
+from inferometer.agent.tracing.recorder import CHUNK_SPANS, SpanRecorder, TraceContext
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
 
 PATIENT_S = 60.0
 PREDICT = SpanKind.of("predict", TraceLevel.MODEL_TRACE, batch_size=8)
@@ -55,9 +53,9 @@ def expected(recorder: SpanRecorder) -> dict[int, SeenSpan]:
     for chunk in recorder.chunks():
         for row in range(len(chunk)):
             kind = chunk.kinds[chunk.kind[row]]
-            attributes = {**dict(kind.attributes), "inferscope.trace_level": kind.level.name}
+            attributes = {**dict(kind.attributes), "inferometer.trace_level": kind.level.name}
             if chunk.batch[row] >= 0:
-                attributes["inferscope.batch"] = chunk.batch[row]
+                attributes["inferometer.batch"] = chunk.batch[row]
             if chunk.thread[row]:
                 attributes["thread.id"] = chunk.thread[row]
             spans[int(chunk.span_id[row])] = SeenSpan(
@@ -67,7 +65,7 @@ def expected(recorder: SpanRecorder) -> dict[int, SeenSpan]:
                 chunk.start_ns[row],
                 chunk.duration_ns[row],
                 attributes,
-                "inferscope",
+                "inferometer",
                 kind is FAILED,
             )
     return spans
@@ -116,7 +114,7 @@ def test_every_collector_is_told_what_program_the_spans_come_from(
         export.close(PATIENT_S)
         seen.wait_for(lambda: bool(seen.resources))
 
-    assert seen.resources[0]["service.name"] == "inferscope"
+    assert seen.resources[0]["service.name"] == "inferometer"
     assert seen.resources[0]["service.version"] == __version__
     assert seen.resources[0]["host.name"]
     assert isinstance(seen.resources[0]["process.pid"], int)
@@ -142,9 +140,11 @@ def test_spans_of_two_traces_keep_their_traces(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["", "http://"], ids=["grpc", "http"])
-def test_a_hundred_thousand_spans_all_arrive_in_bounded_batches(scheme: str, recorder: SpanRecorder) -> None:
-    for number in range(100_000):
-        recorder.add(LAYER, number, number + 1, 7, batch=number)
+def test_the_spans_of_three_chunks_all_arrive_in_bounded_batches(scheme: str, recorder: SpanRecorder) -> None:
+    count = 2 * CHUNK_SPANS + 7_000  # a whole number neither of chunks nor of batches
+    bare = SpanKind("layer", TraceLevel.FRAMEWORK_TRACE)
+    for number in range(count):
+        recorder.add(bare, number, number + 1, 7, batch=number)
     seen = Seen()
 
     with COLLECTORS[scheme](seen) as port:
@@ -152,8 +152,8 @@ def test_a_hundred_thousand_spans_all_arrive_in_bounded_batches(scheme: str, rec
         export.send(recorder.context.trace_id, recorder.chunks())
         report = export.close(PATIENT_S)
 
-    assert (report.delivered, report.undelivered) == (100_000, 0)
-    assert len(seen.spans) == 100_000
+    assert (report.delivered, report.undelivered) == (count, 0)
+    assert sorted(span.attributes["inferometer.batch"] for span in seen.spans.values()) == list(range(count))
     assert max(seen.sizes) == 512
 
 
@@ -193,4 +193,20 @@ def test_a_span_larger_than_a_packet_is_counted_and_the_others_are_sent(recorder
         seen.wait_for(lambda: len(seen.spans) == 2)
 
     assert (report.delivered, report.undelivered) == (2, 1)
+    assert "larger than a packet" in report.reason
+
+
+def test_a_chunk_of_one_span_that_is_too_large_does_not_hold_up_the_next(recorder: SpanRecorder) -> None:
+    seen = Seen()
+
+    with COLLECTORS["jaeger://"](seen) as port:
+        export = open_export("jaeger://", port)
+        for repeats in (10_000, 1):
+            kind = SpanKind.of("layer", TraceLevel.FRAMEWORK_TRACE, input_shapes="8x3x224x224 " * repeats)
+            recorder.add(kind, 1, 2, 7)
+            export.send(recorder.context.trace_id, recorder.take())
+        seen.wait_for(lambda: len(seen.spans) == 1)
+        report = export.close(PATIENT_S)
+
+    assert (report.delivered, report.undelivered) == (1, 1)
     assert "larger than a packet" in report.reason

@@ -1,4 +1,4 @@
-"""Collectors that hang, refuse, fail or die: what it costs, what is counted, and what is said."""
+"""Collectors that hang, refuse, fail or die: the cost, the counts and the messages."""
 
 import socket
 import subprocess
@@ -15,13 +15,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from trace_collectors import COLLECTORS, HOST, Seen, hanging, jaeger_http, otlp_grpc, otlp_http
 
-from agent.trace_level import TraceLevel
-from agent.tracing.address import TraceAddress
-from agent.tracing.context import TraceContext
-from agent.tracing.exporting import ExportReport, TraceExport
-from agent.tracing.recorder import SpanRecorder
-from agent.tracing.span import SpanChunk, SpanKind
-from manifests.errors import ConfigurationError
+from inferometer.agent.tracing.address import TraceAddress
+from inferometer.agent.tracing.exporting import ExportReport, TraceExport
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
+from inferometer.agent.tracing.span import SpanChunk, SpanKind, TraceLevel
+from inferometer.manifests.errors import ConfigurationError
 
 TRACE_ID = "0" * 31 + "7"
 PATIENT_S = 60.0
@@ -217,10 +215,10 @@ def test_a_collector_that_comes_back_gets_everything() -> None:
 def test_a_failing_export_prints_nothing_and_does_not_hold_up_the_end(scheme: str, closed_port: int) -> None:
     code = f"""
 import numpy as np
-from agent.trace_level import TraceLevel
-from agent.tracing.address import TraceAddress
-from agent.tracing.exporting import TraceExport
-from agent.tracing.span import SpanChunk, SpanKind
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.address import TraceAddress
+from inferometer.agent.tracing.exporting import TraceExport
+from inferometer.agent.tracing.span import SpanChunk, SpanKind
 columns = [np.zeros(2000, np.int64) for _ in range(7)]
 columns[1] += 1
 kind = SpanKind.of("conv\\udcff", TraceLevel.FRAMEWORK_TRACE, big=2**70, bad="\\udcff")
@@ -279,7 +277,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def hide(package: str) -> None:
         for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
             monkeypatch.delitem(sys.modules, name)
-        monkeypatch.delitem(sys.modules, "agent.tracing.jaeger", raising=False)
+        monkeypatch.delitem(sys.modules, "inferometer.agent.tracing.jaeger", raising=False)
         monkeypatch.setitem(sys.modules, package, None)
 
     return hide
@@ -292,5 +290,5 @@ def test_a_missing_extra_is_said_with_the_command_that_installs_it(
     without("opentelemetry.exporter.jaeger")
     without(package)
 
-    with pytest.raises(ConfigurationError, match=r'run: pip install "inferscope\[jaeger\]"$'):
+    with pytest.raises(ConfigurationError, match=r'run: pip install "inferometer\[jaeger\]"$'):
         TraceExport.open(TraceAddress.parse("jaeger://localhost"))

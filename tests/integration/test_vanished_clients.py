@@ -1,4 +1,4 @@
-"""Clients that go away without a word: what they held is given back."""
+"""Clients that disappear: the agent releases what they held."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import grpc
 import pytest
 from fake_framework import FakePredictor, wait_for
 
-from agent.server import binding
-from agent.server.server import AgentServer
-from protos.inferscope.v1 import predict_pb2
-from protos.inferscope.v1.predict_pb2_grpc import PredictStub
+from inferometer.agent.server.security import binding
+from inferometer.agent.server.server import AgentServer
+from inferometer.protos.inferometer.v1 import predict_pb2
+from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub
 
 TIMEOUT_S = 20
 ROOT = Path(__file__).parents[2]
 HOLDER = """
 import sys, threading, grpc
-from protos.inferscope.v1 import predict_pb2, tensor_pb2
-from protos.inferscope.v1.predict_pb2_grpc import PredictStub
+from inferometer.protos.inferometer.v1 import predict_pb2, tensor_pb2
+from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub
 
 def requests(id_):
     batch = tensor_pb2.Tensor(dtype="float32", shape=(1, 1, 4, 4), content=bytes(64))
-    yield predict_pb2.PredictRequest(session_id=id_, batch=batch)
+    yield predict_pb2.PredictStreamRequest(session_id=id_, batch=batch)
     threading.Event().wait()
 
-stub = PredictStub(grpc.insecure_channel(sys.argv[1]))
+stub = PredictServiceStub(grpc.insecure_channel(sys.argv[1]))
 id_ = stub.Open(predict_pb2.OpenRequest(model_name="Mean"), timeout=20).session_id
 answers = stub.PredictStream(requests(id_))
 next(answers)
@@ -55,7 +55,7 @@ def test_model_whose_client_went_away_while_it_was_loaded_is_closed(
     monkeypatch.setattr(FakePredictor, "load", slow)
     agent = start_agent(session_idle_s=600)
     with grpc.insecure_channel(agent.address) as channel:
-        call = PredictStub(channel).Open.future(
+        call = PredictServiceStub(channel).Open.future(
             predict_pb2.OpenRequest(model_name="Mean"), timeout=0.5 if gone == "deadline" else TIMEOUT_S
         )
         assert loads.wait(TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Collectors of traces in this process, which decode what really came over the socket."""
+"""Trace collectors in this process, which decode what arrives over the socket."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Measures speed, each figure as a ratio taken side by side in one run: ``python -m tests.perf``."""
+"""Command line of the benchmarks: ``python -m tests.perf``. Each figure is a ratio within one run."""
 
 from __future__ import annotations
 
 import argparse
 import os
 
-from agent.environment import read_environment
-from agent.registry import Registry
+from inferometer.agent.hardware.environment import read_environment
+from inferometer.agent.inference.registry import Registry
 from tests.perf import (
     batching,
     dataset_overhead,
@@ -14,6 +14,8 @@ from tests.perf import (
     issue_rate,
     mlserver_peer,
     open_inference,
+    rate_search,
+    reference,
     resnet50,
     soak,
     start_up,
@@ -26,10 +28,12 @@ SECTIONS = (
     "start_up",
     "dataset",
     "resnet50",
+    "reference",
     "tracing",
     "grpc",
     "v2",
     "load",
+    "max_qps",
     "batching",
     "mlserver",
     "soak",
@@ -37,7 +41,7 @@ SECTIONS = (
 
 
 def main() -> None:
-    """Runs the sections that are named, or all."""
+    """Runs the named sections, or all of them."""
     parser = argparse.ArgumentParser(prog="python -m tests.perf", description=__doc__)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"some of: {', '.join(SECTIONS)}")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of the dataset section")
@@ -52,11 +56,13 @@ def main() -> None:
         print_table("Start-up, whole processes", start_up.measure())
     if "dataset" in sections:
         added, overlap = dataset_overhead.measure(given.rounds, given.threads)
-        print_table(f"predict dataset over a bare loop, {given.threads} thread(s) on both sides", added)
-        print_table("Overlapping preparation and prediction, over one after the other (the default)", overlap)
+        print_table(f"predict dataset / bare loop, {given.threads} thread(s) on both sides", added)
+        print_table("Preparing while predicting / preparing before predicting (the default)", overlap)
     if "resnet50" in sections:
         what = f"ResNet50, random weights, batches of {resnet50.BATCH_SIZE}"
-        print_table(f"{what}, the frameworks' own number of threads", resnet50.measure(given.rounds))
+        print_table(f"{what}, each framework's default number of threads", resnet50.measure(given.rounds))
+    if "reference" in sections:
+        print_table("ResNet50 in PyTorch beside torch.utils.benchmark, batches of 1", reference.measure())
     if "tracing" in sections:
         print_table("Tracing, ResNet50, random weights, from tensors", tracing.measure(given.rounds))
         print_table(f"Reading {stored_spans.SPANS:,} stored spans", stored_spans.measure())
@@ -66,20 +72,22 @@ def main() -> None:
         print_table("Open Inference Protocol, ModelInfer", open_inference.measure())
     if "load" in sections:
         print_table("The load generator itself", issue_rate.measure())
+    if "max_qps" in sections:
+        print_table("max-qps on a server whose model waits 10 ms", rate_search.measure())
     if "batching" in sections:
         print_table("Dynamic batching in a served agent", batching.measure())
     if "mlserver" in sections:
         if rows := mlserver_peer.measure():
-            print_table("A served agent beside MLServer, ModelInfer of 600 KB", rows)
+            print_table("A served agent against MLServer, ModelInfer of 600 KB", rows)
         else:
-            print("\nmlserver: left out; INFERSCOPE_MLSERVER_PYTHON names no Python that has MLServer")
+            print("\nmlserver: skipped; set INFEROMETER_MLSERVER_PYTHON to a Python with MLServer")
     if "soak" in sections:
-        print_table("A served agent that goes on", soak.measure())
+        print_table("A long-running served agent", soak.measure())
     print(f"\nload of the machine at the end: {os.getloadavg()[0]:.1f}")
 
 
 def _print_machine() -> None:
-    """Says what is measured on, and how busy it is with other work."""
+    """Prints the machine's description and its load."""
     machine = read_environment(Registry().versions)
     frameworks = ", ".join(f"{name} {version}" for name, version in machine.frameworks.items())
     print(f"{machine.cpu_model}, {machine.usable_cores} usable cores, Python {machine.python_version}")

@@ -1,4 +1,4 @@
-"""DigitsCNN in each framework without this program: what one writes by hand to time a model."""
+"""DigitsCNN in each framework without inferometer: the loops that one writes by hand to time a model."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.artifacts import Artifacts
-from agent.inputs import Payload
-from agent.preprocessing import ImagePreprocessor
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.preprocessing.inputs import Payload
+from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 
 Predict: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
-"""Takes a batch in host memory and returns the logits, in host memory."""
+"""Maps a batch to the logits, both in host memory."""
 
 
 def pytorch(artifacts: Artifacts, threads: int, batch_sizes: Sequence[int]) -> Predict:
-    """The architecture with its weights; in PyTorch, any batch size will do."""
+    """Returns the architecture with its weights; PyTorch accepts any batch size."""
     import torch
 
-    from agent.models.pytorch.digits_cnn import DigitsCNN
+    from inferometer.agent.architectures.pytorch.feed_forward import DigitsCNN
 
     torch.set_num_threads(threads)
     module = DigitsCNN().eval()
@@ -35,9 +35,9 @@ def pytorch(artifacts: Artifacts, threads: int, batch_sizes: Sequence[int]) -> P
 
 
 def mxnet(artifacts: Artifacts, threads: int, batch_sizes: Sequence[int]) -> Predict:
-    """The symbol, bound once for each batch size.
+    """Returns the symbol, bound once per batch size.
 
-    The threads are those of MXNet's workers, which the process shares; a session has set them to ``threads``.
+    The threads are MXNet's workers, which the process shares; a session has already set them to ``threads``.
     """
     import mxnet as mx
 
@@ -61,7 +61,7 @@ def mxnet(artifacts: Artifacts, threads: int, batch_sizes: Sequence[int]) -> Pre
 
 
 def onnxruntime(artifacts: Artifacts, threads: int, batch_sizes: Sequence[int]) -> Predict:
-    """The graph in a session; in ONNX Runtime, any batch size will do."""
+    """Returns the graph in a session; ONNX Runtime accepts any batch size."""
     import onnxruntime as ort
 
     settings = ort.SessionOptions()
@@ -78,7 +78,7 @@ BARE = {"PyTorch": pytorch, "MXNet": mxnet, "ONNXRuntime": onnxruntime}
 
 
 def time_batches(predict: Predict, batches: Sequence[NDArray[Any]]) -> int:
-    """Nanoseconds for predicting batches that are preprocessed already, one after the other."""
+    """Returns the nanoseconds that predicting preprocessed batches takes, one after the other."""
     started_ns = time.perf_counter_ns()
     for batch in batches:
         predict(batch)
@@ -91,7 +91,7 @@ def time_images(
     """Decodes, preprocesses and predicts in one thread, one batch after the other.
 
     Returns:
-        The nanoseconds of all that, and of each batch's prediction alone.
+        The nanoseconds of everything together, and of each batch's prediction.
     """
     predict_ns = []
     started_ns = time.perf_counter_ns()

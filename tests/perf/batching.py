@@ -1,8 +1,8 @@
-"""Dynamic batching in a served agent: DigitsCNN with 16 requests in flight, with it over without it.
+"""Dynamic batching in a served agent: DigitsCNN with 16 requests in flight, with and without it.
 
-The agents run in processes of their own, one with batching and one as it is by default, with one thread for
-an operator. The client keeps 16 calls of one input each in flight: with each answer the next call is sent. It
-shares the processors with the agent, and so do the threads of gRPC, whose time per call batching cannot save.
+Two agents run in separate processes, one with batching and one with the defaults, with one thread per
+operator. The client keeps 16 calls of one input each in flight: each response triggers the next call. The
+client and gRPC's threads share the processors with the agent, and batching does not save their time per call.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from functools import partial
 import grpc
 import numpy as np
 
-from agent.batching import BatchingOptions
-from agent.registry import Registry
-from agent.server.messages import encode_batch_request
-from agent.server.models.served_models import ServingOptions
-from agent.server.server import AgentServer, ServerOptions
-from agent.session import SessionOptions
-from client.remote.agent import RemoteAgent, open_remote_agent
-from manifests.catalog import Catalog
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.protocol.messages import encode_batch_request
+from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.agent.serving.served_models import ServingOptions
+from inferometer.client.remote.native.agent import RemoteAgent, open_remote_agent
+from inferometer.manifests.catalog import Catalog
 from tests.perf.ratios import Row, divided, interleaved, print_table
 
 MODEL = "DigitsCNN"
@@ -42,7 +42,7 @@ WAYS = {
 
 
 def measure() -> list[Row]:
-    """Measures each framework that is installed."""
+    """Measures each installed framework."""
     installed = [name for name in FRAMEWORKS if Registry().versions.get(name)]
     return [_measured(name) for name in installed]
 
@@ -63,7 +63,7 @@ def _measured(framework: str) -> Row:
 
 @contextmanager
 def _agent(framework: str, way: str) -> Iterator[RemoteAgent]:
-    """The model, open at an agent in a process of its own."""
+    """Opens the model at an agent in a separate process."""
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.perf.batching", "serve", way],
         stdin=subprocess.PIPE,
@@ -78,15 +78,15 @@ def _agent(framework: str, way: str) -> Iterator[RemoteAgent]:
         with open_remote_agent(address, MODEL, framework_name=framework, options=options) as agent:
             yield agent
     finally:
-        server.stdin.close()  # which ends the server
+        server.stdin.close()  # ends the server
         server.wait()
         server.stdout.close()
 
 
 class _ClosedLoop:
-    """Keeps calls in flight, each sent by the thread of gRPC that takes an answer.
+    """Keeps calls in flight; the gRPC thread that receives a response sends the next call.
 
-    The answers are read afterwards, if at all: what the client does takes the processor from the agent.
+    Responses are parsed afterwards, if at all, because the client's work takes processor time from the agent.
     """
 
     def __init__(self, agent: RemoteAgent, calls: int) -> None:
@@ -132,7 +132,7 @@ def _rate(agent: RemoteAgent) -> float:
 
 
 def _mean_batch(agent: RemoteAgent) -> float:
-    """The mean size of the batch that a call is in."""
+    """Returns the mean size of the batch that a call is part of."""
     loop = _ClosedLoop(agent, CALLS)
     loop.run()
     results = [agent.connection.read(answer) for answer in loop.answers]

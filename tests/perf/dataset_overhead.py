@@ -1,4 +1,4 @@
-"""What ``predict dataset`` adds to a bare framework loop over the same batches, with the same threads."""
+"""Overhead of ``predict dataset`` over a bare framework loop with the same batches and threads."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.artifacts import resolve_artifacts
-from agent.inputs import Tensor
-from agent.preprocessing import ImagePreprocessor
-from agent.registry import Registry
-from agent.selection import select_model
-from agent.session import Session, SessionOptions, open_session
-from evaluators.dataset_run import DatasetRun
-from evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from evaluators.datasets.opening import open_dataset
-from evaluators.evaluation import EvaluationOptions
-from manifests.catalog import Catalog
+from inferometer.agent.artifacts.model_files import resolve_artifacts
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import Session, SessionOptions, open_session
+from inferometer.agent.preprocessing.inputs import Tensor
+from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
+from inferometer.evaluators.dataset_run import DatasetRun
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+from inferometer.evaluators.datasets.opening import open_dataset
+from inferometer.evaluators.measurements.batches import BatchOptions
+from inferometer.manifests.catalog import Catalog
 from tests.perf.bare_loops import BARE, Predict, time_batches, time_images
 from tests.perf.ratios import Row, divided, interleaved
 
 MODEL = "DigitsCNN"
 DATASET = "digits_validation"
 REPEATS = {1: 2, 16: 8}
-"""How often a round goes through the dataset, by batch size. What does not fill a batch is left out."""
+"""Passes over the dataset per round, by batch size. Inputs that do not fill a batch are left out."""
 
 
 class RepeatedDataset(Dataset):
-    """Samples that are held in memory."""
+    """Samples in memory."""
 
     def __init__(self, identity: DatasetIdentity, samples: Sequence[Sample]) -> None:
         self._identity = identity
@@ -53,8 +53,8 @@ class Taken:
     """The times of one run.
 
     Attributes:
-        whole_ns: From the start of the first batch to the end of the last.
-        predict_ns: int64; of each batch, where it was taken.
+        whole_ns: The time from the start of the first batch to the end of the last.
+        predict_ns: int64; the time of each batch, if it was measured.
     """
 
     whole_ns: int
@@ -62,10 +62,10 @@ class Taken:
 
 
 def measure(rounds: int, threads: int) -> tuple[list[Row], list[Row]]:
-    """Measures every framework that is installed, with batches of 1 and of 16.
+    """Measures every installed framework, with batches of 1 and of 16.
 
     Returns:
-        What the program adds to a bare loop, and what overlapping preparation and prediction does.
+        The overhead over a bare loop, and the effect of overlapping preparation and prediction.
     """
     catalog, registry = Catalog(), Registry()
     added: list[Row] = []
@@ -87,7 +87,7 @@ def measure(rounds: int, threads: int) -> tuple[list[Row], list[Row]]:
 
 
 def _images(catalog: Catalog, batch_size: int) -> RepeatedDataset:
-    """The dataset several times over, encoded, in memory, and in full batches only."""
+    """Returns the repeated dataset, encoded, in memory, and in full batches only."""
     with closing(open_dataset(catalog.find_dataset(DATASET))) as dataset:
         once = [Sample(sample.id, sample.read(), sample.label) for sample in dataset]
         samples = (once * REPEATS[batch_size])[: len(once) * REPEATS[batch_size] // batch_size * batch_size]
@@ -101,7 +101,7 @@ def _runs(
     images: RepeatedDataset,
     batch_size: int,
 ) -> Mapping[str, Callable[[], Taken]]:
-    """The runs that are compared; the second of the ``sessions`` overlaps."""
+    """Returns the runs to compare; the second of the ``sessions`` overlaps."""
     encoded = [sample.read() for sample in images]
     arrays = [preprocessor(payload) for payload in encoded]
     starts = range(0, len(images), batch_size)
@@ -123,14 +123,14 @@ def _runs(
 
 def _evaluate(session: Session, dataset: Dataset, batch_size: int) -> Taken:
     """Runs the evaluation of ``predict dataset`` and takes the times that it records."""
-    options = EvaluationOptions(batch_size=batch_size, partition_list_size=batch_size)
+    options = BatchOptions(batch_size=batch_size, partition_list_size=batch_size)
     evaluation = DatasetRun(session, dataset, options).run()
-    assert not evaluation.failures
-    return Taken(evaluation.elapsed_ns, evaluation.batches.predict_ns)
+    assert not evaluation.measurement.failures
+    return Taken(evaluation.measurement.elapsed_ns, evaluation.measurement.times.predict_ns)
 
 
 def _added(name: str, taken: Mapping[str, Sequence[Taken]], batches: int) -> list[Row]:
-    """What the program adds to a bare loop."""
+    """Returns the overhead over a bare loop."""
     whole = {run: [each.whole_ns for each in runs] for run, runs in taken.items()}
     predict = {run: [int(each.predict_ns.sum()) for each in runs] for run, runs in taken.items()}
     rows = (
@@ -150,7 +150,7 @@ def _added(name: str, taken: Mapping[str, Sequence[Taken]], batches: int) -> lis
 
 
 def _overlap(name: str, taken: Mapping[str, Sequence[Taken]]) -> list[Row]:
-    """What it does to prepare inputs while the model predicts, over doing one after the other."""
+    """Returns the ratios of preparing inputs while the model predicts to preparing them before."""
     compared: list[tuple[str, Sequence[float], Sequence[float]]] = []
     for percentile in (50, 99):
         over, under = (
@@ -167,5 +167,5 @@ def _overlap(name: str, taken: Mapping[str, Sequence[Taken]]) -> list[Row]:
 
 
 def _ms(times_ns: Sequence[float], count: int = 1) -> str:
-    """The median in milliseconds, of one of ``count``."""
+    """Formats the median in milliseconds, divided by ``count``."""
     return f"{statistics.median(times_ns) / count / 1e6:.3f}"

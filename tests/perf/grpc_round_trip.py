@@ -1,9 +1,9 @@
 """The ``Predict`` round trip with a 600 KB float32 tensor against a bare grpcio echo of the same bytes.
 
 Both servers run in one process and both clients in another. The model returns its input, so that 600 KB
-travel both ways. Each call sends the next of several tensors, as a client's inputs differ: a single one would
-stay in the processor's cache for one side only. The two are measured by turns in each round, so that what
-else the machine does falls on both alike.
+travel in each direction. Each call sends the next of several tensors, as a real client does: a single tensor
+would stay in the processor's cache on one side only. Each round measures the two alternately, so that other
+work on the machine affects both equally.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Any
 import grpc
 import numpy as np
 
-from agent.predictor import Predictor, Tensors
-from agent.registry import FrameworkEntry, Registry
-from agent.server.server import AgentServer, ServerOptions
-from client.remote.agent import open_remote_agent
-from manifests.catalog import Catalog
+from inferometer.agent.inference.predictor import Predictor, Tensors
+from inferometer.agent.inference.registry import FrameworkEntry, Registry
+from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.client.remote.native.agent import open_remote_agent
+from inferometer.manifests.catalog import Catalog
 from tests.perf.ratios import Row, divided, interleaved, print_table
 
 SHAPE = (1, 1, 375, 400)  # float32: 600 000 bytes
@@ -39,7 +39,7 @@ LATENCY_CALLS = 60
 THROUGHPUT_CALLS = 300
 ROUNDS = 9
 KEPT = {"MALLOC_TRIM_THRESHOLD_": str(128 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
-"""Tells glibc to keep freed memory, so that a message does not page it in again: what a busy server sets."""
+"""Settings with which glibc keeps freed memory, so that the next message does not page it in again."""
 MODEL = """
 name: Echo
 framework: {name: Echo, version: "*"}
@@ -66,7 +66,7 @@ class EchoPredictor(Predictor):
 
 
 class FirstPredictor(EchoPredictor):
-    """Returns the first number of each of its inputs."""
+    """Returns the first number of each input."""
 
     def predict(self, inputs: Tensors) -> Tensors:
         return {"first": inputs["data"].reshape(len(inputs["data"]), -1)[:, :1]}
@@ -75,8 +75,8 @@ class FirstPredictor(EchoPredictor):
 def measure() -> list[Row]:
     """Measures the latency with one call in flight and the throughput with sixteen.
 
-    Both are taken with the allocator as it is, and again with one that keeps freed memory, on both sides and
-    for the agent and the bare echo alike.
+    Both are measured with the default allocator, and again with one that keeps freed memory, on both sides
+    and for both the agent and the bare echo.
     """
     return [
         row
@@ -86,7 +86,7 @@ def measure() -> list[Row]:
 
 
 def _measured(title: str, variables: dict[str, str]) -> list[Row]:
-    """Measures in a process of its own, because the allocator reads its settings at the start."""
+    """Measures in a separate process, because the allocator reads its settings at the start."""
     command = [sys.executable, "-m", "tests.perf.grpc_round_trip", "call"]
     found = subprocess.run(command, env=os.environ | variables, stdout=subprocess.PIPE, check=True)
     bare_s, agent_s, bare_rates, agent_rates = json.loads(found.stdout)
@@ -107,7 +107,7 @@ def _measured(title: str, variables: dict[str, str]) -> list[Row]:
 
 
 def _call() -> tuple[Sequence[float], ...]:
-    """Seconds of a call, and calls a second, of the bare echo and of the agent in each round."""
+    """Returns seconds per call and calls per second, of the bare echo and of the agent, in each round."""
     with _clients() as (bare, agent), futures.ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
         taken = interleaved(
             ROUNDS,
@@ -122,7 +122,7 @@ def _call() -> tuple[Sequence[float], ...]:
 
 
 def latency_s(call: Callable[[], None]) -> float:
-    """The median seconds of a call, one at a time."""
+    """Returns the median seconds of a call, one at a time."""
     times_s = []
     for _ in range(LATENCY_CALLS):
         started_s = time.perf_counter()
@@ -132,7 +132,7 @@ def latency_s(call: Callable[[], None]) -> float:
 
 
 def rate(pool: futures.ThreadPoolExecutor, call: Callable[[], None]) -> float:
-    """Calls per second with ``CALLS_AT_ONCE`` in flight."""
+    """Returns the calls per second with ``CALLS_AT_ONCE`` in flight."""
     started_s = time.perf_counter()
     for done in [pool.submit(call) for _ in range(THROUGHPUT_CALLS)]:
         done.result()
@@ -141,7 +141,7 @@ def rate(pool: futures.ThreadPoolExecutor, call: Callable[[], None]) -> float:
 
 @contextmanager
 def _clients() -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
-    """A call of the bare echo and one of the agent, both with the same tensor."""
+    """Yields a call of the bare echo and one of the agent, both with the same tensors."""
     random = np.random.default_rng(0)
     batches = [random.standard_normal(SHAPE, np.float32) for _ in range(TENSORS)]
     next_batch = itertools.cycle(batches)
@@ -156,7 +156,7 @@ def _clients() -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
         stack.callback(server.wait)
         assert server.stdin is not None
         assert server.stdout is not None
-        stack.callback(server.stdin.close)  # which ends the server
+        stack.callback(server.stdin.close)  # ends the server
         stack.callback(server.stdout.close)
         bare_address, agent_address = server.stdout.readline().split()
         channel = stack.enter_context(grpc.insecure_channel(bare_address, options=_UNLIMITED))

@@ -1,8 +1,8 @@
-"""What the load generator itself costs: how late it sends, up to which rate, and LoadGen beside it.
+"""Cost of the load generator itself: how late it sends, up to which rate, in comparison with LoadGen.
 
-The null system answers at once, in the thread that sends. There, LoadGen's latency in the scenario server and
-ours, both from when a query was due to its answer, are the harness's own lag. LoadGen is called through its
-Python binding, as a Python program would.
+The null system responds at once, in the sending thread. With it, LoadGen's latency in the scenario server and
+inferometer's, both from the time a query was due to its response, are the lag of the harness. LoadGen is
+called through its Python binding.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ from typing import Any
 
 import numpy as np
 
-from agent.registry import Registry
-from agent.selection import select_model
-from agent.server.server import AgentServer, ServerOptions
-from agent.session import SessionOptions, open_session
-from client.remote.agent import open_remote_agent
-from client.remote.load_target import RemoteTarget
-from evaluators.loadgen.arrivals import ArrivalProcess, ConstantArrivals, Extent, PoissonArrivals
-from evaluators.loadgen.closed_loop import ClosedLoop, run_closed_loop
-from evaluators.loadgen.issuer import run_open_loop
-from evaluators.loadgen.local_target import LocalTarget
-from evaluators.loadgen.null_target import NullTarget
-from evaluators.loadgen.prepared_inputs import synthetic_tensors
-from evaluators.loadgen.queries import Queries
-from evaluators.loadgen.schedule import Schedule
-from evaluators.loadgen.target import Answers, QueryTarget
-from evaluators.statistics import percentile
-from manifests.catalog import Catalog
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.client.remote.native.agent import RemoteTarget, open_remote_agent
+from inferometer.evaluators.load.arrivals import ArrivalProcess, ConstantArrivals, Extent, PoissonArrivals
+from inferometer.evaluators.load.calibration import NullTarget
+from inferometer.evaluators.load.closed_loop import ClosedLoop, run_closed_loop
+from inferometer.evaluators.load.issuer import RunLimits, run_open_loop
+from inferometer.evaluators.load.local_target import LocalTarget
+from inferometer.evaluators.load.prepared_inputs import synthetic_tensors
+from inferometer.evaluators.load.queries import Queries
+from inferometer.evaluators.load.schedule import Schedule
+from inferometer.evaluators.load.target import Answers, QueryTarget
+from inferometer.evaluators.statistics import percentile
+from inferometer.manifests.catalog import Catalog
 from tests.perf.ratios import Row, divided, interleaved
 
 ROUNDS = 5
@@ -57,12 +56,12 @@ Measurement = Callable[[], Figures]
 
 
 def measure(rounds: int = ROUNDS) -> list[Row]:
-    """Measures the null system, and then models; without LoadGen, only our side of it."""
+    """Measures the null system, and then models; without LoadGen, only inferometer's side."""
     return [*_measure_null(rounds), *_measure_models(rounds)]
 
 
 def _measure_null(rounds: int) -> list[Row]:
-    """Measures what sending costs, before a framework is in the process."""
+    """Measures the cost of sending before a framework is in the process."""
     with_loadgen = importlib.util.find_spec("mlperf_loadgen") is not None
     measurements: dict[str, Measurement] = {
         f"{name} {rate}": partial(_null_run, process, rate)
@@ -76,7 +75,10 @@ def _measure_null(rounds: int) -> list[Row]:
         measurements["loadgen ceiling"] = partial(_ceiling, _loadgen_server)
         measurements["loadgen closed"] = _loadgen_single_stream
     else:
-        print("LoadGen is not installed, and left out: pip install 'inferscope[mlperf]'", flush=True)
+        print(
+            "LoadGen is not installed; skipping it. To install it: pip install 'inferometer[mlperf]'",
+            flush=True,
+        )
     taken = interleaved(rounds, measurements)
     rows = [
         _over_aim(f"{name}, {rate:,}/s", taken[f"{name} {rate}"], aim_ms)
@@ -91,7 +93,7 @@ def _measure_null(rounds: int) -> list[Row]:
 
 
 def _measure_models(rounds: int) -> list[Row]:
-    """Measures what sending costs beside a model that works."""
+    """Measures the cost of sending while a model predicts."""
     with ExitStack() as stack:
         measurements: dict[str, Measurement] = {}
         for framework in MODELS:
@@ -101,7 +103,7 @@ def _measure_models(rounds: int) -> list[Row]:
 
 
 def _over_aim(what: str, runs: Sequence[Figures], aim_ms: float) -> Row:
-    """The 99th percentile of the lag, over what it may be."""
+    """Returns the p99 of the lag, relative to its maximum."""
     p50_ms, p99_ms = _medians(runs)[:2]
     return Row(
         f"null system, {what}: p99 of the lag / {aim_ms:g} ms",
@@ -116,12 +118,12 @@ def _ceiling_row(runs: Sequence[Figures]) -> Row:
         f"null system, poisson: highest rate with p99 of the lag < 1 ms / {LEAST_CEILING:,}/s",
         [run[0] / LEAST_CEILING for run in runs],
         "≥ 1",
-        f"{_medians(runs)[0]:,.0f}/s; {CEILINGS[-1]:,}/s is the most that is tried",
+        f"{_medians(runs)[0]:,.0f}/s; {CEILINGS[-1]:,}/s is the highest rate tried",
     )
 
 
 def _beside_loadgen(taken: Mapping[str, Sequence[Figures]]) -> list[Row]:
-    """Our figures over LoadGen's."""
+    """Returns inferometer's figures relative to LoadGen's."""
     rows = [
         Row(
             f"null system, poisson, {rate:,}/s: p99 of due to answered / LoadGen's",
@@ -170,9 +172,9 @@ def _medians(runs: Sequence[Figures]) -> list[float]:
 
 
 def _null_run(process: ArrivalProcess, rate_qps: int, run_s: float = RUN_S) -> Figures:
-    """The lag's p50 and p99, and the latency's p99, in milliseconds; infinite where not all were sent."""
+    """Returns the lag's p50 and p99 and the latency's p99, in milliseconds; infinite if not all were sent."""
     schedule = Schedule.drawn(process, rate_qps, Extent(run_s), 0)
-    return _lag_ms(run_open_loop(NullTarget(), schedule, timeout_ms=1_000).queries, len(schedule))
+    return _lag_ms(run_open_loop(NullTarget(), schedule, RunLimits(1_000)).queries, len(schedule))
 
 
 def _lag_ms(queries: Queries, wanted: int) -> Figures:
@@ -183,10 +185,10 @@ def _lag_ms(queries: Queries, wanted: int) -> Figures:
 
 
 def _ceiling(run: Callable[[int, float], Figures]) -> Figures:
-    """The highest of the rates, in steps of √2, at which p99 is below 1 ms.
+    """Returns the highest rate, in steps of √2, at which p99 is below 1 ms.
 
-    Each is tried three times, for other work on the machine comes in bursts; where it spoils the first, too,
-    half of that is taken.
+    Each rate is tried three times, because other work on the machine is bursty. If the first rate fails too,
+    the result is half of it.
     """
     found = CEILINGS[0] / 2
     for rate in CEILINGS:
@@ -198,12 +200,12 @@ def _ceiling(run: Callable[[int, float], Figures]) -> Figures:
 
 def _closed_qps() -> Figures:
     loop = ClosedLoop(1, Extent(CLOSED_S))
-    queries = run_closed_loop(NullTarget(), loop, timeout_ms=1_000).queries
+    queries = run_closed_loop(NullTarget(), loop, RunLimits(1_000)).queries
     return [len(queries) / float(queries.done_ns[-1]) * 1e9]
 
 
 def _loadgen_server(rate_qps: int, run_s: float = RUN_S) -> Figures:
-    """LoadGen's latency, from when a query was due to its answer: p50 and p99 in milliseconds."""
+    """Returns LoadGen's latency since a query was due: p50 and p99 in milliseconds."""
     rate = f"*.Server.target_qps = {rate_qps}\n*.Server.target_latency = 1000\n"
     logged = _loadgen(rate, "Server", run_s)
     return [float(logged[f"{percent}.00 percentile latency (ns)"]) / 1e6 for percent in (50, 99)]
@@ -215,7 +217,7 @@ def _loadgen_single_stream() -> Figures:
 
 
 def _loadgen(settings: str, scenario: str, run_s: float) -> Mapping[str, str]:
-    """Runs LoadGen on a null system, and returns its summary by name."""
+    """Runs LoadGen on a null system and returns its summary by name."""
     import mlperf_loadgen as loadgen
 
     def answer(samples: Sequence[Any]) -> None:
@@ -266,7 +268,7 @@ class _TimedTarget:
 
 
 def _with_model(framework: str, stack: ExitStack) -> Mapping[str, Measurement]:
-    """The lag's p50 and p99 in milliseconds, and the median microseconds of ``submit``."""
+    """Returns measurements: the lag's p50 and p99 in milliseconds, and ``submit``'s median microseconds."""
     registry = Registry()
     manifest = select_model(Catalog(), registry, "DigitsCNN", framework=framework)
     inputs = synthetic_tensors(manifest.inputs[0].parameters, 0)
@@ -280,7 +282,7 @@ def _with_model(framework: str, stack: ExitStack) -> Mapping[str, Measurement]:
 
     def run(target: QueryTarget) -> Figures:
         timed = _TimedTarget(target)
-        queries = run_open_loop(timed, schedule, timeout_ms=10_000).queries
+        queries = run_open_loop(timed, schedule, RunLimits(10_000)).queries
         p50_ms, p99_ms, _ = _lag_ms(queries, len(schedule))
         return [p50_ms, p99_ms, float(np.median(timed.submit_ns)) / 1e3]
 
@@ -289,7 +291,7 @@ def _with_model(framework: str, stack: ExitStack) -> Mapping[str, Measurement]:
 
 @contextmanager
 def _agent() -> Iterator[str]:
-    """The address of an agent in a process of its own."""
+    """Yields the address of an agent in a separate process."""
     command = [sys.executable, "-m", "tests.perf.issue_rate", "serve"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -297,7 +299,7 @@ def _agent() -> Iterator[str]:
         try:
             yield process.stdout.readline().strip()
         finally:
-            process.stdin.close()  # which ends it
+            process.stdin.close()  # ends the agent
 
 
 def _serve() -> None:

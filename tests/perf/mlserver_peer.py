@@ -1,9 +1,9 @@
-"""The agent beside MLServer: a 600 KB float32 input in a ModelInfer of the Open Inference Protocol.
+"""The agent against MLServer: a 600 KB float32 input in a ModelInfer of the Open Inference Protocol.
 
-MLServer stands in an environment of its own, whose Python ``INFERSCOPE_MLSERVER_PYTHON`` names
-(``python -m venv peer && peer/bin/pip install mlserver==1.7.1``); without it the section is left out. Its
-model, as the agent's, answers with the first number of the tensor. The client is the same for both: messages
-that were made before, by plain gRPC.
+MLServer runs in a separate environment, whose Python ``INFEROMETER_MLSERVER_PYTHON`` names
+(``python -m venv peer && peer/bin/pip install mlserver==1.7.1``); without the variable, the section is
+skipped. Both models return the first number of the tensor. The client is the same for both: it sends prepared
+messages over plain gRPC.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from protos.inference.v2 import grpc_service_pb2 as pb
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from tests.perf.grpc_round_trip import CALLS_AT_ONCE, SHAPE, THROUGHPUT_CALLS
 from tests.perf.ratios import Row, divided, interleaved
 
-PYTHON = os.environ.get("INFERSCOPE_MLSERVER_PYTHON")
+PYTHON = os.environ.get("INFEROMETER_MLSERVER_PYTHON")
 ROUNDS = 5
 _READY_S = 60.0
 _UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
@@ -53,7 +53,7 @@ class NoOp(MLModel):
 
 
 def measure() -> list[Row]:
-    """Measures both, one call in flight and sixteen; nothing where there is no MLServer."""
+    """Measures both servers with one call in flight and with sixteen; returns no rows without MLServer."""
     if PYTHON is None:
         return []
     with ExitStack() as stack:
@@ -89,7 +89,7 @@ _Run = tuple[Sequence[float], float]
 
 
 def _latencies_s(pool: futures.ThreadPoolExecutor, call: Callable[[], None], flying: int) -> _Run:
-    """The seconds of each call, with so many in flight, and of all of them together."""
+    """Returns the seconds of each call, with ``flying`` calls in flight, and of all of them together."""
 
     def timed(_: int) -> float:
         started_s = time.perf_counter()
@@ -151,7 +151,7 @@ def _agent() -> Iterator[str]:
     try:
         yield server.stdout.readline().split()[1]
     finally:
-        server.stdin.close()  # which ends the server
+        server.stdin.close()  # ends the server
         server.wait()
         server.stdout.close()
 
@@ -161,7 +161,7 @@ def _mlserver(python: str, stack: ExitStack) -> Iterator[str]:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     port, *others = _free_ports(3)
     settings = {"host": "127.0.0.1", "grpc_port": port, "http_port": others[0], "metrics_port": others[1]}
-    # without workers the model runs in the server's process, which is faster for one that does nothing
+    # without workers the model runs in the server's process, which is faster for a model that does nothing
     (folder / "settings.json").write_text(json.dumps({**settings, "debug": False, "parallel_workers": 0}))
     (folder / "model-settings.json").write_text(json.dumps({"name": "noop", "implementation": "noop.NoOp"}))
     (folder / "noop.py").write_text(_RUNTIME)

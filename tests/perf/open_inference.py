@@ -1,8 +1,8 @@
-"""What a ``ModelInfer`` of the Open Inference Protocol costs over a bare gRPC echo of the same bytes.
+"""Cost of a ``ModelInfer`` of the Open Inference Protocol relative to a bare gRPC echo of the same bytes.
 
-The model echoes 600 KB, so that everything but the protocol is nothing. The client sends messages that were
-made before, to the agent and to a bare grpcio server that returns what it gets; both are in one process of
-their own. A row of its own says what tritonclient adds on its side.
+The model echoes 600 KB, so that only the protocol takes time. The client sends prepared messages to the agent
+and to a bare grpcio server that returns them; both servers share one process. A separate row shows the cost
+of tritonclient on the client side.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import grpc
 import numpy as np
 import tritonclient.grpc as triton
 
-from protos.inference.v2 import grpc_service_pb2 as pb
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from tests.perf.grpc_round_trip import CALLS_AT_ONCE, KEPT, ROUNDS, SHAPE, TENSORS, latency_s, rate
 from tests.perf.ratios import Row, divided, interleaved, print_table
 
@@ -79,7 +79,7 @@ def _call() -> dict[str, Sequence[float]]:
 
 @contextmanager
 def _clients() -> Iterator[dict[str, Callable[[], None]]]:
-    """A call of the bare echo, one of the agent, and one of the agent by tritonclient."""
+    """Yields a call of the bare echo, one of the agent, and one of the agent through tritonclient."""
     random = np.random.default_rng(0)
     batches = [random.standard_normal(SHAPE, np.float32) for _ in range(TENSORS)]
     item = pb.ModelInferRequest.InferInputTensor(name="data", datatype="FP32", shape=SHAPE)
@@ -100,7 +100,7 @@ def _clients() -> Iterator[dict[str, Callable[[], None]]]:
         stack.callback(server.wait)
         assert server.stdin is not None
         assert server.stdout is not None
-        stack.callback(server.stdin.close)  # which ends the server
+        stack.callback(server.stdin.close)  # ends the server
         stack.callback(server.stdout.close)
         bare_address, agent_address = server.stdout.readline().split()
         bare_channel = stack.enter_context(grpc.insecure_channel(bare_address, options=_UNLIMITED))

@@ -1,4 +1,4 @@
-"""Ratios of times that were taken side by side, and the table that shows them."""
+"""Ratios of times measured alternately, and the table that shows them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Row:
     """One figure.
 
     Attributes:
-        name: What is measured, over what.
+        name: The numerator and the denominator.
         ratios: The ratio of each round.
-        aim: What the ratio should be; empty where nothing is asked.
-        detail: The absolute figures behind it.
+        aim: The target for the ratio; empty without one.
+        detail: The absolute figures.
     """
 
     name: str
@@ -29,16 +29,16 @@ class Row:
     @property
     def cells(self) -> tuple[str, str, str, str]:
         """The row as text: the median, and the smallest and largest where there are several rounds."""
-        spread = f" [{min(self.ratios):.2f} – {max(self.ratios):.2f}]" if len(self.ratios) > 1 else ""
-        return self.name, f"{statistics.median(self.ratios):.2f}{spread}", self.aim, self.detail
+        spread = f" [{min(self.ratios):.3f} – {max(self.ratios):.3f}]" if len(self.ratios) > 1 else ""
+        return self.name, f"{statistics.median(self.ratios):.3f}{spread}", self.aim, self.detail
 
 
 def interleaved(
     rounds: int, measurements: Mapping[str, Callable[[], _Measured]]
 ) -> Mapping[str, Sequence[_Measured]]:
-    """Takes every measurement once in each round, so that what else the machine does falls on all alike.
+    """Takes every measurement once per round, so that other work on the machine affects all of them equally.
 
-    The order turns round from one round to the next. A round before the first warms up and is dropped.
+    The order rotates from round to round. A first round warms up and is dropped.
     """
     taken: dict[str, list[_Measured]] = {name: [] for name in measurements}
     order = list(measurements)
@@ -52,7 +52,7 @@ def interleaved(
 
 
 def divided(numerators: Sequence[float], denominators: Sequence[float]) -> Sequence[float]:
-    """The ratio of each round."""
+    """Returns the ratio of each round."""
     return [over / under for over, under in zip(numerators, denominators, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""ResNet50 with random weights, batches of 8: what the program adds where the model is of a real size."""
+"""Overhead with a model of realistic size: ResNet50 with random weights, in batches of 8."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from agent.artifacts import Artifacts
-from agent.inputs import Tensor
-from agent.models.sources import BUILTIN_ARCHITECTURES
-from agent.pipeline import Pipeline
-from agent.postprocessing import Postprocessor
-from agent.predictor import Predictor, PredictorOptions, Tensors, Weights
-from agent.preprocessing import ImagePreprocessor
-from agent.registry import Registry
-from agent.selection import select_model
-from agent.session import Session, SessionOptions, no_fetch, open_session
-from evaluators.dataset_run import DatasetRun
-from evaluators.datasets.base import Dataset, Sample
-from evaluators.datasets.folder import FolderDataset
-from evaluators.evaluation import EvaluationOptions
-from manifests.catalog import Catalog
-from manifests.inputs import ImageParameters
-from manifests.schema import ModelManifest
+from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.inference.pipeline import Pipeline
+from inferometer.agent.inference.postprocessing import Postprocessor
+from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors, Weights
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import Session, SessionOptions, no_fetch, open_session
+from inferometer.agent.preprocessing.inputs import Tensor
+from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
+from inferometer.evaluators.dataset_run import DatasetRun
+from inferometer.evaluators.datasets.base import Dataset, Sample
+from inferometer.evaluators.datasets.folder import FolderDataset
+from inferometer.evaluators.measurements.batches import BatchOptions
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.inputs import ImageParameters
+from inferometer.manifests.schema import ModelManifest
 from tests.perf.bare_loops import Predict
 from tests.perf.dataset_overhead import RepeatedDataset
 from tests.perf.ratios import Row, divided, interleaved
@@ -42,7 +42,7 @@ IMAGES = BATCH_SIZE * BATCHES
 WIDTH, HEIGHT = 500, 375
 WORKERS = 2
 PIPELINE_REPEATS = 4
-"""How often the input pipeline goes through the images in a round; it is much faster than the model."""
+"""Passes of the input pipeline over the images per round; it is much faster than the model."""
 
 
 def write_images(folder: Path) -> Sequence[Path]:
@@ -60,7 +60,7 @@ def write_images(folder: Path) -> Sequence[Path]:
 
 
 def measure(rounds: int) -> list[Row]:
-    """Measures ResNet50 in every framework that is installed, and the input pipeline by itself."""
+    """Measures ResNet50 in every installed framework, and the input pipeline by itself."""
     catalog, registry = Catalog(), Registry()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
@@ -135,7 +135,7 @@ def _pipeline_rows(manifest: ModelManifest, folder: Path, rounds: int) -> list[R
 
 
 class _NullPredictor(Predictor):
-    """Takes no time: what is left is the input pipeline."""
+    """Takes no time, so that only the input pipeline is measured."""
 
     def load(self) -> None:
         pass
@@ -177,7 +177,7 @@ def _our_pipeline(
 
 
 class _TorchImages:
-    """The images as a program with ``torch.utils.data`` reads them, with torchvision's arithmetic."""
+    """The images read through ``torch.utils.data``, with torchvision's arithmetic."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = list(paths) * PIPELINE_REPEATS
@@ -223,7 +223,7 @@ def _data_loader(paths: Sequence[Path], stack: ExitStack) -> Callable[[], int]:
 
 
 def _time_batches(bare: Predict, batches: Sequence[NDArray[Any]]) -> int:
-    """Nanoseconds for predicting each of the batches, as a program does that keeps the logits."""
+    """Returns the nanoseconds that predicting all batches takes."""
     bare(batches[0])
     started_ns = time.perf_counter_ns()
     for batch in batches:
@@ -233,13 +233,13 @@ def _time_batches(bare: Predict, batches: Sequence[NDArray[Any]]) -> int:
 
 def _evaluate(session: Session, dataset: Dataset) -> int:
     """Nanoseconds of the measured part of ``predict dataset``, as the evaluation records them."""
-    evaluation = DatasetRun(session, dataset, EvaluationOptions(BATCH_SIZE, BATCH_SIZE)).run()
-    assert not evaluation.failures
-    return evaluation.elapsed_ns
+    evaluation = DatasetRun(session, dataset, BatchOptions(BATCH_SIZE, BATCH_SIZE)).run()
+    assert not evaluation.measurement.failures
+    return evaluation.measurement.elapsed_ns
 
 
 def _decoding_cpu_ns(preprocessor: ImagePreprocessor, images: Dataset) -> int:
-    """Nanoseconds of the processor that reading and preprocessing take in one thread."""
+    """Returns the processor time, in nanoseconds, of reading and preprocessing in one thread."""
     started_ns = time.thread_time_ns()
     for sample in images:
         preprocessor(sample.read())

@@ -1,16 +1,17 @@
-"""The memory of a served agent over 100,000 requests, and what it costs to observe a call.
+"""Memory of a served agent over 100,000 requests, and the cost of observing a call.
 
-The agent is a process of its own, as ``agent serve`` starts it, with metrics and with the watch for
-predictions that hang. Clients send DigitsCNN one digit a request over the Open Inference Protocol.
+``agent serve`` runs in a separate process, with metrics and with the watch for hanging predictions. Clients
+send DigitsCNN one digit per request over the Open Inference Protocol.
 """
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import tempfile
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from time import perf_counter
@@ -20,14 +21,12 @@ import grpc
 import numpy as np
 import psutil
 
-from agent.server.observing.access_log import AccessLog
-from agent.server.observing.agent_load import AgentLoad
-from agent.server.observing.interceptor import CallInterceptor
-from agent.server.observing.metrics import Metrics
-from agent.server.observing.observers import CallObserver
-from agent.server.reflected_types import served_methods
-from protos.inference.v2 import grpc_service_pb2 as pb
-from protos.inference.v2.grpc_service_pb2_grpc import GRPCInferenceServiceStub
+from inferometer.agent.server.rpc import CallContext, CallObserver, Dispatcher, Method
+from inferometer.agent.server.telemetry.access_log import AccessLog
+from inferometer.agent.server.telemetry.agent_load import AgentLoad
+from inferometer.agent.server.telemetry.metrics import Metrics
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
+from inferometer.protos.inference.v2.grpc_service_pb2_grpc import GRPCInferenceServiceStub
 from tests.perf.ratios import Row
 
 REQUESTS = 100_000
@@ -39,8 +38,8 @@ _Details = namedtuple("_Details", ("method", "invocation_metadata"))
 
 
 def measure() -> list[Row]:
-    """Sends all the requests, which takes some minutes, and times the interceptor alone."""
-    return [_memory(), *_interceptor()]
+    """Sends all the requests, which takes some minutes, and times the dispatcher alone."""
+    return [_memory(), *_observing()]
 
 
 def _memory() -> Row:
@@ -66,7 +65,7 @@ def _served() -> Iterator[tuple[str, psutil.Process]]:
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-c", "from client.main import main; main()", "serve"),
+                *(sys.executable, "-c", "from inferometer.client.cli.main import main; main()", "serve"),
                 *("--port=0", "--metrics_port=0", "--max_batch_size=8"),
             ],
             stdout=subprocess.PIPE,
@@ -97,7 +96,7 @@ def _send(address: str, count: int) -> None:
 
 
 class _Context:
-    """What the interceptor asks of a call, and nothing else."""
+    """The part of a call that the dispatcher uses."""
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return (("user-agent", "grpc-python"), ("authorization", "Bearer secret"))
@@ -107,35 +106,37 @@ class _Context:
     def peer(self) -> str:
         return ""
 
-    def code(self) -> None: ...
 
-    def is_active(self) -> bool:
-        return True
+async def _nothing(request: bytes, _: CallContext) -> bytes:
+    return request
 
 
-def _interceptor() -> list[Row]:
-    """Microseconds that a call takes longer, without gRPC around it."""
-    bare: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(lambda request, _: request)
-    details: Any = _Details("/inference.GRPCInferenceService/ModelInfer", ())
+def _observing() -> list[Row]:
+    """Returns the microseconds that the dispatcher and its observers take for a call, without gRPC."""
+    path = "inference.GRPCInferenceService/ModelInfer"
+    details: Any = _Details(f"/{path}", ())
     context: Any = _Context()
     rows = []
     kinds: dict[str, list[CallObserver]] = {
         "log alone": [AccessLog()],
         "log and metrics": [AccessLog(), Metrics(AgentLoad)],
     }
-    for title, observers in kinds.items():
-        interceptor = CallInterceptor(observers, served_methods())
+    with ThreadPoolExecutor(1) as pool:
+        for title, observers in kinds.items():
+            method = Method(path, _nothing, bytes, bytes)
+            dispatcher = Dispatcher([method], pool, pool, observers=observers)
 
-        def call(interceptor: CallInterceptor = interceptor) -> None:
-            handler: Any = interceptor.intercept_service(lambda _: bare, details)
-            handler.unary_unary(b"", context)
+            async def call(dispatcher: Dispatcher = dispatcher) -> None:
+                handler: Any = dispatcher.service(details)
+                await handler.unary_unary(b"", context)
 
-        rows.append(Row(f"observing a call, {title}, µs", [_call_us(call) for _ in range(5)], "a few"))
+            taken = [asyncio.run(_call_us(call)) for _ in range(5)]
+            rows.append(Row(f"dispatching and observing a call, {title}, µs", taken, "a few"))
     return rows
 
 
-def _call_us(call: Callable[[], None]) -> float:
+async def _call_us(call: Callable[[], Awaitable[None]]) -> float:
     began_s = perf_counter()
     for _ in range(INTERCEPTED):
-        call()
+        await call()
     return (perf_counter() - began_s) / INTERCEPTED * 1e6

@@ -1,6 +1,6 @@
-"""How long ``agent --help`` takes, against an interpreter that imports click and nothing else; and a listing.
+"""Start-up time of ``agent --help`` relative to an interpreter that only imports click, and of a listing.
 
-``agent info models`` is measured against ``agent --help``, once it has read the manifests before.
+``agent info models`` is measured relative to ``agent --help``, after it has cached the manifests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LISTING_AIM = "≤ 3"
 
 
 def measure() -> list[Row]:
-    """Measures whole processes, from their start to their end."""
+    """Measures whole processes, from start to end."""
     with tempfile.TemporaryDirectory() as cache:
         return _measure(Path(cache))
 
@@ -54,7 +54,7 @@ def _measure(cache: Path) -> list[Row]:
             "agent info models / agent --help",
             divided(taken["models"], taken["help"]),
             LISTING_AIM,
-            f"{models_ms:.0f} / {help_ms:.0f} ms; {first_ns / 1e6:.0f} ms where nothing is remembered",
+            f"{models_ms:.0f} / {help_ms:.0f} ms; {first_ns / 1e6:.0f} ms without a cache",
         ),
     ]
 

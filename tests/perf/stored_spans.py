@@ -1,4 +1,4 @@
-"""A million stored spans: what reports and exports take, over reading as many lines of JSON."""
+"""Time and memory of reports over a million stored spans, relative to reading as many lines of JSON."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from pathlib import Path
 
 import numpy as np
 
-from agent.inputs import Tensor
-from agent.registry import Registry
-from agent.selection import select_model
-from agent.session import SessionOptions, open_session
-from agent.trace_level import TraceLevel
-from agent.tracing.context import TraceContext
-from agent.tracing.recorder import SpanRecorder
-from agent.tracing.span import SpanKind
-from evaluators.dataset_run import DatasetRun
-from evaluators.datasets.base import DatasetIdentity, Sample
-from evaluators.evaluation import BatchTimes, Evaluation, EvaluationOptions, TraceSummary
-from evaluators.store.opening import open_store
-from manifests.catalog import Catalog
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.preprocessing.inputs import Tensor
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.evaluators.dataset_run import DatasetRun
+from inferometer.evaluators.datasets.base import DatasetIdentity, Sample
+from inferometer.evaluators.evaluation import Evaluation, TraceSummary
+from inferometer.evaluators.measurements.batches import BatchOptions, BatchTimes
+from inferometer.evaluators.store.opening import open_store
+from inferometer.manifests.catalog import Catalog
 from tests.perf.dataset_overhead import RepeatedDataset
 from tests.perf.ratios import Row
 
@@ -45,7 +44,7 @@ _COMMANDS = {
 
 
 def measure() -> list[Row]:
-    """Measures each command as a process of its own, and how much memory it takes at the most."""
+    """Measures the time and the peak memory of each command in a separate process."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         whole, small = _kept(folder / "whole", SPANS), _kept(folder / "small", SPANS // 10)
@@ -60,16 +59,16 @@ def measure() -> list[Row]:
                     f"{title} / reading {SPANS:,} lines of JSON",
                     [taken_s / lines_s],
                     f"<= {AIM}" if title.startswith("layers") else "",
-                    f"{taken_s:.1f} / {lines_s:.1f} s; {memory:.0f} MiB at the most, {less:.0f} of a tenth",
+                    f"{taken_s:.1f} / {lines_s:.1f} s; {memory:.0f} MiB peak, {less:.0f} with a tenth",
                 )
             )
         return rows
 
 
 def _kept(folder: Path, spans: int) -> str:
-    """Keeps an evaluation with so many spans, and returns its id."""
+    """Stores an evaluation with ``spans`` spans and returns its id."""
     evaluation = _evaluation(spans)
-    store = open_store(None, "inferscope", folder)
+    store = open_store(None, "inferometer", folder)
     try:
         store.save(evaluation)
     finally:
@@ -82,8 +81,9 @@ def _evaluation(spans: int) -> Evaluation:
     sample = Sample("0", Tensor(np.zeros((1, 16, 16), np.float32)))
     dataset = RepeatedDataset(DatasetIdentity("vision", "zeros", None, None, 1), [sample])
     with open_session(manifest, SessionOptions(), Registry()) as session:
-        options = EvaluationOptions(1, 1, trace_level=TraceLevel.FRAMEWORK_TRACE)
-        evaluation = DatasetRun(session, dataset, options).run()
+        options = BatchOptions(1, 1)
+        level = TraceLevel.FRAMEWORK_TRACE
+        evaluation = DatasetRun(session, dataset, options, trace_level=level).run()
     batches = spans // (LAYERS + 1)
     recorder = SpanRecorder(TraceContext.new(), TraceLevel.FRAMEWORK_TRACE, limit=2 * spans)
     kinds = [
@@ -110,14 +110,14 @@ def _evaluation(spans: int) -> Evaluation:
     ones = np.ones(batches, np.int64)
     return replace(
         evaluation,
-        batches=BatchTimes(ones, *[ones * 1000] * 4),
+        measurement=replace(evaluation.measurement, times=BatchTimes(ones, *[ones * 1000] * 4)),
         trace=TraceSummary(recorder.context.trace_id, len(recorder)),
         spans=recorder.chunks(),
     )
 
 
 def _write_lines(path: Path) -> None:
-    """Writes as many spans to a file, one JSON object a line."""
+    """Writes as many spans to a file, one JSON object per line."""
     span = {
         "span_id": "0000000700000002",
         "parent_id": "0000000700000001",
@@ -136,7 +136,7 @@ def _write_lines(path: Path) -> None:
 
 
 def _read_lines(path: Path) -> float:
-    """Seconds for reading all spans from the file of ``_write_lines``."""
+    """Returns the seconds for reading all spans from the file of ``_write_lines``."""
     started_s = time.perf_counter()
     with path.open() as file:
         count = sum(json.loads(line)["batch"] == 12 for line in file)
@@ -145,10 +145,11 @@ def _read_lines(path: Path) -> float:
 
 
 def _run(data: Path, command: list[str]) -> tuple[float, float]:
-    """Seconds of a command as a process, and the MiB that it takes at the most."""
+    """Runs a command as a process and returns its seconds and its peak memory in MiB."""
     script = (
-        "import sys; from client.main import run; code = run(sys.argv[1:]); sys.stdout.flush(); "
-        # unlike ru_maxrss, it does not begin with what the process was forked from
+        "import sys; from inferometer.client.cli.main import run; "
+        "code = run(sys.argv[1:]); sys.stdout.flush(); "
+        # unlike ru_maxrss, it does not include the memory of the parent at the fork
         "[line] = [line for line in open('/proc/self/status') if line.startswith('VmHWM')]; "
         "sys.stderr.write(f'\\n{line.split()[1]}'); sys.exit(code)"
     )

@@ -1,4 +1,4 @@
-"""What tracing costs, on ResNet50 with random weights, and what it costs to read a million spans."""
+"""Cost of tracing, on ResNet50 with random weights."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.inputs import Input, Tensor
-from agent.predictor import Weights
-from agent.registry import Registry
-from agent.selection import select_model
-from agent.session import Session, SessionOptions, open_session
-from agent.trace_level import TraceLevel
-from agent.tracing.context import TraceContext
-from agent.tracing.recorder import SpanRecorder
-from agent.tracing.scope import TraceScope
-from manifests.catalog import Catalog
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import Session, SessionOptions, open_session
+from inferometer.agent.preprocessing.inputs import Input, Tensor
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.manifests.catalog import Catalog
 from tests.perf.bare_loops import Predict
 from tests.perf.ratios import Row, divided, interleaved
 from tests.perf.resnet50 import BARE
 
 BATCHES = {1: 24, 8: 4}
-"""Batches in a round, by their size."""
+"""Batches per round, by batch size."""
 MOST_ROUNDS = 5
 _SHAPE = (3, 224, 224)
 _INPUT = "data"
@@ -39,7 +37,7 @@ Profiled = Callable[[], int]
 
 
 def measure(rounds: int) -> list[Row]:
-    """Measures the levels in every framework that is installed."""
+    """Measures the levels in every installed framework."""
     catalog, registry = Catalog(), Registry()
     rows: list[Row] = []
     for entry in registry.entries:
@@ -96,7 +94,7 @@ def _time_bare(bare: Predict, arrays: NDArray[Any]) -> int:
 
 
 def _time_session(session: Session, batches: Sequence[Sequence[Input]], level: TraceLevel) -> int:
-    """Nanoseconds from the first batch to the last span in the recorder."""
+    """Returns the nanoseconds from the first batch to the last span in the recorder."""
     scope = None
     if level is not TraceLevel.NO_TRACE:
         recorder = SpanRecorder(TraceContext.new(), level)
@@ -110,7 +108,7 @@ def _time_session(session: Session, batches: Sequence[Sequence[Input]], level: T
 
 
 def _pytorch(bare: Predict, arrays: NDArray[Any], stack: ExitStack) -> Profiled:
-    """torch.profiler with the settings that layers need, and its own list of events."""
+    """Runs torch.profiler with the settings that layers require, and reads its list of events."""
     from torch.profiler import ProfilerActivity, profile
 
     def run() -> int:
@@ -125,7 +123,7 @@ def _pytorch(bare: Predict, arrays: NDArray[Any], stack: ExitStack) -> Profiled:
 
 
 def _mxnet(bare: Predict, arrays: NDArray[Any], stack: ExitStack) -> Profiled:
-    """MXNet's profiler, and the file that it writes, read."""
+    """Runs MXNet's profiler and reads the file that it writes."""
     import mxnet as mx
 
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -149,7 +147,7 @@ def _mxnet(bare: Predict, arrays: NDArray[Any], stack: ExitStack) -> Profiled:
 
 
 def _onnxruntime(bare: Predict, arrays: NDArray[Any], stack: ExitStack) -> Profiled:
-    """ONNX Runtime's profiler with the session that it takes, and the file that it writes, read."""
+    """Runs ONNX Runtime's profiler with its own session, and reads the file that it writes."""
     import onnxruntime as ort
 
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -9,16 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.description import SystemDescription
-from agent.device import CPU, Device, DeviceKind
-from agent.environment import Environment
-from agent.results import InputFailure, Stage
-from agent.trace_level import TraceLevel
-from evaluators.datasets.base import DatasetIdentity
-from evaluators.evaluation import Accuracy, BatchTimes, Evaluation, EvaluationOptions, Status
-from evaluators.plots.registry import PLOTS
-from manifests.loader import parse_manifest
-from manifests.schema import ModelManifest
+from inferometer.agent.hardware.device import CPU, Device, DeviceKind
+from inferometer.agent.hardware.environment import Environment
+from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.evaluators.conditions.conditions import Conditions, Stability
+from inferometer.evaluators.conditions.host import HostConditions, Spread
+from inferometer.evaluators.datasets.base import DatasetIdentity
+from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.measurements.batches import Accuracy, BatchMeasurement, BatchOptions, BatchTimes
+from inferometer.evaluators.plots.base import PLOTS
+from inferometer.manifests.loader import parse_manifest
+from inferometer.manifests.schema import ModelManifest
 from tests.reports.loads import calm, closed, hopeless, overloaded, searched, unlimited
 from tests.reports.pictures import LOADS, SHALLOW, traced
 
@@ -33,11 +35,15 @@ MACHINE = Environment(
     operating_system="An OS 1",
     kernel="6.1",
     python_version="3.11.7",
-    inferscope_version="0.1.0",
+    inferometer_version="0.1.0",
     frameworks={},
     gpus=(),
     gpu_driver=None,
-    variables={},
+    variables={"OMP_NUM_THREADS": "1"},
+    libraries={"oneDNN": "3.12.0", "BLAS": "MKL 2024.2"},
+    build="AVX512, oneDNN, MKL, OpenMP",
+    settings={"inter-op threads": "2", "oneDNN": "on"},
+    governor="performance",
 )
 
 
@@ -72,22 +78,35 @@ def batch_times(sizes: list[int], predict_ns: list[int]) -> BatchTimes:
     return BatchTimes(np.array(sizes, np.int64), other, other + 1, np.array(predict_ns, np.int64), other + 2)
 
 
+DISTURBED = Conditions(
+    Stability.DISTURBED,
+    ("other processes took 48 % of the CPU, in 97 % of the time",),
+    hosts=(
+        HostConditions("bench-1", 3.0, 2.5, 8, 0.48, 0.97, 0.0, frequency_mhz=Spread(1200.0, 2400.0, 3600.0)),
+    ),
+)
+
+
 def on_cpu() -> Evaluation:
-    """Six full batches of 16 and a last one of 4, which took far less time."""
+    """Six full batches of 16 and a last one of 4, which took far less time, on a machine that others had."""
     return Evaluation(
         id="11111111-1111-4111-8111-111111111111",
         created_at=datetime(2026, 3, 1, 12, 30, 0, 250_000, tzinfo=timezone.utc),
         status=Status.COMPLETE,
         system=describe("DigitsCNN", "1.0", "PyTorch", "2.13.0", CPU),
         dataset=DatasetIdentity("vision", "digits_validation", "1.0", None, 100),
-        options=EvaluationOptions(batch_size=16, partition_list_size=16),
-        batches=batch_times(
-            [16, 16, 16, 16, 16, 16, 4],
-            [2_000_000, 1_000_000, 3_000_000, 2_500_000, 9_000_000, 1_500_000, 100_000],
+        measurement=BatchMeasurement(
+            options=BatchOptions(batch_size=16, partition_list_size=16),
+            times=batch_times(
+                [16, 16, 16, 16, 16, 16, 4],
+                [2_000_000, 1_000_000, 3_000_000, 2_500_000, 9_000_000, 1_500_000, 100_000],
+            ),
+            elapsed_ns=50_000_000,
+            accuracy=Accuracy(top1=98, top5=100, evaluated=100),
+            failures=(),
         ),
-        elapsed_ns=50_000_000,
-        accuracy=Accuracy(top1=98, top5=100, evaluated=100),
-        failures=(),
+        trace_level=TraceLevel.APPLICATION_TRACE,
+        conditions=DISTURBED,
     )
 
 
@@ -99,13 +118,14 @@ def on_gpu() -> Evaluation:
         status=Status.INTERRUPTED,
         system=describe("DigitsCNN", "1.0", "MXNet", "1.9.1", Device(DeviceKind.GPU)),
         dataset=DatasetIdentity("vision", "digits_validation", "1.0", None, 100),
-        options=EvaluationOptions(
-            batch_size=8, partition_list_size=8, trace_level=TraceLevel.FRAMEWORK_TRACE
+        measurement=BatchMeasurement(
+            options=BatchOptions(batch_size=8, partition_list_size=8),
+            times=batch_times([8, 8, 7, 8], [123_457, 130_001, 777_777, 120_000]),
+            elapsed_ns=3_000_000,
+            accuracy=Accuracy(top1=30, top5=31, evaluated=31),
+            failures=(InputFailure("cat/7.png", Stage.PREPROCESS, "is damaged"),),
         ),
-        batches=batch_times([8, 8, 7, 8], [123_457, 130_001, 777_777, 120_000]),
-        elapsed_ns=3_000_000,
-        accuracy=Accuracy(top1=30, top5=31, evaluated=31),
-        failures=(InputFailure("cat/7.png", Stage.PREPROCESS, "is damaged"),),
+        trace_level=TraceLevel.FRAMEWORK_TRACE,
     )
 
 
@@ -118,11 +138,14 @@ def without_a_full_batch() -> Evaluation:
         status=Status.COMPLETE,
         system=replace(system, environment=replace(MACHINE, hostname="bänk-2", architecture="aarch64")),
         dataset=DatasetIdentity("vision", "/data/holiday photos", None, None, 5),
-        options=EvaluationOptions(batch_size=64, partition_list_size=64),
-        batches=batch_times([5], [4_000_000]),
-        elapsed_ns=8_000_000,
-        accuracy=None,
-        failures=(),
+        measurement=BatchMeasurement(
+            options=BatchOptions(batch_size=64, partition_list_size=64),
+            times=batch_times([5], [4_000_000]),
+            elapsed_ns=8_000_000,
+            accuracy=None,
+            failures=(),
+        ),
+        trace_level=TraceLevel.APPLICATION_TRACE,
     )
 
 
@@ -134,8 +157,7 @@ def evaluations() -> list[Evaluation]:
 @pytest.fixture
 def shallow(evaluations: list[Evaluation]) -> list[Evaluation]:
     """Two evaluations that have everything that the shallow reports draw."""
-    options = replace(evaluations[1].options, trace_level=TraceLevel.MODEL_TRACE)
-    return [evaluations[0], replace(evaluations[1], options=options)]
+    return [evaluations[0], replace(evaluations[1], trace_level=TraceLevel.MODEL_TRACE)]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Evaluations under load, with queries whose times are known, for the reports and pictures of load."""
+"""Evaluations under load with known query times, for the reports and plots of load."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from agent.trace_level import TraceLevel
-from evaluators.evaluation import BatchTimes, Evaluation, EvaluationOptions
-from evaluators.loadgen.queries import Outcome, Queries
-from evaluators.loadgen.record import LoadKind, LoadOptions, LoadRecord, LoadRun, RateAnswer
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.load.load_run import LoadRun
+from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
+from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
 
 MS = 1_000_000
+ELAPSED_NS = 2_500_000_000
 OPTIONS = LoadOptions(
-    LoadKind.WORKLOAD,
     "poisson",
     100.0,
     latency_bound_ms=10.0,
@@ -51,21 +53,17 @@ def run(found: Queries, rate_qps: float = 100.0) -> LoadRun:
     return LoadRun(rate_qps, "poisson", 3, f"sha256:{rate_qps:.0f}", found)
 
 
-def loaded(evaluation: Evaluation, number: int, load: LoadRecord) -> Evaluation:
-    """The evaluation as one under load: without batches, trace or accuracy."""
+def loaded(
+    evaluation: Evaluation, number: int, measurement: LoadMeasurement | RateSearchMeasurement
+) -> Evaluation:
+    """The evaluation as one under load: without a trace."""
     return replace(
         evaluation,
         id=f"{number:08d}-0000-4000-8000-000000000000",
-        options=EvaluationOptions(
-            load.options.max_batch_size, 1, warmup_num_file_parts=0, trace_level=TraceLevel.NO_TRACE
-        ),
-        batches=BatchTimes(*[np.empty(0, np.int64)] * 5),
-        elapsed_ns=2_500_000_000,
-        accuracy=None,
-        failures=(),
+        measurement=measurement,
+        trace_level=TraceLevel.NO_TRACE,
         trace=None,
         spans=(),
-        load=load,
     )
 
 
@@ -73,7 +71,7 @@ def calm(evaluation: Evaluation) -> Evaluation:
     """1,200 queries of 1…12 ms, the first of which are the empty start; some are answered twice."""
     found = replace(queries([1 + n * 7 % 12 for n in range(1200)]), repeated=2)
     options = replace(OPTIONS, percentile=97.0)
-    return loaded(evaluation, 1, LoadRecord(options, (replace(run(found), cut_ns=1_200 * MS),)))
+    return loaded(evaluation, 1, LoadMeasurement(options, replace(run(found), cut_ns=1_200 * MS), ELAPSED_NS))
 
 
 def overloaded(evaluation: Evaluation) -> Evaluation:
@@ -85,17 +83,17 @@ def overloaded(evaluation: Evaluation) -> Evaluation:
         invalid="p99 of the harness's own lag is 22 ms, and 1 ms is allowed",
         reasons={"the queue is full": 2, "no memory": 1},
     )
-    return loaded(evaluation, 2, LoadRecord(replace(OPTIONS, latency_bound_ms=None), (found,)))
+    return loaded(evaluation, 2, LoadMeasurement(replace(OPTIONS, latency_bound_ms=None), found, ELAPSED_NS))
 
 
 def closed(evaluation: Evaluation) -> Evaluation:
     """A closed loop: no rate, no seed, no schedule."""
     options = replace(OPTIONS, arrival="closed loop, 4 in flight", rate_qps=0.0, concurrency=4)
     found = LoadRun(0.0, "closed loop, 4 in flight", None, "", queries([2.0] * 40))
-    return loaded(evaluation, 3, LoadRecord(options, (found,)))
+    return loaded(evaluation, 3, LoadMeasurement(options, found, ELAPSED_NS))
 
 
-SEARCH = replace(OPTIONS, kind=LoadKind.MAX_QPS, time_budget_s=60.0, tolerance=0.02)
+SEARCH = replace(OPTIONS, time_budget_s=60.0, tolerance=0.02)
 
 
 def searched(evaluation: Evaluation) -> Evaluation:
@@ -110,18 +108,18 @@ def searched(evaluation: Evaluation) -> Evaluation:
         replace(run(queries([3.0] * 40), 120.0), invalid="the machine was too busy"),
     )
     answer = RateAnswer(120.04, 118.7, 121.3, "single server")
-    return loaded(evaluation, 4, LoadRecord(SEARCH, runs, answer))
+    return loaded(evaluation, 4, RateSearchMeasurement(SEARCH, runs, ELAPSED_NS, answer))
 
 
 def hopeless(evaluation: Evaluation) -> Evaluation:
     """A search whose answer is that there is none."""
     runs = (run(queries([20.0 + n for n in range(50)]), 10.0),)
     answer = RateAnswer(None, None, None, "none", "50 of 50 queries were late")
-    return loaded(evaluation, 5, LoadRecord(SEARCH, runs, answer))
+    return loaded(evaluation, 5, RateSearchMeasurement(SEARCH, runs, ELAPSED_NS, answer))
 
 
 def unlimited(evaluation: Evaluation) -> Evaluation:
     """A search that found no rate which breaks the bound."""
     runs = (run(queries([0.5] * 50), 400.0),)
     answer = RateAnswer(400.0, 400.0, None, "at least", "the harness can issue no more than 400 queries/s")
-    return loaded(evaluation, 6, LoadRecord(SEARCH, runs, answer))
+    return loaded(evaluation, 6, RateSearchMeasurement(SEARCH, runs, ELAPSED_NS, answer))

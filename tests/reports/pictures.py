@@ -1,4 +1,4 @@
-"""Evaluations to draw, and what is found in a picture of them."""
+"""Evaluations to plot, and readers of the resulting plots."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agent.trace_level import TraceLevel
-from agent.tracing.context import TraceContext
-from agent.tracing.recorder import SpanRecorder
-from agent.tracing.span import SpanKind
-from evaluators.evaluation import Evaluation, TraceSummary
-from evaluators.plots.drawing import (
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.evaluators.drawing.charts import (
     Drawing,
 )
-from evaluators.plots.registry import find_plot
-from evaluators.reports.base import Row
-from evaluators.reports.registry import find_report
-from evaluators.reports.trace_report import TraceReport
+from inferometer.evaluators.evaluation import Evaluation, TraceSummary
+from inferometer.evaluators.plots.base import find_plot
+from inferometer.evaluators.reports.base import Row
+from inferometer.evaluators.reports.registry import find_report
+from inferometer.evaluators.reports.trace_report import TraceReport
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<b>&amp; \"q\" 'a' $\\frac{1}{2}$ $x_1$ ü 模型 ]]> -->\x00\n\u202e"
@@ -47,9 +45,8 @@ def record(recorder: SpanRecorder, name: str) -> None:
 def traced(evaluation: Evaluation, name: str = "layer") -> Evaluation:
     recorder = SpanRecorder(TraceContext.new(), TraceLevel.FULL_TRACE)
     record(recorder, name)
-    options = replace(evaluation.options, trace_level=TraceLevel.FULL_TRACE)
     summary = TraceSummary(recorder.context.trace_id, len(recorder))
-    return replace(evaluation, options=options, trace=summary, spans=recorder.chunks())
+    return replace(evaluation, trace_level=TraceLevel.FULL_TRACE, trace=summary, spans=recorder.chunks())
 
 
 def rows_of(name: str, evaluations: Sequence[Evaluation]) -> list[Row]:
@@ -61,6 +58,7 @@ def rows_of(name: str, evaluations: Sequence[Evaluation]) -> list[Row]:
 
 
 def drawn(name: str, evaluations: Sequence[Evaluation]) -> Drawing | None:
+    evaluations = find_report(name).taken(evaluations)
     return find_plot(name).draw(evaluations, rows_of(name, evaluations))
 
 

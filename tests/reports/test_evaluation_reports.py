@@ -1,4 +1,4 @@
-"""The latency and the accuracy report: their golden outputs, and every figure computed once more."""
+"""The latency and the accuracy report: golden outputs, and every figure computed independently."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluators.evaluation import Evaluation
-from evaluators.reports.base import Report
-from evaluators.reports.registry import ALIASES, REPORTS, find_report
-from evaluators.reports.writer import Format, write
-from evaluators.statistics import LatencySummary
-from manifests.errors import ConfigurationError
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.measurements.batches import LatencySummary
+from inferometer.evaluators.reports.base import Report, Row
+from inferometer.evaluators.reports.registry import ALIASES, REPORTS, find_report
+from inferometer.evaluators.reports.writer import Format, write
+from inferometer.manifests.errors import ConfigurationError
+from tests.evaluations import changed
+from tests.reports.conftest import batch_times
 
 GOLDEN = Path(__file__).parent / "golden"
 WITH_COMMON_COLUMNS = ("latency", "accuracy")
@@ -34,6 +36,7 @@ COMMON_KEYS = [
     "batch_size",
     "hostname",
     "weights",
+    "threads",
 ]
 
 
@@ -84,7 +87,7 @@ def test_headings_print_on_any_terminal(name: str) -> None:
 def test_a_row_has_a_value_for_every_column_and_no_other(name: str, evaluations: list[Evaluation]) -> None:
     report = find_report(name)
 
-    for row in report.rows(evaluations):
+    for row in report.rows(report.taken(evaluations)):
         assert set(row) == {column.key for column in report.columns}
 
 
@@ -103,7 +106,6 @@ def test_latency_figures_are_those_of_exact_arithmetic(evaluations: list[Evaluat
     exact = {
         "latency_ms_trimmed_mean": Fraction(sum(sorted(full)[1:5]), 4 * 10**6),
         "latency_ms_mean": Fraction(sum(full), 6 * 10**6),
-        **{f"latency_ms_p{p}": type_7(full, p) / 10**6 for p in (50, 90, 99)},
         "throughput_inputs_per_s": Fraction(6 * 16 * 10**9, sum(full)),
         "end_to_end_inputs_per_s": Fraction(100 * 10**9, 50_000_000),
     }
@@ -116,7 +118,6 @@ def test_latency_figures_are_those_of_exact_arithmetic(evaluations: list[Evaluat
     exact = {
         "latency_ms_trimmed_mean": Fraction(123_457, 10**6),  # of three, the median
         "latency_ms_mean": Fraction(sum(full), 3 * 10**6),
-        **{f"latency_ms_p{p}": type_7(full, p) / 10**6 for p in (50, 90, 99)},
         "throughput_inputs_per_s": Fraction(3 * 8 * 10**9, sum(full)),
         "end_to_end_inputs_per_s": Fraction(31 * 10**9, 3_000_000),
     }
@@ -125,10 +126,46 @@ def test_latency_figures_are_those_of_exact_arithmetic(evaluations: list[Evaluat
     )
     assert three["measured_batches"] == 3
 
+    percentiles = [f"latency_ms_p{percent}" for percent in (50, 90, 99)]
+    assert {row[key] for row in (six, three) for key in percentiles} == {None}
+
     assert none["measured_batches"] == 0
     assert none["end_to_end_inputs_per_s"] == 5 / 0.008
     assert none["throughput_inputs_per_s"] is None
     assert {none[key] for key in none if key.startswith("latency_ms")} == {None}
+
+
+@pytest.mark.parametrize(("percent", "needed"), [(50, 10), (90, 50), (99, 500)])
+def test_a_percentile_is_a_number_from_as_many_batches_as_carry_it(
+    percent: int, needed: int, evaluations: list[Evaluation]
+) -> None:
+    full = [1_000_000 + 1000 * (n * 7919 % 613) for n in range(needed)]
+    rows = [latency_row(evaluations[0], full[:count]) for count in (needed - 1, needed)]
+
+    assert rows[0][f"latency_ms_p{percent}"] is None
+    assert rows[1][f"latency_ms_p{percent}"] == pytest.approx(float(type_7(full, percent) / 10**6), rel=1e-12)
+
+
+def test_intervals_hold_their_figures_from_fifty_batches_on(evaluations: list[Evaluation]) -> None:
+    full = [1_000_000 + 1000 * (n * 7919 % 613) for n in range(200)]
+    few, many = (latency_row(evaluations[0], full[:count]) for count in (49, 200))
+
+    for key in ("latency_ms_mean", "latency_ms_p50", "latency_ms_p90", "throughput_inputs_per_s"):
+        assert few[f"{key}_low"] is None
+        assert few[f"{key}_high"] is None
+        low, value, high = (float(many[each] or 0) for each in (f"{key}_low", key, f"{key}_high"))
+        assert 0.7 * value < low < value < high < 1.3 * value
+    ends = (many["latency_ms_mean_high"], many["latency_ms_mean_low"])
+    assert [16 * 1000 / float(end or 0) for end in ends] == pytest.approx(
+        [many["throughput_inputs_per_s_low"], many["throughput_inputs_per_s_high"]]
+    )
+
+
+def latency_row(evaluation: Evaluation, predict_ns: list[int]) -> Row:
+    """The row of an evaluation whose batches of 16 took these times."""
+    times = batch_times([16] * len(predict_ns), predict_ns)
+    [row] = find_report("latency").rows([changed(evaluation, times=times)])
+    return row
 
 
 def test_accuracy_is_counted_over_the_evaluated_inputs(evaluations: list[Evaluation]) -> None:
@@ -154,6 +191,7 @@ def test_the_common_columns_say_what_ran_on_what(evaluations: list[Evaluation]) 
         8,
         "bench-1",
         "pretrained",
+        1,
     ]
 
 
@@ -171,19 +209,19 @@ def test_rows_come_in_the_order_of_the_evaluations_and_leave_them_alone(
 
 def test_an_evaluation_in_which_nothing_was_predicted_has_no_figures(evaluations: list[Evaluation]) -> None:
     zeros = np.zeros(2, np.int64)
-    batches = replace(evaluations[0].batches, **dict.fromkeys(("sizes", "predict_ns"), zeros))
+    batches = replace(evaluations[0].measurement.times, **dict.fromkeys(("sizes", "predict_ns"), zeros))
 
-    summary = LatencySummary.of(replace(evaluations[0], batches=batches))
+    summary = LatencySummary.of(replace(evaluations[0].measurement, times=batches))
 
     assert summary == LatencySummary(0, None, None, None, None, None, None, None)
 
 
 def test_times_that_no_clock_could_tell_give_no_throughput(evaluations: list[Evaluation]) -> None:
-    batches = replace(evaluations[0].batches, predict_ns=np.zeros(7, np.int64))
+    batches = replace(evaluations[0].measurement.times, predict_ns=np.zeros(7, np.int64))
 
-    summary = LatencySummary.of(replace(evaluations[0], batches=batches, elapsed_ns=0))
+    summary = LatencySummary.of(replace(evaluations[0].measurement, times=batches, elapsed_ns=0))
 
-    assert (summary.p50_ns, summary.throughput_inputs_per_s, summary.end_to_end_inputs_per_s) == (
+    assert (summary.mean_ns, summary.throughput_inputs_per_s, summary.end_to_end_inputs_per_s) == (
         0,
         None,
         None,

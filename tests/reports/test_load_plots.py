@@ -1,4 +1,4 @@
-"""What the pictures of load show of the queries, the probes and the answers."""
+"""The plots of load: their queries, probes and answers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evaluators.evaluation import Evaluation
-from evaluators.loadgen.record import LoadRecord, RateAnswer
-from evaluators.plots import canvas, workload
-from evaluators.plots.drawing import Band, Drawing, Label, Mark, PointChart, Rule, Series
-from evaluators.plots.point_painting import TALL_POINT_INCHES
+from inferometer.evaluators.drawing import canvas
+from inferometer.evaluators.drawing.charts import Band, Drawing, Label, Mark, PointChart, Rule, Series
+from inferometer.evaluators.drawing.point_painting import TALL_POINT_INCHES
+from inferometer.evaluators.drawing.style import ALARM
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.measurements.load import LoadMeasurement
+from inferometer.evaluators.measurements.rate_search import RateAnswer
+from inferometer.evaluators.plots import load
 from tests.reports.loads import OPTIONS, loaded, queries, run
 from tests.reports.pictures import drawn, picture, texts, titles
 
@@ -77,14 +80,14 @@ def test_a_run_that_was_stopped_or_is_invalid_says_so(workloads: list[Evaluation
 def test_of_many_queries_a_sample_is_drawn_with_every_outlier(evaluations: list[Evaluation]) -> None:
     latency_ms = [1.0 + n % 5 / 10 for n in range(20_000)]
     latency_ms[12_345] = 400.0
-    many = loaded(evaluations[0], 9, LoadRecord(OPTIONS, (run(queries(latency_ms)),)))
+    many = loaded(evaluations[0], 9, LoadMeasurement(OPTIONS, run(queries(latency_ms)), 0))
 
     drawing = picture("workload", [many])
 
     [chart] = drawing.charts
     assert isinstance(chart, PointChart)
     latency, _ = chart.series
-    assert 1000 < len(latency.x) <= workload.MOST_POINTS
+    assert 1000 < len(latency.x) <= load.MOST_POINTS
     assert max(latency.y) == pytest.approx(400)
     assert latency.x[int(np.argmax(latency.y))] == pytest.approx(123.45)
     assert (latency.x[0], latency.x[-1]) == pytest.approx((0, 199.99), abs=0.3)
@@ -95,7 +98,7 @@ def test_of_many_queries_a_sample_is_drawn_with_every_outlier(evaluations: list[
 
 
 def test_a_workload_without_a_query_is_not_drawn(evaluations: list[Evaluation]) -> None:
-    empty = loaded(evaluations[0], 9, LoadRecord(OPTIONS, (run(queries([])),)))
+    empty = loaded(evaluations[0], 9, LoadMeasurement(OPTIONS, run(queries([])), 0))
 
     assert drawn("workload", [empty]) is None
     assert drawn("workload", []) is None
@@ -118,7 +121,7 @@ def test_a_search_is_percentiles_of_its_probes_against_their_rate(searches: list
     assert chart.bands == (Band(118.7, 121.3, "95 % interval"),)
     assert chart.x_logarithmic
     assert "max QPS 120.0 [118.7, 121.3] at p99 ≤ 10 ms (single server)" in chart.heading.detail
-    assert chart.heading.warning == "INVALID: 1 of 3 probes, whose latencies are not to be trusted"
+    assert chart.heading.warning == "INVALID: 1 of 3 probes; do not trust their latencies"
 
 
 def test_an_answer_without_an_interval_has_no_band(searches: list[Evaluation]) -> None:
@@ -133,7 +136,7 @@ def test_an_answer_without_an_interval_has_no_band(searches: list[Evaluation]) -
 
 
 def test_a_bracket_is_no_interval_and_a_stopped_search_has_no_answer(searches: list[Evaluation]) -> None:
-    load = searches[0].load
+    load = searches[0].measurement
     assert load is not None
     answers = (
         RateAnswer(100.0, 100.0, 200.0, "bracket", "the time budget was used up"),
@@ -143,7 +146,7 @@ def test_a_bracket_is_no_interval_and_a_stopped_search_has_no_answer(searches: l
 
     bracket, below, stopped = charts_of(
         "max_qps",
-        [replace(searches[0], id=str(n), load=replace(load, answer=a)) for n, a in enumerate(answers)],
+        [replace(searches[0], id=str(n), measurement=replace(load, answer=a)) for n, a in enumerate(answers)],
     )
 
     assert bracket.bands == (Band(100, 200, "kept … not kept"),)
@@ -185,10 +188,20 @@ def test_points_that_are_infinitely_high_are_drawn_with_one_tooltip_a_series() -
     assert heights[1] > 120 * TALL_POINT_INCHES
 
 
+def test_a_remark_stands_below_the_warning_in_another_colour() -> None:
+    headings = (Label("n", "d", "a warning"), Label("n", "d", "a warning", "a remark"))
+    charts = [PointChart(heading, "x", "y", (Series("a", (1,), (1.0,)),)) for heading in headings]
+    plain, remarked = (canvas.svg(Drawing("t", (chart,))) for chart in charts)
+
+    assert "a remark" in texts(remarked)
+    assert remarked.count(ALARM.lower()) == plain.count(ALARM.lower()) > 0
+    assert "a remark" not in texts(plain)
+
+
 def test_the_unit_suits_the_times(evaluations: list[Evaluation]) -> None:
     options = replace(OPTIONS, latency_bound_ms=None)
     short, long = (
-        loaded(evaluations[0], n, LoadRecord(options, (run(queries([each] * 30)),)))
+        loaded(evaluations[0], n, LoadMeasurement(options, run(queries([each] * 30)), 0))
         for n, each in enumerate((0.05, 3000.0))
     )
 

@@ -1,4 +1,4 @@
-"""The reports on load: their golden outputs, and their figures computed once more from the queries."""
+"""The reports on load: golden outputs, and figures computed independently from the queries."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.evaluation import Evaluation
-from evaluators.loadgen.queries import Outcome
-from evaluators.loadgen.record import LoadKind
-from evaluators.reports.base import Report, Row
-from evaluators.reports.probes import ProbesReport
-from evaluators.reports.registry import find_report
-from evaluators.reports.writer import Format, write
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.measurements.load import LoadMeasurement
+from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+from inferometer.evaluators.reports.base import Report, Row
+from inferometer.evaluators.reports.load import ProbesReport
+from inferometer.evaluators.reports.registry import find_report
+from inferometer.evaluators.reports.writer import Format, write
 from tests.reports.loads import MS
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -53,13 +54,13 @@ def test_a_report_on_load_leaves_other_evaluations_out(
 ) -> None:
     everything = [*evaluations, *workloads, *searches]
 
-    ids = {row["id"] for row in report_of(name).rows(everything)}
+    report = report_of(name)
+    ids = {row["id"] for row in report.rows(report.taken(everything))}
 
     assert ids == {each.id for each in (workloads if name == "workload" else searches)}
-    kind = LoadKind.WORKLOAD if name == "workload" else LoadKind.MAX_QPS
-    assert report_of(name).kind == kind.value
-    for row in report_of(name).rows(everything):
-        assert set(row) == {column.key for column in report_of(name).columns}
+    assert report.takes == ((LoadMeasurement,) if name == "workload" else (RateSearchMeasurement,))
+    for row in report.rows(report.taken(everything)):
+        assert set(row) == {column.key for column in report.columns}
 
 
 def type_7_ms(values_ms: list[float], percent: int | Fraction) -> float:
@@ -144,10 +145,10 @@ def test_a_search_has_its_answer_and_what_it_took(searches: list[Evaluation]) ->
 
 
 def test_a_search_that_was_stopped_has_no_answer(searches: list[Evaluation]) -> None:
-    load = searches[0].load
+    load = searches[0].measurement
     assert load is not None
 
-    [row] = find_report("max_qps").rows([replace(searches[0], load=replace(load, answer=None))])
+    [row] = find_report("max_qps").rows([replace(searches[0], measurement=replace(load, answer=None))])
 
     assert [row[key] for key in ("max_qps", "method", "note")] == [None, None, "the search was stopped"]
 
@@ -196,13 +197,13 @@ def test_both_spellings_find_the_search_report() -> None:
 
 
 def test_lag_is_of_the_queries_that_were_sent(workloads: list[Evaluation]) -> None:
-    load = workloads[1].load
-    assert load is not None
-    [run] = load.runs
+    load = workloads[1].measurement
+    assert isinstance(load, LoadMeasurement)
+    run = load.run
     unsent = replace(run.queries, sent_ns=run.queries.sent_ns.copy())
     unsent.sent_ns[run.queries.outcome == Outcome.ANSWERED] = -1
 
-    changed = replace(workloads[1], load=replace(load, runs=(replace(run, queries=unsent),)))
+    changed = replace(workloads[1], measurement=replace(load, run=replace(run, queries=unsent)))
     [row] = find_report("workload").rows([changed])
 
     assert row["lag_ms_p99"] == pytest.approx(0.1 * MS / MS)

@@ -1,4 +1,4 @@
-"""Pictures as files: each format stands alone, is always the same, and takes any name."""
+"""Plots as files: each format is self-contained, reproducible, and accepts any name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluators.evaluation import Evaluation
-from evaluators.plots import canvas, layers
-from evaluators.plots.drawing import (
+from inferometer.evaluators.drawing import canvas
+from inferometer.evaluators.drawing.charts import (
     Bar,
     BarChart,
     BarRow,
@@ -27,12 +26,14 @@ from evaluators.plots.drawing import (
     PointChart,
     Timeline,
 )
-from evaluators.plots.page import MOST_ROWS, page
-from evaluators.plots.registry import PLOTS
-from evaluators.plots.writer import PictureFile
-from evaluators.reports.base import Column, Row
-from evaluators.reports.registry import find_report
-from manifests.errors import ConfigurationError, OutputError
+from inferometer.evaluators.drawing.page import MOST_ROWS, page
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.plots import layers
+from inferometer.evaluators.plots.base import PLOTS
+from inferometer.evaluators.plots.writer import PictureFile
+from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.registry import find_report
+from inferometer.manifests.errors import ConfigurationError, OutputError
 from tests.reports.pictures import (
     HOSTILE,
     LOADS,
@@ -83,8 +84,9 @@ def test_the_same_rows_give_the_same_bytes(name: str, given: dict[str, list[Eval
 
     assert first == second
     assert canvas.svg(first) == canvas.svg(second)
-    assert canvas.png(first) == canvas.png(second)
-    assert b"Matplotlib" not in canvas.png(first)
+    png = canvas.png(first)
+    assert png == canvas.png(second)
+    assert b"Matplotlib" not in png
 
 
 @pytest.mark.parametrize("name", PLOTS)
@@ -254,12 +256,12 @@ def test_without_matplotlib_it_is_said_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # by name: another test may have put another module in the place of the package's attribute
-    package = importlib.import_module("evaluators.plots")
+    package = importlib.import_module("inferometer.evaluators.drawing")
     for name in ("canvas", "painting", "point_painting", "style"):
-        monkeypatch.delitem(sys.modules, f"evaluators.plots.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"inferometer.evaluators.drawing.{name}", raising=False)
         monkeypatch.delattr(package, name, raising=False)  # which is there once it was imported
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
-    with pytest.raises(ConfigurationError, match=r'pip install "inferscope\[plot\]"') as raised:
+    with pytest.raises(ConfigurationError, match=r'pip install "inferometer\[plot\]"') as raised:
         PictureFile(tmp_path / "a.svg")
     assert "\n" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""What the picture of each report shows of its rows."""
+"""The plot of each report shows its rows."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from itertools import pairwise
 
 import pytest
 
-from evaluators.evaluation import Evaluation
-from evaluators.plots import canvas, duration, eventflow, layers
-from evaluators.plots.base import MOST_CHARTS
-from evaluators.plots.drawing import (
+from inferometer.evaluators.drawing import canvas
+from inferometer.evaluators.drawing.charts import (
     BarChart,
     BoxChart,
     PointChart,
     Timeline,
 )
-from evaluators.plots.palette import MOST_GROUPS, OTHER, Palette
-from evaluators.plots.registry import PLOTS, find_plot
-from evaluators.plots.text import shortened
-from evaluators.reports.registry import REPORTS
-from manifests.errors import ConfigurationError
+from inferometer.evaluators.drawing.painting import shortened
+from inferometer.evaluators.drawing.style import MOST_GROUPS, OTHER, Palette
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.plots import batches, eventflow, layers
+from inferometer.evaluators.plots.base import MOST_CHARTS, PLOTS, find_plot, label_of
+from inferometer.evaluators.reports.registry import REPORTS
+from inferometer.manifests.errors import ConfigurationError
 from tests.reports.pictures import (
     LAYERS,
     SHALLOW,
@@ -46,14 +46,22 @@ def test_latency_is_a_box_over_the_full_batches(shallow: list[Evaluation]) -> No
     six, three = chart.boxes
     # 1, 1.5, 2, 2.5, 3 and 9 ms; the batch of 4 inputs is none of them
     assert (six.first, six.middle, six.third) == pytest.approx((1.625, 2.25, 2.875))
-    assert (six.low, six.high) == pytest.approx((1.125, 7.5))
+    assert (six.low, six.high) == pytest.approx((1, 9)), "so few batches carry no 5th and 95th percentile"
     assert six.mark == pytest.approx(2.25)
-    assert "6 batches" in six.text
+    assert six.text == "mean 3.17 ms, 6 batches"
     assert six.label.name == "DigitsCNN 1.0, batch size 16"
     for part in ("PyTorch 2.13.0", "CPU", "APPLICATION_TRACE", "2026-03-01 12:30:00"):
         assert part in six.label.detail
     assert three.middle == pytest.approx(0.123457)
     assert "GPU:0" in three.label.detail
+
+
+def test_an_evaluation_that_was_disturbed_says_so_in_its_label(shallow: list[Evaluation]) -> None:
+    labels = [label_of(evaluation) for evaluation in shallow]
+
+    assert labels[0].remark == "disturbed: other processes took 48 % of the CPU, in 97 % of the time"
+    assert [label.detail.endswith(" · disturbed") for label in labels] == [True, False]
+    assert labels[1].remark == ""
 
 
 def test_accuracy_is_two_bars_with_what_they_are_counted_over(evaluations: list[Evaluation]) -> None:
@@ -89,7 +97,7 @@ def test_many_durations_keep_their_outliers(shallow: list[Evaluation]) -> None:
     [chart] = drawing.charts
     assert isinstance(chart, PointChart)
     [series] = chart.series
-    assert len(series.x) <= duration.MOST_POINTS
+    assert len(series.x) <= batches.MOST_POINTS
     assert (4321, 700) in zip(series.x, series.y, strict=True)
     assert list(series.x) == sorted(series.x)
     assert "shortest and the longest" in drawing.notes[0]
@@ -103,11 +111,15 @@ def test_layers_are_bars_of_the_heaviest_and_a_sum_of_the_others(given: dict[str
     heaviest, others = chart.rows[:-1], chart.rows[-1]
     assert len(heaviest) == layers.MOST_BARS
     values = [row.bars[0].value for row in heaviest]
-    assert values == pytest.approx([LAYERS - place for place in range(layers.MOST_BARS)])
+    assert values == pytest.approx([2 * (LAYERS - place) for place in range(layers.MOST_BARS)])
     assert heaviest[0].label.name == "32  layer32"
     whole = LAYERS * (LAYERS + 1) // 2
+    # the label shows the bar's own quantity, and its share of the sum of all bars
+    assert [row.bars[0].text for row in heaviest[:2]] == [
+        f"{2 * n} µs, {100 * n / whole:.1f} %" for n in (LAYERS, LAYERS - 1)
+    ]
     assert others.label.name == "3 other layers"
-    assert others.bars[0].text == f"6 µs, {600 / whole:.1f} % together"
+    assert others.bars[0].text == f"12 µs, {600 / whole:.1f} % together"
     assert others.bars[0].value == 0
     assert chart.axis.endswith("(µs)")
     assert "FULL_TRACE" in chart.heading.detail

@@ -1,4 +1,4 @@
-"""One evaluation shown: its golden outputs, and which evaluation of a group tells the times."""
+"""One evaluation shown: golden outputs, and which evaluation of a group provides the times."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.environment import Gpu
-from agent.predictor import Weights
-from agent.trace_level import TraceLevel
-from agent.tracing.context import TraceContext
-from agent.tracing.recorder import SpanRecorder
-from agent.tracing.span import SpanChunk, SpanKind
-from client.reports.evaluation_document import as_document
-from client.reports.show import lines_of, timed_by
-from evaluators.evaluation import Evaluation, Status, TraceSummary
-from evaluators.loadgen.mlperf_result import MlperfResult, Scenario
+from inferometer.agent.hardware.environment import Gpu
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
+from inferometer.agent.tracing.span import SpanChunk, SpanKind, TraceLevel
+from inferometer.client.reports.evaluation_document import as_document
+from inferometer.client.reports.show import lines_of, timed_by
+from inferometer.evaluators.evaluation import Evaluation, Status, TraceSummary
+from inferometer.evaluators.measurements.load import LoadMeasurement, MlperfResult, Scenario
+from tests.evaluations import changed
 from tests.reports.loads import calm, overloaded, searched
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -61,9 +60,10 @@ def profiled(evaluation: Evaluation) -> Evaluation:
 
 def at(evaluation: Evaluation, level: TraceLevel, **changes: object) -> Evaluation:
     """The same at another level, under another id and with other times."""
-    batches = replace(evaluation.batches, predict_ns=evaluation.batches.predict_ns // 2)
-    changed = replace(evaluation, id=f"at-{level.name}", batches=batches, trace=None, spans=())
-    return replace(changed, options=replace(changed.options, trace_level=level), **changes)
+    times = evaluation.measurement.times
+    halved = replace(times, predict_ns=times.predict_ns // 2)
+    shallow = changed(evaluation, id=f"at-{level.name}", times=halved, trace=None, spans=())
+    return changed(shallow, trace_level=level, **changes)
 
 
 @pytest.fixture
@@ -124,13 +124,13 @@ def test_no_time_of_a_profiled_run_is_shown_where_another_of_the_group_has_it(
     evaluations: list[Evaluation],
 ) -> None:
     deep = profiled(evaluations[1])
-    marked = replace(deep, batches=replace(deep.batches, predict_ns=np.full(4, 10**12, np.int64)))
+    marked = changed(deep, times=replace(deep.measurement.times, predict_ns=np.full(4, 10**12, np.int64)))
     shallow = at(deep, TraceLevel.MODEL_TRACE)
 
     alone = "\n".join(lines_of(marked, (), lambda _: iter(())))
     grouped = "\n".join(lines_of(marked, (shallow,), lambda _: iter(())))
 
-    for figure in ("p50 1000000.000", "trimmed mean 1000000.000", "predict 25.0 %"):
+    for figure in ("mean 1000000.000", "trimmed mean 1000000.000", "predict 25.0 %"):
         assert figure in alone
         assert figure not in grouped
     assert f"of {shallow.id} (MODEL_TRACE): no profiler slowed it down" in grouped
@@ -148,12 +148,12 @@ def test_an_evaluation_under_load_has_no_figures_of_batches(evaluations: list[Ev
 
 def test_mlperfs_own_verdict_is_in_the_object(evaluations: list[Evaluation]) -> None:
     evaluation = calm(evaluations[0])
-    assert evaluation.load is not None
+    assert isinstance(evaluation.measurement, LoadMeasurement)
     result = MlperfResult("6.0", False, ("too short",), 9, 99.5, 5, ((50.0, 4),), None, True, "logs")
-    options = replace(evaluation.load.options, scenario=Scenario.SERVER)
-    load = replace(evaluation.load, options=options, mlperf=result)
+    options = replace(evaluation.measurement.options, scenario=Scenario.SERVER)
+    load = replace(evaluation.measurement, options=options, mlperf=result)
 
-    document = as_document(replace(evaluation, load=load), evaluation, (), lambda _: iter(()))
+    document = as_document(replace(evaluation, measurement=load), evaluation, (), lambda _: iter(()))
 
     shown = json.loads(json.dumps(document, allow_nan=False))["load"]
     assert shown["options"]["scenario"] == "server"

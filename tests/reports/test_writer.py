@@ -8,15 +8,16 @@ import io
 import json
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluators.reports.base import Column, Row
-from evaluators.reports.writer import Format, write
-from manifests.errors import ConfigurationError, OutputError
+from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.writer import Format, write
+from inferometer.manifests.errors import ConfigurationError, OutputError
 
 COLUMNS = (Column("name", "the name"), Column("value_ms", "value (ms)", decimals=2), Column("ok", "ok"))
 ROWS: list[Row] = [
@@ -148,25 +149,68 @@ class TestTerminal:
         first, rest = TABLE.split("\n", 1)
         assert text == f"{bold}{first}{plain}\n{rest}"
 
-    def test_one_not_wide_enough_shows_rows_side_by_side(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fitted(
+        self, monkeypatch: pytest.MonkeyPatch, width: int, columns: Sequence[Column], rows: Sequence[Row]
+    ) -> list[str]:
+        """The lines of a table on a terminal, none of which is wider than it."""
+        monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setenv("NO_COLOR", "1")
+        terminal = Terminal()
+        write(columns, rows, Format.TABLE, terminal)
+        lines = terminal.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
+        assert max(map(len, lines)) <= width
+        return lines
 
-        text = self.shown(monkeypatch, 24).replace("\x1b[1m", "").replace("\x1b[0m", "")
-
-        assert text == 'the name    a     b, "c"\nvalue (ms)  0.33  -\nok          true  false\n'
-
-    def test_a_narrow_one_shows_a_block_for_each_row_with_every_value_whole(
+    def test_a_narrow_one_names_the_columns_that_it_has_no_room_for(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("NO_COLOR", "1")
+        assert self.fitted(monkeypatch, 22, COLUMNS, ROWS) == [
+            "the name  value (ms)",
+            "a               0.33",
+            'b, "c"             -',
+            "not shown, but in csv",
+            "and json: ok",
+        ]
 
-        text = self.shown(monkeypatch, 20).replace("\x1b[1m", "").replace("\x1b[0m", "")
+    def test_a_column_that_is_too_wide_alone_is_cut(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        columns = (Column("text", "text"),)
+        rows = [{"text": "x" * 36}, {"text": "short"}]
 
-        assert text == (
-            "the name    a\nvalue (ms)  0.33\nok          true\n"
-            "\n"
-            'the name    b, "c"\nvalue (ms)  -\nok          false\n'
+        assert self.fitted(monkeypatch, 12, columns, rows) == ["text", "xxxxxxxxxxx…", "short"]
+
+    def test_a_narrow_one_shows_what_is_the_same_once_and_ids_by_their_beginning(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        columns = (
+            Column("created_at", "created at", detail=True),
+            Column("id", "id", is_id=True),
+            Column("model", "model"),
+            Column("p50", "p50 (ms)"),
+            Column("text", "text", detail=True),
         )
+        ids = ("574e64be-4ff6-4e3a-9af4-c3e53e2aa3c1", "354964b3-4ff6-4e3a-9af4-c3e53e2aa3c1")
+        same = {"created_at": "2026-11-22", "model": "DigitsCNN"}
+        rows = [{**same, "id": ids[0], "p50": 1.25, "text": "stable"}]
+        rows.append({**same, "id": ids[1], "p50": 12.5, "text": "disturbed: the host took 8.1 % of the CPU"})
+
+        assert self.fitted(monkeypatch, 50, columns, rows) == [
+            "model: DigitsCNN  created at: 2026-11-22",
+            "id        p50 (ms)  text",
+            "574e64be     1.250  stable",
+            "354964b3    12.500  disturbed: the host took 8.1 …",
+        ]
+        assert self.fitted(monkeypatch, 24, columns, rows[:1]) == [
+            "created at: 2026-11-22",
+            "text: stable",
+            "id        model",
+            "574e64be  DigitsCNN",
+            "not shown, but in csv",
+            "and json: p50 (ms)",
+        ]
+        twins = [{**row, "id": f"574e64be-{number}{row['id'][10:]}"} for number, row in enumerate(rows)]
+        assert [line.split(" ")[0] for line in self.fitted(monkeypatch, 60, columns, twins)[2:4]] == [
+            row["id"] for row in twins
+        ]
 
     def test_without_header_a_narrow_one_gets_the_lines(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.shown(monkeypatch, 10, header=False) == to_text(Format.TABLE, header=False)
@@ -192,7 +236,9 @@ class TestStream:
     def test_an_encoding_that_does_not_fit_is_one_line(self) -> None:
         stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
 
-        with pytest.raises(OutputError, match=r"takes ascii only.*PYTHONIOENCODING=utf-8"):
+        with pytest.raises(
+            OutputError, match=r"the output.s encoding, ascii, lacks a character.*PYTHONIOENCODING=utf-8"
+        ):
             write(COLUMNS, [{"name": "é", "value_ms": 1.0, "ok": True}], Format.CSV, stream)
 
     @pytest.mark.parametrize("mode", [{"append": True}, {"overwrite": True}])

@@ -1,4 +1,4 @@
-"""What ships in manifests/builtin: valid, unchanged, small, and the same model in every framework."""
+"""The manifests in manifests/builtin: valid, unchanged, small, and the same model in every framework."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from PIL import Image
 
-from agent.artifacts import resolve_artifacts, resolve_file
-from agent.models.pytorch.digits_cnn import DigitsCNN
-from agent.registry import Registry
-from manifests.catalog import Catalog
-from manifests.files import BUILTIN
-from manifests.schema import DatasetManifest, ModelManifest
+from inferometer.agent.architectures.pytorch.feed_forward import DigitsCNN
+from inferometer.agent.artifacts.locations import refer
+from inferometer.agent.artifacts.model_files import get_file, resolve_artifacts
+from inferometer.agent.inference.registry import Registry
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.files import BUILTIN
+from inferometer.manifests.schema import DatasetManifest, ModelManifest
 
 FRAMEWORKS = ("PyTorch", "MXNet", "ONNXRuntime")
 EXTRAS = {"PyTorch": ("pytorch", "torch"), "MXNet": ("mxnet", "mxnet"), "ONNXRuntime": ("onnxruntime",) * 2}
@@ -39,7 +40,7 @@ def digits_cnn(catalog: Catalog) -> dict[str, ModelManifest]:
 @pytest.fixture(scope="module")
 def archive_path(catalog: Catalog) -> Path:
     dataset = catalog.find_dataset("digits_validation")
-    return resolve_file(dataset, dataset.path, dataset.checksum).path
+    return get_file(refer(dataset, "path", dataset.path, dataset.checksum)).path
 
 
 def test_every_builtin_manifest_is_valid(catalog: Catalog) -> None:
@@ -70,7 +71,7 @@ def test_every_builtin_model_file_has_its_checksum(catalog: Catalog) -> None:
 def test_every_builtin_dataset_has_its_checksum_and_licence(catalog: Catalog) -> None:
     for dataset in catalog.datasets:
         assert dataset.checksum.startswith("sha256:")
-        assert resolve_file(dataset, dataset.path, dataset.checksum).path.is_file()
+        assert get_file(refer(dataset, "path", dataset.path, dataset.checksum)).path.is_file()
         assert dataset.license
         assert dataset.references
 
@@ -100,7 +101,7 @@ def test_a_framework_has_the_version_range_that_the_package_installs(
     extra, distribution = EXTRAS[framework]
     ranges = [
         requirement.specifier
-        for requirement in map(Requirement, metadata.requires("inferscope") or ())
+        for requirement in map(Requirement, metadata.requires("inferometer") or ())
         if requirement.name == distribution
         and requirement.marker is not None
         and requirement.marker.evaluate({"extra": extra})

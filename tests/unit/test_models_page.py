@@ -1,12 +1,12 @@
-"""``docs/models.md`` shows the shipped models as their manifests are."""
+"""docs/models.md matches the manifests of the shipped models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from manifests.catalog import Catalog
-from manifests.schema import ModelManifest
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.schema import ModelManifest
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 FRAMEWORKS = ("PyTorch", "ONNXRuntime", "MXNet")

@@ -1,4 +1,4 @@
-"""The shipped models of the zoo: where their published weights are, what they take, and their labels."""
+"""The shipped models of the zoo: the locations of their weights, their inputs, and their labels."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from agent.models.sources import BUILTIN_ARCHITECTURES
-from evaluators.accuracy import ClassIndex
-from manifests.catalog import Catalog
-from manifests.errors import DatasetError, UnknownModelError
-from manifests.files import BUILTIN
-from manifests.inputs import ImageParameters
-from manifests.schema import ModelManifest
+from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
+from inferometer.evaluators.accuracy import ClassIndex
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import DatasetError, UnknownModelError
+from inferometer.manifests.files import BUILTIN
+from inferometer.manifests.inputs import ImageParameters
+from inferometer.manifests.schema import ModelManifest
 
 FRAMEWORKS = ("PyTorch", "MXNet", "ONNXRuntime")
 SIDES = {"AlexNet": 224, "BVLC-AlexNet": 227, "OverFeat": 231, "Inception": 299, "ResNet": 224, "VGG": 224}
@@ -110,7 +110,7 @@ def test_torchvisions_files_have_the_checksum_that_is_in_their_names(
 def test_gluons_files_have_the_address_and_the_checksum_of_the_installed_mxnet(
     published: tuple[ModelManifest, ...],
 ) -> None:
-    importlib.import_module("agent.frameworks.mxnet")
+    importlib.import_module("inferometer.agent.frameworks.mxnet")
     store: Any = importlib.import_module("mxnet.gluon.model_zoo.model_store")
     for model in published:
         files = model.model
@@ -197,7 +197,7 @@ def counts(network: Any, model: ModelManifest) -> Iterator[int]:
 def test_every_architecture_is_there_and_has_the_parameters_that_its_manifests_say(
     models: tuple[ModelManifest, ...],
 ) -> None:
-    importlib.import_module("agent.frameworks.mxnet")
+    importlib.import_module("inferometer.agent.frameworks.mxnet")
     seen = set()
     for model in models:
         where = (model.model.architecture, model.framework.name == "MXNet")

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.device import CPU, Device, DeviceKind
-from agent.predictor import Weights
-from agent.server.v2.tensors import shown
-from agent.session import SessionOptions
-from manifests.errors import ConfigurationError, suggestion
-from protos.inference.v2 import grpc_service_pb2 as pb
+from inferometer.agent.hardware.device import CPU, Device, DeviceKind
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.server.v2.tensors import shown
+from inferometer.manifests.errors import ConfigurationError, suggestion
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 _CONFIG = "config"
 _KNOWN = ("device", "seed", "threads", "version", "weights")
@@ -24,12 +24,7 @@ _MAX_SEED = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class LoadParameters:
-    """How a model of some name is to be opened.
-
-    Attributes:
-        options: What it is opened with.
-        version: A version or a constraint; None leaves the choice to the agent.
-    """
+    """How a model of some name is to be opened; None leaves the choice of the version to the agent."""
 
     options: SessionOptions
     version: str | None = None
@@ -38,14 +33,10 @@ class LoadParameters:
 def read_load_parameters(
     parameters: Mapping[str, pb.ModelRepositoryParameter], defaults: SessionOptions
 ) -> LoadParameters:
-    """Returns what a request asks for.
+    """Returns what a request specifies; ``defaults`` are the options of models that no client has loaded.
 
     ``weights``, ``seed``, ``threads``, ``device`` and ``version`` are parameters of the request, or of the
     ``parameters`` in the JSON of a ``config``, the only one that tritonclient sends.
-
-    Args:
-        parameters: The parameters of the request.
-        defaults: What models are opened with that no client has said anything of.
 
     Raises:
         ConfigurationError: One is not known, or makes no sense.

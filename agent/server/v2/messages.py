@@ -1,6 +1,6 @@
 """The messages that carry tensors: ``ModelInferRequest`` and the responses to it, to and from bytes.
 
-See ``agent.server.wire`` for why the library does not do the whole of it.
+See ``agent.protocol.wire`` for why the library does not do the whole of it.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.server.wire import Parts, cut_out, length_delimited
-from protos.inference.v2 import grpc_service_pb2 as pb
+from inferometer.agent.protocol.wire import Parts, cut_out, length_delimited
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 _RAW_INPUTS = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _RAW_OUTPUTS = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
@@ -18,12 +18,7 @@ _INFER_RESPONSE = pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 
 @dataclass(frozen=True, slots=True)
 class InferCall:
-    """A ``ModelInferRequest`` that was read.
-
-    Attributes:
-        message: The request without its raw contents.
-        raw: These, where they lie in the request.
-    """
+    """A ``ModelInferRequest`` without its raw contents, and these, where they lie in the request."""
 
     message: pb.ModelInferRequest
     raw: Sequence[memoryview]
@@ -31,23 +26,14 @@ class InferCall:
 
 @dataclass(frozen=True, slots=True)
 class InferAnswer:
-    """A ``ModelInferResponse`` that is to be written.
-
-    Attributes:
-        message: The response without its raw contents.
-        raw: These, one for each output.
-    """
+    """A ``ModelInferResponse`` without its raw contents, and these, one for each output."""
 
     message: pb.ModelInferResponse
     raw: Sequence[bytes | memoryview]
 
 
 def decode_request(content: bytes) -> InferCall:
-    """Reads a ``ModelInferRequest``.
-
-    Raises:
-        DecodeError: This is none.
-    """
+    """Reads a ``ModelInferRequest``; raises DecodeError if this is none."""
     rest, spans = cut_out(content, _RAW_INPUTS)
     view = memoryview(content)
     return InferCall(pb.ModelInferRequest.FromString(rest), [view[start:end] for start, end in spans])

@@ -1,19 +1,20 @@
-"""What the protocol tells of a model: its metadata, its configuration and its statistics."""
+"""Messages about a model: its metadata, its configuration and its statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from agent.batching import BatchingOptions
-from agent.description import SystemDescription
-from agent.server.models.model_statistics import BatchTotals, Total, Totals
-from agent.server.v2.signature import TensorSignature
-from manifests.inputs import ImageParameters, Layout
-from manifests.schema import ModelManifest
-from protos.inference.v2 import grpc_service_pb2 as pb
-from protos.inference.v2 import model_config_pb2 as config_pb
+from inferometer.agent.inference.results import SystemDescription
+from inferometer.agent.protocol.v2_datatypes import TensorSignature
+from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.agent.serving.model_statistics import Total, Totals
+from inferometer.manifests.inputs import ImageParameters, Layout
+from inferometer.manifests.schema import ModelManifest
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
+from inferometer.protos.inference.v2 import model_config_pb2 as config_pb
 
-_FORMATS = {
+_FORMATS: Mapping[Layout | None, config_pb.ModelInput.Format.ValueType] = {
+    None: config_pb.ModelInput.FORMAT_NONE,
     Layout.CHW: config_pb.ModelInput.FORMAT_NCHW,
     Layout.HWC: config_pb.ModelInput.FORMAT_NHWC,
 }
@@ -45,17 +46,10 @@ def config_message(
     model_input: TensorSignature,
     outputs: Sequence[TensorSignature],
 ) -> config_pb.ModelConfig:
-    """Returns the configuration of a model that the client calls ``name``.
-
-    Args:
-        name: What the client calls it.
-        description: The model and what it runs on.
-        batching: How its requests are put together.
-        max_batch_size: The most inputs of one request.
-        model_input: What it takes.
-        outputs: What it gives.
-    """
+    """Returns the configuration of a model that the client calls ``name``."""
     manifest, device = description.manifest, description.device
+    parameters = manifest.inputs[0].parameters
+    group = config_pb.ModelInstanceGroup
     config = config_pb.ModelConfig(
         name=name,
         platform=_platform(manifest),
@@ -66,7 +60,7 @@ def config_message(
                 name=model_input.name,
                 data_type=model_input.datatype.config_type,
                 dims=model_input.dimensions,
-                format=_format(manifest),
+                format=_FORMATS[parameters.layout if isinstance(parameters, ImageParameters) else None],
             )
         ],
         output=[
@@ -74,12 +68,10 @@ def config_message(
             for o in outputs
         ],
         instance_group=[
-            config_pb.ModelInstanceGroup(
+            group(
                 name=name,
                 count=1,
-                kind=config_pb.ModelInstanceGroup.KIND_GPU
-                if device.is_gpu
-                else config_pb.ModelInstanceGroup.KIND_CPU,
+                kind=group.KIND_GPU if device.is_gpu else group.KIND_CPU,
                 gpus=[device.index] if device.is_gpu else [],
             )
         ],
@@ -89,7 +81,13 @@ def config_message(
         },
     )
     if batching.max_batch_size > 1:
-        config.dynamic_batching.CopyFrom(_dynamic_batching(batching))
+        dynamic = config.dynamic_batching
+        dynamic.preferred_batch_size.extend(batching.preferred_batch_sizes)
+        dynamic.max_queue_delay_microseconds = round(batching.max_queue_delay_ms * _US_PER_MS)
+        dynamic.preserve_ordering = True
+        dynamic.default_queue_policy.timeout_action = config_pb.ModelQueuePolicy.REJECT
+        dynamic.default_queue_policy.allow_timeout_override = True
+        dynamic.default_queue_policy.max_queue_size = batching.max_queue
     return config
 
 
@@ -109,7 +107,15 @@ def statistics_message(name: str, version: str, totals: Totals) -> pb.ModelStati
             compute_infer=_duration(totals.predict),
             compute_output=_duration(totals.split),
         ),
-        batch_stats=[_batch(size, batches) for size, batches in sorted(totals.by_size.items())],
+        batch_stats=[
+            pb.InferBatchStatistics(
+                batch_size=size,
+                compute_input=_duration(batches.assemble),
+                compute_infer=_duration(batches.predict),
+                compute_output=_duration(batches.split),
+            )
+            for size, batches in sorted(totals.by_size.items())
+        ],
     )
 
 
@@ -121,13 +127,6 @@ def _tensor_metadata(tensor: TensorSignature) -> pb.ModelMetadataResponse.Tensor
     return pb.ModelMetadataResponse.TensorMetadata(
         name=tensor.name, datatype=tensor.datatype.name, shape=tensor.shape
     )
-
-
-def _format(manifest: ModelManifest) -> config_pb.ModelInput.Format.ValueType:
-    parameters = manifest.inputs[0].parameters
-    if isinstance(parameters, ImageParameters):
-        return _FORMATS[parameters.layout]
-    return config_pb.ModelInput.FORMAT_NONE
 
 
 def _parameters(description: SystemDescription) -> dict[str, str]:
@@ -143,27 +142,5 @@ def _parameters(description: SystemDescription) -> dict[str, str]:
     return found
 
 
-def _dynamic_batching(batching: BatchingOptions) -> config_pb.ModelDynamicBatching:
-    return config_pb.ModelDynamicBatching(
-        preferred_batch_size=batching.preferred_batch_sizes,
-        max_queue_delay_microseconds=round(batching.max_queue_delay_ms * _US_PER_MS),
-        preserve_ordering=True,
-        default_queue_policy=config_pb.ModelQueuePolicy(
-            timeout_action=config_pb.ModelQueuePolicy.REJECT,
-            allow_timeout_override=True,
-            max_queue_size=batching.max_queue,
-        ),
-    )
-
-
 def _duration(total: Total) -> pb.StatisticDuration:
     return pb.StatisticDuration(count=total.count, ns=total.total_ns)
-
-
-def _batch(size: int, batches: BatchTotals) -> pb.InferBatchStatistics:
-    return pb.InferBatchStatistics(
-        batch_size=size,
-        compute_input=_duration(batches.assemble),
-        compute_infer=_duration(batches.predict),
-        compute_output=_duration(batches.split),
-    )

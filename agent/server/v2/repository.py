@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from agent.registry import Registry
-from agent.selection import select_model
-from agent.server.models.model_slot import Lease
-from agent.server.models.served_model import ServedModel
-from agent.server.models.served_models import ModelState, ServedModels
-from agent.server.v2.datatypes import datatype_of
-from agent.server.v2.load_parameters import LoadParameters
-from agent.server.v2.signature import TensorSignature, input_of
-from agent.session import SessionOptions
-from manifests.catalog import Catalog
-from manifests.errors import ArtifactError, FrameworkUnavailableError, NotFoundError, PredictionError
-from manifests.schema import ModelManifest
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.protocol.v2_datatypes import TensorSignature, datatype_of, input_of
+from inferometer.agent.server.v2.load_parameters import LoadParameters
+from inferometer.agent.serving.loaded_models import Lease
+from inferometer.agent.serving.served_model import ServedModel
+from inferometer.agent.serving.served_models import ModelState, ServedModels
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import (
+    ArtifactError,
+    FrameworkUnavailableError,
+    NotFoundError,
+    PredictionError,
+)
+from inferometer.manifests.schema import ModelManifest
 
 FRAMEWORK_MARK = "@"
 """Between the name of a model and that of the framework that is to run it."""
@@ -33,14 +37,7 @@ _MAX_REMEMBERED = 4096
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """What a name and a version stand for.
-
-    Attributes:
-        manifest: The model.
-        options: What it is opened with.
-        input: What it takes.
-        title: Names it in errors.
-    """
+    """What a name and a version stand for; ``title`` names it in errors."""
 
     manifest: ModelManifest
     options: SessionOptions
@@ -62,13 +59,8 @@ class Repository:
     """The agent's models by the names of the protocol. Thread-safe.
 
     ``ResNet50`` is the model in the first installed framework that has it, ``ResNet50@PyTorch`` the one of
-    that framework; an empty version is the highest. A model that is not loaded is loaded when it is asked
-    for. What a client has loaded a name with holds for that name until it is unloaded by a client.
-
-    Args:
-        models: Holds the loaded ones.
-        catalog: All models.
-        registry: The frameworks.
+    that framework; an empty version is the highest. A model is loaded when it is first requested. What a
+    client has loaded a name with holds for that name until a client unloads it.
     """
 
     def __init__(self, models: ServedModels, catalog: Catalog, registry: Registry) -> None:
@@ -99,15 +91,6 @@ class Repository:
                 self._found[name, version] = found
         return found
 
-    @contextmanager
-    def use(self, found: FoundModel) -> Iterator[ServedModel]:
-        """Lends a model, and loads it if it is not; see ``ServedModels.lease``."""
-        lease = self.lease(found)
-        try:
-            yield lease.model
-        finally:
-            lease.release()
-
     def lease(self, found: FoundModel) -> Lease:
         """Lends a model until it is released, and loads it if it is not; see ``ServedModels.lease``."""
         return self._models.lease(found.manifest, found.options)
@@ -117,14 +100,13 @@ class Repository:
         return self._models.lease_loaded(found.manifest, found.options)
 
     def known_outputs(self, model: ServedModel) -> tuple[TensorSignature, ...] | None:
-        """Returns what a model gives, if it was asked before; see ``outputs``."""
+        """Returns the outputs of a model, if they are known already; see ``outputs``."""
         return self._outputs.get(model)
 
     def outputs(self, model: ServedModel) -> tuple[TensorSignature, ...]:
-        """Returns what a model gives, which no manifest says: it is asked once, with zeros.
+        """Returns the outputs of a model. No manifest describes them: the model runs once, on zeros.
 
-        Raises:
-            PredictionError: It failed, or gave what the protocol cannot carry.
+        Raises PredictionError if it failed, or gave what the protocol cannot carry.
         """
         known = self._outputs.get(model)
         if known is None:
@@ -147,12 +129,10 @@ class Repository:
     def load(self, name: str, parameters: LoadParameters) -> None:
         """Loads a model, and unloads what the name stood for until now if that is another.
 
-        Raises:
-            InferscopeError: It cannot be found or loaded; then nothing changes.
+        Raises InferometerError if it cannot be found or loaded; then nothing changes.
         """
         found = self._look_for(name, "", parameters)
-        lease = self._models.lease(found.manifest, found.options, keep=True)
-        lease.release()
+        self._models.lease(found.manifest, found.options, keep=True).release()
         with self._lock:
             before = self._loaded_with.get(_key(name), self._defaults)
             self._loaded_with[_key(name)] = parameters
@@ -165,8 +145,7 @@ class Repository:
     def unload(self, name: str) -> None:
         """Unloads a model in all its versions; one in use is freed by the last that leaves it.
 
-        Raises:
-            InferscopeError: There is none of that name.
+        Raises UnknownModelError if there is none of that name.
         """
         versions = self.versions(name)
         found = []
@@ -190,7 +169,7 @@ class Repository:
     def index(self) -> Iterator[IndexEntry]:
         """Yields every model that can be named and run, in all its versions.
 
-        A name with its framework is there too where several frameworks have the model.
+        A model that several frameworks have is also listed as ``name@framework``.
         """
         by_name: dict[str, list[ModelManifest]] = {}
         for manifest in self._catalog.models:

@@ -1,4 +1,4 @@
-"""The input tensors of a request: held against what the model takes, and read."""
+"""The input tensors of a request, checked against the inputs of the model."""
 
 from __future__ import annotations
 
@@ -9,30 +9,21 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.server.tensors import MAX_DIMENSIONS, read_array
-from agent.server.v2.datatypes import DATATYPES, OTHER_DATATYPES, Datatype
-from agent.server.v2.messages import InferCall
-from agent.server.v2.signature import TensorSignature
-from manifests.errors import InputError, suggestion
-from protos.inference.v2 import grpc_service_pb2 as pb
+from inferometer.agent.protocol.tensors import MAX_DIMENSIONS, read_array
+from inferometer.agent.protocol.v2_datatypes import DATATYPES, OTHER_DATATYPES, Datatype, TensorSignature
+from inferometer.agent.server.v2.messages import InferCall
+from inferometer.manifests.errors import InputError, one_line, suggestion
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 InputTensor: TypeAlias = pb.ModelInferRequest.InferInputTensor
 _SHARED_MEMORY = "shared_memory_region"
-_SHOWN_CHARACTERS = 80
 
 
 def read_input(call: InferCall, wanted: TensorSignature, max_batch_size: int, what: str) -> NDArray[Any]:
-    """Returns the input of a request to a model that has one.
+    """Returns the input of a request to a model, which errors call ``what``, that has one.
 
-    Args:
-        call: The request.
-        wanted: The model's input.
-        max_batch_size: The most inputs of one request.
-        what: Names the model in errors.
-
-    Returns:
-        The batch, of the model's dtype and shape; where the request has it raw, a read-only view of it unless
-        it is not aligned.
+    It is of the model's dtype and shape; where the request has it raw, a read-only view of it unless it is
+    not aligned.
 
     Raises:
         InputError: The request has other inputs, or one of another datatype, shape or size.
@@ -58,18 +49,14 @@ def read_input(call: InferCall, wanted: TensorSignature, max_batch_size: int, wh
 
 
 def check_parameters(parameters: Any, where: str) -> None:
-    """Refuses a tensor whose elements are not in the message.
-
-    Raises:
-        InputError: They are in shared memory.
-    """
+    """Raises InputError if the elements of a tensor are in shared memory."""
     if _SHARED_MEMORY in parameters:
         raise InputError(f"{where}: shared memory is not offered here; send the elements in the request")
 
 
 def shown(text: str) -> str:
     """Returns a name that a client sent as far as it fits into a message."""
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+    return one_line(text, 80)
 
 
 def _wrong_names(names: Sequence[str], wanted: str, what: str) -> InputError:

@@ -1,205 +1,217 @@
-"""A connection to a server of the Open Inference Protocol, and what it tells of itself and a model."""
+"""A connection to a server of the Open Inference Protocol, and its metadata calls."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import grpc
 
-from agent.closeable import Closeable
-from agent.server.secret import METADATA_KEY, bearer
-from client.remote.connection import CONNECT_TIMEOUT_S
-from client.remote.defaults import OPEN_TIMEOUT_S
-from client.remote.held_call import HeldCall
-from client.remote.kserve.address import KServeAddress
-from client.remote.kserve.failures import asked, inferring
-from client.remote.tls import ClientTls, is_secure, open_channel
-from manifests.errors import AgentError, SessionError
-from protos.inference.v2 import grpc_service_pb2 as pb
-from protos.inference.v2 import model_config_pb2
-from protos.inference.v2.grpc_service_pb2_grpc import GRPCInferenceServiceStub
-
-Metadata = tuple[tuple[str, str], ...]
-_OPTIONS = (
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    # Less often than agents are pinged: a server that does not know this client may take more for an attack.
-    ("grpc.keepalive_time_ms", 300_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # which is what grpcio waits for, by default for 60 s
-    ("grpc.min_reconnect_backoff_ms", int(CONNECT_TIMEOUT_S * 1000)),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.use_local_subchannel_pool", 1),
+from inferometer.agent.protocol.status import one_line
+from inferometer.client.remote.channel.address import KServeAddress
+from inferometer.client.remote.channel.connection import (
+    CONNECT_TIMEOUT_S,
+    Metadata,
+    RemoteOptions,
+    ServerConnection,
+    with_tls,
 )
+from inferometer.client.remote.channel.failures import Hints, explain
+from inferometer.manifests.errors import AgentError, PredictionError, UnknownModelError
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
+from inferometer.protos.inference.v2 import model_config_pb2
+from inferometer.protos.inference.v2.grpc_service_pb2_grpc import GRPCInferenceServiceStub
+
+_Answer = TypeVar("_Answer")
+# Less often than agents are pinged: a server that does not know this client may take more for an attack.
+_OPTIONS = (("grpc.keepalive_time_ms", 300_000),)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """What a server says that it is; empty where it does not say."""
+    """What a server calls itself; empty if it does not say."""
 
     name: str = ""
     version: str = ""
 
 
-class KServeConnection(Closeable):
+class KServeConnection(ServerConnection):
     """A connection to a server. Thread-safe. Nothing is connected before the first call.
-
-    Args:
-        address: The server.
-        secret: What it asks for as a bearer token, if it does.
-        tls: How it is spoken to over TLS; None does it only if the address asks for TLS.
-        answer_timeout_s: How long one call about the server may take, in seconds.
-        model_timeout_s: How long one call about a model may take, which may load it first, in seconds.
 
     Raises:
         ConfigurationError: The secret cannot be sent, or a file of TLS cannot be used.
     """
 
-    def __init__(
-        self,
-        address: KServeAddress,
-        secret: str | None = None,
-        tls: ClientTls | None = None,
-        *,
-        answer_timeout_s: float = CONNECT_TIMEOUT_S,
-        model_timeout_s: float = OPEN_TIMEOUT_S,
-    ) -> None:
-        if is_secure(address.agent, tls):
-            address = replace(address, agent=replace(address.agent, secure=True), secure=True)
-        self.address = address
-        self._metadata: Metadata = ((METADATA_KEY, bearer(secret)),) if secret is not None else ()
-        self._answer_timeout_s = answer_timeout_s
-        self._model_timeout_s = model_timeout_s
-        self._channel = open_channel(address.agent, tls, _OPTIONS, secret=secret is not None)
+    def __init__(self, address: KServeAddress, remote: RemoteOptions) -> None:
+        agent = with_tls(address.agent, remote.tls)
+        self.address = replace(address, agent=agent)
+        super().__init__(agent, f"server {address.server}", _OPTIONS, remote.secret, remote.tls)
+        self._model_timeout_s = remote.open_timeout_s
         self._methods = GRPCInferenceServiceStub(self._channel)
-        # Without serializers: tensors are written and read by client.remote.kserve.messages.
+        # Without serializers: tensors are written and read by inferometer.client.remote.kserve.messages.
         service = f"/{pb.DESCRIPTOR.services_by_name['GRPCInferenceService'].full_name}"
         self._infer: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
             f"{service}/ModelInfer"
         )
 
     def require_ready(self) -> None:
-        """Waits until the server is connected, and asks whether it takes requests.
+        """Connects to the server, and checks that it is ready.
 
         Raises:
             AgentError: It cannot be reached, does not speak the protocol, or is not ready.
         """
-        with asked(self.address):
-            answer = self._methods.ServerReady(
-                pb.ServerReadyRequest(), timeout=self._answer_timeout_s, metadata=self._metadata
-            )
+        with translate_errors(self.address):
+            answer = self._call(self._methods.ServerReady, pb.ServerReadyRequest())
         if not answer.ready:
             raise AgentError(
                 f"server {self.address.server}: is not ready; wait until it has loaded its models"
             )
 
     def identity(self) -> ServerIdentity:
-        """Asks the server what it is.
+        """Returns what the server calls itself.
 
         Raises:
             AgentError: It cannot be reached.
         """
         try:
-            answer = self._methods.ServerMetadata(
-                pb.ServerMetadataRequest(), timeout=self._answer_timeout_s, metadata=self._metadata
-            )
+            answer = self._call(self._methods.ServerMetadata, pb.ServerMetadataRequest())
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 return ServerIdentity()
-            with asked(self.address):
+            with translate_errors(self.address):
                 raise
         return ServerIdentity(" ".join(answer.name.split()), " ".join(answer.version.split()))
 
     def model_metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
-        """Asks what a model takes and gives; one that the server loads when it is asked for is loaded.
+        """Returns a model's inputs and outputs; a server that loads models on request loads it.
 
-        Args:
-            name: What the server calls the model.
-            version: Which version; empty leaves the choice to the server.
+        An empty version leaves the choice to the server.
 
         Raises:
             UnknownModelError: It does not have it.
             AgentError: The model is not ready, or the server does not answer.
         """
         what = f'{self.address.server}: model "{name}"' + (f" version {version}" if version else "")
-        with asked(self.address, what, late="give it longer with --open_timeout"):
-            metadata = self._methods.ModelMetadata(
-                pb.ModelMetadataRequest(name=name, version=version),
-                timeout=self._model_timeout_s,
-                metadata=self._metadata,
-            )
-        # asked afterwards, because the server may only have loaded the model when it was asked for it
-        with asked(self.address, what):
-            ready = self._methods.ModelReady(
-                pb.ModelReadyRequest(name=name, version=version),
-                timeout=self._answer_timeout_s,
-                metadata=self._metadata,
-            )
+        with translate_errors(self.address, what, late="give it longer with --open_timeout"):
+            request = pb.ModelMetadataRequest(name=name, version=version)
+            metadata = self._call(self._methods.ModelMetadata, request, self._model_timeout_s)
+        # after the metadata, because that call may have loaded the model
+        with translate_errors(self.address, what):
+            ready = self._call(self._methods.ModelReady, pb.ModelReadyRequest(name=name, version=version))
         if not ready.ready:
             raise AgentError(f"server {what} is not ready; load it there")
         return metadata
 
     def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
-        """Asks for a model's configuration; None where the server has none, as it need not.
+        """Returns a model's configuration; None if the server has none, which is optional.
 
         Raises:
             AgentError: The server was lost.
         """
         request = pb.ModelConfigRequest(name=name, version=version)
         try:
-            answer = self._methods.ModelConfig(
-                request, timeout=self._model_timeout_s, metadata=self._metadata
-            )
+            answer = self._call(self._methods.ModelConfig, request, self._model_timeout_s)
         except grpc.RpcError as error:
             if error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
-                with asked(self.address):
+                with translate_errors(self.address):
                     raise
             return None
         return answer.config if answer.HasField("config") else None
+
+    def _call(
+        self, method: Callable[..., _Answer], request: object, timeout_s: float = CONNECT_TIMEOUT_S
+    ) -> _Answer:
+        return method(request, timeout=timeout_s, metadata=self.metadata)
 
     def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
         """Sends one encoded ``ModelInferRequest`` and waits for the encoded answer.
 
         Raises:
-            PredictionError, AgentError: See ``client.remote.kserve.failures.inferring``.
+            PredictionError, AgentError: See ``translate_infer_errors``.
             SessionError: The connection is closed.
         """
-        try:
-            with inferring(self.address):
-                return self._infer(request, timeout=timeout_s, metadata=(*self._metadata, *metadata))
-        except ValueError as error:  # what gRPC raises then
-            raise self._closed() from error
-
-    def hold(self) -> HeldCall:
-        """Returns what keeps other calls quick until it is closed."""
-        return HeldCall(self._channel)
+        with translate_infer_errors(self.address):
+            return self.begin(
+                lambda: self._infer(request, timeout=timeout_s, metadata=(*self.metadata, *metadata))
+            )
 
     def begin_infer(self, request: bytes, timeout_s: float | None) -> grpc.Future[bytes]:
-        """Sends one encoded ``ModelInferRequest`` and waits for nothing; ``end_infer`` has the answer.
+        """Sends one encoded ``ModelInferRequest`` without waiting; ``end_infer`` returns the answer.
 
         Raises:
             SessionError: The connection is closed.
         """
-        try:
-            return self._infer.future(request, timeout=timeout_s, metadata=self._metadata)
-        except ValueError as error:  # what gRPC raises then
-            raise self._closed() from error
+        return self.begin(lambda: self._infer.future(request, timeout=timeout_s, metadata=self.metadata))
 
     def end_infer(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the encoded answer to a call, and waits for it where it is still under way.
+        """Returns the encoded answer to a call, and waits for it if necessary.
 
         Raises:
-            PredictionError, AgentError: See ``client.remote.kserve.failures.inferring``.
+            PredictionError, AgentError: See ``translate_infer_errors``.
         """
-        try:
-            with inferring(self.address):
-                return call.result()
-        except grpc.FutureCancelledError as error:
-            raise AgentError(f"server {self.address.server}: the call was broken off") from error
+        with translate_infer_errors(self.address):
+            return self.reply(call)
 
-    def close(self) -> None:
-        """Closes the connection; calling it again does nothing."""
-        self._channel.close()
 
-    def _closed(self) -> SessionError:
-        return SessionError(f"the connection to server {self.address.server} is closed; open another")
+_HINTS = Hints(
+    refused="is it the port of gRPC, and not that of HTTP?",
+    no_grpc="does not speak gRPC there; give the port of gRPC, and not that of HTTP",
+    unauthenticated="refuses the call: {}; a secret is given with --secret",
+    unimplemented="does not speak the Open Inference Protocol over gRPC ({})",
+    crashed="the server",
+    secure_scheme="kserves:",
+)
+_LOST = {
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.UNIMPLEMENTED,
+}
+"""The statuses that concern the server; the others concern the one request."""
+
+
+@contextmanager
+def translate_errors(server: KServeAddress, what: str = "", *, late: str = "") -> Iterator[None]:
+    """Raises what a call about the server, or about ``what``, raises as an error of the program.
+
+    ``late`` is what to do if it does not answer in time.
+
+    Raises:
+        UnknownModelError: It does not have the model.
+        AgentError: It cannot be reached, does not answer, or answers with another status.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        text = f"server {what or server.server}: {_explain(error, server)}"
+        if late and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            text = f"{text}; {late}"
+        kind = UnknownModelError if error.code() is grpc.StatusCode.NOT_FOUND else AgentError
+        raise kind(text) from error
+
+
+@contextmanager
+def translate_infer_errors(server: KServeAddress) -> Iterator[None]:
+    """Raises what one ``ModelInfer`` raises as an error of the program.
+
+    Raises:
+        PredictionError: The server refused this request, or failed on it; others may succeed.
+        AgentError: The server or its model is gone, or did not answer in time.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        kind = AgentError if error.code() in _LOST else PredictionError
+        raise kind(f"server {server.server}: {_explain(error, server)}") from error
+
+
+def _explain(error: grpc.RpcError, server: KServeAddress) -> str:
+    code, details = error.code(), one_line(error.details() or "")
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        code = grpc.StatusCode.UNAUTHENTICATED
+    return explain(code, details, server.agent, _HINTS)

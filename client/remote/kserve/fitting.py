@@ -1,34 +1,39 @@
-"""Whether a model of a server is the one that a manifest describes."""
+"""Checks that a model of a server is the one that a manifest describes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.server.v2.datatypes import DATATYPES
-from agent.server.v2.signature import BATCH_SIDE, TensorSignature, input_of
-from manifests.errors import ConfigurationError, suggestion
-from manifests.schema import ModelManifest
-from protos.inference.v2 import grpc_service_pb2 as pb
-from protos.inference.v2 import model_config_pb2
+from inferometer.agent.protocol.v2_datatypes import BATCH_SIDE, DATATYPES, TensorSignature, input_of
+from inferometer.manifests.errors import ConfigurationError, suggestion
+from inferometer.manifests.schema import ModelManifest
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
+from inferometer.protos.inference.v2 import model_config_pb2
 
 TensorMetadata = pb.ModelMetadataResponse.TensorMetadata
 
 
 @dataclass(frozen=True, slots=True)
-class BatchBounds:
-    """How many inputs one request may have.
+class Fit:
+    """What a server calls the input and the output that a manifest describes.
 
     Attributes:
-        least: At the least.
-        most: At the most; None where the server does not tell.
+        input_name: The input.
+        output_names: The outputs to request; none means all.
+        output_layer: What the manifest's ``probabilities_layer`` is at the server.
+        fewest: The fewest inputs that a request may have.
+        most: The most; None if the server does not say.
     """
 
-    least: int = 1
+    input_name: str
+    output_names: tuple[str, ...]
+    output_layer: str | int
+    fewest: int = 1
     most: int | None = None
 
-    def check(self, size: int, where: str) -> None:
-        """Refuses a batch of another size.
+    def check_batch(self, size: int, where: str) -> None:
+        """Refuses a batch of a size that the server does not take.
 
         Raises:
             ConfigurationError: It has too many inputs, or too few.
@@ -38,28 +43,11 @@ class BatchBounds:
                 f"{where}: takes at most {self.most} inputs in a request, and this batch has {size}; "
                 f"use --batch_size={self.most}"
             )
-        if size < self.least:
+        if size < self.fewest:
             raise ConfigurationError(
-                f"{where}: takes {self.least} inputs in a request, no more and no fewer, and this batch has "
-                f"{size}; use --batch_size={self.least}, and as many inputs as fill the batches"
+                f"{where}: takes {self.fewest} inputs in a request, no more and no fewer, and this batch has "
+                f"{size}; use --batch_size={self.fewest}, and as many inputs as fill the batches"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """What a server calls the input and the output that a manifest describes.
-
-    Attributes:
-        input_name: The input.
-        output_names: The outputs to ask for; none means all.
-        output_layer: What the manifest's ``probabilities_layer`` is at the server.
-        batch: How many inputs a request may have.
-    """
-
-    input_name: str
-    output_names: tuple[str, ...]
-    output_layer: str | int
-    batch: BatchBounds
 
 
 def fit(
@@ -68,16 +56,11 @@ def fit(
     config: model_config_pb2.ModelConfig | None,
     where: str,
 ) -> Fit:
-    """Holds what a server tells of its model against a manifest.
+    """Compares what a server reports about its model with a manifest.
 
-    A server that has one input takes it by its own name, whatever the manifest calls it; so with the output.
-    What it does not tell is taken to be as the manifest says.
-
-    Args:
-        manifest: The model, with its labels.
-        metadata: What the server tells.
-        config: What it tells beyond that, if it does.
-        where: Names the server and the model in errors.
+    A server with one input gets it by the server's own name, whatever the manifest calls it; the same holds
+    for the output. What the server does not report is assumed to be as in the manifest, which has its labels.
+    ``where`` names the server and the model in errors.
 
     Raises:
         ConfigurationError: They do not fit; the message names the first difference.
@@ -85,10 +68,10 @@ def fit(
     wanted = input_of(manifest)
     name, first_side = _fit_input(wanted, list(metadata.inputs), manifest, where)
     layer, names = _fit_output(manifest, list(metadata.outputs), where)
-    limit = config.max_batch_size if config is not None and config.max_batch_size > 0 else None
     if first_side > 0:
-        return Fit(name, names, layer, BatchBounds(first_side, first_side))
-    return Fit(name, names, layer, BatchBounds(1, limit))
+        return Fit(name, names, layer, first_side, first_side)
+    limit = config.max_batch_size if config is not None else 0
+    return Fit(name, names, layer, most=limit if limit > 0 else None)
 
 
 def _fit_input(
@@ -118,7 +101,7 @@ def _fit_input(
 def _fit_output(
     manifest: ModelManifest, outputs: Sequence[TensorMetadata], where: str
 ) -> tuple[str | int, tuple[str, ...]]:
-    """What the output is called that has the scores, and the outputs to ask for."""
+    """The name of the output with the scores, and the outputs to request."""
     layer = manifest.output.parameters.probabilities_layer
     if not outputs or manifest.output.type == "raw":
         return layer, ()

@@ -1,11 +1,11 @@
 """``ModelInferRequest`` and the response to it, as a client writes and reads them.
 
-See ``agent.server.wire`` for why the library does not do the whole of it.
+See ``agent.protocol.wire`` for why the library does not do the whole of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,33 +13,16 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from agent.predictor import Tensors
-from agent.server.tensors import array_bytes, read_array
-from agent.server.v2.datatypes import DATATYPES, Datatype
-from agent.server.wire import cut_out, length_delimited
-from manifests.errors import InputError, PredictionError
-from protos.inference.v2 import grpc_service_pb2 as pb
+from inferometer.agent.inference.predictor import Tensors
+from inferometer.agent.protocol.tensors import array_bytes, read_array
+from inferometer.agent.protocol.v2_datatypes import DATATYPES, Datatype
+from inferometer.agent.protocol.wire import cut_out, length_delimited
+from inferometer.manifests.errors import InputError, PredictionError
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 _RAW_INPUTS = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _RAW_OUTPUTS = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
-UNKNOWN_NS = -1
-
-
-@dataclass(frozen=True, slots=True)
-class ServerTimes:
-    """What a server tells of one request, in nanoseconds; what it does not tell is -1, the size 0.
-
-    Attributes:
-        predict_ns: How long the prediction took of the batch that the request was in.
-        queue_ns: From when the request was ready for the model until its batch began.
-        batch_size: The inputs in that batch, of all requests together.
-        batch_ns: From when that batch began until the prediction did.
-    """
-
-    predict_ns: int = UNKNOWN_NS
-    queue_ns: int = UNKNOWN_NS
-    batch_size: int = 0
-    batch_ns: int = UNKNOWN_NS
+_TIMES = ("predict_ns", "queue_ns", "batch_size", "batch_ns")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,23 +31,23 @@ class InferReply:
 
     Attributes:
         outputs: By the names that the server gives them, in its order.
-        times: What the server tells of it.
+        times: The times that the server reports, by the names of ``evaluators.load.target.Answers.answered``.
     """
 
     outputs: Tensors
-    times: ServerTimes
+    times: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestForm:
-    """What is the same in all requests to a model.
+    """What is the same in all requests to a model; names are the server's.
 
     Attributes:
-        model_name: What the server calls the model.
+        model_name: The model.
         model_version: Which version; empty leaves the choice to the server.
-        input_name: What the server calls the input.
+        input_name: The input.
         datatype: The input's.
-        outputs: The outputs that are asked for; none means all.
+        outputs: The requested outputs; none means all.
     """
 
     model_name: str
@@ -92,7 +75,7 @@ def decode_reply(content: bytes) -> InferReply:
     """Reads a ``ModelInferResponse`` with raw or typed contents.
 
     Raises:
-        PredictionError: It is none, or its tensors are not what they are said to be.
+        PredictionError: It is malformed, or its tensors contradict their description.
     """
     try:
         rest, spans = cut_out(content, _RAW_OUTPUTS)
@@ -111,19 +94,16 @@ def decode_reply(content: bytes) -> InferReply:
             outputs[output.name] = _read_output(output, raw[place] if raw else None)
         except InputError as error:
             raise PredictionError(f"the server's answer: {error}") from error
-    return InferReply(outputs, _times(message))
+    return InferReply(
+        outputs, {name: number for name in _TIMES if (number := _number(message, name)) is not None}
+    )
 
 
 def _read_output(output: pb.ModelInferResponse.InferOutputTensor, raw: memoryview | None) -> NDArray[Any]:
-    """One output tensor.
-
-    Raises:
-        InputError: Its datatype is none of numbers, or its elements do not fit its shape.
-    """
     what = f'output "{output.name}"'
     datatype = DATATYPES.get(output.datatype)
     if datatype is None:
-        raise InputError(f"{what}: datatype {output.datatype} is none of numbers")
+        raise InputError(f"{what}: datatype {output.datatype} is not numeric")
     if raw is None:
         if datatype.contents is None:
             raise InputError(f"{what}: {datatype.name} has no typed contents")
@@ -132,36 +112,30 @@ def _read_output(output: pb.ModelInferResponse.InferOutputTensor, raw: memoryvie
     return read_array(datatype.dtype.name, tuple(output.shape), raw, what)
 
 
-def _times(message: pb.ModelInferResponse) -> ServerTimes:
-    return ServerTimes(
-        _number(message, "predict_ns", UNKNOWN_NS),
-        _number(message, "queue_ns", UNKNOWN_NS),
-        _number(message, "batch_size", 0),
-        _number(message, "batch_ns", UNKNOWN_NS),
-    )
-
-
-def _number(message: pb.ModelInferResponse, name: str, default: int) -> int:
-    """A whole number among the parameters of a response, where there is one."""
+def _number(message: pb.ModelInferResponse, name: str) -> int | None:
+    """A whole number among the parameters of a response; None if it is missing, negative or no number."""
     if name not in message.parameters:
-        return default
+        return None
     parameter = message.parameters[name]
     chosen = parameter.WhichOneof("parameter_choice")
     if chosen not in {"int64_param", "uint64_param"}:
-        return default
-    return max(default, int(getattr(parameter, chosen)))
+        return None
+    number = int(getattr(parameter, chosen))
+    return number if number >= 0 else None
 
 
 def outputs_in_order(found: Tensors, wanted: Sequence[str]) -> Tensors:
-    """Returns the outputs that were asked for, in that order; all, as they came, where none were named.
+    """Returns the requested outputs, in that order; all of them if none is requested.
 
     Raises:
-        PredictionError: One is not there.
+        PredictionError: One is missing.
     """
     if not wanted:
         return found
     for name in wanted:
         if name not in found:
             have = ", ".join(f'"{other}"' for other in found) or "none"
-            raise PredictionError(f'the server was asked for output "{name}"; it answered with: {have}')
+            raise PredictionError(
+                f'the server did not return the requested output "{name}"; it returned: {have}'
+            )
     return {name: found[name] for name in wanted}

@@ -3,59 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from agent.description import SystemDescription
-from agent.device import Device, DeviceKind
-from agent.environment import unknown_environment, usable_cores
-from agent.input_types import preprocessor_of
-from agent.labels import with_labels
-from agent.pipeline import Pipeline
-from agent.postprocessing import Postprocessor
-from agent.predictor import PredictorOptions, Weights
-from agent.preparation import Fetch
-from agent.requirements import require_supported
-from agent.server.v2.signature import input_of
-from agent.session import MAX_PREPROCESS_THREADS, SessionOptions, no_fetch
-from client.remote.defaults import ANSWER_TIMEOUT_S, OPEN_TIMEOUT_S
-from client.remote.kserve.address import KServeAddress
-from client.remote.kserve.connection import KServeConnection, ServerIdentity
-from client.remote.kserve.fitting import Fit, fit
-from client.remote.kserve.messages import RequestForm
-from client.remote.kserve.model_choice import ModelChoice
-from client.remote.kserve.predictor import KServePredictor
-from client.remote.kserve.session import KServeSession
-from client.remote.tls import ClientTls
-from manifests.catalog import Catalog
-from manifests.errors import ConfigurationError
-from manifests.schema import FrameworkRequirement, ModelManifest
-from protos.inference.v2 import grpc_service_pb2 as pb
-from protos.inference.v2 import model_config_pb2
+from packaging.version import Version
+
+from inferometer.agent.hardware.environment import unknown_environment, usable_cores
+from inferometer.agent.inference.pipeline import Pipeline
+from inferometer.agent.inference.postprocessing import Postprocessor, with_labels
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.preparation import Fetch
+from inferometer.agent.inference.requirements import require_supported
+from inferometer.agent.inference.results import SystemDescription
+from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, SessionOptions, no_fetch
+from inferometer.agent.preprocessing.preprocessor import preprocessor_of
+from inferometer.agent.protocol.v2_datatypes import input_of
+from inferometer.client.remote.channel.address import KServeAddress
+from inferometer.client.remote.channel.connection import RemoteOptions
+from inferometer.client.remote.kserve.connection import KServeConnection, ServerIdentity
+from inferometer.client.remote.kserve.fitting import Fit, fit
+from inferometer.client.remote.kserve.messages import RequestForm
+from inferometer.client.remote.kserve.session import REMOTE, KServePredictor, KServeSession
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import ConfigurationError, UnknownModelError
+from inferometer.manifests.schema import FrameworkRequirement, ModelManifest
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
+from inferometer.protos.inference.v2 import model_config_pb2
 
 if TYPE_CHECKING:
-    from agent.artifact_cache import ArtifactCache
-
-REMOTE = Device(DeviceKind.REMOTE)
-UNNAMED_SERVER = "server without a name"
-_NAME_CHARACTERS = 200
+    from inferometer.agent.artifacts.cache import ArtifactCache
 
 
 @dataclass(frozen=True, slots=True)
-class KServeOptions:
-    """How a server is spoken to.
+class ModelChoice:
+    """Which manifest describes the model.
 
     Attributes:
-        secret: What it asks for as a bearer token, if it does.
-        tls: How it is spoken to over TLS; None does it only if the address asks for TLS.
-        model_timeout_s: How long one call about the model may take, which may load it first, in seconds.
-        call_timeout_s: How long the answer to one request may take, in seconds; None waits.
+        name: The manifest's name of the model.
+        version: A version or a constraint; None means the highest.
+        framework: The framework of the manifest, which need not be installed; None means any.
     """
 
-    secret: str | None = field(default=None, repr=False)
-    tls: ClientTls | None = None
-    model_timeout_s: float = OPEN_TIMEOUT_S
-    call_timeout_s: float | None = ANSWER_TIMEOUT_S
+    name: str
+    version: str | None = None
+    framework: str | None = None
+
+    def find(self, catalog: Catalog, weights: Weights, platform: str = "") -> ModelManifest:
+        """Returns the manifest.
+
+        One that can have the weights comes first, then the highest version, then the one for the framework
+        that the server runs the model in: ``platform`` names it, such as ``onnxruntime_onnx``, if known.
+
+        Raises:
+            UnknownModelError: No manifest has this name, version or framework.
+        """
+        found = catalog.find_models(self.name, self.version)
+        if self.framework is not None:
+            wanted = self.framework.strip().casefold()
+            fitting = tuple(m for m in found if m.framework.name.casefold() == wanted)
+            if not fitting:
+                have = ", ".join(sorted({m.framework.name for m in found}))
+                raise UnknownModelError(
+                    f'model "{found[0].name}" has no manifest for {self.framework}; it has one for: {have}'
+                )
+            found = fitting
+        running = platform.casefold()
+
+        def preference(manifest: ModelManifest) -> tuple[bool, Version, bool]:
+            files = manifest.model
+            named = (
+                files.architecture if weights is Weights.RANDOM else files.graph_path or files.weights_path
+            )
+            framework = manifest.framework.name.casefold()
+            runs = bool(running) and (running.startswith(framework) or framework.startswith(running))
+            return bool(named), Version(manifest.version), runs
+
+        return max(found, key=preference)
+
+
+_UNNAMED_SERVER = "server without a name"
+_NAME_CHARACTERS = 200
 
 
 def open_kserve(
@@ -63,29 +90,29 @@ def open_kserve(
     catalog: Catalog,
     choice: ModelChoice,
     options: SessionOptions = SessionOptions(),  # noqa: B008 - frozen
-    remote: KServeOptions = KServeOptions(),
+    remote: RemoteOptions = RemoteOptions(),  # noqa: B008 - frozen
     *,
     cache: ArtifactCache | None = None,
     fetch: Fetch = no_fetch,
     say: Callable[[str], None] = lambda _: None,
 ) -> KServeSession:
-    """Opens a model on a server, which must have it ready or load it when it is asked for.
+    """Opens a model on a server, which has it ready or loads it on request.
 
     Args:
         address: ``kserve://host:port``; see ``KServeAddress``.
         catalog: Where the manifest is found. Its framework need not be installed.
         choice: Which manifest it is.
         options: Threads that preprocess here, and how much is returned.
-        remote: How the server is spoken to.
+        remote: How the server is called.
         cache: Gets a file with labels that is at a URL.
         fetch: Gets what a URL of an input names.
-        say: Told, in one line, which manifest was taken.
+        say: Receives, in one line, which manifest was chosen.
 
     Raises:
-        ConfigurationError: The address or an option makes no sense, or the server's model is not the one
+        ConfigurationError: The address or an option is invalid, or the server's model is not the one
             that the manifest describes.
         UnknownModelError: The catalogue or the server has no such model.
-        ManifestError: The manifest asks for what this program does not do.
+        ManifestError: The manifest requires something that is not supported.
         AgentError: The server cannot be reached, or is not ready.
     """
     where = KServeAddress.parse(address)
@@ -95,7 +122,7 @@ def open_kserve(
             "leave out --gpu and --threads"
         )
     name = where.model_name or choice.find(catalog, options.weights).name
-    connection = KServeConnection(where, remote.secret, remote.tls, model_timeout_s=remote.model_timeout_s)
+    connection = KServeConnection(where, remote)
     try:
         connection.require_ready()
         served = _ServedModel.ask(connection, catalog, choice, options.weights, name)
@@ -117,13 +144,15 @@ def open_kserve(
 
 @dataclass(frozen=True, slots=True)
 class _ServedModel:
-    """What a server tells of itself and the model, and the manifest that goes with it."""
+    """What a server reports about itself and the model, and the manifest that fits."""
 
     address: KServeAddress
     server: ServerIdentity
     manifest: ModelManifest
     metadata: pb.ModelMetadataResponse
     config: model_config_pb2.ModelConfig | None
+    reported: Mapping[str, str]
+    """The parameters of the configuration, of which ``model_messages`` writes some for our own servers."""
     weights: Weights
 
     @classmethod
@@ -142,28 +171,23 @@ class _ServedModel:
             address = replace(address, model_version=version)
             metadata = connection.model_metadata(name, version)
         config = connection.model_config(name, version)
-        told = _told(config).get("weights", "")
-        known = {kind.value for kind in Weights}
-        return cls(address, server, manifest, metadata, config, Weights(told) if told in known else weights)
+        reported = {key: value.string_value for key, value in config.parameters.items()} if config else {}
+        if reported.get("weights") in {kind.value for kind in Weights}:
+            weights = Weights(reported["weights"])
+        return cls(address, server, manifest, metadata, config, reported, weights)
 
     @property
     def frameworks(self) -> Mapping[str, str]:
-        """What the server runs the model in, with the version where it tells."""
-        told = _told(self.config)
-        if framework := told.get("framework"):
-            return {framework: told.get("framework_version", "")}
+        """What the server runs the model in, with the version if known."""
+        if framework := self.reported.get("framework"):
+            return {framework: self.reported.get("framework_version", "")}
         return {self.metadata.platform: ""} if self.metadata.platform else {}
 
     @property
     def seed(self) -> int | None:
-        """What random weights were drawn from, where the server tells."""
-        seed = _told(self.config).get("seed", "")
+        """The seed of random weights, if known."""
+        seed = self.reported.get("seed", "")
         return int(seed) if self.weights is Weights.RANDOM and seed.isdecimal() else None
-
-
-def _told(config: model_config_pb2.ModelConfig | None) -> Mapping[str, str]:
-    """The parameters of a configuration, of which ``model_messages`` writes some for our own servers."""
-    return {key: value.string_value for key, value in config.parameters.items()} if config else {}
 
 
 def _session(
@@ -172,10 +196,10 @@ def _session(
     manifest: ModelManifest,
     found: Fit,
     options: SessionOptions,
-    remote: KServeOptions,
+    remote: RemoteOptions,
     fetch: Fetch,
 ) -> KServeSession:
-    """Puts together what prepares batches, sends them, and reads the outputs."""
+    """Assembles what prepares batches, sends them, and reads the outputs."""
     parameters = manifest.inputs[0].parameters
     manifest = _as_served(manifest, served.server, found)
     form = RequestForm(
@@ -185,9 +209,7 @@ def _session(
         input_of(manifest).datatype,
         found.output_names,
     )
-    predictor = KServePredictor(
-        connection, manifest, form, found, PredictorOptions(REMOTE), remote.call_timeout_s
-    )
+    predictor = KServePredictor(connection, manifest, form, found, remote.call_timeout_s)
     preprocessor = preprocessor_of(parameters)
     postprocessor = Postprocessor(manifest.output, options.feature_limit)
     threads = options.preprocess_threads
@@ -229,7 +251,7 @@ def _session(
 
 def _as_served(manifest: ModelManifest, server: ServerIdentity, found: Fit) -> ModelManifest:
     """The manifest of what was measured: the server stands for the framework, which is not known."""
-    framework = FrameworkRequirement(name=server.name[:_NAME_CHARACTERS] or UNNAMED_SERVER, version="*")
+    framework = FrameworkRequirement(name=server.name[:_NAME_CHARACTERS] or _UNNAMED_SERVER, version="*")
     parameters = manifest.output.parameters.model_copy(update={"probabilities_layer": found.output_layer})
     output = manifest.output.model_copy(update={"parameters": parameters})
     return manifest.model_copy(update={"framework": framework, "output": output})

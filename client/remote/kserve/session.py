@@ -1,36 +1,117 @@
-"""The session: a model on a server of the Open Inference Protocol, with everything around it done here."""
+"""A model on a server of the Open Inference Protocol: the session that prepares its inputs, and its load."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import grpc
 from numpy.typing import NDArray
 
-from agent.description import SystemDescription
-from agent.inputs import Input
-from agent.pipeline import Pipeline
-from agent.postprocessing import Postprocessor
-from agent.results import BatchResult, Infer
-from agent.server.call_tracing import TRACEPARENT_KEY
-from agent.session import Session
-from agent.trace_level import TraceLevel
-from agent.tracing.scope import TraceScope
-from client.remote.kserve.predictor import KServePredictor
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.hardware.environment import usable_cores
+from inferometer.agent.inference.pipeline import Pipeline
+from inferometer.agent.inference.postprocessing import Postprocessor
+from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors
+from inferometer.agent.inference.results import BatchResult, Infer, SystemDescription
+from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, Session
+from inferometer.agent.preprocessing.inputs import Input, Payload
+from inferometer.agent.preprocessing.preprocessor import preprocessor_of
+from inferometer.agent.protocol.metadata import TRACEPARENT_KEY
+from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.client.remote.channel.call_target import CallFlight, CallTarget, Outcome
+from inferometer.client.remote.channel.connection import Metadata
+from inferometer.client.remote.kserve.connection import KServeConnection
+from inferometer.client.remote.kserve.fitting import Fit
+from inferometer.client.remote.kserve.messages import InferReply, RequestForm, decode_reply, outputs_in_order
+from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs
+from inferometer.manifests.errors import InferometerError, InputError, PredictionError
+from inferometer.manifests.schema import ModelManifest
+
+REMOTE = Device(DeviceKind.REMOTE)
+
+
+class KServePredictor(Predictor):
+    """Sends each batch to a server: ``predict`` is one ``ModelInfer``, and holds the way there and back.
+
+    The manifest's ``probabilities_layer`` is as the server calls the output. The connection is not closed
+    here. ``timeout_s`` is the timeout of one request; None waits.
+    """
+
+    def __init__(
+        self,
+        connection: KServeConnection,
+        manifest: ModelManifest,
+        form: RequestForm,
+        fit: Fit,
+        timeout_s: float | None,
+    ) -> None:
+        super().__init__(manifest, Artifacts(), PredictorOptions(REMOTE))
+        self.connection = connection
+        self.form = form
+        self.timeout_s = timeout_s
+        self.metadata: Metadata = ()
+        """What goes with every request beside the secret: the trace that it belongs to."""
+        self.fit = fit
+
+    def load(self) -> None:
+        """Does nothing: the model is loaded at the server."""
+
+    def predict(self, inputs: Tensors) -> Tensors:
+        """Sends a batch and waits for the outputs, which bear the server's names.
+
+        Raises:
+            ConfigurationError: The server takes no batch of this size.
+            PredictionError: The server refused the request, failed, or answered something else.
+            AgentError: The server was lost, or did not answer in time.
+        """
+        batch = self.checked_input(inputs)
+        self.fit.check_batch(len(batch), str(self))
+        request = self.form.encode(batch)
+        return self.read(self.connection.infer(request, self.timeout_s, self.metadata)).outputs
+
+    def read(self, answer: bytes) -> InferReply:
+        """Reads an encoded answer.
+
+        Raises:
+            PredictionError: It is malformed, or lacks an output.
+        """
+        try:
+            reply = decode_reply(answer)
+            outputs = outputs_in_order(reply.outputs, self.form.outputs)
+        except PredictionError as error:
+            raise PredictionError(f"{self}: {error}") from error
+        wanted = self.manifest.output.parameters.probabilities_layer
+        if self.manifest.output.type != "raw" and isinstance(wanted, str) and len(outputs) == 1:
+            # The only output has the name that the manifest has for it.
+            outputs = {wanted: next(iter(outputs.values()))}
+        return replace(reply, outputs=outputs)
+
+    def __str__(self) -> str:
+        return f"server {self.connection.address.server}, model {self.form.model_name}"
+
+    @property
+    def threads(self) -> int | None:
+        """Not known: the server does not tell."""
+        return None
+
+    def close(self) -> None:
+        """Does nothing: the model stays at the server."""
 
 
 class KServeSession(Session):
-    """A model of a server; see ``agent.session.Session``. What is read and preprocessed is so here.
+    """A model of a server; see ``agent.inference.session.Session``. Inputs are read and preprocessed here.
 
-    Made by ``client.remote.kserve.opening.open_kserve``.
-
-    Args:
-        predictor: Sends batches.
-        pipeline: Prepares them, and reads the outputs.
-        postprocessor: Reads the outputs of a query under load.
-        description: The model and the server.
+    Made by ``open_kserve``. The postprocessor reads the outputs of queries under load.
     """
+
+    in_process = False
 
     def __init__(
         self,
@@ -43,33 +124,28 @@ class KServeSession(Session):
         self.predictor = predictor
         self.postprocessor = postprocessor
 
+    def load_target(self, inputs: LoadInputs) -> KServeTarget:
+        """Returns a load target that sends each query to the server; see ``KServeTarget``."""
+        return KServeTarget(self, inputs)
+
     def predict_tensor(
         self, batch: NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
     ) -> BatchResult:
         """Predicts a batch that is one preprocessed tensor; see ``Pipeline.predict_tensor``."""
-        with self._told_of(trace):
+        with self._propagating(trace):
             return super().predict_tensor(batch, trace, infer)
 
     def predict_batches(
         self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
     ) -> Iterator[BatchResult]:
-        """Predicts batch after batch; see ``Pipeline.predict_batches``. The server is told of the trace."""
-        return self._within(trace, super().predict_batches(batches, trace))
+        """Predicts batch after batch, and propagates the trace; see ``Pipeline.predict_batches``."""
+        with self._propagating(trace):
+            yield from super().predict_batches(batches, trace)
 
     def close(self) -> None:
         """Closes the connection; the model stays at the server. Calling it again does nothing."""
         super().close()
         self.predictor.connection.close()
-
-    def _within(
-        self, trace: TraceScope | None, results: Iterator[BatchResult]
-    ) -> Generator[BatchResult, None, None]:
-        with self._told_of(trace):
-            try:
-                yield from results
-            finally:
-                if isinstance(results, Generator):
-                    results.close()
 
     @contextmanager
     def _sampled(self, trace: TraceScope) -> Iterator[None]:
@@ -79,11 +155,80 @@ class KServeSession(Session):
         yield
 
     @contextmanager
-    def _told_of(self, trace: TraceScope | None) -> Iterator[None]:
-        """Sends the place in the trace with each request."""
+    def _propagating(self, trace: TraceScope | None) -> Iterator[None]:
+        """Sends the trace context with each request."""
         if trace is not None:
             self.predictor.metadata = ((TRACEPARENT_KEY, trace.context.traceparent),)
         try:
             yield
         finally:
             self.predictor.metadata = ()
+
+
+class KServeTarget(CallTarget):
+    """A model of a server under load; satisfies ``evaluators.load.target.LoadTarget``.
+
+    Query n is a ``ModelInfer`` of its own, of input n modulo their number. Requests of prepared inputs are
+    encoded when the target is made. Inputs that are only read are preprocessed by threads here, which counts
+    to the latency. An answer is right where it is one prediction, as the manifest describes it; reading it is
+    not in the latency. The session stays its owner's.
+
+    Raises:
+        ConfigurationError: The server takes no single input.
+    """
+
+    def __init__(self, session: KServeSession, inputs: LoadInputs) -> None:
+        self._predictor = session.predictor
+        self._postprocessor = session.postprocessor
+        self._predictor.fit.check_batch(1, str(self._predictor))
+        parameters = session.description.manifest.inputs[0].parameters
+        self._preprocessor = preprocessor_of(parameters)
+        self._requests: list[bytes] = []
+        self._payloads: tuple[Payload, ...] = ()
+        self._pool: ThreadPoolExecutor | None = None
+        if isinstance(inputs, PreparedInputs):
+            tensors, encode = inputs.tensors, self._predictor.form.encode
+            self._requests = [encode(tensors[n : n + 1]) for n in range(len(tensors))]
+        else:
+            self._payloads = inputs.payloads
+            threads = min(usable_cores(), MAX_PREPROCESS_THREADS)
+            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="preprocess-query")
+        size = self._preprocessor.tensor_bytes
+        super().__init__(session.description, size, self._predictor.connection.hold)
+        self._begin = partial(self._predictor.connection.begin_infer, timeout_s=self._predictor.timeout_s)
+
+    def send(self, query: int, run: CallFlight) -> None:
+        """Sends a query, or has it preprocessed and sent; see ``CallTarget``."""
+        if self._pool is None:
+            run.send(query, self._requests[query % len(self._requests)], self._begin)
+            return
+        run.announce(query)
+        self._pool.submit(self._preprocess_and_send, query, run)
+
+    def outcome(self, call: grpc.Future[bytes]) -> Outcome:
+        """Reads a reply; see ``CallTarget``."""
+        try:
+            reply = self._predictor.read(self._predictor.connection.end_infer(call))
+            _, usable = self._postprocessor(reply.outputs, 1)
+        except InferometerError as error:
+            return Outcome(0, str(error))
+        if not usable.all():
+            return Outcome(0, "the model's output is not a finite number")
+        return Outcome(1, "", reply.times)
+
+    def close(self) -> None:
+        """Cancels what is in flight, which has failed then; calling it again does nothing."""
+        super().close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _preprocess_and_send(self, query: int, run: CallFlight) -> None:
+        if not run.wants(query):
+            return
+        try:
+            tensor = self._preprocessor(self._payloads[query % len(self._payloads)])
+        except InputError as error:
+            run.fail(query, str(error))
+            return
+        if run.wants(query):
+            run.send(query, self._predictor.form.encode(tensor[None]), self._begin)

@@ -10,7 +10,7 @@ https://github.com/kserve/open-inference-protocol
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from protos.inference.v2 import grpc_service_pb2 as _grpc_service_pb2
+from inferometer.protos.inference.v2 import grpc_service_pb2 as _grpc_service_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

@@ -1,4 +1,4 @@
-"""A dataset and a system under test that take no time but what they tell the clock."""
+"""A dataset and a system under test that only take the time that they add to the clock."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from agent.description import SystemDescription
-from agent.device import CPU
-from agent.environment import Environment
-from agent.inputs import Input, Tensor
-from agent.results import BatchResult, Classifications, InputFailure, RawOutputs, Stage, StageTimes
-from agent.tracing.scope import TraceScope
-from evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from evaluators.evaluation import EvaluationOptions
-from manifests.schema import ModelManifest
+from inferometer.agent.hardware.device import CPU
+from inferometer.agent.hardware.environment import Environment
+from inferometer.agent.inference.results import (
+    BatchResult,
+    Classifications,
+    InputFailure,
+    RawOutputs,
+    Stage,
+    StageTimes,
+    SystemDescription,
+)
+from inferometer.agent.preprocessing.inputs import Input, Tensor
+from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+from inferometer.evaluators.measurements.batches import BatchOptions
+from inferometer.manifests.schema import ModelManifest
 
 CLASSES = ("ant", "bee", "cat")
 BATCH_NS, READ_NS, PREPROCESS_NS, POSTPROCESS_NS = 1_000, 1, 10, 100
@@ -138,8 +145,8 @@ class FakeSystem:
         pass
 
 
-def options(batch_size: int = 4, partition_list_size: int = 10, **others: Any) -> EvaluationOptions:
-    return EvaluationOptions(batch_size, partition_list_size, **{"warmup_num_file_parts": 0, **others})
+def options(batch_size: int = 4, partition_list_size: int = 10, **others: Any) -> BatchOptions:
+    return BatchOptions(batch_size, partition_list_size, **{"warmup_num_file_parts": 0, **others})
 
 
 def after(batches: int, system: FakeSystem) -> Callable[[], bool]:

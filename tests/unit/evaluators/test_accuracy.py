@@ -1,4 +1,4 @@
-"""Counting right answers: how classes are matched, and what counts."""
+"""Counting correct predictions: how classes are matched, and which inputs count."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.inputs import EncodedImage, Input
-from agent.results import BatchResult, Classifications, InputFailure, RawOutputs, Stage, StageTimes
-from evaluators.accuracy import AccuracyCounter, ClassIndex
-from evaluators.datasets.base import Sample
-from evaluators.evaluation import Accuracy
-from manifests.errors import ConfigurationError, DatasetError, PredictionError
-from manifests.loader import parse_manifest
-from manifests.schema import ModelManifest
+from inferometer.agent.inference.results import (
+    BatchResult,
+    Classifications,
+    InputFailure,
+    RawOutputs,
+    Stage,
+    StageTimes,
+)
+from inferometer.agent.preprocessing.inputs import EncodedImage, Input
+from inferometer.evaluators.accuracy import AccuracyCounter, ClassIndex
+from inferometer.evaluators.datasets.base import Sample
+from inferometer.evaluators.measurements.batches import Accuracy
+from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
+from inferometer.manifests.loader import parse_manifest
+from inferometer.manifests.schema import ModelManifest
 
 DIGITS = tuple("0123456789")
 IMAGE = EncodedImage(b"")

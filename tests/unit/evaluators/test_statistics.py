@@ -1,4 +1,4 @@
-"""Trimmed mean and percentiles: known values, the reference's rule, and what always holds."""
+"""Trimmed mean and percentiles: known values, the reference's rule, and invariants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluators.statistics import percentile, trimmed_mean
+from inferometer.evaluators.statistics import percentile, trimmed_mean
 
 VALUES = st.lists(st.integers(0, 10**12), min_size=1, max_size=60)
 

@@ -1,4 +1,4 @@
-"""A good manifest, as YAML gives it, and ways to change it."""
+"""A valid manifest, as YAML parses it, and ways to change it."""
 
 from __future__ import annotations
 

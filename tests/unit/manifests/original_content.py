@@ -1,4 +1,4 @@
-"""Manifests as MLModelScope's agents have them, in the notations of both of its eras."""
+"""Manifests of MLModelScope's agents, in the notations of both of its eras."""
 
 from __future__ import annotations
 

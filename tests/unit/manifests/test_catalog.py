@@ -1,4 +1,4 @@
-"""The catalogue: what is found under a name, a version and the frameworks that are installed."""
+"""The catalogue: lookup by name, version and installed frameworks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from manifest_content import DATASET, model, write
 
-from manifests.catalog import Catalog
-from manifests.errors import (
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import (
     ConfigurationError,
     FrameworkUnavailableError,
     NotFoundError,
     UnknownDatasetError,
     UnknownModelError,
 )
-from manifests.files import BUILTIN
-from manifests.schema import ModelManifest
+from inferometer.manifests.files import BUILTIN
+from inferometer.manifests.schema import ModelManifest
 
 INSTALLED = {"PyTorch": "2.13.0+cpu", "MXNet": "1.9.1", "ONNXRuntime": "1.20.0"}
 

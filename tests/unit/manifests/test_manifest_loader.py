@@ -1,4 +1,4 @@
-"""Reading a manifest's file: only safe YAML that means what it seems to."""
+"""Loading a manifest's file: only safe and unambiguous YAML."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from manifest_content import MODEL, model, write
 
-from manifests.errors import ManifestError
-from manifests.loader import load_manifest
-from manifests.schema import ModelManifest
+from inferometer.manifests.errors import ManifestError
+from inferometer.manifests.loader import load_manifest
+from inferometer.manifests.schema import ModelManifest
 
 GOOD = yaml.safe_dump(MODEL, sort_keys=False)
 

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from manifests.schema import DatasetManifest, FrameworkManifest, ModelManifest
+from inferometer.manifests.schema import DatasetManifest, FrameworkManifest, ModelManifest
 
 PAGE = Path(__file__).parents[3] / "docs" / "manifests.md"
 MANIFESTS = {"model": ModelManifest, "dataset": DatasetManifest, "framework": FrameworkManifest}
@@ -52,8 +52,9 @@ def _schema_fields(model: type[BaseModel], before: str = "") -> Iterator[tuple[s
 
 def _described_fields(kind: str) -> list[tuple[str, str]]:
     text = PAGE.read_text(encoding="utf-8")
-    (section,) = re.findall(rf"^### Of a {kind}\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
-    rows = re.findall(r"^\| (`.*?) \| (.*?) \| (.+) \|$", section, re.MULTILINE)
+    section = rf"^### {kind.capitalize()} fields\n(.*?)(?=^#|\Z)"
+    (table,) = re.findall(section, text, re.MULTILINE | re.DOTALL)
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \| (.+) \|$", table, re.MULTILINE)
     return [(name.strip("`"), default) for names, default, _ in rows for name in names.split(", ")]
 
 

@@ -1,4 +1,4 @@
-"""The schema: what a good manifest means, and what is said of every kind of bad one."""
+"""The schema: the meaning of valid manifests, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from manifest_content import DATASET, MODEL, REMOVED, changed
 
-from manifests.errors import ManifestError
-from manifests.inputs import ColorMode, CropMethod, ElementType, ImageParameters, Interpolation, Layout
-from manifests.loader import parse_manifest
-from manifests.schema import DatasetManifest, FrameworkManifest, ModelManifest, Transform
+from inferometer.manifests.errors import ManifestError
+from inferometer.manifests.inputs import (
+    ColorMode,
+    CropMethod,
+    ElementType,
+    ImageParameters,
+    Interpolation,
+    Layout,
+)
+from inferometer.manifests.loader import parse_manifest
+from inferometer.manifests.schema import DatasetManifest, FrameworkManifest, ModelManifest, Transform
 
 SOURCE = Path("folder") / "tiny.yml"
 IMAGE = "inputs.0.parameters"

@@ -1,4 +1,4 @@
-"""Manifests that were written for MLModelScope: they load unchanged, and mean what they meant there."""
+"""Manifests written for MLModelScope load unchanged and keep their meaning."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from manifest_content import REMOVED, changed, write
 from original_content import EVERY, HEAD_RESNET50, SEED_RESNET50, SEGMENTATION, TORCHSCRIPT_INCEPTION
 
-from manifests.catalog import Catalog
-from manifests.errors import InferscopeError, ManifestError
-from manifests.inputs import ColorMode, CropMethod, ElementType, Interpolation, Layout
-from manifests.loader import load_manifest, manifest_schema, parse_manifest
-from manifests.schema import ModelManifest, Transform
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import InferometerError, ManifestError
+from inferometer.manifests.inputs import ColorMode, CropMethod, ElementType, Interpolation, Layout
+from inferometer.manifests.loader import load_manifest, manifest_schema, parse_manifest
+from inferometer.manifests.schema import ModelManifest, Transform
 
 SYNSET = "http://models.example/synsets/imagenet/synset.txt"
 IMAGE = "inputs.0.parameters"
@@ -220,7 +220,7 @@ def lines_of_refusal(content: object) -> int:
     """The number of lines in which ``content`` is refused; 0 when it is accepted."""
     try:
         parse_manifest(content, Path("original.yml"))
-    except InferscopeError as error:
+    except InferometerError as error:
         return len(str(error).splitlines())
     return 0
 

@@ -1,4 +1,4 @@
-"""The YAML of manifests: read the same with libyaml as without it."""
+"""The YAML of manifests: parsed identically with and without libyaml."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manifests.files import manifest_files
-from manifests.strict_yaml import InvalidYamlError, parse_yaml
+from inferometer.manifests.files import manifest_files
+from inferometer.manifests.strict_yaml import InvalidYamlError, parse_yaml
 
 pytestmark = pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML was built without libyaml")
 
@@ -85,6 +85,13 @@ def test_what_the_two_parsers_take_for_something_else_is_read_as_pyyaml_does(tex
 def test_a_text_that_is_nested_too_deep_is_refused(opening: str) -> None:
     with pytest.raises(InvalidYamlError, match=r"^is nested too deep$"):
         parse_yaml(opening * 100_000)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("unit", [">", "|", "a>"])
+def test_the_time_to_read_a_text_does_not_grow_with_its_square(unit: str) -> None:
+    with pytest.raises(InvalidYamlError):
+        parse_yaml("a: >" + unit * 500_000)  # with the square, some ten minutes
 
 
 def test_libyaml_reads_the_manifests_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:

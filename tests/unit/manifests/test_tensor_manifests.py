@@ -1,4 +1,4 @@
-"""Manifests of models that take tensors: what they mean, and what is said of broken ones."""
+"""Manifests of models with tensor inputs: their meaning, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from manifest_content import MODEL, REMOVED, changed, write
 from test_manifest_schema import lines_of_refusal, paths, refusal, values
 
-from agent.requirements import unsupported
-from manifests.errors import ManifestError
-from manifests.inputs import TensorElementType, TensorParameters
-from manifests.loader import load_manifest, manifest_schema, parse_manifest
-from manifests.schema import ModelManifest
+from inferometer.agent.inference.requirements import unsupported
+from inferometer.manifests.errors import ManifestError
+from inferometer.manifests.inputs import TensorElementType, TensorParameters
+from inferometer.manifests.loader import load_manifest, manifest_schema, parse_manifest
+from inferometer.manifests.schema import ModelManifest
 
 SOURCE = Path("folder") / "tiny.yml"
 PARAMETERS = "inputs.0.parameters"

@@ -1,4 +1,4 @@
-"""Version constraints: the notation of semver over the versions that Python packages have."""
+"""Version constraints: semver notation for versions of Python packages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.versions import Constraint, InvalidConstraintError
+from inferometer.manifests.versions import Constraint, InvalidConstraintError
 
 numbers = st.integers(0, 40)
 releases = st.tuples(numbers, numbers, numbers)
@@ -140,6 +140,13 @@ def test_garbage_is_refused_in_one_line(garbage: str) -> None:
         Constraint(garbage)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.timeout(60)
+def test_a_long_text_is_no_constraint() -> None:
+    with pytest.raises(InvalidConstraintError, match=r"^a version constraint has at most 1000 characters$"):
+        Constraint("1" + " " * 1_000_000 + "1")  # whose time to be read would grow with the square
+    assert Constraint(" " * 2000 + "1.0").allows("1.0")
 
 
 def test_a_version_too_long_for_a_number_is_not_allowed() -> None:

@@ -1,4 +1,4 @@
-"""The stubs of the Open Inference Protocol against those that tritonclient brings."""
+"""The stubs of the Open Inference Protocol against tritonclient's."""
 
 import subprocess
 import sys
@@ -8,9 +8,9 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from tritonclient.grpc import model_config_pb2 as triton_model_config
 from tritonclient.grpc import service_pb2 as triton_service
 
-from protos.inference.v2 import grpc_service_pb2, model_config_pb2
+from inferometer.protos.inference.v2 import grpc_service_pb2, model_config_pb2
 
-OURS = "from protos.inference.v2 import grpc_service_pb2, grpc_service_pb2_grpc"
+OURS = "from inferometer.protos.inference.v2 import grpc_service_pb2, grpc_service_pb2_grpc"
 THEIRS = "import tritonclient.grpc"
 
 

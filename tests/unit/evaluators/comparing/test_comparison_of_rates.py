@@ -1,4 +1,4 @@
-"""Answers of searches: their ratio with its interval, pooled, one-sided, or of no rate at all."""
+"""Comparison of rate searches: ratio and interval, pooled, one-sided, or without a rate."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from evaluators.comparing.rates import compare_rates, noise_of_rates
-from evaluators.comparing.verdict import Verdict
-from evaluators.loadgen.max_qps_answer import Method
-from evaluators.loadgen.record import RateAnswer
+from inferometer.evaluators.comparing.rates import compare_rates, noise_of_rates
+from inferometer.evaluators.comparing.verdict import Verdict
+from inferometer.evaluators.max_qps.answer import Method
+from inferometer.evaluators.measurements.rate_search import RateAnswer
 
 NONE = RateAnswer(None, None, None, Method.NONE.value)
 

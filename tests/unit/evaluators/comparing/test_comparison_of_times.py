@@ -1,4 +1,4 @@
-"""Comparison of runs: like with like is no regression, a slow-down is one, and noise is measured."""
+"""Comparison of times: equal runs are no regression, a slow-down is one, noise is measured."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from evaluators.comparing.figures import FIGURES, parse_figures
-from evaluators.comparing.run_times import RunTimes
-from evaluators.comparing.times import compare, least_values, noise
-from evaluators.comparing.verdict import Verdict
-from evaluators.loadgen.queries import NEVER_NS, Outcome, Queries
-from manifests.errors import ConfigurationError
+from inferometer.evaluators.comparing.times import RunTimes, compare, least_values, noise
+from inferometer.evaluators.comparing.verdict import FIGURES, Verdict, parse_figures
+from inferometer.evaluators.load.queries import NEVER_NS, Outcome, Queries
+from inferometer.manifests.errors import ConfigurationError
 
 NONE = dict.fromkeys(FIGURES, 0.0)
 FIVE_PERCENT = dict.fromkeys(FIGURES, 0.05)

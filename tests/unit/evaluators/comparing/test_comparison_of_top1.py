@@ -1,4 +1,4 @@
-"""Top-1 over the same inputs: equal is the same, many fewer is worse, a few fewer is not known."""
+"""Top-1 over the same inputs: equal is same, many fewer is worse, few fewer is undecided."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from evaluators.comparing.top1 import compare_top1
-from evaluators.comparing.verdict import Verdict
-from evaluators.evaluation import Accuracy
+from inferometer.evaluators.comparing.top1 import compare_top1
+from inferometer.evaluators.comparing.verdict import Verdict
+from inferometer.evaluators.measurements.batches import Accuracy
 
 
 def right(top1: int, evaluated: int = 360) -> Accuracy:

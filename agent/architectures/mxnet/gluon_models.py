@@ -1,0 +1,28 @@
+"""The models of gluon's model zoo: built, and never downloaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mxnet.gluon.model_zoo import vision
+
+from inferometer.manifests.errors import ArtifactError, suggestion
+
+
+def build(name: str, *, initialize: bool) -> Any:
+    """Builds a model of ``mxnet.gluon.model_zoo.vision``, which the zoo's published parameters fit.
+
+    ``name`` is as ``vision.get_model`` takes it, such as ``resnet50_v1`` or ``mobilenet1.0``. Gluon leaves
+    the parameters undefined, whatever ``initialize`` says.
+
+    Raises:
+        ArtifactError: The zoo has no model of that name.
+    """
+    try:
+        return vision.get_model(name, pretrained=False)
+    except ValueError as error:
+        # after its first line, the message lists the models; nothing else in gluon does
+        known = [line.strip() for line in str(error).splitlines()[1:]]
+        raise ArtifactError(
+            f'architecture "gluon:{name}": unknown gluon model; {suggestion(name, known)}'
+        ) from error

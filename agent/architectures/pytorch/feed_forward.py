@@ -1,0 +1,259 @@
+"""Networks whose layers follow one another: AlexNet, OverFeat, VGG, a LeNet, and fully connected ones."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from torch import nn
+
+
+def initialize(network: nn.Module) -> None:
+    """Draws the weights of convolutions and fully connected layers as He et al. do (arXiv 1502.01852).
+
+    PyTorch's own default shrinks the activations in each layer. In the deep networks they end as denormal
+    numbers, which a CPU computes several times more slowly than those of a trained model, and the outputs
+    no longer depend on the input. Biases and normalizations keep PyTorch's default.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_uniform_(module.weight, nonlinearity="relu")
+
+
+class FeedForward(nn.Module):
+    """Features, and a classifier of all of them; a subclass builds both, and then calls ``initialize``."""
+
+    features: nn.Module
+    classifier: nn.Module
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        """Returns logits, (batch, classes), of images of any floating-point dtype."""
+        logits: torch.Tensor = self.classifier(self.features(data).flatten(1))
+        return logits
+
+
+class Pooled(FeedForward):
+    """The same, with a pooling of the features to one size, as in torchvision."""
+
+    avgpool: nn.Module
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        """Returns logits, (batch, classes), of images of any floating-point dtype."""
+        logits: torch.Tensor = self.classifier(self.avgpool(self.features(data)).flatten(1))
+        return logits
+
+
+class SingleLayerClassifier(nn.Module):
+    """Features, dropout and one fully connected layer; a subclass builds them and calls ``initialize``."""
+
+    features: nn.Module
+    dropout: nn.Module
+    fc: nn.Module
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        """Returns logits, (batch, classes), of images of any floating-point dtype."""
+        logits: torch.Tensor = self.fc(self.dropout(self.features(data).flatten(1)))
+        return logits
+
+
+def _activated(
+    inputs: int, outputs: int, kernel_size: int, stride: int = 1, padding: int = 0
+) -> list[nn.Module]:
+    """A convolution with bias, and ReLU."""
+    return [nn.Conv2d(inputs, outputs, kernel_size, stride, padding), nn.ReLU(inplace=True)]
+
+
+def _maximum(size: int) -> nn.Module:
+    """A pooling that halves height and width."""
+    return nn.MaxPool2d(kernel_size=size, stride=2)
+
+
+def _classifier(*widths: int, dropout: bool = True) -> nn.Sequential:
+    """Fully connected layers of these widths, the first of which is the input's, with ReLU and dropout."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise(widths[:-1]):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU(inplace=True), *([nn.Dropout()] if dropout else [])]
+    return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
+
+
+class DigitsCNN(nn.Module):
+    """Two convolutions with pooling and two fully connected layers; 38,282 parameters.
+
+    MXNet's and ONNX Runtime's graphs of DigitsCNN have the same layers, under the same names.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 16, kernel_size=3, padding=1)
+        self.conv2 = nn.Conv2d(16, 32, kernel_size=3, padding=1)
+        self.fc1 = nn.Linear(32 * 4 * 4, 64)
+        self.fc2 = nn.Linear(64, 10)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        """Returns the logits of the digits, (batch, 10), of preprocessed grey images, (batch, 1, 16, 16)."""
+        data = nn.functional.max_pool2d(torch.relu(self.conv1(data)), 2)
+        data = nn.functional.max_pool2d(torch.relu(self.conv2(data)), 2)
+        data = torch.relu(self.fc1(data.flatten(1)))
+        logits: torch.Tensor = self.fc2(data)
+        return logits
+
+
+class AlexNet(FeedForward):
+    """BVLC's AlexNet without its groups of convolutions (``group=1``); 62,378,344 parameters.
+
+    The local response normalization is Caffe's: 5 channels, alpha 1e-4, beta 0.75 and k 1. Inputs are
+    (batch, 3, 227, 227).
+    """
+
+    def __init__(self, *, classes: int = 1000) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            *_activated(3, 96, 11, stride=4),
+            nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0),
+            _maximum(3),
+            *_activated(96, 256, 5, padding=2),
+            nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0),
+            _maximum(3),
+            *_activated(256, 384, 3, padding=1),
+            *_activated(384, 384, 3, padding=1),
+            *_activated(384, 256, 3, padding=1),
+            _maximum(3),
+        )
+        self.classifier = _classifier(256 * 6 * 6, 4096, 4096, classes)
+        initialize(self)
+
+
+class AlexNetOWT(Pooled):
+    """AlexNet of "one weird trick" (arXiv 1404.5997); 61,100,840 parameters.
+
+    Layers and names are torchvision's, so that its published state dict fits. The pooling before the
+    classifier gives 6 × 6 from images of 224 and of 227.
+    """
+
+    def __init__(self, *, classes: int = 1000) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            *_activated(3, 64, 11, stride=4, padding=2),
+            _maximum(3),
+            *_activated(64, 192, 5, padding=2),
+            _maximum(3),
+            *_activated(192, 384, 3, padding=1),
+            *_activated(384, 256, 3, padding=1),
+            *_activated(256, 256, 3, padding=1),
+            _maximum(3),
+        )
+        self.avgpool = nn.AdaptiveAvgPool2d((6, 6))
+        # dropout comes first here, as in torchvision; the numbers in the state dict's keys count it
+        self.classifier = nn.Sequential(
+            nn.Dropout(),
+            nn.Linear(256 * 6 * 6, 4096),
+            nn.ReLU(inplace=True),
+            nn.Dropout(),
+            nn.Linear(4096, 4096),
+            nn.ReLU(inplace=True),
+            nn.Linear(4096, classes),
+        )
+        initialize(self)
+
+
+class OverFeat(FeedForward):
+    """The fast network of arXiv 1312.6229; 145,920,872 parameters. Inputs are (batch, 3, 231, 231)."""
+
+    def __init__(self, *, classes: int = 1000) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            *_activated(3, 96, 11, stride=4),
+            _maximum(2),
+            *_activated(96, 256, 5),
+            _maximum(2),
+            *_activated(256, 512, 3, padding=1),
+            *_activated(512, 1024, 3, padding=1),
+            *_activated(1024, 1024, 3, padding=1),
+            _maximum(2),
+        )
+        self.classifier = _classifier(1024 * 6 * 6, 3072, 4096, classes)
+        initialize(self)
+
+
+class Cifar10LeNet(FeedForward):
+    """A LeNet for the images of CIFAR-10; 62,006 parameters. Inputs are (batch, 3, 32, 32)."""
+
+    def __init__(self, *, classes: int = 10) -> None:
+        super().__init__()
+        self.features = nn.Sequential(*_activated(3, 6, 5), _maximum(2), *_activated(6, 16, 5), _maximum(2))
+        self.classifier = _classifier(16 * 5 * 5, 120, 84, classes, dropout=False)
+        initialize(self)
+
+
+# The convolutions before each of the five poolings, by the number of layers with weights.
+_VGG: Mapping[int, tuple[int, ...]] = {
+    11: (1, 1, 2, 2, 2),
+    13: (2, 2, 2, 2, 2),
+    16: (2, 2, 3, 3, 3),
+    19: (2, 2, 4, 4, 4),
+}
+
+
+class VGG(Pooled):
+    """VGG without batch normalization (arXiv 1409.1556); 132,863,336 to 143,667,240 parameters.
+
+    Layers and names are torchvision's, so that its published state dicts fit. Inputs are (batch, 3, 224,
+    224). A ``depth`` other than 11, 13, 16 or 19 raises ValueError.
+    """
+
+    def __init__(self, *, depth: int, classes: int = 1000) -> None:
+        super().__init__()
+        if depth not in _VGG:
+            raise ValueError(f"there is no VGG of {depth} layers, only of {', '.join(map(str, _VGG))}")
+        layers: list[nn.Module] = []
+        channels = 3
+        for width, convolutions in zip((64, 128, 256, 512, 512), _VGG[depth], strict=True):
+            for _ in range(convolutions):
+                layers += _activated(channels, width, 3, padding=1)
+                channels = width
+            layers.append(_maximum(2))
+        self.features = nn.Sequential(*layers)
+        self.avgpool = nn.AdaptiveAvgPool2d((7, 7))
+        self.classifier = _classifier(512 * 7 * 7, 4096, 4096, classes)
+        initialize(self)
+
+
+class FullyConnected(nn.Module):
+    """Hidden layers of ReLU units and an output layer; ``widths`` begin with the length of one input."""
+
+    def __init__(self, *widths: int, classes: int) -> None:
+        super().__init__()
+        self.layers = _classifier(*widths, classes, dropout=False)
+        initialize(self)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        """Returns logits, (batch, classes), of (batch, features) or images of as many values."""
+        logits: torch.Tensor = self.layers(data.flatten(1))
+        return logits
+
+
+AcousticModel = partial(FullyConnected, 540, 2048, 2048, 2048, 2048, 2048, classes=8192)
+"""Scores the states of a hybrid speech recognizer from 540 features; 34,678,784 parameters."""
+DeepMNIST = partial(FullyConnected, 784, 2500, 2000, 1500, 1000, 500, classes=10)
+"""Reads handwritten digits of 28 × 28 (arXiv 1003.0358, with ReLU); 11,972,510 parameters."""
+SensorNet = partial(FullyConnected, 784, 1024, 1024, 1024, classes=16)
+"""Classifies 784 sensor readings; 2,919,440 parameters."""
+
+
+class SingleConvolution(nn.Module):
+    """A 3 × 3 convolution of 32 channels, padded by 1, without bias; 9,216 parameters.
+
+    It measures the operator with the tools for models. Its classes are the channels of the output.
+    """
+
+    def __init__(self, *, classes: int = 32) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(32, classes, kernel_size=3, padding=1, bias=False)
+        initialize(self)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        """Returns feature maps, (batch, classes, height, width), of (batch, 32, height, width)."""
+        maps: torch.Tensor = self.convolution(data)
+        return maps

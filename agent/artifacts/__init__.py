@@ -1,0 +1,1 @@
+"""Files of models and datasets: located, downloaded, unpacked, checked and cached."""

@@ -1,0 +1,256 @@
+"""Downloads of files: resumed after an interruption, retried where that can help, and bounded in size."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+
+from inferometer.agent.artifacts.urls import shown
+from inferometer.agent.artifacts.web import (
+    PrivateAddressError,
+    Reach,
+    Response,
+    Timeouts,
+    TooLargeError,
+    WebError,
+    open_url,
+)
+from inferometer.manifests.errors import ArtifactUnavailableError
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """The version of a file, as a server describes it, with its strong entity tag."""
+
+    url: str
+    etag: str = ""
+    last_modified: str = ""
+    total_bytes: int | None = None
+
+    @classmethod
+    def of(cls, url: str, headers: Mapping[str, str], total_bytes: int | None) -> FileVersion:
+        """Reads the version from the headers of a response."""
+        etag = headers.get("ETag", "")
+        if etag.startswith("W/"):  # a weak one does not promise the same bytes
+            etag = ""
+        return cls(url, etag, headers.get("Last-Modified", ""), total_bytes)
+
+    @property
+    def validator(self) -> str:
+        """The value of ``If-Range``; empty if a download cannot be resumed."""
+        return self.etag or self.last_modified
+
+    def may_be(self, other: FileVersion) -> bool:
+        """Whether the two agree in everything that both state."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return all(not mine or not its or mine == its for mine, its in pairs)
+
+
+class PartialFile:
+    """An unfinished download of ``target``: its content in ``<name>.part``, its version in ``….json``."""
+
+    def __init__(self, target: Path) -> None:
+        self.path = target.with_name(f"{target.name}.part")
+        self._version_path = target.with_name(f"{target.name}.part.json")
+
+    @property
+    def size(self) -> int:
+        """The number of bytes that are present."""
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
+
+    def version(self, url: str) -> FileVersion | None:
+        """The version of the partial file, if it belongs to the URL and can be resumed."""
+        try:
+            found = FileVersion(**json.loads(self._version_path.read_text(encoding="utf-8")))
+            fits = found.url == url and bool(found.validator) and self.size > 0
+        except (OSError, ValueError, TypeError, AttributeError):  # missing, or not written by this program
+            return None
+        return found if fits else None
+
+    def start(self, version: FileVersion) -> None:
+        """Starts over with another version; raises OSError if it cannot be written."""
+        self.path.write_bytes(b"")
+        self._version_path.write_text(json.dumps(asdict(version)), encoding="utf-8")
+
+    def discard(self) -> None:
+        """Removes it."""
+        for path in (self.path, self._version_path):
+            with suppress(FileNotFoundError):
+                path.unlink()
+
+    def finish(self, target: Path) -> None:
+        """Renames the complete file atomically; raises OSError if it cannot be written."""
+        with self.path.open("rb") as file:
+            os.fsync(file.fileno())
+        self.path.replace(target)
+        self.discard()
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+_OK, _PARTIAL, _RANGE_NOT_SATISFIABLE = 200, 206, 416
+_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+_PROGRESS_BYTES = 1024 * 1024
+"""An attempt that downloads at least so much more resets the count of attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadLimits:
+    """The limits of a download.
+
+    Attempts without significant progress are at most ``tries``. The first wait between two is ``backoff_s``,
+    and each further one is twice as long, up to ``max_backoff_s``, even if the server requests more.
+    """
+
+    max_bytes: int = 32 * 1024**3
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 60.0
+    tries: int = 5
+    backoff_s: float = 0.5
+    max_backoff_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadProgress:
+    """The progress of a download; ``ended`` marks its last report, also of one that failed."""
+
+    url: str
+    done_bytes: int
+    total_bytes: int | None
+    ended: bool = False
+
+
+class Downloader:
+    """Downloads files. Thread-safe, as long as no two threads use the same partial file.
+
+    ``on_progress`` runs in the thread that downloads.
+    """
+
+    def __init__(
+        self,
+        limits: DownloadLimits = DownloadLimits(),
+        on_progress: Callable[[DownloadProgress], None] = lambda _: None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._limits = limits
+        self._on_progress = on_progress
+        self._sleep = sleep
+        self._timeouts = Timeouts(limits.connect_timeout_s, limits.read_timeout_s)
+
+    def download(self, url: str, partial: PartialFile) -> bool:
+        """Completes a partial file, which is kept if the download fails or is interrupted.
+
+        It is resumed if the server's file is still the same; returns whether it was.
+
+        Raises:
+            ArtifactUnavailableError: The download fails; the message is the reason, without the URL.
+            OSError: The file cannot be written.
+        """
+        failures, most_bytes = 0, partial.size
+        try:
+            while True:
+                try:
+                    return self._try(url, partial)
+                except WebError as error:
+                    if not error.transient:
+                        raise ArtifactUnavailableError(str(error)) from error
+                    grown = partial.size - most_bytes
+                    most_bytes = max(most_bytes, partial.size)
+                    failures = 1 if grown >= _PROGRESS_BYTES else failures + 1
+                    if failures >= self._limits.tries:
+                        raise ArtifactUnavailableError(f"{error} (tried {failures} times)") from error
+                    wait_s = max(error.retry_after_s, self._limits.backoff_s * 2 ** (failures - 1))
+                self._sleep(min(wait_s, self._limits.max_backoff_s))
+        finally:
+            self._on_progress(DownloadProgress(url, partial.size, None, ended=True))
+
+    def _try(self, url: str, partial: PartialFile) -> bool:
+        """Makes one attempt, which may fail with WebError; see ``download``."""
+        known = partial.version(url)
+        if known and known.total_bytes == partial.size:
+            return True  # the program was stopped between the last byte and the file's new name
+        offset = partial.size if known else 0
+        headers = {"Range": f"bytes={offset}-", "If-Range": known.validator} if known else {}
+        try:
+            with open_url(url, self._timeouts, Reach.ORIGIN, headers=headers) as response:
+                return self._take(response, url, partial, known, offset)
+        except PrivateAddressError as error:
+            raise ArtifactUnavailableError(
+                f"{error}; to allow it, name that address in the manifest"
+            ) from error
+
+    def _take(
+        self, response: Response, url: str, partial: PartialFile, known: FileVersion | None, offset: int
+    ) -> bool:
+        """Writes the content of a response; returns whether it continues the partial file."""
+        if response.status not in {_OK, _PARTIAL} or (response.status == _PARTIAL and not known):
+            if response.status == _RANGE_NOT_SATISFIABLE and known:
+                partial.discard()
+                raise WebError("the server has no more of the file", transient=True)
+            raise response.refusal()
+        if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+            raise WebError(f"the server uses the content encoding {shown(encoding)}, which was not requested")
+        resumed = response.status == _PARTIAL
+        start, total_bytes = _extent(response, offset if resumed else 0)
+        version = FileVersion.of(url, response.headers, total_bytes)
+        if resumed and known and not (start == offset and version.may_be(known)):
+            partial.discard()
+            raise WebError("the server sends another part of the file than was requested", transient=True)
+        self._check_size(partial, total_bytes, start)
+        if not resumed:
+            partial.start(version)
+        self._copy(response, url, partial, start, total_bytes)
+        return resumed
+
+    def _check_size(self, partial: PartialFile, total_bytes: int | None, start: int) -> None:
+        """Rejects a file that is too large, or does not fit on the disk."""
+        if total_bytes is None:
+            return
+        if total_bytes > self._limits.max_bytes:
+            raise WebError(f"has {total_bytes} bytes; at most {self._limits.max_bytes}")
+        free = shutil.disk_usage(partial.path.parent).free + (0 if start else partial.size)
+        if total_bytes - start > free:
+            raise WebError(
+                f"needs {total_bytes - start} bytes more, and {partial.path.parent} has {free} free"
+            )
+
+    def _copy(
+        self, response: Response, url: str, partial: PartialFile, done: int, total_bytes: int | None
+    ) -> None:
+        """Appends the content to the partial file."""
+        with partial.path.open("ab") as file:
+            self._on_progress(DownloadProgress(url, done, total_bytes))
+            try:
+                for chunk in response.chunks(self._limits.max_bytes, done):
+                    file.write(chunk)
+                    done += len(chunk)
+                    self._on_progress(DownloadProgress(url, done, total_bytes))
+            except TooLargeError:
+                file.close()
+                partial.discard()
+                raise
+        if total_bytes is not None and done != total_bytes:
+            raise WebError(f"ended after {done} of {total_bytes} bytes", transient=True)
+
+
+def _extent(response: Response, offset: int) -> tuple[int, int | None]:
+    """The offset of a response in the file, and the size of the file if it is known."""
+    if response.status == _PARTIAL:
+        match = _RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
+        if match is None:
+            return -1, None
+        return int(match[1]), None if match[2] == "*" else int(match[2])
+    return offset, None if response.length is None else offset + response.length

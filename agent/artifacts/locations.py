@@ -1,0 +1,197 @@
+"""Locations of the files that a manifest names: beside it, elsewhere on this machine, or at a URL.
+
+Nothing here reads a file or uses the network, so that listings can locate the files of hundreds of models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:  # a listing needs no schema
+    from inferometer.manifests.schema import Manifest, ModelManifest
+
+DOWNLOADED = ("https", "http")
+"""The schemes of the URLs that can be downloaded."""
+_FILE = "file"
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://|(file):", re.IGNORECASE)
+_MAX_NAME_CHARACTERS = 100
+_HASH_DIGITS = 16
+
+
+class Availability(str, Enum):
+    """Where a model's files are; for several files, the value that is farthest down this list."""
+
+    NONE_NEEDED = "none needed"
+    LOCAL = "local"
+    CACHED = "cached"
+    TO_DOWNLOAD = "to download"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class FileReference:
+    """A file that a manifest names.
+
+    Attributes:
+        manifest: The manifest.
+        field: The field that names it, such as ``model.graph_path``.
+        candidates: Its possible paths on this machine, of which the first existing one is used. For a URL,
+            the file name beside the manifest.
+        url: Its URL; None if the manifest gives a path.
+        checksum: Its expected checksum; empty if the manifest has none.
+    """
+
+    manifest: Manifest
+    field: str
+    candidates: tuple[Path, ...]
+    url: str | None = None
+    checksum: str = ""
+
+    @property
+    def scheme(self) -> str:
+        """The URL's scheme; empty without a URL."""
+        return scheme(self.url or "")
+
+    def local(self) -> Path | None:
+        """The path on this machine, outside the cache; None if the file is missing."""
+        return _first_file(self.candidates)
+
+
+def refer(
+    manifest: Manifest, field: str, path: str, checksum: str = "", *, base_url: str = ""
+) -> FileReference:
+    """Returns the location of a file that a manifest names by a path or a URL.
+
+    ``path`` is a URL, or a path relative to ``base_url`` if given, else to the folder of the manifest;
+    ``base_url`` is a URL, or a path relative to that folder.
+    """
+    if not scheme(path) and base_url and not scheme(base_url):
+        names, url = [f"{base_url.rstrip('/')}/{path}", path], None
+    elif not scheme(path) and not base_url:
+        names, url = [path], None
+    elif scheme(path):
+        names, url = [file_name(path)], path
+    else:
+        names, url = [path, PurePosixPath(path).name], f"{base_url.rstrip('/')}/{path.lstrip('/')}"
+    folder = Path() if manifest.source is None else manifest.source.parent
+    candidates = [folder / name for name in dict.fromkeys(names) if name or url is None]
+    if url and scheme(url) == _FILE and (place := _of_file_url(url)):
+        candidates.append(place)
+    return FileReference(manifest, field, tuple(candidates), url, checksum)
+
+
+def model_files(manifest: ModelManifest, *, weights: bool = True) -> dict[str, FileReference]:
+    """Returns the locations of a model's files by ``graph`` and ``weights``, or by ``archive``.
+
+    Without ``weights``, the file with the weights is left out.
+    """
+    files = manifest.model
+    named = {"graph": (files.graph_path, files.graph_checksum)}
+    if weights:
+        named["weights"] = (files.weights_path, files.weights_checksum)
+    if files.is_archive:  # the checksums are of the files in it
+        needed = any(path is not None for path, _ in named.values())
+        return {"archive": refer(manifest, "model.base_url", files.base_url)} if needed else {}
+    return {
+        kind: refer(manifest, f"model.{kind}_path", path, checksum, base_url=files.base_url)
+        for kind, (path, checksum) in named.items()
+        if path is not None
+    }
+
+
+def labels_file(manifest: ModelManifest) -> FileReference | None:
+    """Returns the location of the file with a model's labels; None if the manifest names none."""
+    parameters = manifest.output.parameters
+    if not parameters.features_url:
+        return None
+    field = "output.parameters.features_url"
+    return refer(manifest, field, parameters.features_url, parameters.features_checksum)
+
+
+def availability(manifest: ModelManifest, cache_directory: Path) -> Availability:
+    """Returns where a model's graph and weights are, by the names of files only.
+
+    Checksums are verified when the model is opened.
+    """
+    files = ((file.candidates, file.url) for file in model_files(manifest).values())
+    return availability_of(files, cache_directory)
+
+
+def availability_of(
+    files: Iterable[tuple[Sequence[Path], str | None]], cache_directory: Path
+) -> Availability:
+    """Returns where files are, each given by its possible paths and its URL; see ``availability``."""
+    order = list(Availability)
+    found = (_availability(candidates, url or "", cache_directory) for candidates, url in files)
+    return max(found, key=order.index, default=Availability.NONE_NEEDED)
+
+
+def _availability(candidates: Sequence[Path], url: str, cache_directory: Path) -> Availability:
+    if _first_file(candidates):
+        return Availability.LOCAL
+    if scheme(url) not in DOWNLOADED or not file_name(url):
+        return Availability.MISSING
+    return Availability.CACHED if is_file(cached_path(cache_directory, url)) else Availability.TO_DOWNLOAD
+
+
+def _first_file(candidates: Sequence[Path]) -> Path | None:
+    return next((path for path in candidates if is_file(path)), None)
+
+
+def cached_path(cache_directory: Path, url: str) -> Path:
+    """Returns the path in the cache of the file at a URL: ``downloads/<host>/<hash of the URL>/<file name>``.
+
+    No URL leads out of ``downloads``.
+    """
+    try:
+        host = urlsplit(url).netloc.rpartition("@")[2]
+    except ValueError:  # brackets without an IPv6 address
+        host = ""
+    digest = hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
+    return cache_directory / "downloads" / plain_name(host) / digest / plain_name(file_name(url))
+
+
+def file_name(url: str) -> str:
+    """The last part of a URL's path; empty if there is none."""
+    rest = url.partition(":")[2]
+    path = rest[2:].partition("/")[2] if rest.startswith("//") else rest
+    name = PurePosixPath(unquote(re.split("[?#]", path)[0])).name
+    return "" if name == ".." else name
+
+
+def scheme(text: str) -> str:
+    """The scheme of a URL in lower case; empty for a path."""
+    match = _URL.match(text)
+    return (match[1] or match[2]).casefold() if match else ""
+
+
+def is_file(path: Path) -> bool:
+    """Whether the file exists; False for invalid names."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _of_file_url(url: str) -> Path | None:
+    """The path of a ``file:`` URL; None if it is on another machine."""
+    rest = url.partition(":")[2]
+    if rest.startswith("//"):
+        host, slash, rest = rest[2:].partition("/")
+        if host not in ("", "localhost"):
+            return None
+        rest = slash + rest
+    return Path(unquote(re.split("[?#]", rest)[0])) if rest.startswith("/") else None
+
+
+def plain_name(name: str) -> str:
+    """A name without characters that are special to a file system or a shell."""
+    name = re.sub(r"[^A-Za-z0-9._+-]", "_", name)[-_MAX_NAME_CHARACTERS:]
+    return re.sub(r"^[.-]", "_", name) or "_"

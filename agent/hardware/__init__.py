@@ -1,0 +1,1 @@
+"""This machine: devices, and the hardware and software that an evaluation records."""

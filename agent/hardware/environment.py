@@ -1,0 +1,271 @@
+"""The hardware and software that a model runs on, as an evaluation records it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pynvml
+
+from inferometer.agent import __version__
+
+_VARIABLES = (
+    # threads, where they run, and how they wait for work
+    "GOMP_CPU_AFFINITY",
+    "GOMP_SPINCOUNT",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "MKL_NUM_THREADS",
+    "MXNET_CPU_WORKER_NTHREADS",
+    "MXNET_ENGINE_TYPE",
+    "MXNET_OMP_MAX_THREADS",
+    "OMP_NUM_THREADS",
+    "OMP_PLACES",
+    "OMP_PROC_BIND",
+    "OMP_THREAD_LIMIT",
+    "OMP_WAIT_POLICY",
+    "OPENBLAS_NUM_THREADS",
+    # devices, the order in which they are counted, and whether calls wait for them
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    # the choice of kernels and their precision
+    "ATEN_CPU_CAPABILITY",
+    "DNNL_MAX_CPU_ISA",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MXNET_CUDA_ALLOW_TENSOR_CORE",
+    "MXNET_CUDA_TENSOR_OP_MATH_ALLOW_CONVERSION",
+    "MXNET_CUDNN_AUTOTUNE_DEFAULT",
+    "MXNET_MKLDNN_ENABLED",
+    "MXNET_SUBGRAPH_BACKEND",
+    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_MAX_CPU_ISA",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    # the memory allocator, which can change a model's latency several times over
+    "GLIBC_TUNABLES",
+    "LD_PRELOAD",
+    "MALLOC_ARENA_MAX",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+)
+
+
+_CONTAINER_ARCHITECTURES = {
+    "x86_64": "amd64",
+    "x64": "amd64",
+    "aarch64": "arm64",
+    "i386": "386",
+    "i686": "386",
+    "armv7l": "arm",
+    "powerpc64le": "ppc64le",
+}
+"""The names in container images that differ from the system's names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as its driver describes it."""
+
+    name: str
+    memory_bytes: int
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkDetails:
+    """What a framework tells of itself, as plain text; what it does not tell is left out.
+
+    Attributes:
+        libraries: The versions of the libraries that compute for it, by name: ``CUDA runtime``, ``cuDNN``,
+            ``oneDNN``, ``BLAS``.
+        build: The features of its build that matter for speed, in one line.
+        settings: What is set in this process and changes speed or precision, by name: ``TF32 in
+            convolutions``, ``cuDNN autotuning``, ``inter-op threads``.
+    """
+
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    build: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def on_or_off(setting: bool) -> str:
+    """Returns a setting as ``FrameworkDetails`` has it."""
+    return "on" if setting else "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The machine and the software of an agent.
+
+    Attributes:
+        architecture: The processor's architecture, such as ``x86_64``.
+        cpu_model: The processor's name; empty if unknown.
+        logical_cores: Logical processors of the machine.
+        physical_cores: Cores of the machine; None if unknown.
+        usable_cores: Logical processors that this process may run on.
+        operating_system: Name and version.
+        kernel: The kernel's release.
+        frameworks: The installed version of each framework by name, and of the package that defines
+            the model's architecture, if one does.
+        gpus: The GPUs; empty without a GPU or a driver.
+        gpu_driver: The GPU driver's version, or None.
+        variables: The environment variables that are set and concern threads, devices, kernels or the
+            allocator.
+        image_libraries: The versions of the libraries that decode and resize the model's images, by name;
+            empty for a model without images.
+        libraries: See ``FrameworkDetails``; of the framework that runs the model.
+        build: The same.
+        settings: The same.
+        governor: The frequency governor of the processors that this process may run on, such as
+            ``performance``; several with commas. Empty if the system does not tell.
+    """
+
+    hostname: str
+    architecture: str
+    cpu_model: str
+    logical_cores: int
+    physical_cores: int | None
+    usable_cores: int
+    memory_bytes: int
+    operating_system: str
+    kernel: str
+    python_version: str
+    inferometer_version: str
+    frameworks: Mapping[str, str]
+    gpus: tuple[Gpu, ...]
+    gpu_driver: str | None
+    variables: Mapping[str, str]
+    image_libraries: Mapping[str, str] = field(default_factory=dict)
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    build: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    governor: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the machine is known; if not, texts are empty and numbers zero."""
+        return self.usable_cores > 0
+
+
+def unknown_environment(frameworks: Mapping[str, str], image_libraries: Mapping[str, str]) -> Environment:
+    """Returns the environment of a machine that is not known; the libraries are those of this side."""
+    return Environment(
+        hostname="",
+        architecture="",
+        cpu_model="",
+        logical_cores=0,
+        physical_cores=None,
+        usable_cores=0,
+        memory_bytes=0,
+        operating_system="",
+        kernel="",
+        python_version="",
+        inferometer_version=__version__,
+        frameworks=dict(frameworks),
+        gpus=(),
+        gpu_driver=None,
+        variables={},
+        image_libraries=dict(image_libraries),
+    )
+
+
+def read_environment(
+    frameworks: Mapping[str, str | None],
+    image_libraries: Mapping[str, str] | None = None,
+    details: FrameworkDetails | None = None,
+) -> Environment:
+    """Reads the environment of this machine; frameworks without a version are left out."""
+    details = details or FrameworkDetails()
+    gpus, driver = _read_gpus()
+    return Environment(
+        hostname=socket.gethostname(),
+        architecture=platform.machine(),
+        cpu_model=_cpu_model(),
+        logical_cores=psutil.cpu_count() or 1,
+        physical_cores=psutil.cpu_count(logical=False),
+        usable_cores=usable_cores(),
+        memory_bytes=psutil.virtual_memory().total,
+        operating_system=_operating_system(),
+        kernel=platform.release(),
+        python_version=platform.python_version(),
+        inferometer_version=__version__,
+        frameworks={name: version for name, version in frameworks.items() if version},
+        gpus=gpus,
+        gpu_driver=driver,
+        variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        image_libraries=dict(image_libraries or {}),
+        libraries=dict(details.libraries),
+        build=details.build,
+        settings=dict(details.settings),
+        governor=read_governor(),
+    )
+
+
+def container_architecture(machine: str) -> str:
+    """Returns the name of an architecture in container images; ``machine`` is the system's name.
+
+    It is empty if the system does not report one.
+    """
+    name = machine.strip().casefold()
+    return _CONTAINER_ARCHITECTURES.get(name, name)
+
+
+def usable_cores() -> int:
+    """The number of logical processors that this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not every system has processor affinity
+        return os.cpu_count() or 1
+
+
+def read_governor(processors: Path = Path("/sys/devices/system/cpu")) -> str:
+    """Reads the frequency governors of the processors that this process may run on; see ``Environment``."""
+    found = set()
+    with suppress(AttributeError):  # not every system has processor affinity
+        for number in os.sched_getaffinity(0):
+            with suppress(OSError):
+                path = processors / f"cpu{number}/cpufreq/scaling_governor"
+                found.add(path.read_text(encoding="utf-8").strip())
+    return ", ".join(sorted(found))
+
+
+def _cpu_model() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in {"model name", "Model", "cpu"}:
+                return value.strip()
+    return platform.processor()
+
+
+def _operating_system() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return f"{platform.system()} {platform.version()}"
+
+
+def _read_gpus() -> tuple[tuple[Gpu, ...], str | None]:
+    """The NVIDIA GPUs and the version of their driver; empty and None without a driver."""
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        try:
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+            gpus = tuple(
+                Gpu(
+                    name=pynvml.nvmlDeviceGetName(handle),
+                    memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+                    uuid=pynvml.nvmlDeviceGetUUID(handle),
+                )
+                for handle in handles
+            )
+            return gpus, pynvml.nvmlSystemGetDriverVersion()
+        finally:
+            pynvml.nvmlShutdown()
+    return (), None

@@ -1,0 +1,1 @@
+"""Inference in this process: sessions, the pipeline, the predictors' interface, and results."""

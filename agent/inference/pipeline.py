@@ -1,0 +1,425 @@
+"""The pipeline: read → preprocess → predict → postprocess, with a clock on every stage."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.postprocessing import Postprocessor
+from inferometer.agent.inference.predictor import Predictor, Tensors
+from inferometer.agent.inference.preparation import (
+    Clock,
+    Fetch,
+    Gate,
+    Preparation,
+    PreparedInput,
+    Preparing,
+    round_size,
+)
+from inferometer.agent.inference.preparation import closed as closed_error
+from inferometer.agent.inference.results import (
+    BatchResult,
+    Infer,
+    Inferred,
+    InputFailure,
+    Outputs,
+    QueueTimes,
+    RawOutputs,
+    Stage,
+    StageTimes,
+)
+from inferometer.agent.inference.run_tracing import RunTracing
+from inferometer.agent.preprocessing.inputs import Input
+from inferometer.agent.preprocessing.preprocessor import Preprocessor
+from inferometer.agent.tracing.profiler import Profiler
+from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.agent.tracing.span import AttributeValue, TraceLevel
+from inferometer.manifests.errors import HungError, InputError, PredictionError
+
+_SHORTEST_WAIT_S = 0.001
+
+
+class OneAtATime:
+    """A lock as a context manager; waiters give up if a holder keeps it longer than ``timeout_s``."""
+
+    def __init__(self, timeout_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held_since_s = 0.0
+
+    def __enter__(self) -> None:
+        """Waits for the lock; raises HungError if the holder has kept it for too long."""
+        if not self._lock.acquire(blocking=False):
+            self._wait()
+        self._held_since_s = self._clock()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    @contextmanager
+    def whenever(self) -> Iterator[None]:
+        """Holds the lock, after a wait without limit."""
+        with self._lock:
+            self._held_since_s = self._clock()
+            yield
+
+    def _wait(self) -> None:
+        if (timeout_s := self._timeout_s) is None:
+            self._lock.acquire()
+            return
+        left_s = self._held_since_s + timeout_s - self._clock()
+        while not self._lock.acquire(timeout=max(_SHORTEST_WAIT_S, left_s)):
+            left_s = self._held_since_s + timeout_s - self._clock()
+            if left_s <= 0:
+                raise HungError(
+                    f"the prediction under way has run for {timeout_s - left_s:.1f} s, and may take "
+                    f"{timeout_s:g} s; the agent may have to be restarted"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedBatch:
+    """The inputs of a batch in the order of the tensor's rows, those that failed, and the times until now."""
+
+    ids: tuple[str, ...]
+    read_ns: int
+    preprocess_ns: int
+    failures: tuple[InputFailure, ...] = ()
+
+    def failed(
+        self, stage: Stage, error: Exception, predict_ns: int = 0, queue: QueueTimes | None = None
+    ) -> BatchResult:
+        """Returns the result of a batch without any prediction."""
+        failures = self.failures + tuple(InputFailure(id_, stage, str(error)) for id_ in self.ids)
+        return BatchResult((), None, failures, self._times(predict_ns, 0), queue)
+
+    def answered(
+        self,
+        outputs: Outputs,
+        usable: NDArray[np.bool_],
+        predict_ns: int,
+        postprocess_ns: int,
+        queue: QueueTimes | None,
+    ) -> BatchResult:
+        """Returns the result; ``outputs`` has the ``usable`` rows only."""
+        ids, failures = self.ids, self.failures
+        if not usable.all():
+            message = "the model's output is not a finite number"
+            rows = list(zip(ids, usable, strict=True))
+            ids = tuple(id_ for id_, fine in rows if fine)
+            failures += tuple(InputFailure(id_, Stage.POSTPROCESS, message) for id_, fine in rows if not fine)
+        times = self._times(predict_ns, postprocess_ns)
+        return BatchResult(ids, outputs if ids else None, failures, times, queue)
+
+    def _times(self, predict_ns: int, postprocess_ns: int) -> StageTimes:
+        return StageTimes(self.read_ns, self.preprocess_ns, predict_ns, postprocess_ns)
+
+
+class Pipeline:
+    """Runs batches through the four stages. Thread-safe; one batch is predicted at a time.
+
+    ``threads`` threads read and preprocess; with 0 the calling thread does both, and nothing runs ahead. With
+    ``overlap``, inputs are also prepared while a batch is predicted. ``timeout_s`` is that of ``Gate`` and
+    ``OneAtATime``. The stage times and the span recorders share the ``clock``. Spans of predictions have the
+    ``attributes``.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        preprocessor: Preprocessor,
+        postprocessor: Postprocessor,
+        input_layer: str,
+        *,
+        fetch: Fetch,
+        threads: int,
+        overlap: bool = False,
+        timeout_s: float | None = None,
+        clock: Clock = time.perf_counter_ns,
+        attributes: Mapping[str, AttributeValue] = MappingProxyType({}),
+    ) -> None:
+        self._predictor = predictor
+        self._preprocessor = preprocessor
+        self._postprocessor = postprocessor
+        self._input_layer = input_layer
+        self._clock = clock
+        self._ahead = threads > 0
+        self._gate = Gate(overlap, timeout_s)
+        self._preparation = Preparation(preprocessor, fetch, self._gate, threads=threads, clock=clock)
+        self._attributes = attributes
+        self._profiler: Profiler | None = None
+        self._profiled_level = TraceLevel.NO_TRACE
+        self._one_at_a_time = OneAtATime(timeout_s)
+        self._closed = False
+
+    def predict(self, inputs: Sequence[Input], infer: Infer | None = None) -> BatchResult:
+        """Runs one batch through all stages; inputs that fail are in the result's failures.
+
+        ``infer`` runs the model, for instance in a batch with other requests; None runs it directly.
+
+        Raises:
+            InputError: The batch is empty.
+            SessionError: The pipeline is closed.
+        """
+        return self._finish(list(self._preparation.begin(inputs)), infer=infer)
+
+    def infer(self, batch: NDArray[Any], tracing: RunTracing | None = None) -> Inferred:
+        """Runs the model alone, on a batch as ``checked`` returns it.
+
+        Only that is timed: waits for other batches, sessions and the gate are not included.
+
+        Raises:
+            PredictionError: The framework failed.
+            SessionError: The pipeline is closed.
+        """
+        inputs = {self._input_layer: batch}
+        with self._one_at_a_time, self._predictor.turn(), self._gate.predict():
+            if self._closed:
+                raise closed_error()
+            if tracing is not None:
+                return self._traced_predict(inputs, tracing)
+            started = self._clock()
+            outputs = self._predictor.predict(inputs)
+            return Inferred(outputs, self._clock() - started)
+
+    def checked(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """Returns a batch of preprocessed inputs in the form that the model requires.
+
+        Raises:
+            InputError: The batch is empty, or its shape or element type does not fit the model.
+        """
+        if batch.ndim == 0 or not len(batch):
+            raise InputError("the batch is empty; it needs at least one input")
+        return self._preprocessor.check(batch, (len(batch), *self._preprocessor.dimensions))
+
+    def predict_tensor(
+        self, batch: NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
+    ) -> BatchResult:
+        """Runs a batch that is one preprocessed tensor, with the batch as its first axis.
+
+        The inputs' ids are ``"0"``, ``"1"``, …. ``trace`` receives the spans; ``infer``, as in ``predict``,
+        is not for traced batches.
+
+        Raises:
+            InputError: The batch is empty, or its shape or element type does not fit the model.
+            SessionError: The pipeline is closed.
+            PredictionError: The framework's profiler cannot be used.
+        """
+        started = self._clock()
+        prepared, tensor = self._prepared_tensor(batch, started)
+        if trace is None:
+            return self._run(prepared, tensor, infer=infer)
+        tracing = RunTracing(trace, self._open_profiler(trace), self._attributes)
+        with self._collecting(tracing):
+            tracing.begin_tensor(len(prepared.ids), started, started + prepared.preprocess_ns)
+            begun = self._clock()
+            result = self._run(prepared, tensor, tracing)
+            tracing.end_batch(begun, self._clock())
+        return result
+
+    async def predict_tensor_async(
+        self, batch: NDArray[Any], infer: Callable[[NDArray[Any]], Awaitable[Inferred]]
+    ) -> BatchResult:
+        """Does the same with a model that an event loop awaits; see ``predict_tensor``."""
+        prepared, tensor = self._prepared_tensor(batch, self._clock())
+        try:
+            inferred = await infer(tensor)
+        except PredictionError as error:
+            return prepared.failed(Stage.PREDICT, error)
+        return self._answered(prepared, inferred)
+
+    def _prepared_tensor(self, batch: NDArray[Any], started: int) -> tuple[_PreparedBatch, NDArray[Any]]:
+        tensor = self.checked(batch)
+        ids = tuple(map(str, range(len(batch))))
+        return _PreparedBatch(ids, read_ns=0, preprocess_ns=self._clock() - started), tensor
+
+    def predict_batches(
+        self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
+    ) -> Iterator[BatchResult]:
+        """Runs batch after batch, in order, preparing a bounded number ahead; ``trace`` receives the spans.
+
+        Without overlap, batches run in rounds: several batches are prepared, and once all preparation threads
+        are idle, they are predicted one after the other. With overlap, batches are prepared while others are
+        predicted. ``BATCHES_AHEAD``, or for small batches ``INPUTS_AHEAD`` and ``BYTES_AHEAD``, bounds the
+        number that is prepared together. Closing the iterator stops the work.
+
+        Raises:
+            InputError: A batch is empty.
+            SessionError: The pipeline is closed.
+            PredictionError: The framework's profiler cannot be used.
+        """
+        source = iter(batches)
+        tracing = RunTracing(trace, self._open_profiler(trace), self._attributes) if trace else None
+        overlapping = self._gate.overlap and self._ahead
+        results = self._overlapping(source, tracing) if overlapping else self._in_rounds(source, tracing)
+        return results if tracing is None else self._collected(results, tracing)
+
+    def close(self) -> None:
+        """Stops the threads and waits for a prediction under way; calling it again does nothing."""
+        self._closed = True
+        self._preparation.close()
+        with self._one_at_a_time.whenever():
+            profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            with self._predictor.turn():
+                profiler.close()
+
+    def _open_profiler(self, trace: TraceScope) -> Profiler | None:
+        """The profiler of the model, if the level includes layers and the framework has a profiler."""
+        recorder = trace.recorder
+        if not recorder.wants(TraceLevel.FRAMEWORK_TRACE):
+            return None
+        with self._one_at_a_time, self._predictor.turn():
+            if self._closed:
+                raise closed_error()
+            if self._profiler is not None and self._profiled_level is not recorder.level:
+                self._profiler.close()
+                self._profiler = None
+            if self._profiler is None:
+                self._profiler = self._predictor.profiler(recorder.level)
+                self._profiled_level = recorder.level
+        if self._profiler is None:
+            recorder.note(f"no layers: {self._predictor.manifest.framework.name} has no profiler here")
+        return self._profiler
+
+    def _collected(
+        self, results: Generator[BatchResult, None, None], tracing: RunTracing
+    ) -> Iterator[BatchResult]:
+        with self._collecting(tracing), closing(results):
+            yield from results
+
+    @contextmanager
+    def _collecting(self, tracing: RunTracing) -> Iterator[None]:
+        """A run; at its end the profiler's last spans are collected."""
+        try:
+            yield
+        finally:
+            with self._one_at_a_time, self._predictor.turn():
+                if not self._closed:
+                    tracing.collect()
+
+    def _in_rounds(
+        self, source: Iterator[Sequence[Input]], tracing: RunTracing | None
+    ) -> Generator[BatchResult, None, None]:
+        try:
+            for first in source:
+                batches = [first, *itertools.islice(source, self._round(first) - 1)]
+                preparing = self._preparation.begin_round(batches)
+                try:
+                    prepared = iter(list(preparing))
+                finally:
+                    preparing.cancel()
+                for batch in batches:
+                    inputs = list(itertools.islice(prepared, len(batch)))
+                    result = self._finish(inputs, tracing)
+                    if not _shares_memory(result.outputs, inputs[0].batch):
+                        self._preparation.take_back(inputs[0].batch)
+                    yield result
+        finally:
+            self._preparation.forget_spare()
+
+    def _overlapping(
+        self, source: Iterator[Sequence[Input]], tracing: RunTracing | None
+    ) -> Generator[BatchResult, None, None]:
+        waiting: deque[Preparing] = deque()
+        try:
+            for batch in source:
+                waiting.append(self._preparation.begin(batch))
+                if len(waiting) > self._round(batch):
+                    yield self._finish(list(waiting.popleft()), tracing)
+            while waiting:
+                yield self._finish(list(waiting.popleft()), tracing)
+        finally:
+            for preparing in waiting:
+                preparing.cancel()
+
+    def _round(self, batch: Sequence[Input]) -> int:
+        """The number of batches of this size that are prepared together."""
+        return round_size(self._preprocessor.tensor_bytes, len(batch)) if self._ahead else 1
+
+    def _finish(
+        self, prepared: list[PreparedInput], tracing: RunTracing | None = None, infer: Infer | None = None
+    ) -> BatchResult:
+        """Predicts a prepared batch, without the inputs that failed."""
+        if tracing is not None:
+            tracing.begin_batch(prepared)
+        started = self._clock()
+        result = self._predict_prepared(prepared, started, tracing, infer)
+        if tracing is not None:
+            tracing.end_batch(started, self._clock())
+        return result
+
+    def _predict_prepared(
+        self, prepared: list[PreparedInput], started: int, tracing: RunTracing | None, infer: Infer | None
+    ) -> BatchResult:
+        good = [p for p in prepared if p.failure is None]
+        failures = tuple(p.failure for p in prepared if p.failure)
+        read_ns = sum(p.read_ns for p in prepared)
+        preprocess_ns = sum(p.preprocess_ns for p in prepared)
+        if not good:
+            return BatchResult((), None, failures, StageTimes(read_ns, preprocess_ns, 0, 0))
+        tensor = good[0].batch
+        if len(good) < len(prepared):
+            tensor = tensor[[p.place for p in good]]
+        preprocess_ns += self._clock() - started
+        batch = _PreparedBatch(tuple(p.input_id for p in good), read_ns, preprocess_ns, failures)
+        return self._run(batch, tensor, tracing, infer)
+
+    def _run(
+        self,
+        batch: _PreparedBatch,
+        tensor: NDArray[Any],
+        tracing: RunTracing | None = None,
+        infer: Infer | None = None,
+    ) -> BatchResult:
+        try:
+            inferred = infer(tensor) if infer else self.infer(tensor, tracing)
+        except PredictionError as error:
+            return batch.failed(Stage.PREDICT, error)
+        return self._answered(batch, inferred, tracing)
+
+    def _answered(
+        self, batch: _PreparedBatch, inferred: Inferred, tracing: RunTracing | None = None
+    ) -> BatchResult:
+        """The result of a batch, from the outputs of the model."""
+        started = self._clock()
+        try:
+            predictions, usable = self._postprocessor(inferred.outputs, len(batch.ids))
+        except PredictionError as error:
+            return batch.failed(Stage.POSTPROCESS, error, inferred.predict_ns, inferred.queue)
+        ended = self._clock()
+        if tracing is not None:
+            tracing.after_postprocess(started, ended)
+        return batch.answered(predictions, usable, inferred.predict_ns, ended - started, inferred.queue)
+
+    def _traced_predict(self, inputs: Tensors, tracing: RunTracing) -> Inferred:
+        tracing.before_predict()
+        started = self._clock()
+        try:
+            outputs = self._predictor.predict(inputs)
+        except BaseException:
+            tracing.after_predict(started, self._clock(), failed=True)
+            raise
+        ended = self._clock()
+        tracing.after_predict(started, ended)
+        return Inferred(outputs, ended - started)
+
+
+def _shares_memory(outputs: Outputs | None, batch: NDArray[Any]) -> bool:
+    """Whether outputs may share the memory of the batch, for instance if a model returns its input."""
+    return isinstance(outputs, RawOutputs) and any(
+        np.may_share_memory(tensor, batch) for tensor in outputs.tensors.values()
+    )

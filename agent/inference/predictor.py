@@ -1,0 +1,244 @@
+"""The predictor: the interface that every framework implements for one model on one device."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.closeable import Closeable
+from inferometer.agent.hardware.device import CPU, Device
+from inferometer.agent.hardware.environment import FrameworkDetails
+from inferometer.agent.hardware.threads import default_threads
+from inferometer.agent.tracing.profiler import Profiler
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    DeviceLostError,
+    InferometerError,
+    OutOfMemoryError,
+    PredictionError,
+)
+from inferometer.manifests.schema import ModelManifest
+
+Tensors: TypeAlias = Mapping[str, NDArray[Any]]
+"""Arrays in host memory by the name of the model's input or output; the first axis is the batch."""
+
+
+class Weights(str, Enum):
+    """The source of a model's weights.
+
+    ``RANDOM`` weights are drawn from a seed, for models that are built in code. They serve measurements of
+    speed only.
+    """
+
+    PRETRAINED = "pretrained"
+    RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorOptions:
+    """The options of a predictor.
+
+    Attributes:
+        device: The device that runs the model.
+        threads: Threads that one operator may use on the CPU; None means the default.
+        weights: The source of the weights.
+        seed: The seed of random weights.
+        spare_cores: Cores that the default number of threads leaves free, for instance for the load
+            generator: between two operators the threads of a framework spin, and block their cores.
+    """
+
+    device: Device = CPU
+    threads: int | None = None
+    weights: Weights = Weights.PRETRAINED
+    seed: int = 0
+    spare_cores: int = 0
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise ConfigurationError(f"threads: found {self.threads}; allowed: 1 or more")
+
+    @property
+    def operator_threads(self) -> int:
+        """``threads``, or the default, which is the same for all frameworks."""
+        return self.threads or default_threads(self.spare_cores)
+
+
+class Predictor(Closeable):
+    """One model on one device.
+
+    Not thread-safe: one ``predict`` at a time. Exceptions of the framework are translated to the exceptions
+    of ``manifests.errors``.
+
+    Args:
+        manifest: The model.
+        artifacts: Its verified files.
+        options: Device and threads.
+    """
+
+    def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
+        self.manifest = manifest
+        self.artifacts = artifacts
+        self.options = options
+
+    @abstractmethod
+    def load(self) -> None:
+        """Loads the model onto the device.
+
+        Raises:
+            DeviceError: The device is missing, or this build of the framework cannot use it. Another device
+                is never used instead.
+            ArtifactError: The framework cannot load a file.
+        """
+
+    @abstractmethod
+    def predict(self, inputs: Tensors) -> Tensors:
+        """Runs the model on a batch and returns its outputs once the device has finished.
+
+        Args:
+            inputs: The batch, of any size, by the manifest's ``input_layer``.
+
+        Returns:
+            The outputs in the model's order, in host memory, valid beyond the next call.
+
+        Raises:
+            PredictionError: The framework failed.
+        """
+
+    def turn(self) -> AbstractContextManager[object]:
+        """Returns a context that the caller enters before it times a prediction, and leaves afterwards.
+
+        A framework that runs one predictor of the process at a time waits here for the others, so that their
+        work is not included in the time. The default does not wait.
+        """
+        return nullcontext()
+
+    def profiler(self, level: TraceLevel) -> Profiler | None:
+        """Returns a profiler of the loaded model's layers, and at deeper levels of their operators.
+
+        Args:
+            level: FRAMEWORK_TRACE or deeper.
+
+        Returns:
+            None if the framework does not profile layers, which is the default.
+        """
+        return None
+
+    def details(self) -> FrameworkDetails:
+        """Returns what the framework tells of its build and its settings; called once after ``load``.
+
+        The default tells nothing.
+        """
+        return FrameworkDetails()
+
+    def checked_input(self, inputs: Tensors) -> NDArray[Any]:
+        """Returns the array of the model's only input, in C order, if it matches the manifest.
+
+        Implementations call it first, so that an invalid batch gives the same error in every framework.
+
+        Raises:
+            PredictionError: The name, the element type or the shape does not match, or the batch is empty.
+        """
+        wanted = self.manifest.inputs[0].parameters
+        if set(inputs) != {wanted.input_layer}:
+            found = ", ".join(f'"{name}"' for name in inputs) or "none"
+            raise PredictionError(f'{self}: found the inputs {found}; it takes one, "{wanted.input_layer}"')
+        array = inputs[wanted.input_layer]
+        where, allowed = f'{self}: input "{wanted.input_layer}"', wanted.element_type.value
+        if array.dtype != np.dtype(allowed):
+            raise PredictionError(f"{where}: found {array.dtype}; allowed: {allowed}")
+        if not array.size or array.shape[1:] != wanted.dimensions:
+            allowed = ", ".join(map(str, ("batch", *wanted.dimensions)))
+            raise PredictionError(f"{where}: found the shape {array.shape}; allowed: ({allowed})")
+        return np.ascontiguousarray(array)
+
+    def __str__(self) -> str:
+        return f"model {self.manifest.name} {self.manifest.version}"
+
+    @property
+    @abstractmethod
+    def threads(self) -> int | None:
+        """The number of threads that one operator may use on the CPU; None if unknown.
+
+        Valid after ``load``.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees the model; calling it again does nothing."""
+
+    def __enter__(self) -> Self:
+        self.load()
+        return self
+
+
+class PredictorWatch(Protocol):
+    """Observes predictors."""
+
+    @property
+    def timeout_s(self) -> float | None:
+        """The longest time, in seconds, to wait for a prediction; None for no limit."""
+
+    def watched(self, predictor: Predictor) -> Predictor:
+        """Returns a predictor that wraps the given one and is used in its place."""
+
+
+CODE_FAILURES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    NameError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a framework and the code of an architecture raise for invalid files and batches."""
+# Only the message identifies these errors: frameworks use one class of exception for many things.
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory"  # CUDA, and with it PyTorch and MXNet
+    r"|can(?:'|no)t allocate memory"  # PyTorch on the CPU, and the system
+    r"|failed to allocate"  # ONNX Runtime's arena; MXNet
+    r"|smaller than requested bytes"  # ONNX Runtime's arena, of a GPU's memory
+    r"|bad[_ ]alloc"  # C++
+    r"|ALLOC_FAILED",  # cuDNN and cuBLAS
+    re.IGNORECASE,
+)
+# The errors that leave a process's CUDA context unusable, by name and by message.
+_DEVICE_LOST = re.compile(
+    r"illegal memory access|illegal instruction|illegal address|misaligned address|invalid program counter"
+    r"|hardware stack error|device-side assert|unspecified launch failure|launch timed out"
+    r"|uncorrectable ECC|unspecified hardware error|GPU is lost|fallen off the bus|device (?:is )?lost"
+    r"|context is destroyed|driver shutting down|device (?:is )?unavailable|mapping of buffer object failed"
+    r"|cudaError(?:Illegal\w+|MisalignedAddress|InvalidPc|HardwareStackError|Assert|LaunchFailure|LaunchTimeout"
+    r"|ECCUncorrectable|DevicesUnavailable|ContextIsDestroyed|CudartUnloading|NvlinkUncorrectable)",
+    re.IGNORECASE,
+)
+
+
+def prediction_failure(message: str, error: BaseException) -> InferometerError:
+    """Returns the program's error for an exception that a framework raised in ``predict``.
+
+    OutOfMemoryError if memory ran out; DeviceLostError if CUDA reports a broken context, after which this
+    process cannot use the device any more; else PredictionError.
+    """
+    text = str(error)
+    if _DEVICE_LOST.search(text):
+        return DeviceLostError(f"{message}; the device is of no use to this process any more: restart it")
+    if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(text):
+        return OutOfMemoryError(message)
+    return PredictionError(message)

@@ -1,0 +1,298 @@
+"""Preparation: threads that read and preprocess inputs into the tensors of a model."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Url
+from inferometer.agent.preprocessing.preprocessor import Preprocessor
+from inferometer.manifests.errors import InputError, SessionError
+
+
+class Gate:
+    """Lets many threads prepare, or one predict, but never both at once.
+
+    On a CPU both compete for the cores and for the interpreter's lock, which distorts the time of a
+    prediction. A prediction waits until the inputs in progress are prepared, and no further input begins
+    until it is done. Waiting preparations then precede the next prediction, so that a client that predicts
+    without a pause cannot starve others. With ``overlap`` the gate is always open. A preparation waits at
+    most ``timeout_s`` for a prediction, which may hang; None means no limit.
+    """
+
+    def __init__(
+        self,
+        overlap: bool,
+        timeout_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.overlap = overlap
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._running_since_s: float | None = None
+        self._condition = threading.Condition()
+        self._preparing = 0
+        self._predicting = 0
+        self._waiting_to_prepare = 0
+        self._ended_predictions = 0
+
+    @contextmanager
+    def prepare(self) -> Iterator[None]:
+        """Held while one input is preprocessed; reading waits for disks and networks and needs no gate."""
+        if self.overlap:
+            yield
+            return
+        with self._condition:
+            if self._predicting:
+                self._wait_for_a_prediction()
+            else:
+                self._preparing += 1
+        try:
+            yield
+        finally:
+            self._end_preparing()
+
+    @contextmanager
+    def predict(self) -> Iterator[None]:
+        """Held while one batch is predicted."""
+        if self.overlap:
+            yield
+            return
+        with self._condition:
+            self._predicting += 1
+        try:
+            with self._condition:
+                while self._preparing:
+                    self._condition.wait()
+                self._running_since_s = self._clock()
+            yield
+        finally:
+            with self._condition:
+                self._predicting -= 1
+                self._running_since_s = None
+                self._ended_predictions += 1
+                # counted here and not when the threads wake up, which the next prediction would precede
+                self._preparing += self._waiting_to_prepare
+                self._waiting_to_prepare = 0
+                self._condition.notify_all()
+
+    def _wait_for_a_prediction(self) -> None:
+        """Waits, under the lock, until the next prediction has ended and has counted this thread in.
+
+        After the timeout the thread counts itself in.
+        """
+        ended = self._ended_predictions
+        self._waiting_to_prepare += 1
+        try:
+            while self._ended_predictions == ended:
+                left_s = self._timeout_left_s()
+                if left_s == 0:
+                    self._waiting_to_prepare -= 1
+                    self._preparing += 1
+                    return
+                self._condition.wait(left_s)
+        except BaseException:  # an interrupt
+            if self._ended_predictions == ended:
+                self._waiting_to_prepare -= 1
+            else:
+                self._end_preparing()
+            raise
+
+    def _timeout_left_s(self) -> float | None:
+        """How long to wait for the prediction in progress, or the next one; None for no limit."""
+        if self._timeout_s is None or self._running_since_s is None:
+            return self._timeout_s
+        return max(0.0, self._running_since_s + self._timeout_s - self._clock())
+
+    def _end_preparing(self) -> None:
+        with self._condition:
+            self._preparing -= 1
+            self._condition.notify_all()
+
+
+BATCHES_AHEAD = 2
+"""The least number of batches that are prepared together."""
+INPUTS_AHEAD = 256
+"""The number of inputs to prepare together, if batches are small enough for more than ``BATCHES_AHEAD``."""
+BYTES_AHEAD = 64 * 1024 * 1024
+"""The memory of their tensors, unless ``BATCHES_AHEAD`` batches need more."""
+
+
+def round_size(tensor_bytes: int, batch_size: int) -> int:
+    """Returns the number of batches that are prepared together, whose inputs take ``tensor_bytes`` each."""
+    inputs = min(INPUTS_AHEAD, BYTES_AHEAD // tensor_bytes)
+    return max(BATCHES_AHEAD, inputs // max(1, batch_size))
+
+
+Clock: TypeAlias = Callable[[], int]
+"""A monotonic clock in nanoseconds."""
+Fetch: TypeAlias = Callable[[str], bytes]
+"""Returns the content at a URL, or raises InputError."""
+_SHARES = 8
+"""Tasks for each thread: with one, a thread with small images would wait for one with large images."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedInput:
+    """One input after reading and preprocessing: its tensor, or its failure.
+
+    Attributes:
+        batch: The tensor of the whole batch, which holds that of the input at its place.
+        read_ns: The time to read it.
+        preprocess_ns: The time to preprocess it, without the wait at the gate.
+        read_at_ns: When reading began, on the clock.
+        preprocess_at_ns: When preprocessing began; 0 if reading failed.
+    """
+
+    input_id: str
+    batch: NDArray[Any]
+    place: int
+    failure: InputFailure | None
+    read_ns: int
+    preprocess_ns: int
+    read_at_ns: int = 0
+    preprocess_at_ns: int = 0
+    thread: int = 0
+
+
+_Slot: TypeAlias = tuple[Input, NDArray[Any], int]
+"""An input, the tensor of its batch, and its place in it, which saves a copy."""
+
+
+class Preparation:
+    """Reads and preprocesses inputs, with 0 ``threads`` in the calling thread. Thread-safe."""
+
+    def __init__(
+        self, preprocessor: Preprocessor, fetch: Fetch, gate: Gate, *, threads: int, clock: Clock
+    ) -> None:
+        self._preprocessor = preprocessor
+        self._fetch = fetch
+        self._gate = gate
+        self._threads = threads
+        self._clock = clock
+        self._closed = False
+        self._spare: dict[int, deque[NDArray[Any]]] = {}
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="preprocess") if threads else None
+
+    def begin(self, inputs: Sequence[Input]) -> Preparing:
+        """Starts to prepare inputs; see ``begin_round``."""
+        return self.begin_round([inputs])
+
+    def begin_round(self, batches: Sequence[Sequence[Input]]) -> Preparing:
+        """Starts to prepare several batches as one.
+
+        Raises InputError if one of them is empty, and SessionError if the preparation is closed.
+        """
+        if not all(batches):
+            raise InputError("the batch is empty; it needs at least one input")
+        slots = [
+            (item, tensor, place)
+            for batch, tensor in zip(batches, map(self._new_batch, batches), strict=True)
+            for place, item in enumerate(batch)
+        ]
+        if not self._pool:
+            done: Future[list[PreparedInput]] = Future()
+            done.set_result(self._prepare_all(slots))
+            return Preparing([done])
+        share = -(-len(slots) // (self._threads * _SHARES))
+        slices = [slots[start : start + share] for start in range(0, len(slots), share)]
+        try:
+            return Preparing([self._pool.submit(self._prepare_all, part) for part in slices])
+        except RuntimeError as error:
+            if self._closed:
+                raise closed() from error
+            raise
+
+    def take_back(self, batch: NDArray[Any]) -> None:
+        """Takes back the tensor of a finished batch, for another batch of the same size.
+
+        New memory costs a page fault for every 4 KiB, which is a tenth of the preparation time.
+        """
+        self._spare.setdefault(len(batch), deque()).append(batch)
+
+    def forget_spare(self) -> None:
+        """Frees the memory that was taken back."""
+        self._spare.clear()
+
+    def close(self) -> None:
+        """Stops the threads; calling it again does nothing."""
+        self._closed = True
+        if self._pool:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _new_batch(self, inputs: Sequence[Input]) -> NDArray[Any]:
+        try:
+            return self._spare[len(inputs)].pop()
+        except LookupError:
+            return np.empty((len(inputs), *self._preprocessor.dimensions), self._preprocessor.dtype)
+
+    def _prepare_all(self, slots: Sequence[_Slot]) -> list[PreparedInput]:
+        prepared = []
+        for slot in slots:
+            if self._closed:  # the rest is not needed, and reading it may take long
+                raise closed()
+            prepared.append(self._prepare(*slot))
+        return prepared
+
+    def _prepare(self, item: Input, batch: NDArray[Any], place: int) -> PreparedInput:
+        """Reads and preprocesses one input; the time at the gate counts to neither."""
+        thread = threading.get_native_id() if self._pool else 0
+        read_at = self._clock()
+        try:
+            payload = item.read()
+            if isinstance(payload, Url):
+                payload = EncodedImage(self._fetch(payload.address))
+        except InputError as error:
+            failure = InputFailure(item.id, Stage.READ, str(error))
+            read_ns = self._clock() - read_at
+            return PreparedInput(item.id, batch, place, failure, read_ns, 0, read_at, 0, thread)
+        read_ns = self._clock() - read_at
+        with self._gate.prepare():
+            started = self._clock()
+            failed = None
+            try:
+                self._preprocessor.write(payload, batch[place])
+            except InputError as error:
+                failed = InputFailure(item.id, Stage.PREPROCESS, str(error))
+            preprocess_ns = self._clock() - started
+            return PreparedInput(
+                item.id, batch, place, failed, read_ns, preprocess_ns, read_at, started, thread
+            )
+
+
+class Preparing:
+    """Inputs in preparation. Iteration waits for each, in order.
+
+    It raises SessionError if the preparation was closed before it reached an input.
+    """
+
+    def __init__(self, parts: Sequence[Future[list[PreparedInput]]]) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[PreparedInput]:
+        """The inputs in order."""
+        try:
+            for part in self._parts:
+                yield from part.result()
+        except CancelledError as error:
+            raise closed() from error
+
+    def cancel(self) -> None:
+        """Cancels the inputs that have not begun."""
+        for part in self._parts:
+            part.cancel()
+
+
+def closed() -> SessionError:
+    """Returns the error of a session that is closed."""
+    return SessionError("the session is closed; open another")

@@ -1,0 +1,152 @@
+"""The frameworks that an agent can run models in, and which of them are installed.
+
+Lookups of installed versions do not import a framework.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from inferometer.manifests.errors import (
+    IMPORT_FAILURES,
+    FrameworkUnavailableError,
+    UnknownFrameworkError,
+    one_line,
+)
+
+if TYPE_CHECKING:  # a listing of frameworks needs no NumPy
+    from inferometer.agent.inference.predictor import Predictor
+
+ENTRY_POINTS = "inferometer.frameworks"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkEntry:
+    """A framework.
+
+    Attributes:
+        name: The name in manifests and flags.
+        predictor: Its predictor as ``"module:Class"``, imported when a model is opened.
+        distributions: The Python distributions of the framework; the first installed one is used.
+        install: The command that installs it.
+    """
+
+    name: str
+    predictor: str
+    distributions: tuple[str, ...]
+    install: str
+
+    @property
+    def installed_version(self) -> str | None:
+        """The installed version, or None."""
+        for distribution in self.distributions:
+            with suppress(metadata.PackageNotFoundError):
+                return metadata.version(distribution)
+        return None
+
+    def require_installed(self) -> str:
+        """Returns the installed version.
+
+        Raises FrameworkUnavailableError, with the command to install the framework, if there is none.
+        """
+        if (version := self.installed_version) is None:
+            raise FrameworkUnavailableError(
+                f"framework {self.name} is not installed; install it with: {self.install}"
+            )
+        return version
+
+    def load(self) -> type[Predictor]:
+        """Imports the predictor.
+
+        Raises FrameworkUnavailableError if the framework is not installed, or fails to import.
+        """
+        from inferometer.agent.inference.predictor import Predictor
+
+        self.require_installed()
+        module, _, attribute = self.predictor.partition(":")
+        try:
+            predictor = getattr(importlib.import_module(module), attribute)
+        except IMPORT_FAILURES as error:
+            raise FrameworkUnavailableError(
+                f"framework {self.name} {self.installed_version} cannot be imported: {one_line(error)}"
+            ) from error
+        if not (isinstance(predictor, type) and issubclass(predictor, Predictor)):
+            raise FrameworkUnavailableError(f"framework {self.name}: {self.predictor} is no Predictor")
+        return predictor
+
+
+BUILTIN = (
+    FrameworkEntry(
+        "PyTorch",
+        "inferometer.agent.frameworks.pytorch:PyTorchPredictor",
+        ("torch",),
+        "pip install 'inferometer[pytorch]'",
+    ),
+    FrameworkEntry(
+        "MXNet",
+        "inferometer.agent.frameworks.mxnet:MXNetPredictor",
+        ("mxnet", "mxnet-cu112", "mxnet-cu110", "mxnet-cu102"),
+        "pip install 'inferometer[mxnet]'",
+    ),
+    FrameworkEntry(
+        "ONNXRuntime",
+        "inferometer.agent.frameworks.onnxruntime:ONNXRuntimePredictor",
+        ("onnxruntime", "onnxruntime-gpu"),
+        "pip install 'inferometer[onnxruntime]'",
+    ),
+)
+
+
+class Registry:
+    """The frameworks by name, in order of preference; of two with the same name the first is used."""
+
+    def __init__(self, entries: Iterable[FrameworkEntry] = BUILTIN) -> None:
+        self._entries: dict[str, FrameworkEntry] = {}
+        for entry in entries:
+            self._entries.setdefault(entry.name.casefold(), entry)
+
+    @classmethod
+    def discover(cls) -> Registry:
+        """Returns the program's own frameworks and those of plug-ins.
+
+        A plug-in has an entry point in the group ``inferometer.frameworks`` whose value is a
+        ``FrameworkEntry``. An entry point that cannot be loaded, or has another type, is logged and skipped.
+        """
+        announced = []
+        for point in metadata.entry_points(group=ENTRY_POINTS):
+            try:
+                entry = point.load()
+            except IMPORT_FAILURES as error:
+                _log.warning("left out framework entry point %s: %s", point.name, one_line(error))
+                continue
+            if isinstance(entry, FrameworkEntry):
+                announced.append(entry)
+            else:
+                _log.warning(
+                    "left out framework entry point %s: %s is no FrameworkEntry", point.name, point.value
+                )
+        return cls((*BUILTIN, *announced))
+
+    @property
+    def entries(self) -> tuple[FrameworkEntry, ...]:
+        """All frameworks, installed or not."""
+        return tuple(self._entries.values())
+
+    @property
+    def versions(self) -> Mapping[str, str | None]:
+        """The installed version of each framework by name; None if it is not installed."""
+        return {entry.name: entry.installed_version for entry in self.entries}
+
+    def find(self, name: str) -> FrameworkEntry:
+        """Returns the framework of a name; case does not matter. Raises UnknownFrameworkError."""
+        try:
+            return self._entries[name.strip().casefold()]
+        except KeyError:
+            raise UnknownFrameworkError.of(name, (entry.name for entry in self.entries)) from None

@@ -1,0 +1,95 @@
+"""Requirements of manifests that this program does not support.
+
+Manifests of MLModelScope are always listed. Opening a model reports what is not supported, so that no field
+of a manifest is silently ignored.
+"""
+
+from __future__ import annotations
+
+from inferometer.agent.hardware.environment import container_architecture
+from inferometer.manifests.errors import ManifestError
+from inferometer.manifests.inputs import ImageParameters, InputParameters
+from inferometer.manifests.original import HOOKS, is_numbered_layer
+from inferometer.manifests.schema import ModelManifest
+
+_POSTPROCESSED = ("classification", "raw")
+_SCORES = ("", "float32", "float16")
+
+
+def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
+    """Returns the unsupported requirements of a model, each as one line that begins with the field.
+
+    ``architecture`` is that of the machine as container images name it (``amd64``); empty means any.
+    """
+    found = []
+    made_for = sorted({container_architecture(name) for name in manifest.container})
+    if made_for and architecture and architecture not in made_for:
+        found.append(
+            f"field container: the model was made for {', '.join(made_for)}, and this machine is "
+            f"{architecture}; to run it here all the same, add {architecture} to container, or leave "
+            "container out"
+        )
+    if len(manifest.inputs) > 1:
+        found.append(
+            f"field inputs: found {len(manifest.inputs)}; a model with more than one is not supported"
+        )
+    for place, model_input in enumerate(manifest.inputs):
+        found += [f"field inputs.{place}.parameters.{text}" for text in _of_input(model_input.parameters)]
+    output = manifest.output
+    if output.type not in _POSTPROCESSED:
+        found.append(
+            f"field output.type: found '{output.type}', which has no postprocessing here; "
+            f"supported: {', '.join(_POSTPROCESSED)}"
+        )
+    elif output.type == "classification" and output.parameters.element_type not in _SCORES:
+        found.append(
+            f"field output.parameters.element_type: found '{output.parameters.element_type}'; "
+            "a classification's scores are float32 or float16"
+        )
+    for hook in HOOKS:
+        if getattr(manifest, hook):
+            found.append(f"field {hook}: holds code, and code in a manifest is never run")
+    return found
+
+
+def code_of(manifest: ModelManifest) -> str:
+    """Says in one line what of a model's files can run code when it is opened; see ``docs/security.md``."""
+    files, framework = manifest.model, manifest.framework.name.casefold()
+    if files.architecture:
+        return f"its weights cannot run code; its architecture, {files.architecture}, is code on this machine"
+    if framework == "pytorch":
+        return "its graph is TorchScript, a program whose operators can read and write files"
+    if framework in {"mxnet", "onnxruntime"}:
+        return "its files cannot run code"
+    return f"the plug-in for {manifest.framework.name} decides what its files can do"
+
+
+def _of_input(parameters: InputParameters) -> list[str]:
+    found = []
+    if isinstance(parameters, ImageParameters):
+        if not parameters.dimensions:
+            found.append("dimensions: is missing; images of any size are not supported")
+        elif parameters.channels_first:
+            found.append(
+                f"dimensions: found {list(parameters.dimensions)}, which is CHW, but layout is HWC; "
+                "write dimensions in the order of layout"
+            )
+        if parameters.max_dimension is not None:
+            found.append(
+                f"max_dimension: found {parameters.max_dimension}, which gives each image a size of its own; "
+                "a model here takes one size: leave it out, and give dimensions"
+            )
+    if is_numbered_layer(parameters.input_layer):
+        number = parameters.input_layer[1:]
+        found.append(f"input_layer: found {number}; supported: 0, the first input, or an input's name")
+    return found
+
+
+def require_supported(manifest: ModelManifest, architecture: str = "") -> ModelManifest:
+    """Returns the manifest; raises ManifestError if it requires what is not supported."""
+    if found := unsupported(manifest, architecture):
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise ManifestError(
+            f"{manifest.source}: model {manifest.name} {manifest.version} cannot be opened: {found[0]}{more}"
+        )
+    return manifest

@@ -1,0 +1,135 @@
+"""The spans of a run of batches through the pipeline."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from inferometer.agent.inference.preparation import PreparedInput
+from inferometer.agent.tracing.profiler import PredictWindow, Profiler
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceScope
+from inferometer.agent.tracing.span import AttributeValue, SpanKind, TraceLevel
+from inferometer.manifests.errors import InferometerError, one_line
+
+_READ = SpanKind("read", TraceLevel.APPLICATION_TRACE)
+_PREPROCESS = SpanKind("preprocess", TraceLevel.APPLICATION_TRACE)
+_POSTPROCESS = SpanKind("postprocess", TraceLevel.APPLICATION_TRACE)
+
+
+class RunTracing:
+    """Records a run: its inputs, its batches, and through a profiler what the model does.
+
+    For each input it records ``read`` and ``preprocess``; for each batch ``predict_step`` with ``predict``
+    (from MODEL_TRACE on: exactly the timed region) and ``postprocess`` below it. It serves one run, and the
+    thread that predicts calls its methods, outside the time of a prediction.
+
+    The profiler is not closed here. Every ``predict_step`` and ``predict`` has the ``attributes``.
+    """
+
+    def __init__(
+        self, scope: TraceScope, profiler: Profiler | None, attributes: Mapping[str, AttributeValue]
+    ) -> None:
+        self._scope = scope
+        self._recorder = scope.recorder
+        self._profiler = profiler
+        self._attributes = attributes
+        self._kinds: dict[int, tuple[SpanKind, SpanKind]] = {}
+        self._batch = scope.first_batch - 1
+        self._profiled = 0
+        self._step_id = 0
+        self._size = 0
+
+    def begin_batch(self, inputs: Sequence[PreparedInput]) -> None:
+        """Records the preparation of the next batch's inputs."""
+        self._begin(len(inputs))
+        for each in inputs:
+            end_ns = each.read_at_ns + each.read_ns
+            self._add(_READ, each.read_at_ns, end_ns, thread=each.thread)
+            if each.preprocess_at_ns:
+                end_ns = each.preprocess_at_ns + each.preprocess_ns
+                self._add(_PREPROCESS, each.preprocess_at_ns, end_ns, thread=each.thread)
+
+    def begin_tensor(self, size: int, start_ns: int, end_ns: int) -> None:
+        """Records the check of the next batch, which is one tensor of ``size`` inputs."""
+        self._begin(size)
+        self._add(_PREPROCESS, start_ns, end_ns, thread=threading.get_native_id())
+
+    def before_predict(self) -> None:
+        """Starts the profiler; called right before a prediction is timed."""
+        if self._profiler is not None and not self._profiled:
+            self._profiler.start()
+
+    def after_predict(self, start_ns: int, end_ns: int, *, failed: bool = False) -> None:
+        """Records a prediction that was timed, or that failed."""
+        span_id = self._recorder.new_id()
+        if self._recorder.wants(TraceLevel.MODEL_TRACE):
+            self._add(self._kind_of_batch()[1], start_ns, end_ns, self._step_id, span_id=span_id)
+        if self._profiler is None:
+            return
+        if failed:  # its records cannot be separated from the rest
+            self._profiler.close()
+            if self._profiled:
+                lost = f"{self._profiled} batches before batch {self._batch}, whose prediction failed"
+                self._recorder.note(f"no layers of {lost}")
+            self._profiled = 0
+            return
+        self._profiler.predicted(PredictWindow(span_id, start_ns, end_ns, self._batch))
+        self._profiled += 1
+        if self._profiled >= self._profiler.round_batches:
+            self.collect()
+
+    def after_postprocess(self, start_ns: int, end_ns: int) -> None:
+        """Records the postprocessing of the batch."""
+        self._add(_POSTPROCESS, start_ns, end_ns, self._step_id)
+
+    def end_batch(self, start_ns: int, end_ns: int) -> None:
+        """Records the whole batch."""
+        self._add(self._kind_of_batch()[0], start_ns, end_ns, span_id=self._step_id)
+
+    def collect(self) -> None:
+        """Collects the records of the profiler; called when the run ends.
+
+        If that fails, as on a full disk, the trace lacks layers: the times of the batches are complete.
+        """
+        if self._profiler is not None and self._profiled:
+            lost, self._profiled = self._profiled, 0
+            recorder = self._recorder
+            if not self._scope.layers:  # one that keeps nothing, on the same clock
+                recorder = SpanRecorder(recorder.context, recorder.level, limit=0, clock=recorder.clock)
+            try:
+                self._profiler.collect(recorder)
+            except (InferometerError, OSError) as error:
+                self._recorder.note(f"no layers of {lost} batches: {one_line(error)}")
+                self._profiler.close()
+
+    def _begin(self, size: int) -> None:
+        self._batch += 1
+        self._step_id = self._recorder.new_id()
+        self._size = size
+
+    def _kind_of_batch(self) -> tuple[SpanKind, SpanKind]:
+        """The kinds of ``predict_step`` and ``predict`` for a batch of this size."""
+        kinds = self._kinds.get(self._size)
+        if kinds is None:
+            given = {**self._attributes, "batch_size": self._size}
+            kinds = self._kinds[self._size] = (
+                SpanKind.of("predict_step", TraceLevel.APPLICATION_TRACE, **given),
+                SpanKind.of("predict", TraceLevel.MODEL_TRACE, **given),
+            )
+        return kinds
+
+    def _add(
+        self,
+        kind: SpanKind,
+        start_ns: int,
+        end_ns: int,
+        parent_id: int | None = None,
+        *,
+        span_id: int | None = None,
+        thread: int = 0,
+    ) -> None:
+        """Records a span below the run's scope, or below another parent."""
+        parent_id = self._scope.parent_id if parent_id is None else parent_id
+        self._recorder.add(
+            kind, start_ns, end_ns, parent_id, span_id=span_id, batch=self._batch, thread=thread
+        )

@@ -1,0 +1,263 @@
+"""The session: one open model that serves predictions in this process."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from inferometer.agent.architectures.architecture import Architecture
+from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
+from inferometer.agent.artifacts.model_files import resolve_artifacts
+from inferometer.agent.artifacts.urls import shown
+from inferometer.agent.closeable import Closeable
+from inferometer.agent.hardware.device import CPU, Device
+from inferometer.agent.hardware.environment import container_architecture, read_environment, usable_cores
+from inferometer.agent.inference.pipeline import Pipeline
+from inferometer.agent.inference.postprocessing import Postprocessor, with_labels
+from inferometer.agent.inference.predictor import Predictor, PredictorOptions, PredictorWatch, Weights
+from inferometer.agent.inference.preparation import Clock, Fetch
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.requirements import require_supported
+from inferometer.agent.inference.results import BatchResult, Infer, Inferred, SystemDescription
+from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
+from inferometer.agent.preprocessing.inputs import Input
+from inferometer.agent.preprocessing.preprocessor import preprocessor_of
+from inferometer.agent.tracing.recorder import TraceScope, traced
+from inferometer.agent.tracing.span import AttributeValue, SpanKind, TraceLevel
+from inferometer.manifests.errors import ArtifactError, ConfigurationError, InputError
+from inferometer.manifests.schema import ModelManifest
+
+if TYPE_CHECKING:
+    from inferometer.agent.artifacts.cache import ArtifactCache
+
+MAX_THREADS = 1024
+"""The highest number of threads: more than is useful, and few enough to be harmless."""
+MAX_PREPROCESS_THREADS = 4
+"""The bound of the default number of preprocessing threads, which is the number of usable cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """The options of a session.
+
+    Attributes:
+        device: The device that runs the model.
+        threads: Threads that one operator may use on the CPU; None means the default.
+        preprocess_threads: Threads that read and preprocess ahead; 0 means the calling thread, None the
+            default.
+        overlap: Whether inputs are prepared during predictions; None means only on a GPU. On a CPU it slows
+            down the predictions that are timed.
+        feature_limit: The number of best classes returned for each input; 0 returns all.
+        weights: The source of the weights; random weights require a model that is built in code.
+        seed: The seed of random weights.
+        spare_cores: See ``PredictorOptions``; for a model in this process.
+
+    Raises:
+        ConfigurationError: A number is negative or too large; the message names it.
+    """
+
+    device: Device = CPU
+    threads: int | None = None
+    preprocess_threads: int | None = None
+    overlap: bool | None = None
+    feature_limit: int = 5
+    weights: Weights = Weights.PRETRAINED
+    seed: int = 0
+    spare_cores: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("preprocess_threads", "feature_limit", "spare_cores"):
+            if (value := getattr(self, name)) is not None and value < 0:
+                raise ConfigurationError(f"{name} is {value}; it must be at least 0")
+        for name in ("threads", "preprocess_threads"):
+            if (getattr(self, name) or 0) > MAX_THREADS:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}; at most {MAX_THREADS}")
+
+    @property
+    def predictor(self) -> PredictorOptions:
+        """The options of the predictor."""
+        return PredictorOptions(self.device, self.threads, self.weights, self.seed, self.spare_cores)
+
+
+def no_fetch(address: str) -> bytes:
+    """Rejects every URL with InputError: the default of a session for files and tensors only."""
+    raise InputError(f"{shown(address)}: this session fetches no URLs")
+
+
+def open_session(
+    manifest: ModelManifest,
+    options: SessionOptions,
+    registry: Registry,
+    *,
+    architectures: Architectures = BUILTIN_ARCHITECTURES,
+    cache: ArtifactCache | None = None,
+    fetch: Fetch = no_fetch,
+    max_pixels: int = MAX_PIXELS,
+    watch: PredictorWatch | None = None,
+    clock: Clock = time.perf_counter_ns,
+    machine: str | None = None,
+    trace: TraceScope | None = None,
+) -> Session:
+    """Loads a model.
+
+    Without a ``cache``, all of the model's files must be on this machine. ``fetch`` returns the content at
+    the URL of an input, and ``max_pixels`` bounds the images that are decoded or resized to. ``machine`` is
+    the required architecture of a manifest's container; None means this machine's. ``trace`` receives the
+    span ``load``, which includes no download.
+
+    Raises:
+        UnknownFrameworkError, FrameworkUnavailableError: The framework is unknown or not installed, or the
+            library that decodes images is not installed.
+        ArtifactError: A file of the model is missing or changed, or the framework cannot load it.
+        ManifestError: The manifest requires something that is not supported, or other hardware.
+        DeviceError: The device is not available.
+    """
+    require_supported(manifest, container_architecture(machine or platform.machine()))
+    parameters = manifest.inputs[0].parameters
+    preprocessor = preprocessor_of(parameters, max_pixels)
+    entry = registry.find(manifest.framework.name)
+    predictor_type = entry.load()
+    random = options.weights is Weights.RANDOM
+    architecture = _find_architecture(manifest, entry.name, architectures, random=random)
+    # with random weights no label is right, and a download is wasted
+    manifest = with_labels(manifest, needed=not random, cache=None if random else cache)
+    artifacts = resolve_artifacts(manifest, weights=not random, cache=cache).with_architecture(architecture)
+    versions = {**registry.versions, **(architecture.versions if architecture else {})}
+    predictor = predictor_type(manifest, artifacts, options.predictor)
+    if watch is not None:
+        predictor = watch.watched(predictor)
+    attributes = _span_attributes(manifest, options)
+    threads = options.preprocess_threads
+    if threads is None:
+        threads = min(usable_cores(), MAX_PREPROCESS_THREADS)
+    overlap = options.device.is_gpu if options.overlap is None else options.overlap
+    try:
+        with traced(trace, SpanKind.of("load", TraceLevel.APPLICATION_TRACE, **attributes)):
+            predictor.load()
+        description = SystemDescription(
+            manifest=manifest,
+            checksums=artifacts.checksums,
+            framework_version=entry.installed_version or "",
+            device=options.device,
+            threads=predictor.threads,
+            preprocess_threads=threads,
+            overlap=overlap and threads > 0,
+            environment=read_environment(versions, preprocessor.libraries, predictor.details()),
+            weights=options.weights,
+            seed=options.seed if random else None,
+        )
+        attributes["framework_version"] = description.framework_version
+        attributes["host.name"] = description.environment.hostname
+        pipeline = Pipeline(
+            predictor,
+            preprocessor,
+            Postprocessor(manifest.output, options.feature_limit),
+            parameters.input_layer,
+            fetch=fetch,
+            threads=threads,
+            overlap=overlap,
+            timeout_s=watch.timeout_s if watch else None,
+            clock=clock,
+            attributes=attributes,
+        )
+    except BaseException:
+        predictor.close()
+        raise
+    return Session(predictor, pipeline, description)
+
+
+def _span_attributes(manifest: ModelManifest, options: SessionOptions) -> dict[str, AttributeValue]:
+    return {
+        "model_name": manifest.name,
+        "model_version": manifest.version,
+        "framework_name": manifest.framework.name,
+        "device": str(options.device),
+    }
+
+
+def _find_architecture(
+    manifest: ModelManifest, framework: str, architectures: Architectures, *, random: bool
+) -> Architecture | None:
+    """The model in code; None if its graph is a file, or a plug-in's predictor builds it."""
+    name = manifest.model.architecture
+    if name is not None:
+        return architectures.find(name, framework)
+    if random:
+        raise ArtifactError(
+            f"model {manifest.name} {manifest.version} for {framework} is read from a file, weights and "
+            "all; only a model that is built in code (architecture) can have random weights"
+        )
+    return None
+
+
+class Session(Closeable):
+    """One open model. Thread-safe; satisfies ``evaluators.system.SystemUnderTest``.
+
+    Made by ``open_session``.
+
+    Attributes:
+        description: The model and what it runs on.
+        in_process: Whether the model runs in this process.
+    """
+
+    in_process = True
+
+    def __init__(self, predictor: Predictor, pipeline: Pipeline, description: SystemDescription) -> None:
+        self._predictor = predictor
+        self._pipeline = pipeline
+        self.description = description
+
+    def predict(self, inputs: Sequence[Input], infer: Infer | None = None) -> BatchResult:
+        """Predicts one batch and waits for it; see ``Pipeline.predict``."""
+        return self._pipeline.predict(inputs, infer)
+
+    def infer(self, batch: NDArray[Any]) -> Inferred:
+        """Runs the model alone; see ``Pipeline.infer``."""
+        return self._pipeline.infer(batch)
+
+    def checked(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """Returns a batch in the form that the model requires; see ``Pipeline.checked``."""
+        return self._pipeline.checked(batch)
+
+    def predict_tensor(
+        self, batch: NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
+    ) -> BatchResult:
+        """Predicts a batch that is one preprocessed tensor; see ``Pipeline.predict_tensor``."""
+        if trace is None:
+            return self._pipeline.predict_tensor(batch, infer=infer)
+        with self._sampled(trace):
+            return self._pipeline.predict_tensor(batch, trace)
+
+    def predict_batches(
+        self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
+    ) -> Iterator[BatchResult]:
+        """Predicts batch after batch, preparing a bounded number ahead; see ``Pipeline.predict_batches``."""
+        results = self._pipeline.predict_batches(batches, trace)
+        return results if trace is None else self._while_sampled(results, trace)
+
+    def _while_sampled(self, results: Iterator[BatchResult], trace: TraceScope) -> Iterator[BatchResult]:
+        with self._sampled(trace):
+            yield from results
+
+    @contextmanager
+    def _sampled(self, trace: TraceScope) -> Iterator[None]:
+        """Samples the hardware, if the level of the trace includes it."""
+        if not trace.recorder.wants(TraceLevel.HARDWARE_TRACE):
+            yield
+            return
+        from inferometer.agent.tracing.hardware_sampler import HardwareSampler  # few runs need it
+
+        with HardwareSampler(trace, self.description.device) as sampler:
+            sampler.start()
+            yield
+
+    def close(self) -> None:
+        """Frees the model; calling it again does nothing."""
+        self._pipeline.close()
+        self._predictor.close()

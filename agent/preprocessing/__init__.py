@@ -1,0 +1,1 @@
+"""Inputs and their preprocessing: decoding, resizing, cropping and normalization into tensors."""

@@ -1,0 +1,147 @@
+"""The image decoder: the interface of each library that decodes and resizes, and the geometry of resizing."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from inferometer.manifests.errors import InputError
+from inferometer.manifests.inputs import CropMethod, ImageParameters
+
+MAX_PIXELS = 100_000_000
+"""The default limit of decoded and resized images: a small file can claim to hold a huge image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The size of a whole image after resizing, and the first column and row of its crop, in pixels."""
+
+    width: int
+    height: int
+    left: int
+    top: int
+
+
+def fit_image(parameters: ImageParameters, width: int, height: int, max_pixels: int = MAX_PIXELS) -> Fit:
+    """Returns how an image of ``width`` × ``height`` pixels becomes the model's input.
+
+    The sizes are torchvision's: ``dimensions / crop_ratio`` is rounded to the nearest, as in its published
+    weights (224 / 0.875 is 256, 299 / 0.875 is 342); the longer side is rounded down as in ``Resize``, and
+    the centre's margins to even as in ``CenterCrop``.
+
+    Raises:
+        InputError: The image is empty, or would be resized to more than ``max_pixels``.
+    """
+    p = parameters
+    if not (width and height):
+        raise InputError(f"image of {width} × {height} pixels is empty")
+    if p.crop_method is CropMethod.NONE:
+        return Fit(p.width, p.height, 0, 0)
+    new_width, new_height = round(p.width / p.crop_ratio), round(p.height / p.crop_ratio)
+    if p.keep_aspect_ratio:
+        if new_width * height >= new_height * width:
+            new_height = new_width * height // width
+        else:
+            new_width = new_height * width // height
+    if new_width * new_height > max_pixels:
+        raise InputError(
+            f"image of {width} × {height} pixels would be resized to {new_width} × {new_height}; "
+            f"at most {max_pixels} are held"
+        )
+    if p.crop_method is CropMethod.TOPLEFT:
+        return Fit(new_width, new_height, 0, 0)
+    return Fit(new_width, new_height, round((new_width - p.width) / 2), round((new_height - p.height) / 2))
+
+
+class ImageDecoder(ABC):
+    """Decodes images and fits them to one model's input. Thread-safe.
+
+    The resulting pixels are uint8, height × width × 3 in the order red, green, blue, or height × width × 1
+    for a model with grey input. As in torchvision, the orientation in EXIF data is ignored. No image of more
+    than ``max_pixels`` is decoded or resized to.
+    """
+
+    def __init__(self, parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> None:
+        self._parameters = parameters
+        self._max_pixels = max_pixels
+
+    @property
+    @abstractmethod
+    def versions(self) -> Mapping[str, str]:
+        """The versions of the library that decodes and resizes and of its JPEG library, by name."""
+
+    @abstractmethod
+    def decode(self, content: bytes) -> NDArray[np.uint8]:
+        """Returns the fitted pixels of an image file.
+
+        Raises InputError if the file has no supported format, is damaged, or is too large.
+        """
+
+    @abstractmethod
+    def fit(self, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Returns the fitted pixels of an image that is decoded already and has passed ``check_pixels``.
+
+        Raises InputError if the image is empty, or would be resized to too many pixels.
+        """
+
+
+# what Pillow's decoders raise for damaged files, and its conversions for unknown modes
+PILLOW_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zlib.error,
+)
+
+
+def open_image(content: bytes, formats: tuple[str, ...], max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Returns an image of which only the header has been read; ``formats`` are Pillow's names.
+
+    Raises InputError if the file has another format, is damaged, or has more than ``max_pixels``.
+    """
+    try:
+        image = Image.open(io.BytesIO(content), formats=formats)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise InputError(f"image is too large: {error}") from error
+    except UnidentifiedImageError as error:
+        raise undecodable(content, f"it is none of the formats {', '.join(formats)}") from error
+    except PILLOW_ERRORS as error:
+        raise undecodable(content, str(error)) from error
+    if image.width * image.height > max_pixels:
+        raise InputError(f"image of {image.width} × {image.height} pixels; at most {max_pixels} are decoded")
+    return image
+
+
+def undecodable(content: bytes, reason: str) -> InputError:
+    """Returns the error of an incomplete or damaged file."""
+    return InputError(f"image of {len(content)} bytes cannot be decoded: {' '.join(reason.split())}")
+
+
+def check_pixels(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Returns a decoded image in contiguous memory, height × width for grey or height × width × 3.
+
+    Raises InputError unless the array is uint8 of height × width, optionally × 1 or × 3.
+    """
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.dtype != np.uint8 or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)):
+        raise InputError(
+            f"pixels of shape {list(array.shape)} and type {array.dtype}; "
+            "an image is uint8, height × width or height × width × 3"
+        )
+    return np.ascontiguousarray(array)

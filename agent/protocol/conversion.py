@@ -1,0 +1,164 @@
+"""Conversion between the program's types and messages: inputs, options and session descriptions.
+
+``agent.protocol.messages`` has the two messages that carry tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+
+from inferometer.agent.hardware.device import Device, DeviceKind
+from inferometer.agent.hardware.environment import Environment, Gpu
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.results import SystemDescription
+from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Payload, Pixels, Tensor, Url
+from inferometer.agent.protocol.span_messages import TracePart, trace_part_message
+from inferometer.agent.protocol.tensors import read_tensor
+from inferometer.manifests.errors import AgentError, ConfigurationError, InputError
+from inferometer.manifests.schema import ModelManifest
+from inferometer.protos.inferometer.v1 import predict_pb2
+
+_WEIGHTS = {weights: predict_pb2.Weights.Value(f"WEIGHTS_{weights.name}") for weights in Weights}
+
+
+def read_inputs(messages: Iterable[predict_pb2.Input]) -> tuple[Input, ...]:
+    """Returns the inputs of a request.
+
+    Raises InputError if one has no data, or a tensor does not match its own description.
+    """
+    return tuple(Input(message.id, _read_payload(message)) for message in messages)
+
+
+def _read_payload(message: predict_pb2.Input) -> Payload:
+    what = f"input {message.id}"
+    match message.WhichOneof("data"):
+        case "encoded_image":
+            return EncodedImage(message.encoded_image)
+        case "url":
+            return Url(message.url)
+        case "tensor":
+            return Tensor(read_tensor(message.tensor, what))
+        case "pixels":
+            array = read_tensor(message.pixels, what)
+            if array.dtype != "uint8":
+                raise InputError(f"{what}: pixels are uint8, not {array.dtype}")
+            return Pixels(array)
+        case _:
+            raise InputError(f"{what}: has no data; give encoded_image, url, pixels or tensor")
+
+
+def read_options(request: predict_pb2.OpenRequest) -> SessionOptions:
+    """Returns the options of the session to open; raises ConfigurationError if they are not valid."""
+    return SessionOptions(
+        device=read_device(request.device),
+        threads=request.threads or None,
+        preprocess_threads=request.preprocess_threads if request.HasField("preprocess_threads") else None,
+        overlap=request.overlap if request.HasField("overlap") else None,
+        feature_limit=request.feature_limit,
+        weights=_read_weights(request.weights),
+        seed=request.seed,
+    )
+
+
+def open_request(
+    model_name: str, model_version: str | None, framework_name: str | None, options: SessionOptions
+) -> predict_pb2.OpenRequest:
+    """Returns the request that opens a model; None means any version, any framework."""
+    return predict_pb2.OpenRequest(
+        model_name=model_name,
+        model_version=model_version or "",
+        framework_name=framework_name or "",
+        device=_device_message(options.device),
+        threads=options.threads or 0,
+        preprocess_threads=options.preprocess_threads,
+        overlap=options.overlap,
+        feature_limit=options.feature_limit,
+        weights=_WEIGHTS[options.weights],
+        seed=options.seed,
+    )
+
+
+def _read_weights(number: int) -> Weights:
+    """Raises ConfigurationError for an unknown number; unspecified means the pretrained weights."""
+    if number == predict_pb2.WEIGHTS_UNSPECIFIED:
+        return Weights.PRETRAINED
+    for weights, known in _WEIGHTS.items():
+        if known == number:
+            return weights
+    raise ConfigurationError(f"weights {number} are not known")
+
+
+def read_device(message: predict_pb2.Device) -> Device:
+    """Returns the device of a message, by default the CPU; raises ConfigurationError for an unknown kind."""
+    if message.kind in {predict_pb2.DEVICE_KIND_UNSPECIFIED, predict_pb2.DEVICE_KIND_CPU}:
+        return Device(DeviceKind.CPU)
+    if message.kind == predict_pb2.DEVICE_KIND_GPU:
+        return Device(DeviceKind.GPU, message.index)
+    raise ConfigurationError(f"device kind {message.kind} is not known")
+
+
+def _device_message(device: Device) -> predict_pb2.Device:
+    kind = predict_pb2.DEVICE_KIND_GPU if device.is_gpu else predict_pb2.DEVICE_KIND_CPU
+    return predict_pb2.Device(kind=kind, index=device.index)
+
+
+def open_response(
+    session_id: str, description: SystemDescription, trace: TracePart | None = None
+) -> predict_pb2.OpenResponse:
+    """Returns the response to a request that opened a session; ``trace`` holds its spans."""
+    return predict_pb2.OpenResponse(
+        session_id=session_id,
+        manifest_json=description.manifest.model_dump_json(),
+        checksums=description.checksums,
+        framework_version=description.framework_version,
+        device=_device_message(description.device),
+        threads=description.threads or 0,
+        preprocess_threads=description.preprocess_threads,
+        overlap=description.overlap,
+        environment_json=json.dumps(dataclasses.asdict(description.environment)),
+        weights=_WEIGHTS[description.weights],
+        seed=description.seed,
+        trace=trace_part_message(trace) if trace else None,
+    )
+
+
+def read_description(response: predict_pb2.OpenResponse, agent: str) -> SystemDescription:
+    """Returns the description of a session that the remote agent at an address opened.
+
+    Raises AgentError if the response is not valid.
+    """
+    try:
+        manifest = ModelManifest.model_validate_json(response.manifest_json)
+        environment = _read_environment(json.loads(response.environment_json))
+    except (ValidationError, ValueError, TypeError, KeyError) as error:
+        raise AgentError(
+            f"agent {agent}: its description of the model cannot be read; is it of another version? "
+            + " ".join(str(error).split())[:200]
+        ) from error
+    return SystemDescription(
+        manifest=manifest,
+        checksums=dict(response.checksums),
+        framework_version=response.framework_version,
+        device=read_device(response.device),
+        threads=response.threads or None,
+        preprocess_threads=response.preprocess_threads,
+        overlap=response.overlap,
+        environment=environment,
+        agent=agent,
+        weights=_read_weights(response.weights),
+        seed=response.seed if response.HasField("seed") else None,
+    )
+
+
+def _read_environment(document: dict[str, Any]) -> Environment:
+    # fields that only a newer agent knows are ignored
+    known = {field.name for field in dataclasses.fields(Environment)}
+    values = {name: value for name, value in document.items() if name in known}
+    values["gpus"] = tuple(Gpu(gpu["name"], gpu["memory_bytes"], gpu["uuid"]) for gpu in values["gpus"])
+    return Environment(**values)

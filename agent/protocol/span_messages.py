@@ -1,0 +1,85 @@
+"""Conversion of spans to and from messages: columns as bytes, kinds as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from inferometer.agent.tracing.span import COLUMNS, AttributeValue, SpanChunk, SpanKind, TraceLevel
+from inferometer.protos.inferometer.v1 import predict_pb2
+
+_INT64 = np.dtype("<i8")
+
+
+@dataclass(frozen=True, slots=True)
+class TracePart:
+    """The spans that a call has recorded since the last part.
+
+    ``dropped`` counts those for which there was no room; ``notes`` say, in a line each, what a trace lacks.
+    """
+
+    chunks: Sequence[SpanChunk] = ()
+    dropped: int = 0
+    notes: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        """Whether the part has any content."""
+        return bool(self.chunks or self.dropped or self.notes)
+
+
+def trace_part_message(part: TracePart) -> predict_pb2.TracePart:
+    """Returns the message of a part."""
+    return predict_pb2.TracePart(
+        spans=[
+            predict_pb2.SpanChunk(
+                kinds_json=json.dumps(
+                    [
+                        {"name": kind.name, "level": kind.level.name, "attributes": kind.attributes}
+                        for kind in chunk.kinds
+                    ]
+                ),
+                columns=b"".join(getattr(chunk, name).astype(_INT64).tobytes() for name in COLUMNS),
+            )
+            for chunk in part.chunks
+        ],
+        dropped=part.dropped,
+        notes=part.notes,
+    )
+
+
+def read_trace_part(message: predict_pb2.TracePart) -> TracePart:
+    """Returns the part that a message holds; raises ValueError if its spans are not valid."""
+    return TracePart([_chunk(chunk) for chunk in message.spans], message.dropped, tuple(message.notes))
+
+
+def _chunk(message: predict_pb2.SpanChunk) -> SpanChunk:
+    try:
+        kinds = tuple(
+            SpanKind(
+                str(kind["name"]),
+                TraceLevel[kind["level"]],
+                tuple((str(name), _attribute(value)) for name, value in kind["attributes"]),
+            )
+            for kind in json.loads(message.kinds_json)
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"the kinds of its spans cannot be read: {type(error).__name__}: {error}") from error
+    values = np.frombuffer(message.columns, _INT64)  # raises ValueError for a truncated number
+    if len(values) % len(COLUMNS):
+        raise ValueError("the columns of its spans differ in length")
+    columns = dict(zip(COLUMNS, values.astype(np.int64).reshape(len(COLUMNS), -1), strict=True))
+    places = columns["kind"]
+    if len(places) and not 0 <= places.min() <= places.max() < len(kinds):
+        raise ValueError("a span is of no kind")
+    return SpanChunk(kinds, **columns)
+
+
+def _attribute(value: object) -> AttributeValue:
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, str | bool | int | float):
+        return value
+    raise TypeError(f"an attribute is {type(value).__name__}")

@@ -1,0 +1,93 @@
+"""Arrays in messages: the name of an element type, a shape, and little-endian bytes.
+
+A decoded array is a read-only view of the message's bytes: nothing is copied.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.manifests.errors import InputError
+from inferometer.protos.inferometer.v1 import tensor_pb2
+
+ELEMENT_TYPES = {
+    np.dtype(name).name: np.dtype(name)
+    for name in (
+        "bool",
+        *("int8", "int16", "int32", "int64"),
+        *("uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    )
+}
+"""The supported element types, by their names in the protocol."""
+MAX_DIMENSIONS = 32
+"""The most axes of an array in NumPy 1."""
+_LITTLE_ENDIAN = sys.byteorder == "little"
+
+
+def read_array(dtype: str, shape: Sequence[int], content: bytes | memoryview, what: str) -> NDArray[Any]:
+    """Returns the array of a tensor in a message, whose content is in C order and little-endian.
+
+    It is aligned: a read-only view of ``content`` if that is aligned and in the machine's byte order, else a
+    copy. ``what`` names the tensor in errors, such as ``input 7``.
+
+    Raises:
+        InputError: The element type is not supported, or content and shape do not match.
+    """
+    element = ELEMENT_TYPES.get(dtype)
+    if element is None:
+        raise InputError(
+            f'{what}: element type "{dtype[:40]}" is not known; allowed: {", ".join(ELEMENT_TYPES)}'
+        )
+    if len(shape) > MAX_DIMENSIONS:
+        raise InputError(f"{what}: a tensor of {len(shape)} axes; at most {MAX_DIMENSIONS} are possible")
+    if any(side < 0 for side in shape):
+        raise InputError(f"{what}: shape {list(shape)} has a negative side")
+    expected = math.prod(shape) * element.itemsize
+    if len(content) != expected:
+        raise InputError(
+            f"{what}: {len(content)} bytes for shape {list(shape)} of {dtype}, which takes {expected} bytes"
+        )
+    if math.prod(max(side, 1) for side in shape) * element.itemsize > sys.maxsize:  # NumPy's own limit
+        raise InputError(f"{what}: shape {list(shape)} has larger sides than an array can have")
+    if element.kind == "b" and len(content) and np.frombuffer(content, np.uint8).max() > 1:
+        raise InputError(f"{what}: a bool is the byte 0 or 1; there are others")
+    array: NDArray[Any] = np.frombuffer(content, element.newbyteorder("<"))
+    if not array.flags.aligned:  # not every framework supports unaligned memory
+        array = array.copy()
+    return array.astype(element, copy=False).reshape(tuple(shape))
+
+
+def read_tensor(message: tensor_pb2.Tensor, what: str) -> NDArray[Any]:
+    """Returns the array of a ``Tensor`` message; see ``read_array``."""
+    return read_array(message.dtype, message.shape, message.content, what)
+
+
+def fill_tensor(message: tensor_pb2.Tensor, array: NDArray[Any]) -> None:
+    """Writes an array into a ``Tensor`` message; raises InputError as ``element_name`` does."""
+    message.dtype = element_name(array)
+    message.shape.extend(array.shape)
+    message.content = array_bytes(array).tobytes()
+
+
+def element_name(array: NDArray[Any]) -> str:
+    """Returns the protocol's name of an array's element type; raises InputError if there is none."""
+    name = array.dtype.name
+    if name not in ELEMENT_TYPES:
+        raise InputError(f"element type {name} cannot be sent; allowed: {', '.join(ELEMENT_TYPES)}")
+    return name
+
+
+def array_bytes(array: NDArray[Any]) -> memoryview:
+    """Returns the elements in C order, little-endian; a view if the array already has this layout."""
+    swapped = array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not _LITTLE_ENDIAN)
+    if swapped:
+        array = array.astype(array.dtype.newbyteorder("<"))
+    # a flat uint8 view, because a memoryview of a shape with a zero cannot be cast
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

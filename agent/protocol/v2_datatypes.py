@@ -1,0 +1,84 @@
+"""Datatypes of the Open Inference Protocol, and the signatures of a model's inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from inferometer.manifests.errors import PredictionError
+from inferometer.manifests.schema import ModelManifest
+from inferometer.protos.inference.v2 import model_config_pb2 as config
+
+BYTES = "BYTES"
+"""The datatype of elements of variable length, such as classifications."""
+OTHER_DATATYPES = {BYTES, "BF16"}
+"""The datatypes without a numeric type in NumPy, which no model here accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Datatype:
+    """A datatype: its name in requests, such as ``FP32``, in NumPy, and in model configurations.
+
+    ``contents`` is its field of ``InferTensorContents``; FP16 has none.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    config_type: config.DataType.ValueType
+    contents: str | None
+
+
+_ROWS: Sequence[tuple[str, str, config.DataType.ValueType, str | None]] = (
+    ("BOOL", "bool", config.TYPE_BOOL, "bool_contents"),
+    ("UINT8", "uint8", config.TYPE_UINT8, "uint_contents"),
+    ("UINT16", "uint16", config.TYPE_UINT16, "uint_contents"),
+    ("UINT32", "uint32", config.TYPE_UINT32, "uint_contents"),
+    ("UINT64", "uint64", config.TYPE_UINT64, "uint64_contents"),
+    ("INT8", "int8", config.TYPE_INT8, "int_contents"),
+    ("INT16", "int16", config.TYPE_INT16, "int_contents"),
+    ("INT32", "int32", config.TYPE_INT32, "int_contents"),
+    ("INT64", "int64", config.TYPE_INT64, "int64_contents"),
+    ("FP16", "float16", config.TYPE_FP16, None),
+    ("FP32", "float32", config.TYPE_FP32, "fp32_contents"),
+    ("FP64", "float64", config.TYPE_FP64, "fp64_contents"),
+)
+DATATYPES = {row[0]: Datatype(row[0], np.dtype(row[1]), row[2], row[3]) for row in _ROWS}
+"""Every numeric datatype by its name."""
+_OF_DTYPE = {datatype.dtype: datatype for datatype in DATATYPES.values()}
+
+
+def datatype_of(dtype: np.dtype[Any]) -> Datatype:
+    """Returns the datatype of a model's output; raises PredictionError if the protocol has none for it."""
+    datatype = _OF_DTYPE.get(dtype) or _OF_DTYPE.get(dtype.newbyteorder("="))
+    if datatype is None:
+        allowed = ", ".join(known.name for known in _OF_DTYPE)
+        raise PredictionError(f"element type {dtype} cannot be sent; allowed: {allowed}")
+    return datatype
+
+
+BATCH_SIDE = -1
+"""The batch's axis in a shape, whose size is variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSignature:
+    """One input or output of a model; ``dimensions`` leaves out the batch."""
+
+    name: str
+    datatype: Datatype
+    dimensions: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape with the batch's axis, whose size is variable."""
+        return (BATCH_SIDE, *self.dimensions)
+
+
+def input_of(manifest: ModelManifest) -> TensorSignature:
+    """Returns the one input of a model."""
+    parameters = manifest.inputs[0].parameters
+    datatype = datatype_of(np.dtype(parameters.element_type.value))
+    return TensorSignature(parameters.input_layer, datatype, parameters.dimensions)

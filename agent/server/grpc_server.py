@@ -1,0 +1,82 @@
+"""The gRPC server: grpc.aio on an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError  # another class in Python 3.10
+from typing import Any
+
+import grpc
+
+from inferometer.agent.closeable import Closeable
+
+MAX_CALLS = 20_000
+"""The most calls at once; one more is refused with RESOURCE_EXHAUSTED."""
+_CLEANUP_S = 1.0
+_ENDING_S = 5.0
+
+
+class GrpcServer(Closeable):
+    """Answers calls on an event loop. Its own methods are for other threads."""
+
+    def __init__(self, handler: grpc.GenericRpcHandler, options: Sequence[tuple[str, Any]]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="grpc-loop", daemon=True)
+        self._server = self._loop.run_until_complete(_make(options))
+        self._server.add_generic_rpc_handlers((handler,))
+
+    def add_insecure_port(self, address: str) -> int:
+        """Binds an address without TLS and returns its port; see ``grpc.Server``."""
+        return self._server.add_insecure_port(address)
+
+    def add_secure_port(self, address: str, server_credentials: grpc.ServerCredentials) -> int:
+        """Binds an address with TLS and returns its port; see ``grpc.Server``."""
+        return self._server.add_secure_port(address, server_credentials)
+
+    def start(self) -> None:
+        """Begins to answer."""
+        self._thread.start()
+        self._begin(self._server.start()).result()
+
+    def stop(self, grace_s: float, timeout_s: float) -> bool:
+        """Accepts no more calls, and cancels those that are under way after the grace period.
+
+        gRPC may take ``timeout_s`` seconds to end; returns whether it has.
+        """
+        if self._thread.ident is None or self._loop.is_closed():
+            return True
+        try:
+            self._begin(self._server.stop(grace_s)).result(timeout_s)
+        except FutureTimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Ends the loop, once the server is stopped; calling it again does nothing."""
+        if self._loop.is_closed():
+            return
+        if self._thread.ident is None:
+            self._loop.run_until_complete(self._server.stop(None))
+            self._loop.close()
+            return
+        self._begin(_end_of_tasks()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_ENDING_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def _begin(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+async def _end_of_tasks() -> None:
+    """Waits, not for long, until each call has ended, also those that were cancelled and clean up."""
+    if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(tasks, timeout=_CLEANUP_S)
+
+
+async def _make(options: Sequence[tuple[str, Any]]) -> grpc.aio.Server:
+    return grpc.aio.server(options=tuple(options), maximum_concurrent_rpcs=MAX_CALLS)

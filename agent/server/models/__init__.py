@@ -1,1 +1,0 @@
-"""The models that an agent has loaded for all its clients, each with a queue of its own."""

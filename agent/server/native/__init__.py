@@ -1,0 +1,1 @@
+"""The services of the agent's own protocol, ``inferometer.v1``."""

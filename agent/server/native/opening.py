@@ -1,0 +1,118 @@
+"""The opening of models: from the names in a request to a session, which others may share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
+
+from inferometer.agent.architectures.sources import Architectures
+from inferometer.agent.artifacts.cache import ArtifactCache
+from inferometer.agent.inference.predictor import PredictorWatch
+from inferometer.agent.inference.preparation import Fetch
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.results import BatchResult, Infer
+from inferometer.agent.inference.selection import select_model
+from inferometer.agent.inference.session import Session, SessionOptions, open_session
+from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
+from inferometer.agent.protocol.conversion import read_options
+from inferometer.agent.server.rpc import CallContext
+from inferometer.agent.serving.loaded_models import Lease
+from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.schema import ModelManifest
+from inferometer.protos.inferometer.v1 import predict_pb2
+
+
+class QueuedSession(Session):
+    """What a client has open of a model that others may have open, too. Thread-safe.
+
+    What it predicts with ``infer_for`` waits in the model's queue, and may be predicted together with what
+    others ask. What it predicts without, such as the batches of a stream, is predicted as it is, between the
+    batches of the queue. Closing the session gives the model back.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        shared = lease.model.session
+        super().__init__(shared._predictor, shared._pipeline, shared.description)
+        self._lease = lease
+
+    def infer_for(self, call: CallContext, clock: Callable[[], int]) -> Infer:
+        """Returns what runs the model from a thread, on a batch that waits no longer than its call.
+
+        ``clock`` is that of the model's deadlines, in nanoseconds.
+        """
+        return partial(
+            self._lease.model.infer_checked, deadline_ns=call.deadline_ns(clock), is_active=call.is_active
+        )
+
+    async def predict_tensor_async(
+        self, batch: NDArray[Any], call: CallContext, clock: Callable[[], int]
+    ) -> BatchResult:
+        """Predicts a batch that is one preprocessed tensor, without a thread; see ``infer_for``."""
+        infer = partial(
+            self._lease.model.infer_async, deadline_ns=call.deadline_ns(clock), is_active=call.is_active
+        )
+        return await self._pipeline.predict_tensor_async(batch, infer)
+
+    def close(self) -> None:
+        """Gives the model back; calling it again does nothing."""
+        self._lease.release()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelOpener:
+    """Finds and loads the models of an agent, as ``open_session`` does. Thread-safe.
+
+    ``threads`` are those of an operator for requests that name no number; None means the default of all
+    frameworks.
+    """
+
+    catalog: Catalog
+    registry: Registry
+    architectures: Architectures
+    cache: ArtifactCache | None
+    fetch: Fetch
+    max_pixels: int = MAX_PIXELS
+    watch: PredictorWatch | None = None
+    threads: int | None = None
+
+    def find(self, request: predict_pb2.OpenRequest) -> tuple[ModelManifest, SessionOptions]:
+        """Finds what a request names, and what it is to be opened with.
+
+        Raises:
+            UnknownModelError, UnknownFrameworkError, FrameworkUnavailableError: It cannot be run here.
+            ConfigurationError: The request's options make no sense.
+            ArtifactError: Pretrained weights are wanted, and it has none.
+        """
+        options = read_options(request)
+        if options.threads is None:
+            options = replace(options, threads=self.threads)
+        manifest = select_model(
+            self.catalog,
+            self.registry,
+            request.model_name,
+            request.model_version or None,
+            request.framework_name or None,
+            options.weights,
+        )
+        return manifest, options
+
+    def open(
+        self, manifest: ModelManifest, options: SessionOptions, trace: TraceScope | None = None
+    ) -> Session:
+        """Loads a model; see ``agent.inference.session.open_session``."""
+        return open_session(
+            manifest,
+            options,
+            self.registry,
+            architectures=self.architectures,
+            cache=self.cache,
+            fetch=self.fetch,
+            max_pixels=self.max_pixels,
+            watch=self.watch,
+            trace=trace,
+        )

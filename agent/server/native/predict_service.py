@@ -1,0 +1,340 @@
+"""``PredictService``: opens models and runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
+from contextlib import aclosing, closing, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter_ns
+from time import time_ns as unix_ns
+from typing import TypeVar
+
+from inferometer.agent.hardware.conditions import read_counters
+from inferometer.agent.hardware.gpu_conditions import GpuReader
+from inferometer.agent.inference.results import BatchResult, Infer
+from inferometer.agent.inference.session import Session
+from inferometer.agent.preprocessing.inputs import Input, Tensor
+from inferometer.agent.protocol.condition_messages import conditions_response
+from inferometer.agent.protocol.conversion import open_response, read_inputs
+from inferometer.agent.protocol.messages import PredictCall, decode_request, encode_answer, encode_response
+from inferometer.agent.protocol.span_messages import TracePart
+from inferometer.agent.protocol.status import NotOfferedError
+from inferometer.agent.server.native.call_tracing import CallTrace, ServerTracing
+from inferometer.agent.server.native.dataset_stream import DatasetRunner, DatasetStream, read_order
+from inferometer.agent.server.native.opening import ModelOpener, QueuedSession
+from inferometer.agent.server.native.sessions import Sessions
+from inferometer.agent.server.rpc import CallContext, Codec, Method, finished, methods_of
+from inferometer.agent.server.security.limits import Limits, StreamLimit
+from inferometer.agent.serving.observers import is_about
+from inferometer.agent.serving.served_models import ServedModels
+from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.manifests.errors import InputError, RequestCancelledError
+from inferometer.protos.inferometer.v1 import predict_pb2
+
+MAX_HELD = 256
+"""Results of a round that wait for its end, at the most."""
+BATCHES_WAITING = 4
+"""Batches that are received and not yet in the pipeline; it bounds the memory of a stream."""
+RESPONSES_WAITING = 2
+"""Responses that the pipeline has given and that are not yet sent."""
+_Response = TypeVar("_Response")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedBatch:
+    """A batch of a stream; with ``more``, the client has announced another one of the same round."""
+
+    inputs: Sequence[Input]
+    more: bool = False
+
+
+class BatchStream:
+    """Results for batches as they come, in order.
+
+    The pipeline blocks, and runs in one thread; the event loop receives the batches and sends the responses.
+    The pipeline wants some batches before it gives the first result, while a client may wait for a result
+    before it sends the next batch. It therefore gets runs of batches: a run ends whenever no further batch
+    has come yet, and none was announced. A client that sends ahead gives the pipeline one long run. An error
+    that the iterator of the ``others`` raises comes after the results.
+    """
+
+    def __init__(self, first: StreamedBatch, others: AsyncIterator[StreamedBatch]) -> None:
+        self._others = others
+        self._received: queue.SimpleQueue[StreamedBatch | None] = queue.SimpleQueue()
+        self._received.put(first)
+        self._error: Exception | None = None
+        self._ended = False
+        self._abandoned = False
+        self._loop = asyncio.get_running_loop()
+        self._batch_places = asyncio.Semaphore(BATCHES_WAITING - 1)
+        self._response_places = threading.Semaphore(RESPONSES_WAITING)
+        self._announced: deque[bool] = deque()  # of the batches in the pipeline, whether more was announced
+        self._given = 0
+
+    async def run(
+        self, call: CallContext, respond: Callable[[], Generator[_Response, None, None]]
+    ) -> AsyncGenerator[_Response, None]:
+        """Yields what ``respond`` yields in a thread, and waits for that thread in the end."""
+        responses: asyncio.Queue[_Response | None] = asyncio.Queue()
+
+        def work() -> None:
+            with closing(respond()) as given:
+                for response in given:
+                    self._response_places.acquire()
+                    if self._abandoned:
+                        return
+                    self._loop.call_soon_threadsafe(responses.put_nowait, response)
+
+        receiving = asyncio.create_task(self._receive())
+        working = asyncio.create_task(call.in_thread(work))
+        working.add_done_callback(lambda _: responses.put_nowait(None))
+        try:
+            while (response := await responses.get()) is not None:
+                yield response
+                self._response_places.release()
+            await working
+        finally:
+            self._abandoned = True
+            receiving.cancel()
+            self._received.put(None)  # the thread may wait for a batch, or for a place
+            self._response_places.release()
+            await finished(working)
+            self._error = None
+            del working  # it has the error whose traceback has this frame
+
+    def results(
+        self, session: Session, trace: TraceScope | None = None
+    ) -> Generator[BatchResult, None, None]:
+        """Yields one result a batch, in the thread. Closing the iterator stops the work.
+
+        The batches of a trace are counted through the stream.
+        """
+        while (first := self._next(wait=True)) is not None:
+            scope = trace and replace(trace, first_batch=self._given)
+            yield from self._answered(session.predict_batches(self._run(first), scope))
+        if self._error is not None:
+            raise self._error
+
+    def _answered(self, results: Iterator[BatchResult]) -> Generator[BatchResult, None, None]:
+        """Yields the results of a round when all are there: sending one would disturb the next prediction."""
+        held: list[BatchResult] = []
+        for result in results:
+            held.append(result)
+            if not self._announced.popleft() or len(held) >= MAX_HELD:
+                yield from held
+                held.clear()
+        yield from held
+
+    def _run(self, first: StreamedBatch) -> Iterator[Sequence[Input]]:
+        batch: StreamedBatch | None = first
+        while batch is not None:
+            self._announced.append(batch.more)
+            self._given += 1
+            yield batch.inputs
+            batch = self._next(wait=batch.more)
+
+    def _next(self, wait: bool) -> StreamedBatch | None:
+        """The next batch; None at the end and, without ``wait``, when none has come yet."""
+        if self._ended or self._abandoned:
+            return None
+        try:
+            batch = self._received.get(block=wait)
+        except queue.Empty:
+            return None
+        if batch is None:
+            self._ended = True
+        else:
+            self._loop.call_soon_threadsafe(self._batch_places.release)
+        return batch
+
+    async def _receive(self) -> None:
+        try:
+            async for batch in self._others:
+                await self._batch_places.acquire()
+                self._received.put(batch)
+        except Exception as error:  # noqa: BLE001 - raised again after the results
+            self._error = error
+        finally:
+            self._received.put(None)
+
+
+_SERVICE = predict_pb2.DESCRIPTOR.services_by_name["PredictService"]
+SERVICE = _SERVICE.full_name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PredictService:
+    """Opens models and runs them; without a ``dataset_runner`` it evaluates no datasets."""
+
+    opener: ModelOpener
+    models: ServedModels
+    sessions: Sessions
+    dataset_runner: DatasetRunner | None
+    streams: StreamLimit
+    tracing: ServerTracing
+    limits: Limits
+
+    def methods(self) -> list[Method]:
+        """The service's methods."""
+        codecs: dict[str, Codec] = {
+            "Predict": (decode_request, encode_response),
+            "PredictStream": (decode_request, encode_answer),
+        }
+        return methods_of(_SERVICE, self, codecs)
+
+    def open(self, request: predict_pb2.OpenRequest, call: CallContext) -> predict_pb2.OpenResponse:
+        """Loads a model."""
+        trace = self.tracing.begin(call)
+        with trace or nullcontext():  # the spans of a loading that fails are exported, too
+            id_, session = self._open(request, trace.scope if trace else None)
+            is_about(session.description.manifest.name)
+            if not call.is_active():  # nobody would get its id
+                self.sessions.close(id_)
+                raise RequestCancelledError("the client went away while its model was loaded")
+            return open_response(id_, session.description, trace.part(last=True) if trace else None)
+
+    def _open(
+        self, request: predict_pb2.OpenRequest, trace: TraceScope | None = None
+    ) -> tuple[str, QueuedSession]:
+        """Opens the model that a request names: one of its own, or one that others have open, too."""
+        manifest, options = self.opener.find(request)
+        shared = self.models.options.shares
+        return self.sessions.open(
+            lambda: QueuedSession(self.models.lease(manifest, options, shared=shared, trace=trace))
+        )
+
+    async def clock(self, _: predict_pb2.ClockRequest, __: CallContext) -> predict_pb2.ClockResponse:
+        """Returns the agent's time."""
+        return predict_pb2.ClockResponse(unix_ns=unix_ns())
+
+    def conditions(
+        self, request: predict_pb2.ConditionsRequest, _: CallContext
+    ) -> predict_pb2.ConditionsResponse:
+        """Returns the counters of this host and process, and of the session's GPU."""
+        with self.sessions.use(request.session_id) as session:
+            is_about(session.description.manifest.name)
+            with GpuReader(session.description.device) as gpu:
+                return conditions_response(read_counters(gpu.read()))
+
+    def close(self, request: predict_pb2.CloseRequest, _: CallContext) -> predict_pb2.CloseResponse:
+        """Closes a session."""
+        self.sessions.close(request.session_id)
+        return predict_pb2.CloseResponse()
+
+    def reset(self, _: predict_pb2.ResetRequest, __: CallContext) -> predict_pb2.ResetResponse:
+        """Closes every session."""
+        return predict_pb2.ResetResponse(closed_sessions=self.sessions.close_all())
+
+    async def predict(self, request: PredictCall, call: CallContext) -> BatchResult:
+        """Predicts one batch; preprocessing and tracing take a thread."""
+        self.limits.check_inputs(request.size)
+        with self.sessions.use(request.message.session_id) as session:
+            is_about(session.description.manifest.name)
+            trace = self.tracing.begin(call)
+            if trace is not None:
+                with trace:
+                    return await call.in_thread(_predicted, session, request, trace.scope)
+            if request.batch is None:
+                infer = session.infer_for(call, perf_counter_ns)
+                return await call.in_thread(_predicted, session, request, None, infer)
+            _check_only_batch(request)
+            return await session.predict_tensor_async(request.batch.array("batch"), call, perf_counter_ns)
+
+    async def predict_stream(
+        self, requests: AsyncIterator[PredictCall], call: CallContext
+    ) -> AsyncIterator[BatchResult | TracePart]:
+        """Predicts batch after batch in one thread, all with the session that the first request names.
+
+        Spans that the client takes come between the results and after the last one.
+        """
+        with self.streams.one():
+            first = await anext(requests, None)
+            if first is None:
+                return
+            id_ = first.message.session_id
+            with self.sessions.use(id_) as session:
+                is_about(session.description.manifest.name)
+                trace = self.tracing.begin(call)
+                stream = BatchStream(self._batch(first, id_), (self._batch(r, id_) async for r in requests))
+                async with aclosing(stream.run(call, partial(_results, stream, session, trace))) as responses:
+                    async for response in responses:
+                        yield response
+
+    def _batch(self, request: PredictCall, session_id: str) -> StreamedBatch:
+        self.limits.check_inputs(request.size)
+        return StreamedBatch(_inputs(request, session_id), request.message.more)
+
+    async def dataset(
+        self, request: predict_pb2.DatasetRequest, call: CallContext
+    ) -> AsyncIterator[predict_pb2.DatasetResponse]:
+        """Evaluates a dataset that the agent has."""
+        if self.dataset_runner is None:
+            raise NotOfferedError("this agent evaluates no datasets")
+        order = read_order(request)
+        self.limits.check_inputs(order.batch_size)
+        with self.streams.one():
+            id_, session = await call.in_thread(self._open, request.model)
+            is_about(session.description.manifest.name)
+            try:
+                with self.sessions.use(id_):
+                    stream = DatasetStream(self.dataset_runner, session, order)
+                    async with aclosing(stream.responses(call)) as responses:
+                        async for response in responses:
+                            yield response
+            finally:  # also where the call is cancelled meanwhile
+                await finished(asyncio.ensure_future(call.in_thread(self.sessions.close, id_)))
+
+
+def _results(
+    stream: BatchStream, session: Session, trace: CallTrace | None
+) -> Generator[BatchResult | TracePart, None, None]:
+    """The results of a stream, and its spans."""
+    if trace is None:
+        yield from stream.results(session)
+        return
+    with trace, closing(stream.results(session, trace.scope)) as results:
+        for result in results:
+            yield result
+            if part := trace.part():
+                yield part
+        if part := trace.part(last=True):
+            yield part
+
+
+def _predicted(
+    session: Session, call: PredictCall, trace: TraceScope | None = None, infer: Infer | None = None
+) -> BatchResult:
+    """The result of a single request: the same one, traced or not."""
+    if call.batch is not None:
+        _check_only_batch(call)
+        return session.predict_tensor(call.batch.array("batch"), trace, infer)
+    inputs = read_inputs(call.message.inputs)
+    if trace is None:
+        return session.predict(inputs, infer)
+    [result] = session.predict_batches([inputs], trace)
+    return result
+
+
+def _inputs(call: PredictCall, session_id: str) -> Sequence[Input]:
+    """The inputs of one request of a stream."""
+    if call.message.session_id != session_id:
+        raise InputError("the requests of a stream all name the session of the first one")
+    if call.batch is None:
+        inputs = read_inputs(call.message.inputs)
+    else:
+        _check_only_batch(call)
+        array = call.batch.array("batch")
+        inputs = tuple(Input(str(i), Tensor(row)) for i, row in enumerate(array)) if array.ndim else ()
+    if not inputs:
+        raise InputError("the batch is empty; it needs at least one input")
+    return inputs
+
+
+def _check_only_batch(call: PredictCall) -> None:
+    if call.message.inputs:
+        raise InputError("the request has both inputs and batch; give one of them")

@@ -1,0 +1,150 @@
+"""``RegistryService``: what the agent can run, and on what."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timezone
+
+import psutil
+
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.protocol.agent_info import AgentInfo, read_agent_info
+from inferometer.agent.server.rpc import CallContext, Method, methods_of
+from inferometer.agent.server.telemetry.agent_load import AgentLoad
+from inferometer.agent.serving.prediction_watch import Trouble
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import InferometerError
+from inferometer.manifests.schema import ModelManifest
+from inferometer.protos.inferometer.v1 import registry_pb2
+
+_SERVICE = registry_pb2.DESCRIPTOR.services_by_name["RegistryService"]
+SERVICE = _SERVICE.full_name
+
+
+class RegistryService:
+    """Lists frameworks and models, and describes the agent."""
+
+    def __init__(self, catalog: Catalog, registry: Registry, load: Callable[[], AgentLoad]) -> None:
+        self._catalog = catalog
+        self._registry = registry
+        self._load = load
+        self._started_ns = time.perf_counter_ns()
+        self._process = psutil.Process()
+        self._started_at = datetime.fromtimestamp(int(time.time()), timezone.utc)
+        self._agent_info: AgentInfo | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def agent_info(self) -> AgentInfo:
+        """What describes the agent; read once, because it takes a while to query the GPU's driver."""
+        with self._lock:
+            if self._agent_info is None:
+                self._agent_info = read_agent_info(self._catalog, self._registry, self._started_at)
+            return self._agent_info
+
+    def start(self) -> None:
+        """Begins to read ``agent_info``, so that the first call does not wait for it."""
+        threading.Thread(target=self._read, name="read-agent-info", daemon=True).start()
+
+    def _read(self) -> None:
+        with suppress(InferometerError):  # each call gets it
+            _ = self.agent_info
+
+    def methods(self) -> list[Method]:
+        """The service's methods, which answer however busy the agent is."""
+        return methods_of(_SERVICE, self, aside=[method.name for method in _SERVICE.methods])
+
+    @property
+    def open_sessions(self) -> int:
+        """How many models are open."""
+        return self._load().sessions
+
+    def describe(self, _: registry_pb2.DescribeRequest, __: CallContext) -> registry_pb2.DescribeResponse:
+        """Describes the agent."""
+        agent_info = self.agent_info
+        return registry_pb2.DescribeResponse(
+            hostname=agent_info.hostname,
+            architecture=agent_info.architecture,
+            cpu_model=agent_info.cpu_model,
+            gpus=agent_info.gpus,
+            inferometer_version=agent_info.inferometer_version,
+            started_unix_ms=int(agent_info.started_at.timestamp() * 1000) if agent_info.started_at else 0,
+            open_sessions=self.open_sessions,
+        )
+
+    def list_frameworks(
+        self, _: registry_pb2.ListFrameworksRequest, __: CallContext
+    ) -> registry_pb2.ListFrameworksResponse:
+        """Lists every framework, installed or not."""
+        return registry_pb2.ListFrameworksResponse(
+            frameworks=[
+                registry_pb2.Framework(
+                    name=entry.name,
+                    version=entry.installed_version or "",
+                    installed=entry.installed_version is not None,
+                    install=entry.install,
+                )
+                for entry in self._registry.entries
+            ]
+        )
+
+    def list_models(
+        self, request: registry_pb2.ListModelsRequest, _: CallContext
+    ) -> registry_pb2.ListModelsResponse:
+        """Lists the models, of all frameworks or of one."""
+        wanted = self._registry.find(request.framework_name).name if request.framework_name else None
+        versions = {name.casefold(): version for name, version in self._registry.versions.items()}
+        return registry_pb2.ListModelsResponse(
+            models=[
+                _model(manifest, versions.get(manifest.framework.name.casefold()))
+                for manifest in self._catalog.models
+                if wanted is None or manifest.framework.name.casefold() == wanted.casefold()
+            ]
+        )
+
+    def status(self, _: registry_pb2.StatusRequest, __: CallContext) -> registry_pb2.StatusResponse:
+        """Returns the status of the agent."""
+        agent_info, load = self.agent_info, self._load()
+        return registry_pb2.StatusResponse(
+            health="SERVING" if load.serving else "NOT_SERVING",
+            inferometer_version=agent_info.inferometer_version,
+            started_unix_ms=int(agent_info.started_at.timestamp() * 1000) if agent_info.started_at else 0,
+            uptime_ns=time.perf_counter_ns() - self._started_ns,
+            open_sessions=load.sessions,
+            models=[
+                registry_pb2.LoadedModel(
+                    name=model.manifest.name,
+                    version=model.manifest.version,
+                    framework_name=model.manifest.framework.name,
+                    device=str(model.description.device),
+                    waiting_requests=model.waiting,
+                    busy_ns=model.busy_ns,
+                    predicted_inputs=model.statistics.totals.inputs,
+                )
+                for model in load.models
+            ],
+            troubles=troubles(load.trouble),
+            gpus=agent_info.gpus,
+            resident_memory_bytes=self._process.memory_info().rss,
+        )
+
+
+def _model(manifest: ModelManifest, installed: str | None) -> registry_pb2.Model:
+    return registry_pb2.Model(
+        name=manifest.name,
+        version=manifest.version,
+        framework_name=manifest.framework.name,
+        framework_constraint=manifest.framework.version,
+        description=manifest.description,
+        runnable=manifest.runs_in(installed),
+    )
+
+
+def troubles(trouble: Trouble) -> list[str]:
+    """Returns why an agent does not serve, a line each."""
+    lost = [f"{device} is lost: {message}" for device, message in trouble.lost_devices]
+    hanging = [f"model {model}: a prediction has run for {ns / 1e9:.1f} s" for model, ns in trouble.hanging]
+    return lost + hanging

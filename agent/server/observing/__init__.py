@@ -1,1 +1,0 @@
-"""What an agent tells of itself while it runs: metrics, log lines, its status, and predictions that hang."""

@@ -1,0 +1,1 @@
+"""Access to a served agent: TLS, the shared secret, and limits per client."""

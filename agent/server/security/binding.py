@@ -1,0 +1,105 @@
+"""The address that an agent listens on: gRPC's options of its port, and the exposure of the agent there."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+
+from inferometer.agent.server.security.limits import Limits
+from inferometer.manifests.errors import ConfigurationError
+
+_EVERYWHERE = "0.0.0.0"  # noqa: S104 - what gRPC takes an empty host for
+_CLIENTS_KEEPALIVE_MS = 10_000
+_KEEPALIVE_MS = 60_000
+_KEEPALIVE_TIMEOUT_MS = 20_000
+_MAX_PENDING_CALLS = 20_000
+
+
+def server_options(max_message_bytes: int, limits: Limits) -> tuple[tuple[str, int], ...]:
+    """Returns gRPC's options of a server that accepts messages of that size."""
+    return (
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        # Calls that come faster than a thread takes them wait; gRPC would cancel most beyond 1,000.
+        ("grpc.server.max_pending_requests", _MAX_PENDING_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING_CALLS),
+        # Otherwise two agents could listen on one port, and calls would reach either.
+        ("grpc.so_reuseport", 0),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", _CLIENTS_KEEPALIVE_MS // 2),
+        # A client that has vanished says nothing: pings find that out, and its calls end.
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        # What gRPC really waits for an answer (seen in grpcio 1.85), and by itself for 60 s.
+        ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.keepalive_permit_without_calls", 1),
+        *limits.channel_options(),
+    )
+
+
+def join_address(host: str, port: int) -> str:
+    """Returns ``host:port``, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def check_free(host: str, port: int) -> None:
+    """Binds the address once, as gRPC does not report why it cannot; raises ConfigurationError."""
+    if not 0 <= port <= 65535:
+        raise ConfigurationError(f"port {port}: a port is 0…65535")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except (OSError, UnicodeError) as error:  # the second of a name that is none, as one too long
+        reason = getattr(error, "strerror", None) or str(error)
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            reason = "another program listens there; choose another --port, or 0 for a free one"
+        raise ConfigurationError(f"cannot listen on {join_address(host, port)}: {reason}") from error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, by its name or address, is this machine as only itself can reach it.
+
+    A name is looked up, and counts if all of its addresses do; one that is not known raises
+    ConfigurationError.
+    """
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host or _EVERYWHERE, None)}
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"cannot listen on host {host}: {reason}") from error
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
+
+
+def metrics_warning(host: str, port: int) -> str | None:
+    """Returns the warning about metrics at an address; None for none. Raises ConfigurationError."""
+    if is_loopback(host):
+        return None
+    return (
+        f"INSECURE: others can read the metrics at {host or '*'}:{port}, which have no TLS and no secret: "
+        "names of models, and how much they are used"
+    )
+
+
+def check_exposure(host: str, *, tls: bool, secret: bool, insecure: bool) -> str | None:
+    """Checks that nobody exposes an agent unknowingly; returns the warning to log, or None.
+
+    Raises:
+        ConfigurationError: Others can reach it, TLS or a secret is missing, and the user has not accepted
+            that with ``insecure``. Or the host is not known.
+    """
+    missing = " and no ".join(name for name, there in (("TLS", tls), ("secret", secret)) if not there)
+    if not missing or is_loopback(host):
+        return None
+    if not insecure:
+        raise ConfigurationError(
+            f"host {host or '*'} can be reached by others, and the agent has no {missing}; give --tls_cert, "
+            "--tls_key and --secret or --secret_file, or accept it with --insecure"
+        )
+    risks = [
+        *(["anybody can use it"] if not secret else []),
+        *(["everything travels in clear" + (", the secret too" if secret else "")] if not tls else []),
+    ]
+    return f"INSECURE: others can reach this agent, which has no {missing}: {', and '.join(risks)}"

@@ -1,0 +1,1 @@
+"""Telemetry of a running agent: metrics, log lines and its status."""

@@ -1,0 +1,51 @@
+"""A line in the log for each call."""
+
+from __future__ import annotations
+
+import logging
+
+import grpc
+
+from inferometer.agent.serving.observers import Call
+
+_NS_PER_S = 1e9
+_FAULTS = {
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.DATA_LOSS,
+    grpc.StatusCode.UNAVAILABLE,
+}
+_CLOCK = "inferometer.v1.PredictService/Clock"
+_log = logging.getLogger(__name__)
+
+
+class AccessLog:
+    """Logs each call when it has ended; satisfies ``CallObserver``.
+
+    Faults of the agent are WARNING, calls that succeeded or were refused INFO, and calls of the health
+    service, of reflection and of the clock DEBUG.
+    """
+
+    def call_began(self, call: Call) -> None:
+        """Does nothing."""
+
+    def call_ended(self, call: Call, code: grpc.StatusCode, duration_ns: int) -> None:
+        """Logs the call."""
+        level = _level(call, code)
+        if not _log.isEnabledFor(level):
+            return
+        duration_s = round(duration_ns / _NS_PER_S, 6)
+        _log.log(
+            level,
+            "%s %s in %.3f ms",
+            call.method,
+            code.name,
+            duration_ns / 1e6,
+            extra={"code": code.name, "duration_s": duration_s, "model": call.model, "peer": call.peer},
+        )
+
+
+def _level(call: Call, code: grpc.StatusCode) -> int:
+    if code in _FAULTS:
+        return logging.WARNING
+    return logging.DEBUG if call.method.startswith("grpc.") or call.method == _CLOCK else logging.INFO

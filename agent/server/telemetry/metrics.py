@@ -1,0 +1,260 @@
+"""The agent's metrics for Prometheus: their names, and where their values come from.
+
+Names and units follow https://prometheus.io/docs/practices/naming/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any
+
+import grpc
+import pynvml
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from inferometer.agent import __version__
+from inferometer.agent.server.telemetry.agent_load import AgentLoad
+from inferometer.agent.serving.observers import Call
+from inferometer.manifests.errors import (
+    DeviceLostError,
+    HungError,
+    InputError,
+    OutOfMemoryError,
+    PredictionError,
+)
+
+_LABELS = ("gpu", "uuid", "name")
+_FIGURES: tuple[tuple[str, str, Callable[[Any], float]], ...] = (
+    (
+        "inferometer_gpu_utilization_ratio",
+        "Share of the last second or so in which the GPU was at work, 0 to 1, for whatever process.",
+        lambda gpu: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+    ),
+    (
+        "inferometer_gpu_memory_used_bytes",
+        "The GPU's memory that all processes hold.",
+        lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).used,
+    ),
+    (
+        "inferometer_gpu_memory_total_bytes",
+        "The GPU's memory.",
+        lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).total,
+    ),
+    (
+        "inferometer_gpu_power_watts",
+        "What the GPU draws.",
+        lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+    ),
+    (
+        "inferometer_gpu_temperature_celsius",
+        "The GPU's temperature.",
+        lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
+    ),
+)
+
+
+class GpuMetrics(Collector):
+    """One sample per GPU of each figure that its driver reports; none without a driver.
+
+    The label ``gpu`` is the driver's number, which ``CUDA_VISIBLE_DEVICES`` does not change.
+    """
+
+    def __init__(self) -> None:
+        self._has_driver = False
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlInit()  # once: it takes long
+            self._has_driver = True
+
+    def describe(self) -> Iterable[Metric]:
+        """The metrics' names."""
+        return [GaugeMetricFamily(name, help_, labels=_LABELS) for name, help_, _ in _FIGURES]
+
+    def collect(self) -> Iterator[Metric]:
+        """The figures now."""
+        gpus = list(self._gpus()) if self._has_driver else []
+        for name, help_, read in _FIGURES:
+            family = GaugeMetricFamily(name, help_, labels=_LABELS)
+            for labels, gpu in gpus:
+                with suppress(pynvml.NVMLError):  # a GPU need not report everything
+                    family.add_metric(labels, read(gpu))
+            yield family
+
+    def _gpus(self) -> Iterator[tuple[tuple[str, str, str], Any]]:
+        with suppress(pynvml.NVMLError):
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                with suppress(pynvml.NVMLError):  # one that is lost does not hide the others
+                    gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+                    labels = (str(index), pynvml.nvmlDeviceGetUUID(gpu), pynvml.nvmlDeviceGetName(gpu))
+                    yield labels, gpu
+
+
+_NS_PER_S = 1e9
+_LATENCY_S = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
+    *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0),
+)
+_QUEUE_S = (0.0001, *_LATENCY_S)
+_BATCH_INPUTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Metrics:
+    """Counts calls and predictions, and reads ``load`` at each scrape. Thread-safe; observes each kind."""
+
+    def __init__(self, load: Callable[[], AgentLoad]) -> None:
+        self.registry = registry = CollectorRegistry(auto_describe=True)
+        count = partial(Counter, registry=registry)
+        measure = partial(Histogram, registry=registry)
+        requests = count(
+            "inferometer_requests",
+            "Calls that were answered, by the gRPC status of the answer.",
+            ("method", "model", "code"),
+        )
+        request_seconds = measure(
+            "inferometer_request_duration_seconds",
+            "From when a call began until its answer was made; a stream until its end.",
+            ("method", "model"),
+            buckets=_LATENCY_S,
+        )
+        in_flight = Gauge(
+            "inferometer_requests_in_flight", "Calls under way.", ("method",), registry=registry
+        )
+        self._prediction_seconds = measure(
+            "inferometer_prediction_duration_seconds",
+            "How long the framework took for a batch, transfers and synchronisation included.",
+            ("model",),
+            buckets=_LATENCY_S,
+        )
+        self._batch_inputs = measure(
+            "inferometer_batch_inputs",
+            "Inputs in a batch that was predicted.",
+            ("model",),
+            buckets=_BATCH_INPUTS,
+        )
+        self._failures = count(
+            "inferometer_prediction_failures",
+            "Batches that the framework failed on, by the kind of failure.",
+            ("model", "kind"),
+        )
+        self._hangs = count(
+            "inferometer_prediction_hangs",
+            "Predictions that took longer than --predict_timeout_s.",
+            ("model",),
+        )
+        self._queue_seconds = measure(
+            "inferometer_queue_duration_seconds",
+            "How long a request waited for its batch to begin.",
+            ("model",),
+            buckets=_QUEUE_S,
+        )
+        # Remembered, because finding a metric by its labels takes longer than counting.
+        self._in_flight_of = cache(in_flight.labels)
+        self._answered_of = cache(
+            lambda method, model, code: (
+                requests.labels(method, model, code.name),
+                request_seconds.labels(method, model),
+            )
+        )
+        registry.register(_LoadCollector(load))
+        registry.register(GpuMetrics())
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+
+    def call_began(self, call: Call) -> None:
+        """Counts a call that is under way."""
+        self._in_flight_of(call.method).inc()
+
+    def call_ended(self, call: Call, code: grpc.StatusCode, duration_ns: int) -> None:
+        """Counts a call that was answered."""
+        self._in_flight_of(call.method).dec()
+        requests, seconds = self._answered_of(call.method, call.model, code)
+        requests.inc()
+        seconds.observe(duration_ns / _NS_PER_S)
+
+    def predicted(self, model: str, inputs: int, duration_ns: int) -> None:
+        """Counts a batch."""
+        self._prediction_seconds.labels(model).observe(duration_ns / _NS_PER_S)
+        self._batch_inputs.labels(model).observe(inputs)
+
+    def prediction_failed(self, model: str, error: BaseException) -> None:
+        """Counts a batch that the framework failed on."""
+        self._failures.labels(model, failure_kind(error)).inc()
+
+    def prediction_hangs(self, model: str) -> None:
+        """Counts a prediction that hangs."""
+        self._hangs.labels(model).inc()
+
+    def waited(self, model: str, queue_ns: Sequence[int]) -> None:
+        """Counts how long requests waited."""
+        observe = self._queue_seconds.labels(model).observe
+        for time_ns in queue_ns:
+            observe(time_ns / _NS_PER_S)
+
+
+def failure_kind(error: BaseException) -> str:
+    """Returns the value of the label ``kind`` of ``inferometer_prediction_failures_total``."""
+    kinds: tuple[tuple[type[BaseException], str], ...] = (
+        (OutOfMemoryError, "out_of_memory"),
+        (DeviceLostError, "device_lost"),
+        (HungError, "hung"),
+        (PredictionError, "framework"),
+        (InputError, "input"),
+    )
+    return next((name for kind, name in kinds if isinstance(error, kind)), "fault")
+
+
+class _LoadCollector(Collector):
+    """What the agent holds at a scrape."""
+
+    def __init__(self, load: Callable[[], AgentLoad]) -> None:
+        self._load = load
+
+    def describe(self) -> Iterable[Metric]:
+        return self._families(AgentLoad())
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families(self._load())
+
+    def _families(self, load: AgentLoad) -> Iterator[Metric]:
+        info = GaugeMetricFamily("inferometer_info", "1; which version this is.", labels=("version",))
+        info.add_metric((__version__,), 1)
+        yield info
+        yield GaugeMetricFamily(
+            "inferometer_serving", "1 while the agent is fit to serve, 0 while it is not.", load.serving
+        )
+        yield GaugeMetricFamily(
+            "inferometer_sessions_open", "Sessions that clients hold open.", load.sessions
+        )
+        yield GaugeMetricFamily(
+            "inferometer_predictions_hanging",
+            "Predictions that hang at the moment.",
+            len(load.trouble.hanging),
+        )
+        labels = ("model", "version", "framework", "device")
+        loaded = GaugeMetricFamily("inferometer_models_loaded", "How often a model is loaded.", labels=labels)
+        waiting = GaugeMetricFamily(
+            "inferometer_queue_requests", "Requests that wait for their batch to begin.", labels=("model",)
+        )
+        copies: dict[tuple[str, ...], int] = {}
+        queues: dict[str, int] = {}
+        for model in load.models:
+            manifest, device = model.manifest, str(model.description.device)
+            key = (manifest.name, manifest.version, manifest.framework.name, device)
+            copies[key] = copies.get(key, 0) + 1
+            queues[manifest.name] = queues.get(manifest.name, 0) + model.waiting
+        for values, count in copies.items():
+            loaded.add_metric(values, count)
+        for name, count in queues.items():
+            waiting.add_metric((name,), count)
+        yield loaded
+        yield waiting

@@ -1,0 +1,1 @@
+"""Loaded models that clients share: queues, dynamic batching, and statistics; knows nothing of gRPC."""

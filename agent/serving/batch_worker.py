@@ -1,0 +1,206 @@
+"""The thread of one model: it takes batches from a queue, predicts them, and answers each request."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.predictor import Tensors
+from inferometer.agent.inference.session import Session
+from inferometer.agent.serving.batching import Batcher, BatchingOptions
+from inferometer.agent.serving.model_statistics import ModelStatistics
+from inferometer.agent.serving.observers import QueueObserver
+from inferometer.agent.serving.request_queue import PredictedBatch, QueuedRequest, Request, RequestQueue
+from inferometer.manifests.errors import InputError, PredictionError
+
+_log = logging.getLogger(__name__)
+_Request = TypeVar("_Request", bound=QueuedRequest)
+_Predictable = TypeVar("_Predictable", bound=QueuedRequest, contravariant=True)
+
+
+@dataclass(slots=True, eq=False)
+class Predicted:
+    """The prediction of a batch: the outputs of all requests together, and the times in nanoseconds."""
+
+    outputs: Any
+    predict_ns: int
+    postprocess_ns: int = 0
+
+
+class BatchPredictor(Protocol[_Predictable]):
+    """Predicts the requests of one batch together."""
+
+    def predict(self, requests: Sequence[_Predictable]) -> Predicted:
+        """Predicts a batch.
+
+        If it raises InputError or PredictionError, the worker predicts each request alone.
+        """
+
+    def split(self, requests: Sequence[_Predictable], outputs: Any) -> Any:
+        """Returns the answers of a batch; the statistics count the time."""
+
+    def answer(self, requests: Sequence[_Predictable], answers: Any, batch: PredictedBatch) -> None:
+        """Gives each request its answer, of those that ``split`` returned."""
+
+    def close(self) -> None:
+        """Frees the model."""
+
+
+class BatchWorker(Generic[_Request]):
+    """Predicts what waits in a queue, in a thread of its own, and closes the model when the queue ends.
+
+    If a batch of several requests fails, each of them is predicted alone, so that a request that the model
+    cannot take does not fail the others. ``clock`` is that of the queue, in nanoseconds; ``on_closed`` is
+    called when the model is closed.
+    """
+
+    def __init__(
+        self,
+        predictor: BatchPredictor[_Request],
+        queue: RequestQueue[_Request],
+        options: BatchingOptions,
+        clock: Callable[[], int],
+        name: str,
+        *,
+        on_closed: Callable[[], None] = lambda: None,
+        statistics: ModelStatistics | None = None,
+        observer: QueueObserver | None = None,
+    ) -> None:
+        self._predictor = predictor
+        self._queue = queue
+        self._clock = clock
+        self._name = name
+        self._on_closed = on_closed
+        self._statistics = statistics
+        self._observer = observer
+        self._batcher = Batcher[_Request](options, clock, queue)
+        self.busy_since_ns: int | None = None
+        """When the batch under way began; None while there is none."""
+        self._thread = threading.Thread(target=self._work, name=f"model {name}", daemon=True)
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Waits until the thread has ended, or for that time."""
+        self._thread.join(timeout_s)
+
+    def _work(self) -> None:
+        try:
+            while (batch := self._batcher.next()) is not None or not self._queue.closed:
+                if batch is not None and (requests := self._queue.begin(batch)):
+                    self._answer(requests)
+                    # an idle model holds no request's memory
+                    del requests
+                del batch
+        finally:
+            try:
+                self._predictor.close()
+            except Exception:
+                _log.exception("a model could not be closed")
+                raise
+            finally:
+                self._on_closed()
+
+    def _answer(self, requests: list[_Request]) -> None:
+        """Predicts a batch, and answers each of its requests."""
+        begun_ns = self.busy_since_ns = self._clock()
+        try:
+            predicted = self._predictor.predict(requests)
+        except (InputError, PredictionError) as error:
+            if len(requests) == 1:
+                requests[0].fail(error)
+                return
+            for request in requests:
+                self._answer([request])
+            return
+        except BaseException as error:  # noqa: BLE001 - raised again where the answer is taken
+            for request in requests:
+                request.fail(error)
+            return
+        finally:
+            self.busy_since_ns = None
+        done_ns, predict_ns = self._clock(), predicted.predict_ns
+        batch_ns = max(0, done_ns - begun_ns - predict_ns - predicted.postprocess_ns)
+        inputs = requests[0].inputs if len(requests) == 1 else sum([request.inputs for request in requests])
+        batch = PredictedBatch(begun_ns, done_ns, batch_ns, predict_ns, inputs)
+        answers = self._predictor.split(requests, predicted.outputs)
+        if self._statistics is not None:
+            self._statistics.answered(
+                len(requests),
+                inputs,
+                queue_ns=sum([begun_ns - request.came_ns for request in requests]),
+                assemble_ns=batch_ns,
+                predict_ns=predict_ns,
+                split_ns=self._clock() - done_ns,
+            )
+        self._predictor.answer(requests, answers, batch)
+        if self._observer is not None:
+            self._observer.waited(self._name, [begun_ns - request.came_ns for request in requests])
+
+
+class BatchMemory:
+    """Assembles the tensors of several requests in memory that is allocated once."""
+
+    def __init__(self, max_batch_size: int) -> None:
+        self._max_batch_size = max_batch_size
+        self._memory: NDArray[Any] | None = None
+
+    def assemble(self, tensors: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Returns tensors, each with the batch as its first axis, as one; it is valid until the next call."""
+        first = tensors[0]
+        if len(tensors) == 1:
+            return first
+        if self._memory is None:
+            self._memory = np.empty((self._max_batch_size, *first.shape[1:]), first.dtype)
+        return np.concatenate(tensors, out=self._memory[: sum(map(len, tensors))])
+
+    def apart(self, output: NDArray[Any]) -> NDArray[Any]:
+        """Returns an output that the next batch does not overwrite; a model may return its input."""
+        if self._memory is not None and np.may_share_memory(output, self._memory):
+            return output.copy()
+        return output
+
+
+class SessionPredictor:
+    """Predicts the batches of a served model, whose session it closes; satisfies ``BatchPredictor``."""
+
+    def __init__(self, session: Session, max_batch_size: int) -> None:
+        self._session = session
+        self._memory = BatchMemory(max_batch_size)
+
+    def predict(self, requests: Sequence[Request]) -> Predicted:
+        """Predicts a batch; raises PredictionError also for outputs of another number of rows."""
+        tensor = self._memory.assemble([request.batch for request in requests])
+        inferred = self._session.infer(tensor)
+        for name, output in inferred.outputs.items():
+            if output.ndim == 0 or len(output) != len(tensor):
+                raise PredictionError(
+                    f"output {name} has shape {list(output.shape)} for a batch of {len(tensor)} inputs"
+                )
+        return Predicted(inferred.outputs, inferred.predict_ns)
+
+    def split(self, requests: Sequence[Request], outputs: Tensors) -> list[Tensors]:
+        """Returns each request's rows, in memory that stays as it is."""
+        outputs = {name: self._memory.apart(output) for name, output in outputs.items()}
+        if len(requests) == 1:
+            return [outputs]
+        rows: list[Tensors] = []
+        end = 0
+        for request in requests:
+            begin, end = end, end + request.inputs
+            rows.append({name: output[begin:end] for name, output in outputs.items()})
+        return rows
+
+    def answer(self, requests: Sequence[Request], answers: Sequence[Tensors], batch: PredictedBatch) -> None:
+        """Gives each request its rows."""
+        for request, answer in zip(requests, answers, strict=True):
+            request.answer(answer, batch)
+
+    def close(self) -> None:
+        """Closes the session."""
+        self._session.close()

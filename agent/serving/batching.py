@@ -1,0 +1,123 @@
+"""Dynamic batching: which waiting requests are predicted together, and when their batch begins."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty
+from typing import Generic, TypeVar
+
+from inferometer.agent.serving.request_queue import QueuedRequest, RequestQueue
+from inferometer.manifests.errors import ConfigurationError
+
+_NS_PER_S = 1_000_000_000
+_NS_PER_MS = 1_000_000
+_Request = TypeVar("_Request", bound=QueuedRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingOptions:
+    """How requests are batched.
+
+    Attributes:
+        max_batch_size: The most inputs of a batch; 1 predicts each request by itself.
+        max_queue_delay_ms: How long the first request of a batch waits for others, in milliseconds.
+        preferred_batch_sizes: A batch of one of these sizes waits no longer for others.
+        max_queue: The most requests that wait for their batch to begin; one more is refused.
+
+    Raises:
+        ConfigurationError: A number is too small, or a preferred size is more than a batch may have.
+    """
+
+    max_batch_size: int = 1
+    max_queue_delay_ms: float = 0.0
+    preferred_batch_sizes: tuple[int, ...] = ()
+    max_queue: int = 10_000
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch_size", "max_queue"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 <= self.max_queue_delay_ms < float("inf"):
+            raise ConfigurationError(
+                f"max_queue_delay_ms is {self.max_queue_delay_ms:g}; it must be at least 0"
+            )
+        for size in self.preferred_batch_sizes:
+            if not 1 <= size <= self.max_batch_size:
+                raise ConfigurationError(
+                    f"preferred_batch_sizes has {size}; allowed: 1 to max_batch_size, {self.max_batch_size}"
+                )
+
+
+class Batcher(Generic[_Request]):
+    """Puts batches together, for one thread.
+
+    A batch begins as soon as ``max_batch_size`` inputs wait, or its first request has waited for
+    ``max_queue_delay_ms``: with 0 it is all that waits when the model is free. A batch also begins as soon as
+    the requests that wait make a preferred size: the largest such. Requests keep their order, and each is
+    whole in one batch: one that does not fit begins the next batch. One that is larger than a batch may be is
+    a batch of its own.
+    """
+
+    def __init__(
+        self, options: BatchingOptions, clock: Callable[[], int], queue: RequestQueue[_Request]
+    ) -> None:
+        self._max = options.max_batch_size
+        self._preferred = frozenset(options.preferred_batch_sizes)
+        self._delay_ns = round(options.max_queue_delay_ms * _NS_PER_MS)
+        self._clock = clock
+        self._queue = queue
+        self._put_back: deque[_Request] = deque()
+        self._ended = False
+
+    def next(self) -> list[_Request] | None:
+        """Waits for the next batch; None at an end mark, where one that is being filled begins first."""
+        if self._max == 1:
+            waiting = self._queue.get()
+            return None if waiting is None else [waiting]
+        take, wanted = self._take, self._queue.wanted
+        while (first := take(None)) is not None and not wanted(first):
+            pass
+        if first is None:
+            self._ended = False
+            return None
+        batch, size = [first], first.inputs
+        due_ns = first.came_ns + self._delay_ns
+        left_ns = due_ns - self._clock()
+        preferred = 0  # requests at the beginning of the batch that have a preferred size together
+        while size < self._max:
+            if size in self._preferred:
+                preferred, left_ns = len(batch), 0
+            try:
+                waiting = take(left_ns)  # without time left, what waits already is still taken
+            except Empty:
+                break
+            if waiting is None:
+                break
+            if left_ns > 0:
+                left_ns = due_ns - self._clock()
+            if not wanted(waiting):
+                continue
+            size += waiting.inputs
+            if size > self._max:
+                self._put_back.appendleft(waiting)
+                break
+            batch.append(waiting)
+        if preferred and size != self._max and self._clock() < due_ns:
+            self._put_back.extendleft(reversed(batch[preferred:]))
+            del batch[preferred:]
+        return batch
+
+    def _take(self, timeout_ns: int | None) -> _Request | None:
+        """The next request, of those that were put back or of those that wait; None at an end mark."""
+        if self._put_back:
+            return self._put_back.popleft()
+        if self._ended:
+            return None
+        if timeout_ns is None:
+            waiting = self._queue.get()
+        else:
+            waiting = self._queue.get(timeout_ns > 0, timeout_ns / _NS_PER_S)
+        self._ended = waiting is None
+        return waiting

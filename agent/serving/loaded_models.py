@@ -1,0 +1,373 @@
+"""The loaded models: each loaded once, lent to many, and unloaded least recently used first."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+
+from inferometer.agent.hardware.device import Device
+from inferometer.agent.serving.served_model import ServedModel
+from inferometer.manifests.errors import InferometerError, MemoryLimitError, SessionError, SessionLimitError
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """What loads a model: ``load``, whose argument is called when the model is closed again.
+
+    It takes ``expected_bytes`` of memory at the least, as far as that is known before.
+    """
+
+    name: str
+    device: Device
+    expected_bytes: int
+    load: Callable[[Callable[[], None]], ServedModel]
+
+
+class Own:
+    """The key of a model that is nobody else's."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A model that is loaded, being loaded, or still to be closed."""
+
+    key: Hashable
+    loading: Loading
+    model: ServedModel | None = None
+    error: BaseException | None = None
+    users: int = 0
+    last_used_s: float = 0.0
+    memory_bytes: int = 0
+    kept: bool = False
+    """Whether it stays although nobody uses it for long."""
+    listed: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A loaded model that is lent; it stays loaded until ``release``, or the end of a ``with`` block."""
+
+    model: ServedModel
+    _release: Callable[[], None] = field(repr=False)
+    _released: bool = False
+
+    def release(self) -> None:
+        """Gives the model back; calling it again does nothing."""
+        if not self._released:
+            self._released = True
+            self._release()
+
+    def __enter__(self) -> ServedModel:
+        return self.model
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+_BYTES_PER_MIB = 1024 * 1024
+_UNLOADING_S = 30.0
+"""How long room is waited for that a model is about to make."""
+_log = logging.getLogger(__name__)
+
+
+class LoadedModels:
+    """Loads each model once, however many ask for it, and unloads those that nobody uses. Thread-safe.
+
+    With a limit of memory, one model is loaded at a time: what it takes is what the process takes more after
+    it than before, and at the least the size of its files. What it takes more when it predicts is not known
+    then. The limit holds for each device by itself. A model in use is never unloaded for another one; one
+    that was unused for ``idle_s`` seconds is unloaded by ``close_idle``.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        idle_s: float,
+        memory_limit_bytes: int | None,
+        used_bytes: Callable[[Device], int | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limit = limit
+        self._idle_s = idle_s
+        self._memory_limit_bytes = memory_limit_bytes
+        self._used_bytes = used_bytes
+        self._clock = clock
+        self._lock = threading.Condition()
+        self._slots: dict[Hashable, Slot] = {}
+        self._leaving: set[Slot] = set()
+        self._left = 0
+        self._measured_bytes: dict[Hashable, int] = {}
+        self._one_at_a_time = threading.Lock()
+        self._closed = False
+
+    def __len__(self) -> int:
+        """The number of models that are loaded, or being loaded, or not yet freed."""
+        with self._lock:
+            return len(self._slots) + len(self._leaving)
+
+    @property
+    def models(self) -> Mapping[Hashable, ServedModel]:
+        """Those that are loaded, by their keys."""
+        with self._lock:
+            return {key: slot.model for key, slot in self._slots.items() if slot.model is not None}
+
+    @property
+    def memory_bytes(self) -> Mapping[Hashable, int]:
+        """The memory that each of those takes; 0 where there is no limit, as then it is not measured."""
+        with self._lock:
+            return {key: slot.memory_bytes for key, slot in self._slots.items() if slot.model is not None}
+
+    def is_loading(self, key: Hashable) -> bool:
+        """Whether a model is being loaded."""
+        with self._lock:
+            slot = self._slots.get(key)
+            return slot is not None and slot.model is None
+
+    def lease(self, key: Hashable | None, loading: Loading, *, keep: bool = False) -> Lease:
+        """Lends a model, and loads it if it is not.
+
+        Two that ask with equal keys share one model; with None it is the caller's own, and unloaded when he
+        gives it back. With ``keep`` it stays loaded although nobody uses it for long.
+
+        Raises:
+            MemoryLimitError: There is no memory left for it beside the models in use.
+            SessionLimitError: As many models as may be are loaded, all of them in use.
+            SessionError: The agent is stopping.
+            InferometerError: It cannot be loaded; each caller that waited for it gets the error.
+        """
+        slot, model = self._enter(Own() if key is None else key, loading)
+        if model is None:
+            model = self._load(slot)
+        with self._lock:
+            slot.kept = slot.kept or keep
+        return Lease(model, partial(self._leave, slot))
+
+    def lease_loaded(self, key: Hashable, *, keep: bool = False) -> Lease | None:
+        """Lends a model if it is loaded; see ``lease``, which has to find out its size first."""
+        with self._lock:
+            slot = self._slots.get(key)
+            if slot is None or slot.model is None or self._closed:
+                return None
+            slot.users += 1
+            slot.kept = slot.kept or keep
+            return Lease(slot.model, partial(self._leave, slot))
+
+    def _enter(self, key: Hashable, loading: Loading) -> tuple[Slot, ServedModel | None]:
+        """The slot of a model, with one more user, and the model; None where that one is to load it."""
+        with self._lock:
+            if self._closed:
+                raise SessionError("the agent is stopping; it loads no more models")
+            slot = self._slots.get(key)
+            if slot is None:
+                slot = self._slots[key] = Slot(key, loading, users=1)
+                return slot, None
+            # counted before it waits, so that it is not unloaded between its loading and this one's turn
+            slot.users += 1
+            while slot.model is None and slot.error is None:
+                self._lock.wait()
+            if slot.error is None:
+                return slot, slot.model
+            slot.users -= 1
+            if isinstance(slot.error, InferometerError):  # each that waited gets one of his own
+                raise type(slot.error)(*slot.error.args) from slot.error
+            raise slot.error
+
+    def _load(self, slot: Slot) -> ServedModel:
+        """Loads a model for all that wait for it, and returns it."""
+        limited = self._memory_limit_bytes is not None
+        try:
+            with self._one_at_a_time if limited else nullcontext():
+                slot.memory_bytes = self._measured_bytes.get(slot.key, slot.loading.expected_bytes)
+                self._make_room(slot)
+                model = self._measured(slot) if limited else self._loaded(slot)
+        except BaseException as error:
+            with self._lock:
+                slot.error = error
+                slot.users -= 1
+                self._slots.pop(slot.key, None)
+                self._lock.notify_all()
+            raise
+        with self._lock:
+            slot.model = model
+            slot.last_used_s = self._clock()
+            self._lock.notify_all()
+        return model
+
+    def _loaded(self, slot: Slot) -> ServedModel:
+        return slot.loading.load(partial(self._on_closed, slot))
+
+    def _measured(self, slot: Slot) -> ServedModel:
+        """Loads a model and finds out what it takes; frees it again where that is too much."""
+        device = slot.loading.device
+        before = self._used_bytes(device)
+        model = self._loaded(slot)
+        after = self._used_bytes(device)
+        if before is not None and after is not None:
+            slot.memory_bytes = max(slot.loading.expected_bytes, after - before)
+        if not isinstance(slot.key, Own):
+            self._measured_bytes[slot.key] = slot.memory_bytes
+        try:
+            self._make_room(slot)
+        except InferometerError:
+            model.close()
+            model.wait_closed(_UNLOADING_S)
+            raise
+        return model
+
+    def _make_room(self, slot: Slot) -> None:
+        """Unloads models that nobody uses, the least recently used first, until a slot has its room.
+
+        Raises SessionLimitError or MemoryLimitError if there is none to be made.
+        """
+        while True:
+            with self._lock:
+                refusal = self._refusal(slot)
+                if refusal is None:
+                    return
+                left = self._left
+                leaving = self._least_recently_used(slot)
+                if leaving is None and not self._leaving:
+                    raise refusal
+                if leaving is not None:
+                    self._remove(leaving)
+            if leaving is None or leaving.model is None:
+                if not self._wait_for_one_more_than(left):
+                    raise refusal
+                continue
+            _log.info("unloads %s to make room for %s", leaving.loading.name, slot.loading.name)
+            leaving.model.close()
+            if not leaving.model.wait_closed(_UNLOADING_S):
+                raise refusal
+
+    def _refusal(self, slot: Slot) -> InferometerError | None:
+        """Why there is no room for a slot as things are; None if there is."""
+        others = [other for other in (*self._slots.values(), *self._leaving) if other is not slot]
+        if len(others) >= self._limit:
+            return SessionLimitError(
+                f"model {slot.loading.name}: the agent has its limit of {self._limit} models loaded, "
+                "all in use; try again later"
+            )
+        limit = self._memory_limit_bytes
+        if limit is None:
+            return None
+        device = slot.loading.device
+        if slot.memory_bytes > limit:
+            return MemoryLimitError(
+                f"model {slot.loading.name} takes {_mib(slot.memory_bytes)} MiB on {device}; the agent's "
+                f"--memory_limit is {_mib(limit)} MiB"
+            )
+        used = sum(other.memory_bytes for other in others if other.loading.device == device)
+        if used + slot.memory_bytes <= limit:
+            return None
+        return MemoryLimitError(
+            f"model {slot.loading.name} takes {_mib(slot.memory_bytes)} MiB on {device}, where models in use "
+            f"take {_mib(used)} of the agent's {_mib(limit)} MiB (--memory_limit); try again later"
+        )
+
+    def _least_recently_used(self, slot: Slot) -> Slot | None:
+        """The model to unload first, of those that nobody uses and that would make room for a slot."""
+        over_limit = len(self._slots) + len(self._leaving) > self._limit
+        unused = [
+            other
+            for other in self._slots.values()
+            if other is not slot
+            and other.model is not None
+            and not other.users
+            and (over_limit or other.loading.device == slot.loading.device)
+        ]
+        # where the model alone is too large, unloading others helps nobody
+        if self._memory_limit_bytes is not None and slot.memory_bytes > self._memory_limit_bytes:
+            return None
+        return min(unused, key=lambda other: other.last_used_s, default=None)
+
+    def _wait_for_one_more_than(self, left: int) -> bool:
+        """Waits until more models have left than had when the room was looked at; says whether one did."""
+        with self._lock:
+            return self._lock.wait_for(lambda: self._left != left, _UNLOADING_S)
+
+    def unload(self, key: Hashable) -> bool:
+        """Unloads a model; one in use is given to nobody else, and freed by the last that leaves it.
+
+        One that is being loaded is waited for. Who calls it must hold no lease: the loading may have to wait
+        for the room that this lease takes. Returns whether it was loaded.
+        """
+        with self._lock:
+            slot = self._slots.get(key)
+            if slot is None:
+                return False
+            self._lock.wait_for(lambda: slot.model is not None or slot.error is not None)
+            if slot.model is None or not slot.listed:
+                return False
+            self._remove(slot)
+            unused = not slot.users
+        if unused:
+            slot.model.close()
+        return True
+
+    def close_idle(self) -> int:
+        """Unloads the models that nobody has used for too long, and returns their number."""
+        with self._lock:
+            oldest_s = self._clock() - self._idle_s
+            idle = [
+                slot
+                for slot in self._slots.values()
+                if slot.model and not slot.users and not slot.kept and slot.last_used_s <= oldest_s
+            ]
+            for slot in idle:
+                self._remove(slot)
+            models = [slot.model for slot in idle if slot.model]
+        for model in models:
+            model.close()
+        return len(idle)
+
+    def close(self) -> None:
+        """Loads no more models, and unloads every model; one in use when its last user leaves."""
+        with self._lock:
+            self._closed = True
+            slots = [slot for slot in self._slots.values() if slot.model is not None]
+            for slot in slots:
+                self._remove(slot)
+            unused = [slot.model for slot in slots if not slot.users and slot.model is not None]
+        for model in unused:
+            model.close()
+
+    def wait_for_none(self, timeout_s: float) -> bool:
+        """Waits until no model is loaded; False if some still are after that time."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not (self._slots or self._leaving), timeout_s)
+
+    def _remove(self, slot: Slot) -> None:
+        """Takes a model off the list, under the lock; it is still to be closed."""
+        self._slots.pop(slot.key)
+        slot.listed = False
+        self._leaving.add(slot)
+
+    def _leave(self, slot: Slot) -> None:
+        with self._lock:
+            slot.users -= 1
+            slot.last_used_s = self._clock()
+            own = isinstance(slot.key, Own)
+            if slot.listed and (own or self._closed):  # or it was being loaded when all was closed
+                self._remove(slot)
+            last = not slot.listed and not slot.users
+            waits = own and not self._closed
+        if last and slot.model is not None:
+            slot.model.close()
+            if waits:
+                slot.model.wait_closed(_UNLOADING_S)
+
+    def _on_closed(self, slot: Slot) -> None:
+        with self._lock:
+            self._leaving.discard(slot)
+            self._left += 1
+            self._lock.notify_all()
+
+
+def _mib(size: int) -> int:
+    """A size in MiB, rounded up."""
+    return -(-size // _BYTES_PER_MIB)

@@ -1,0 +1,232 @@
+"""The watch over the predictions under way in an agent, which finds those that hang, and lost devices."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import numpy as np
+
+from inferometer.agent.closeable import Closeable
+from inferometer.agent.hardware.environment import FrameworkDetails
+from inferometer.agent.inference.predictor import Predictor, Tensors
+from inferometer.agent.serving.observers import PredictionObserver
+from inferometer.agent.tracing.profiler import Profiler
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.manifests.errors import DeviceLostError, OutOfMemoryError, PredictionError
+
+_NS_PER_S = 1_000_000_000
+_CHECKS = 4  # in the time after which a prediction hangs
+_LONGEST_PAUSE_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why an agent is not fit to serve.
+
+    Each lost device has its name and a message, each hanging model its name and the time of the prediction,
+    in nanoseconds.
+    """
+
+    lost_devices: tuple[tuple[str, str], ...] = ()
+    hanging: tuple[tuple[str, int], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.lost_devices or self.hanging)
+
+
+class PredictionWatch(Closeable):
+    """Knows the predictions under way. Thread-safe.
+
+    A thread looks several times in ``timeout_s`` whether one of them takes longer than that. Such a
+    prediction cannot be cancelled; it is logged, and the agent is not fit to serve until it has ended. A
+    device that is lost stays lost. ``on_fitness`` is called with whether the agent is fit, whenever that
+    changes.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float | None = None,
+        observers: Sequence[PredictionObserver] = (),
+        on_fitness: Callable[[bool], None] = lambda _: None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self.timeout_ns = None if timeout_s is None else int(timeout_s * _NS_PER_S)
+        self._observers = tuple(observers)
+        self._on_fitness = on_fitness
+        self._clock = clock
+        self._numbers = itertools.count()
+        # Written without the lock: one item is put or taken at a time, which the interpreter does at once.
+        self._under_way: dict[int, tuple[str, int]] = {}
+        self._lock = threading.Lock()
+        self._reporting = threading.Lock()
+        self._hanging: dict[int, str] = {}
+        self._lost: dict[str, str] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="prediction-watch", daemon=True)
+
+    @property
+    def timeout_s(self) -> float | None:
+        """How long a prediction may take, in seconds; None for any time."""
+        return None if self.timeout_ns is None else self.timeout_ns / _NS_PER_S
+
+    def start(self) -> None:
+        """Begins to look for predictions that hang; without a time that they may take, it does nothing."""
+        if self.timeout_ns is not None:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stops looking; calling it again does nothing."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def watched(self, predictor: Predictor) -> Predictor:
+        """Returns a predictor that does the same, and whose predictions are known here."""
+        return _WatchedPredictor(predictor, self)
+
+    @property
+    def trouble(self) -> Trouble:
+        """Why the agent is not fit to serve; false where it is."""
+        now_ns = self._clock()
+        with self._lock:
+            hanging = [
+                (model, now_ns - self._under_way.get(number, ("", now_ns))[1])
+                for number, model in self._hanging.items()
+            ]
+            return Trouble(tuple(self._lost.items()), tuple(hanging))
+
+    def begin(self, model: str) -> tuple[int, int]:
+        """Registers a prediction that begins; returns its number and the time."""
+        number, began_ns = next(self._numbers), self._clock()
+        self._under_way[number] = (model, began_ns)
+        return number, began_ns
+
+    def end(self, number: int, model: str, began_ns: int, inputs: int) -> None:
+        """Registers that a prediction has succeeded."""
+        duration_ns = self._clock() - began_ns
+        self._forget(number, model)
+        for observer in self._observers:
+            observer.predicted(model, inputs, duration_ns)
+
+    def fail(self, number: int, model: str, device: str, error: BaseException) -> None:
+        """Registers that a prediction has failed."""
+        self._forget(number, model)
+        for observer in self._observers:
+            observer.prediction_failed(model, error)
+        if isinstance(error, DeviceLostError):
+            with self._lock:
+                is_new = device not in self._lost
+                self._lost.setdefault(device, str(error))
+            if is_new:
+                _log.error("device %s is lost: %s", device, error)
+                self._report_fitness()
+
+    def check(self) -> None:
+        """Looks once for predictions that hang."""
+        limit_ns = self.timeout_ns
+        if limit_ns is None:
+            return
+        now_ns = self._clock()
+        found = []
+        with self._lock:
+            for number, (model, began_ns) in list(self._under_way.items()):
+                if number not in self._hanging and now_ns - began_ns > limit_ns:
+                    self._hanging[number] = model
+                    if number not in self._under_way:  # it has ended just now, and found nothing to take out
+                        del self._hanging[number]
+                        continue
+                    found.append((model, now_ns - began_ns))
+        for model, busy_ns in found:
+            _log.error(
+                "model %s: a prediction has run for %.1f s, and may take %.1f s (--predict_timeout_s); until "
+                "it ends, what waits for it is refused",
+                model,
+                busy_ns / _NS_PER_S,
+                limit_ns / _NS_PER_S,
+            )
+            for observer in self._observers:
+                observer.prediction_hangs(model)
+        if found:
+            self._report_fitness()
+
+    def _report_fitness(self) -> None:
+        with self._reporting:  # so that the last call has the current value
+            self._on_fitness(not self.trouble)
+
+    def _forget(self, number: int, model: str) -> None:
+        del self._under_way[number]
+        if not self._hanging:  # as it nearly always is
+            return
+        with self._lock:
+            hung = self._hanging.pop(number, None) is not None
+        if hung:
+            _log.warning("model %s: its prediction, which had hung, has ended", model)
+            self._report_fitness()
+
+    def _look(self) -> None:
+        pause_s = min(_LONGEST_PAUSE_S, (self.timeout_ns or 0) / _NS_PER_S / _CHECKS)
+        while not self._stopping.wait(pause_s):
+            self.check()
+
+
+class _WatchedPredictor(Predictor):
+    """A predictor whose predictions are watched."""
+
+    def __init__(self, predictor: Predictor, watch: PredictionWatch) -> None:
+        super().__init__(predictor.manifest, predictor.artifacts, predictor.options)
+        self._predictor = predictor
+        self._watch = watch
+        self._model = predictor.manifest.name
+        self._device = str(predictor.options.device)
+
+    def load(self) -> None:
+        self._predictor.load()
+
+    def predict(self, inputs: Tensors) -> Tensors:
+        number, began_ns = self._watch.begin(self._model)
+        try:
+            outputs = self._predictor.predict(inputs)
+            _check_tensors(self, outputs)
+        except MemoryError as error:
+            failure = OutOfMemoryError(f"{self}: there is not enough memory for the batch")
+            self._watch.fail(number, self._model, self._device, failure)
+            raise failure from error
+        except BaseException as error:
+            self._watch.fail(number, self._model, self._device, error)
+            raise
+        self._watch.end(number, self._model, began_ns, len(next(iter(inputs.values()))))
+        return outputs
+
+    def turn(self) -> AbstractContextManager[object]:
+        return self._predictor.turn()
+
+    def profiler(self, level: TraceLevel) -> Profiler | None:
+        return self._predictor.profiler(level)
+
+    def details(self) -> FrameworkDetails:
+        return self._predictor.details()
+
+    @property
+    def threads(self) -> int | None:
+        return self._predictor.threads
+
+    def close(self) -> None:
+        self._predictor.close()
+
+
+def _check_tensors(predictor: Predictor, outputs: object) -> None:
+    """Raises PredictionError where a predictor, which may be a plug-in, returned what are no tensors."""
+    if not isinstance(outputs, Mapping):
+        raise PredictionError(f"{predictor}: its predictor returned {type(outputs).__name__}, not tensors")
+    for name, output in outputs.items():
+        if not isinstance(output, np.ndarray):
+            raise PredictionError(
+                f'{predictor}: output "{name}" is {type(output).__name__}, which is no tensor'
+            )

@@ -1,0 +1,272 @@
+"""The requests that wait for one model: a bounded queue, each of whose requests is answered once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar
+
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.predictor import Tensors
+from inferometer.agent.inference.results import Inferred, QueueTimes
+from inferometer.manifests.errors import (
+    DeadlineError,
+    InferometerError,
+    QueueFullError,
+    RequestCancelledError,
+    SessionError,
+)
+
+MAX_WAITING_BYTES = 1024 * 1024 * 1024
+_NS_PER_S = 1_000_000_000
+_BYTES_PER_MIB = 1024 * 1024
+
+
+class RequestState(Enum):
+    """How far a request is."""
+
+    WAITING = auto()
+    BEGUN = auto()
+    """Its batch has begun."""
+    LEFT = auto()
+    """Its caller has left, or the queue refused it: it must not be predicted."""
+
+
+WAITING, _BEGUN, _LEFT = RequestState  # looking a member up in its class takes long
+
+
+@dataclass(slots=True, eq=False)
+class PredictedBatch:
+    """The times of a batch, on the queue's clock and in nanoseconds; its requests share one object.
+
+    It began at ``begun_ns``, was assembled for ``batch_ns``, then predicted for ``predict_ns`` until
+    ``done_ns``. ``inputs`` are those of all requests together.
+    """
+
+    begun_ns: int
+    done_ns: int
+    batch_ns: int
+    predict_ns: int
+    inputs: int
+
+
+class QueuedRequest(Protocol):
+    """What a queue and its worker need of a request.
+
+    Either its ``BatchPredictor`` answers it or ``fail`` is called, once. Times are on the queue's clock; the
+    caller stops waiting at ``deadline_ns``, None for never. ``nbytes`` is the memory that it holds while it
+    waits, and ``is_active`` returns whether the caller still does; None if callers do not leave.
+    """
+
+    state: RequestState
+    came_ns: int
+    deadline_ns: int | None
+    inputs: int
+    nbytes: int
+    is_active: Callable[[], bool] | None
+
+    def fail(self, error: BaseException) -> None:
+        """Takes the reason why there is no answer."""
+
+
+class Request:
+    """One request of a served model, until its caller has the answer; see ``QueuedRequest``.
+
+    ``batch`` is a preprocessed batch as the model takes it.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_listener",
+        "_outcome",
+        "batch",
+        "came_ns",
+        "deadline_ns",
+        "inputs",
+        "is_active",
+        "nbytes",
+        "state",
+    )
+
+    def __init__(
+        self, batch: NDArray[Any], came_ns: int, deadline_ns: int | None, is_active: Callable[[], bool]
+    ) -> None:
+        self.batch = batch
+        self.inputs = len(batch)
+        self.nbytes = batch.nbytes
+        self.came_ns = came_ns
+        self.deadline_ns: int | None = deadline_ns
+        self.is_active: Callable[[], bool] | None = is_active
+        self.state = WAITING
+        self._outcome: tuple[Tensors, PredictedBatch] | BaseException | None = None
+        self._listener: Callable[[], None] | None = None
+        self._answered: threading.Lock | None = None  # held until there is an answer; cheaper than an Event
+
+    def answer(self, answer: Tensors, batch: PredictedBatch) -> None:
+        """Takes the request's rows of the outputs."""
+        self._settle((answer, batch))
+
+    def fail(self, error: BaseException) -> None:
+        """Takes the reason why there is no answer."""
+        self._settle(error)
+
+    def _settle(self, outcome: tuple[Tensors, PredictedBatch] | BaseException) -> None:
+        self._outcome = outcome  # first: whoever makes the lock, or sets the listener, looks at it then
+        if self._answered is not None:
+            self._answered.release()
+        if self._listener is not None:
+            self._listener()
+
+    def wait(self, timeout_ns: int | None) -> bool:
+        """Waits for the answer, or for that time; returns whether it is there. One thread may call it."""
+        if self._answered is None:
+            answered = threading.Lock()
+            answered.acquire()
+            self._answered = answered
+        if self._outcome is not None:
+            return True
+        return self._answered.acquire(timeout=-1 if timeout_ns is None else max(0, timeout_ns) / _NS_PER_S)
+
+    def on_answer(self, listener: Callable[[], None]) -> None:
+        """Calls a listener once there is an answer, in whatever thread; it may be called twice."""
+        self._listener = listener
+        if self._outcome is not None:
+            listener()
+
+    @property
+    def outcome(self) -> Inferred:
+        """The answer, to be read once: the traceback of an error has frames that have the request.
+
+        Raises:
+            InferometerError, or whatever else the model raised: There is none.
+        """
+        outcome, self._outcome = self._outcome, None
+        try:
+            match outcome:
+                case (outputs, batch):
+                    times = QueueTimes(batch.begun_ns - self.came_ns, batch.batch_ns, batch.inputs)
+                    return Inferred(outputs, batch.predict_ns, times)
+                case InferometerError():  # each caller raises one of its own, as several may wait for it
+                    raise type(outcome)(*outcome.args) from outcome
+                case _:
+                    raise outcome or SessionError("the request was not answered")
+        finally:
+            del outcome
+
+
+_Request = TypeVar("_Request", bound=QueuedRequest)
+
+
+class RequestQueue(Generic[_Request]):
+    """The requests that wait for one model, in the order of their arrival. Thread-safe.
+
+    They are at most ``limit``, and hold at most ``max_bytes`` of memory, unless one waits alone. ``model``
+    names the model in errors; ``clock`` is that of deadlines, in nanoseconds.
+    """
+
+    def __init__(
+        self, limit: int, model: str, clock: Callable[[], int], max_bytes: int = MAX_WAITING_BYTES
+    ) -> None:
+        self._limit = limit
+        self._max_bytes = max_bytes
+        self._model = model
+        self._clock = clock
+        self._requests: SimpleQueue[_Request | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._waiting_bytes = 0
+        self.closed = False
+        self._put = self._requests.put
+        self.get = self._requests.get
+        """Takes the next request, as ``queue.Queue.get``; None is an end mark of ``clear`` or ``close``."""
+
+    def __len__(self) -> int:
+        """The number of requests whose batch has not begun."""
+        return self._waiting
+
+    def put(self, request: _Request) -> None:
+        """Adds a request.
+
+        Raises:
+            QueueFullError: The queue holds as many requests, or as much memory, as it may.
+            SessionError: The model is closed.
+        """
+        with self._lock:
+            if self.closed:
+                raise SessionError(f"model {self._model} was unloaded; load it again")
+            waiting = self._waiting
+            waiting_bytes = self._waiting_bytes + request.nbytes
+            if waiting >= self._limit:
+                raise QueueFullError(
+                    f"model {self._model}: its limit of {self._limit} requests wait; try again later"
+                )
+            if waiting_bytes > self._max_bytes and waiting:
+                raise QueueFullError(
+                    f"model {self._model}: as much waits as may, {self._max_bytes // _BYTES_PER_MIB} MiB of "
+                    "requests; try again later"
+                )
+            self._waiting = waiting + 1
+            self._waiting_bytes = waiting_bytes
+            self._put(request)
+
+    def wanted(self, request: _Request) -> bool:
+        """Whether a request is to be predicted: not after its deadline, nor once its caller has left."""
+        error: InferometerError
+        if request.deadline_ns is not None and self._clock() >= request.deadline_ns:
+            error = self.overdue()
+        elif request.is_active is None or request.is_active():
+            return request.state is not _LEFT
+        else:
+            error = RequestCancelledError("the caller has gone away")
+        if self.leave(request):
+            request.fail(error)
+        return False
+
+    def begin(self, requests: list[_Request]) -> list[_Request]:
+        """Begins a batch: returns the requests that are still wanted, none of which can leave any more."""
+        requests = list(filter(self.wanted, requests))
+        begun, begun_bytes = [], 0
+        with self._lock:
+            for request in requests:
+                if request.state is WAITING:
+                    request.state = _BEGUN
+                    begun_bytes += request.nbytes
+                    begun.append(request)
+            self._waiting -= len(begun)
+            self._waiting_bytes -= begun_bytes
+        return begun
+
+    def leave(self, request: _Request) -> bool:
+        """Removes a request if its batch has not begun; returns whether it did."""
+        with self._lock:
+            if request.state is not WAITING:
+                return False
+            request.state = _LEFT
+            self._waiting -= 1
+            self._waiting_bytes -= request.nbytes
+            return True
+
+    def clear(self, error: InferometerError) -> None:
+        """Fails every request that waits; a batch that is being filled begins at once."""
+        with suppress(Empty):
+            while True:
+                request = self._requests.get_nowait()
+                if request is not None and self.leave(request):
+                    request.fail(error)
+        self._requests.put(None)
+
+    def overdue(self) -> DeadlineError:
+        """The error of a request whose deadline has passed."""
+        return DeadlineError(f"model {self._model}: the deadline passed before there was an answer")
+
+    def close(self) -> None:
+        """Takes no more requests; those that wait are still predicted."""
+        with self._lock:
+            if not self.closed:
+                self.closed = True
+                self._requests.put(None)

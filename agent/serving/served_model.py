@@ -1,0 +1,285 @@
+"""One loaded model whose requests, from threads and event loops alike, wait in one queue."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.results import Inferred, SystemDescription
+from inferometer.agent.inference.session import Session
+from inferometer.agent.serving.batch_worker import BatchWorker, SessionPredictor
+from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.agent.serving.model_statistics import ModelStatistics
+from inferometer.agent.serving.observers import QueueObserver, is_about
+from inferometer.agent.serving.request_queue import Request, RequestQueue
+from inferometer.manifests.errors import HungError, InputError
+from inferometer.manifests.schema import ModelManifest
+
+_NS_PER_S = 1_000_000_000
+_SHORTEST_LOOK_NS = 1_000_000
+
+
+def always() -> bool:
+    """Returns True: the caller never goes away."""
+    return True
+
+
+class Waker:
+    """Wakes the tasks of one event loop that wait for requests.
+
+    A signal to the loop costs a system call, and a batch answers many requests in a row: one signal wakes all
+    that are answered before the loop takes it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._answered: deque[asyncio.Future[bool]] = deque()
+        self._signalled = False
+
+    async def wait(self, request: Request, timeout_ns: int | None) -> bool:
+        """Waits until a request is answered, or for that time; returns whether it is."""
+        future: asyncio.Future[bool] = self._loop.create_future()
+        request.on_answer(partial(self._wake, future))
+        if timeout_ns is None:
+            return await future
+        timer = self._loop.call_later(max(0, timeout_ns) / _NS_PER_S, _settle, future, False)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+
+    def _wake(self, future: asyncio.Future[bool]) -> None:
+        """Lets a task go on; called in any thread."""
+        self._answered.append(future)
+        if not self._signalled:
+            self._signalled = True
+            with suppress(RuntimeError):  # the loop is closed, and its tasks with it
+                self._loop.call_soon_threadsafe(self._wake_all)
+
+    def _wake_all(self) -> None:
+        self._signalled = False  # first: an answer from here on signals again
+        while self._answered:
+            _settle(self._answered.popleft(), True)
+
+
+def _settle(future: asyncio.Future[bool], answered: bool) -> None:
+    if not future.done():
+        future.set_result(answered)
+
+
+class ServedModel:
+    """One loaded model, which closes its session. Thread-safe.
+
+    With ``max_batch_size`` 1 each request is predicted by itself, however many inputs it has. Otherwise
+    requests are batched, and one of more inputs than a batch may have is refused: splitting it would falsify
+    its times. Requests fail if a prediction takes longer than ``predict_timeout_ns``. ``clock`` is that of
+    deadlines, in nanoseconds.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        options: BatchingOptions,
+        *,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        unix_ns: Callable[[], int] = time.time_ns,
+        on_closed: Callable[[], None] = lambda: None,
+        predict_timeout_ns: int | None = None,
+        observer: QueueObserver | None = None,
+    ) -> None:
+        manifest = session.description.manifest
+        self.session = session
+        self.options = options
+        self.statistics = ModelStatistics(unix_ns)
+        self._name = f"{manifest.name} {manifest.version}"
+        self._input = manifest.inputs[0].parameters.input_layer
+        self._clock = clock
+        self._closed = threading.Event()
+        self._on_closed = on_closed
+        self._predict_timeout_ns = predict_timeout_ns
+        self._wakers: dict[asyncio.AbstractEventLoop, Waker] = {}
+        self._queue = RequestQueue[Request](options.max_queue, self._name, clock)
+        self._worker = BatchWorker(
+            SessionPredictor(session, options.max_batch_size),
+            self._queue,
+            options,
+            clock,
+            manifest.name,
+            on_closed=self._on_close,
+            statistics=self.statistics,
+            observer=observer,
+        )
+
+    @property
+    def manifest(self) -> ModelManifest:
+        """The model."""
+        return self.session.description.manifest
+
+    @property
+    def description(self) -> SystemDescription:
+        """The model and what it runs on."""
+        return self.session.description
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests whose batch has not begun."""
+        return len(self._queue)
+
+    @property
+    def busy_ns(self) -> int:
+        """For how long the prediction under way has run; 0 while there is none."""
+        since_ns = self._worker.busy_since_ns
+        return 0 if since_ns is None else self._clock() - since_ns
+
+    def infer(
+        self,
+        tensors: Mapping[str, NDArray[Any]],
+        *,
+        deadline_ns: int | None = None,
+        is_active: Callable[[], bool] = always,
+    ) -> Inferred:
+        """Runs the model on one request, perhaps together with others, and waits for it.
+
+        ``tensors`` are by the manifest's ``input_layer``. The caller stops waiting at ``deadline_ns`` on the
+        clock; ``is_active``, whether the caller is still there, is called when the request's turn comes.
+        Returns the request's rows of the outputs, in memory that stays as it is, and the times.
+
+        Raises:
+            InputError: A name, shape, element type or number of inputs is not what the model takes.
+            QueueFullError: The queue is full.
+            DeadlineError: The deadline passed. A request whose batch has not begun is not predicted.
+            RequestCancelledError: The caller had gone away when the request's turn came; it is not predicted.
+            PredictionError: The framework failed.
+            HungError: The prediction under way takes too long.
+            SessionError: The model was closed.
+        """
+        if set(tensors) != {self._input}:
+            found = ", ".join(f'"{name}"' for name in tensors) or "none"
+            raise InputError(f'model {self._name} takes one input, "{self._input}"; found {found}')
+        return self.infer_checked(
+            self._checked(tensors[self._input]), deadline_ns=deadline_ns, is_active=is_active
+        )
+
+    def infer_checked(
+        self,
+        batch: NDArray[Any],
+        *,
+        deadline_ns: int | None = None,
+        is_active: Callable[[], bool] = always,
+    ) -> Inferred:
+        """Does the same for a batch that is what ``Session.checked`` returns; see ``infer``."""
+        request = self._submit(batch, deadline_ns, is_active)
+        try:
+            while not request.wait(self._next_look_ns(request)):
+                self._check_waiting(request)
+            return request.outcome
+        except BaseException:
+            self._give_up(request)
+            raise
+
+    async def infer_async(
+        self,
+        batch: NDArray[Any],
+        *,
+        deadline_ns: int | None = None,
+        is_active: Callable[[], bool] = always,
+    ) -> Inferred:
+        """Does the same on an event loop, where a request that waits takes no thread; see ``infer_checked``.
+
+        A request whose task is cancelled before its batch has begun is not predicted.
+        """
+        request = self._submit(batch, deadline_ns, is_active)
+        try:
+            waker = self._waker()
+            while not await waker.wait(request, self._next_look_ns(request)):
+                self._check_waiting(request)
+            return request.outcome
+        except BaseException:
+            self._give_up(request)
+            raise
+
+    def close(self) -> None:
+        """Takes no more requests, and frees the model once those that wait are answered.
+
+        It returns at once; see ``wait_closed``. Calling it again does nothing.
+        """
+        self._queue.close()
+
+    def wait_closed(self, timeout_s: float | None = None) -> bool:
+        """Waits until the model is freed; False where a prediction goes on for longer."""
+        return self._closed.wait(timeout_s)
+
+    def _submit(self, batch: NDArray[Any], deadline_ns: int | None, is_active: Callable[[], bool]) -> Request:
+        """Puts a request into the queue."""
+        came_ns = self._clock()
+        is_about(self.manifest.name)
+        try:
+            self._check_size(batch)
+            self._check_not_hung()
+            request = Request(batch, came_ns, deadline_ns, is_active)
+            self._queue.put(request)
+        except BaseException:
+            self.statistics.failed(self._clock() - came_ns)
+            raise
+        return request
+
+    def _next_look_ns(self, request: Request) -> int | None:
+        """How long to wait for an answer before ``_check_waiting``; None for any time."""
+        left_ns = None if request.deadline_ns is None else request.deadline_ns - self._clock()
+        if self._predict_timeout_ns is None:
+            return left_ns
+        look_ns = max(_SHORTEST_LOOK_NS, self._predict_timeout_ns - self.busy_ns)  # the earliest hang
+        return look_ns if left_ns is None else min(left_ns, look_ns)
+
+    def _check_waiting(self, request: Request) -> None:
+        """Raises DeadlineError or HungError if waiting for an answer is pointless."""
+        if request.deadline_ns is not None and self._clock() >= request.deadline_ns:
+            raise self._queue.overdue()
+        self._check_not_hung()
+
+    def _give_up(self, request: Request) -> None:
+        """Takes a request back that has no answer. A batch that has begun goes on, and nobody reads it."""
+        self._queue.leave(request)
+        self.statistics.failed(self._clock() - request.came_ns)
+
+    def _waker(self) -> Waker:
+        """The waker of the event loop that runs here."""
+        loop = asyncio.get_running_loop()
+        waker = self._wakers.get(loop)
+        if waker is None:
+            waker = self._wakers[loop] = Waker(loop)
+        return waker
+
+    def _check_not_hung(self) -> None:
+        limit_ns = self._predict_timeout_ns
+        if limit_ns is not None and (busy_ns := self.busy_ns) > limit_ns:
+            raise HungError(
+                f"model {self._name}: the prediction under way has run for {busy_ns / 1e9:.1f} s, and may "
+                f"take {limit_ns / 1e9:g} s; the agent may have to be restarted"
+            )
+
+    def _checked(self, batch: NDArray[Any]) -> NDArray[Any]:
+        try:
+            return self.session.checked(batch)
+        except InputError as error:
+            raise InputError(f'model {self._name}, input "{self._input}": {error}') from error
+
+    def _check_size(self, batch: NDArray[Any]) -> None:
+        limit = self.options.max_batch_size
+        if 1 < limit < len(batch):
+            raise InputError(
+                f"model {self._name}: the request has {len(batch)} inputs; at most {limit} are taken "
+                "(--max_batch_size)"
+            )
+
+    def _on_close(self) -> None:
+        self._closed.set()
+        self._on_closed()

@@ -1,0 +1,1 @@
+"""The command line itself: parsing, configuration, output and exit codes."""

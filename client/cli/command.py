@@ -1,0 +1,331 @@
+"""Click commands and options: boolean flags with or without a value, and global flags in any place."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from inferometer.manifests.errors import OutputError
+
+
+class FiniteFloatRange(click.FloatRange):
+    """A finite number within a range: rejects ``nan`` and ``inf``, which pass click's own checks."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Returns the value as a number."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+_Result = TypeVar("_Result")
+
+
+def profiled(name: str, function: Callable[[], _Result]) -> _Result:
+    """Runs ``function`` under Python's profiler and writes a file that ``python -m pstats`` opens.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    import cProfile
+
+    from inferometer.client.cli.invocation import current_invocation
+
+    profile = cProfile.Profile()
+    directory = current_invocation().data_directory / "profiles"
+    path = directory / f"{name.replace(' ', '-')}-{os.getpid()}.prof"
+    try:
+        return profile.runcall(function)
+    finally:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            profile.dump_stats(path)
+        except OSError as error:
+            raise OutputError(
+                f"the profile cannot be written to {path}: {error.strerror or error}"
+            ) from error
+        click.echo(f"profile: {path} (python -m pstats {path})", err=True)
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class _Boolean(click.types.BoolParamType):
+    """True or false. Rejects an empty value, which a script passes when its variable is not set."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        """Returns the value as a boolean."""
+        reason = f'"{value}" is not a boolean; use true or false'
+        if isinstance(value, str) and not value.strip():
+            self.fail(reason, param, ctx)
+        try:
+            return bool(super().convert(value, param, ctx))
+        except click.BadParameter as error:
+            raise click.BadParameter(reason, ctx, param) from error
+
+
+class BooleanOption(click.Option):
+    """An option that accepts ``--gpu``, ``--gpu=true`` and ``--gpu=false``, but not ``--gpu false``."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **{"type": _Boolean(), "default": False, **settings})
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        """The option's name and help, as a flag's."""
+        names = ", ".join(sorted(self.opts, key=lambda name: name.startswith("--")))
+        return names, (self.help or "") + ("  [default: true]" if self.default is True else "")
+
+
+def boolean(*names: str, help: str, default: bool | None = False) -> Callable[[_Function], _Function]:  # noqa: A002
+    """Adds a ``BooleanOption`` to a command; None as the default tells an option that is left out."""
+    return click.option(*names, cls=BooleanOption, default=default, help=help)
+
+
+def options(*decorators: Callable[[Any], Any]) -> Callable[[_Function], _Function]:
+    """Returns a decorator that adds several options to a command; the help lists them in this order."""
+
+    def decorate(function: _Function) -> _Function:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+COUNT = click.IntRange(min=1)
+WHOLE_NUMBER = click.IntRange(min=0)
+PORT = click.IntRange(0, 65535)
+SEED = click.IntRange(0, 2**63 - 1)
+WEIGHTS = click.Choice(["pretrained", "random"], case_sensitive=False)
+POSITIVE = FiniteFloatRange(min=0, min_open=True)
+NOT_NEGATIVE = FiniteFloatRange(min=0)
+
+
+def option(*names: str, help: str, **settings: Any) -> Callable[[_Function], _Function]:  # noqa: A002
+    """Adds an option to a command; the help shows its default."""
+    return click.option(*names, help=help, **{"show_default": True, **settings})
+
+
+def format_option(*names: str, help: str = "Output format.") -> Callable[[_Function], _Function]:  # noqa: A002
+    """Adds ``-f``, as ``format_name``: one of some names, ignoring case; the first is the default."""
+    kind = click.Choice(names, case_sensitive=False)
+    return option("-f", "--format", "format_name", type=kind, default=names[0], help=help)
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    """Keeps the value of an option for ``Invocation``, which reads it in place of the command."""
+    context.ensure_object(dict)[parameter.name] = value
+
+
+def _kept(name: str, variable: str | None, metavar: str, help: str) -> Callable[[Any], Any]:  # noqa: A002
+    kind = click.Path() if metavar == "FILE" else None
+    settings = {"envvar": variable, "show_envvar": True, "expose_value": False, "callback": _keep}
+    return option(f"--{name}", type=kind, metavar=metavar, help=help, **settings)
+
+
+database_options = options(
+    _kept(
+        "database_address",
+        "AGENT_DATABASE_ADDRESS",
+        "ADDRESS",
+        "MongoDB: host, host:port or mongodb://….  [default: a local file]",
+    ),
+    _kept("database_name", None, "NAME", "Database.  [default: inferometer]"),
+)
+"""Adds the options that choose a database, for ``Invocation.open_store``."""
+tls_options = options(
+    _kept(
+        "tls_ca",
+        "AGENT_TLS_CA",
+        "FILE",
+        "Use TLS, and trust agents with a certificate from these authorities.",
+    ),
+    _kept("tls_cert", "AGENT_TLS_CERT", "FILE", "Client certificate, for agents that require one."),
+    _kept("tls_key", "AGENT_TLS_KEY", "FILE", "Key of the client certificate."),
+    _kept(
+        "tls_server_name",
+        "AGENT_TLS_SERVER_NAME",
+        "NAME",
+        "Host name in the agent's certificate.  [default: the host of its address]",
+    ),
+)
+"""Adds the options of TLS to agents, for ``Invocation.agent_tls``."""
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    """Keeps a global flag for the whole call. The command line takes precedence over the environment."""
+    source = context.get_parameter_source(str(parameter.name))
+    if source is ParameterSource.COMMANDLINE:
+        from inferometer.client.cli.invocation import ON_COMMAND_LINE
+
+        flags = context.ensure_object(dict)
+        flags[parameter.name] = value
+        flags.setdefault(ON_COMMAND_LINE, set()).add(parameter.name)
+    elif source is ParameterSource.ENVIRONMENT:
+        context.ensure_object(dict).setdefault(parameter.name, value)
+
+
+def is_global(parameter: click.Parameter) -> bool:
+    """Whether a parameter is one of the flags that every command accepts."""
+    return parameter.callback is _remember
+
+
+def _global_options() -> list[click.Option]:
+    """The flags that every command accepts."""
+
+    def text(*names: str, **settings: Any) -> click.Option:
+        return click.Option([*names], expose_value=False, callback=_remember, **settings)
+
+    def flag(*names: str, help: str) -> click.Option:  # noqa: A002 - click's own name
+        return BooleanOption([*names], expose_value=False, callback=_remember, help=help)
+
+    file_help = "File with the secret; --secret takes precedence."
+    manifests = {"multiple": True, "type": click.Path(), "envvar": "AGENT_MANIFESTS"}
+    return [
+        text("--config", metavar="FILE", help="Configuration file."),
+        text("--manifests", metavar="DIR", help="Directory of your own manifests.", **manifests),
+        text("-s", "--secret", metavar="TEXT", envvar="AGENT_SECRET", help="Secret of a served agent."),
+        text("--secret_file", metavar="FILE", envvar="AGENT_SECRET_FILE", help=file_help),
+        flag("-l", "--local", help="Listen on the loopback address only."),
+        flag("--profile", help="Profile this command and write the profile to a file."),
+        flag("-v", "--verbose", help="Log more details."),
+        flag("-d", "--debug", help="Log everything, with tracebacks."),
+    ]
+
+
+class _GlobalFlags(click.Command):
+    """What commands and groups share: the global flags, and boolean flags without a value."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.params += _global_options()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the arguments, with a value for each bare boolean flag."""
+        return super().parse_args(ctx, _with_values(self, ctx, args))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the command's own options, then the global ones under a heading of their own."""
+        own: list[tuple[str, str]] = []
+        shared: list[tuple[str, str]] = []
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                (shared if is_global(parameter) else own).append(record)
+        for heading, records in (("Options", own), ("Global options", shared)):
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+class Command(_GlobalFlags):
+    """A command that accepts the global flags, and boolean flags without a value."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command, under the profiler with ``--profile``."""
+        if (ctx.obj or {}).get("profile"):
+            return profiled(ctx.command_path, lambda: super(Command, self).invoke(ctx))
+        return super().invoke(ctx)
+
+
+class Group(_GlobalFlags, click.Group):
+    """A group that imports a subcommand only to run it or to show its help.
+
+    Args:
+        lazy: The subcommands by name: where each is, as ``"module:function"``, and its line in the help.
+        aliases: Other names of subcommands.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        lazy: Mapping[str, tuple[str, str]] | None = None,
+        aliases: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(*args, **settings)
+        self._lazy = dict(lazy or {})
+        self._aliases = dict(aliases or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the subcommands."""
+        return sorted({*super().list_commands(ctx), *self._lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports and returns a subcommand."""
+        cmd_name = self._aliases.get(cmd_name, cmd_name)
+        if cmd_name not in self._lazy:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = self._lazy[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{module}:{attribute} is not a command")
+        return command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the options and the subcommands into the help."""
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the subcommands without importing them."""
+        rows = []
+        for name in self.list_commands(ctx):
+            if name in self._lazy:
+                rows.append((name, self._lazy[name][1]))
+            elif command := self.get_command(ctx, name):
+                rows.append((name, command.get_short_help_str(limit=80)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _with_values(command: click.Command, ctx: click.Context, args: Sequence[str]) -> list[str]:
+    """Rewrites bare booleans as ``--name=true`` or ``-ntrue``, so that they do not consume the next word.
+
+    A long name may have hyphens for its underscores. Booleans of one letter can be combined, also before
+    another option: ``-vd``, ``-vb 16``. The values of other options and the arguments of a subcommand stay
+    unchanged.
+    """
+    options = {name: p for p in command.get_params(ctx) if isinstance(p, click.Option) for name in p.opts}
+    words = iter(args)
+    result: list[str] = []
+    for word in words:
+        if word == "--" or (word[:1] != "-" and not command.allow_interspersed_args):
+            return [*result, word, *words]
+        pieces = _pieces(word, options) if word[:1] == "-" != word[1:2] else [_underscored(word, options)]
+        result += pieces
+        last = options.get(pieces[-1])
+        if isinstance(last, BooleanOption):
+            result[-1] += "=true" if pieces[-1].startswith("--") else "true"
+        elif last is not None and not last.is_flag:
+            result += itertools.islice(words, 1)
+    return result
+
+
+def _underscored(word: str, options: Mapping[str, click.Option]) -> str:
+    """``--batch-size=8`` as ``--batch_size=8``, if that is an option and the other is not."""
+    name, equals, value = word.partition("=")
+    known = "--" + name[2:].replace("-", "_")
+    return f"{known}{equals}{value}" if name not in options and known in options else word
+
+
+def _pieces(word: str, options: Mapping[str, click.Option]) -> list[str]:
+    """Splits combined options of one letter; each but the last has its value."""
+    pieces: list[str] = []
+    rest = word[1:]
+    while rest:
+        option = options.get(f"-{rest[0]}")
+        if isinstance(option, BooleanOption) and rest[1:2] == "=":
+            return [*pieces, f"-{rest[0]}{rest[2:] or '='}"]
+        if option is None or not (isinstance(option, BooleanOption) or option.is_flag) or len(rest) == 1:
+            return [*pieces, f"-{rest}"]
+        pieces.append(f"-{rest[0]}" + ("true" if isinstance(option, BooleanOption) else ""))
+        rest = rest[1:]
+    return [word]

@@ -1,0 +1,129 @@
+"""The root of the ``agent`` command, and its handling of errors."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import click
+
+from inferometer.client.cli.command import Group
+from inferometer.client.cli.library_output import quieten_libraries
+
+PROGRAM = "agent"
+_COMMANDS = {
+    "compare": "Compare evaluations and report regressions.",
+    "database": "Publish results that are kept in files.",
+    "download": "Download the files of models and datasets into the cache.",
+    "export": "Export a model as an ONNX file.",
+    "info": "Reports on evaluations, models, frameworks and this machine.",
+    "manifest": "Check manifests, and print their schema.",
+    "predict": "Evaluate a model and publish the results.",
+    "serve": "Serve models to other hosts over gRPC.",
+    "status": "Show the health of a served agent.",
+    "trace": "Export stored traces for other programs.",
+}
+"""The help of each command, which is the function of its name in the module of its name."""
+
+
+def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        from inferometer.agent import __version__
+
+        click.echo(f"inferometer {__version__}")
+        context.exit()
+
+
+@click.group(
+    cls=Group,
+    lazy={name: (f"inferometer.client.commands.{name}:{name}", line) for name, line in _COMMANDS.items()},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version.",
+)
+def cli() -> None:
+    """Measure how fast and how well a model really runs, where the time goes, and on what.
+
+    \b
+      agent predict dataset --model_name=DigitsCNN --framework_name=MXNet --batch_size=16
+      agent info evaluation latency -f csv
+    """  # noqa: D301 - the backspace tells click to leave the lines as they are
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Runs the command line and exits; an error is one line on stderr and a code of ``exit_codes``."""
+    _fill_closed_streams()
+    quieten_libraries()
+    sys.exit(run(list(sys.argv[1:] if args is None else args)))
+
+
+def run(args: list[str]) -> int:
+    """Runs the command line and returns its exit code."""
+    try:
+        # here, so that Ctrl-C is one line while it is imported
+        from inferometer.manifests.errors import InferometerError
+
+        result = cli.main(args=args, prog_name=PROGRAM, standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else PROGRAM
+        return _fail(f"{where}: {error.format_message()} (see {where} --help)", error.exit_code)
+    except click.ClickException as error:
+        return _fail(f"{PROGRAM}: {error.format_message()}", error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return _fail(f"{PROGRAM}: interrupted", 130)
+    except InferometerError as error:
+        import logging
+
+        from inferometer.client.cli.exit_codes import exit_code
+
+        logging.getLogger(__name__).debug("failed", exc_info=True)
+        return _fail(f"{PROGRAM}: {error}", exit_code(error))
+    except OSError as error:  # stdout or stderr: errors of other files and sockets are wrapped
+        from inferometer.client.cli.exit_codes import OUTPUT_FAILED
+
+        what = f"{error.filename}: " if error.filename else "the output cannot be written: "
+        return _fail(f"{PROGRAM}: {what}{error.strerror or error}", OUTPUT_FAILED)
+    return result if isinstance(result, int) else 0
+
+
+def _fill_closed_streams() -> None:
+    """Opens stdin, stdout and stderr where they are closed.
+
+    Otherwise the next file that is opened, such as the database, gets the number of a closed stream, and what
+    a library prints goes into it. Writing to stdout still fails, as it should.
+    """
+    for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, flags)
+    if sys.stdout is None:
+        sys.stdout = _unbuffered(1)
+    if sys.stderr is None:
+        sys.stderr = _unbuffered(2)
+
+
+def _unbuffered(number: int) -> io.TextIOWrapper:
+    """Returns an unbuffered text stream, which has nothing to flush when the program ends."""
+    return io.TextIOWrapper(io.FileIO(number, "w", closefd=False), encoding="utf-8", write_through=True)
+
+
+def _fail(message: str, code: int) -> int:
+    """Prints an error in one line, whatever characters the message has, and returns the code."""
+    from inferometer.manifests.errors import printable
+
+    with suppress(OSError):  # if stderr cannot be written either, the code is all there is
+        click.echo(printable(" ".join(message.split())), err=True)
+    return code

@@ -1,0 +1,56 @@
+"""The request to stop a run, made by Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+
+import click
+from typing_extensions import Self
+
+
+class StopRequest:
+    """Raises KeyboardInterrupt on SIGINT and SIGTERM while it is entered.
+
+    Between ``begin`` and ``end``, the first of them requests to stop instead.
+    """
+
+    def __init__(self) -> None:
+        self._stops: str | None = None
+        self._requested = False
+        self._before: dict[signal.Signals, object] = {}
+
+    def __call__(self) -> bool:
+        """Whether a stop was requested."""
+        return self._requested
+
+    def begin(self, stops: str) -> None:
+        """Forgets a request, and marks the start of what the next one lets finish.
+
+        Args:
+            stops: Printed on stderr when a stop is requested, such as "stopping after this batch".
+        """
+        self._requested = False
+        self._stops = stops
+
+    def end(self) -> bool:
+        """Returns whether a stop was requested; the next signal interrupts at once."""
+        requested, self._requested, self._stops = self._requested, False, None
+        return requested
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type] # it came from signal.signal itself
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self._requested or self._stops is None:
+            raise KeyboardInterrupt
+        self._requested = True
+        click.echo(f"{self._stops} (again to stop at once)", err=True)

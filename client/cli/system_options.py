@@ -1,0 +1,103 @@
+"""The options that several commands share: the model, where it runs, its inputs, where evaluations go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from inferometer.client.cli.command import (
+    COUNT,
+    POSITIVE,
+    SEED,
+    WEIGHTS,
+    WHOLE_NUMBER,
+    boolean,
+    database_options,
+    option,
+    options,
+    tls_options,
+)
+from inferometer.client.cli.paths import FILE
+from inferometer.evaluators.jobs.defaults import MODEL, OPEN_TIMEOUT_S
+
+system_options = options(
+    database_options,
+    option("--model_name", default=MODEL, metavar="NAME", help="Model."),
+    option(
+        "--model_version",
+        metavar="VERSION",
+        help="Version or constraint.  [default: the highest that has the weights]",
+    ),
+    option(
+        "--framework_name",
+        envvar="AGENT_FRAMEWORK",
+        show_envvar=True,
+        metavar="NAME",
+        help="Framework.  [default: the first installed one that has the model]",
+    ),
+    option(
+        "--agent",
+        "agent_address",
+        envvar="AGENT_ADDRESS",
+        show_envvar=True,
+        metavar="AGENT",
+        help="Run on this served agent: HOST:PORT, or any, or conditions such as "
+        "gpu=H100,framework=PyTorch (also model, host, arch, cpu). Several addresses with commas share a "
+        "dataset. kserve://HOST:PORT[/MODEL] is any server of the Open Inference Protocol.  "
+        "[default: in this process]",
+    ),
+    option(
+        "--open_timeout",
+        type=POSITIVE,
+        default=OPEN_TIMEOUT_S,
+        metavar="S",
+        help="Timeout of the agent for opening the model, including downloads.",
+    ),
+    option(
+        "--weights",
+        type=WEIGHTS,
+        default="pretrained",
+        help="Random weights measure speed only; they require a model that is built in code.",
+    ),
+    option("--seed", type=SEED, default=0, metavar="N", help="Seed of random weights and schedules."),
+    boolean("--gpu", "--use_gpu", help="Run on the GPU; an error if there is none."),
+    option("--gpu_device_id", type=WHOLE_NUMBER, default=0, metavar="N", help="Index of the GPU."),
+    option(
+        "--threads",
+        type=COUNT,
+        metavar="N",
+        help="CPU threads per operator.  [default: the agent's number, else OMP_NUM_THREADS, else the cores]",
+    ),
+    boolean("--publish", default=True, help="Publish the evaluation to the database."),
+    boolean(
+        "--require_stable",
+        help="Exit with 9 if the conditions of an evaluation were not stable; it is published all the same.",
+    ),
+    tls_options,
+)
+"""Adds the options that choose a model, where it runs and where its evaluation goes."""
+
+
+def repeat_option(explanation: str) -> Callable[[Any], Any]:
+    """Adds ``repeat``, with what it does in its help."""
+    return option(
+        "--repeat",
+        type=click.IntRange(1, 1000),
+        default=1,
+        metavar="N",
+        help=f"Repeat N times, {explanation}",
+    )
+
+
+dataset_options = options(
+    option("--dataset_name", metavar="NAME", help="Dataset.  [default: the one that the model names]"),
+    option(
+        "--dataset_path",
+        type=FILE,
+        metavar="PATH",
+        help="Dataset: a folder of class folders, a zip or an .npz.",
+    ),
+)
+"""Adds ``dataset_name`` and ``dataset_path``."""

@@ -1,0 +1,251 @@
+"""``agent predict``: evaluate a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import click
+
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.client.cli.command import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    WHOLE_NUMBER,
+    Command,
+    FiniteFloatRange,
+    Group,
+    boolean,
+    option,
+    options,
+)
+from inferometer.client.cli.paths import FILE
+from inferometer.client.cli.system_options import dataset_options, repeat_option, system_options
+from inferometer.client.commands.load import max_qps, workload
+from inferometer.evaluators.jobs.defaults import (
+    ANSWER_TIMEOUT_S,
+    BATCH_SIZE,
+    TARGET_CI_PERCENT,
+    TOP_CLASSES,
+)
+from inferometer.manifests.errors import ConfigurationError
+
+_LENGTH = ("min_duration_s", "min_batches", "target_ci_percent", "time_budget_s")
+_LARGEST = 2**31 - 1  # of a number of parts; see BatchOptions
+
+
+_evaluation_options = options(
+    system_options,
+    option("-b", "--batch_size", type=COUNT, default=BATCH_SIZE, metavar="N", help="Inputs per batch."),
+    option(
+        "-p",
+        "--partition_list_size",
+        type=WHOLE_NUMBER,
+        show_default=False,
+        default=0,
+        metavar="N",
+        help="Inputs per part of the dataset.  [default: the batch size]",
+    ),
+    option(
+        "--preprocess_threads",
+        type=WHOLE_NUMBER,
+        metavar="N",
+        help="Threads that read and preprocess ahead; 0 for none.",
+    ),
+    boolean("--overlap", default=None, help="Preprocess while the model predicts.  [default: on a GPU only]"),
+    option(
+        "--min_duration",
+        "min_duration_s",
+        type=NOT_NEGATIVE,
+        default=0.0,
+        show_default=False,
+        metavar="S",
+        help="Repeat the inputs until S seconds are measured.",
+    ),
+    option(
+        "--min_batches",
+        type=WHOLE_NUMBER,
+        default=0,
+        show_default=False,
+        metavar="N",
+        help="Repeat the inputs until N full batches are measured.",
+    ),
+    option(
+        "--target_ci",
+        "target_ci_percent",
+        type=FiniteFloatRange(0, 100, min_open=True),
+        metavar="PERCENT",
+        help="Repeat the inputs for a 95 % interval of p50 within ±PERCENT, for a time that a pilot sets.  "
+        f"[default: {TARGET_CI_PERCENT:g} for a whole dataset, not for URLs or deep traces]",
+    ),
+    option(
+        "--time_budget",
+        "time_budget_s",
+        type=POSITIVE,
+        metavar="S",
+        help="End repeating after S seconds.  [default: 30 for --target_ci]",
+    ),
+    repeat_option("each in a fresh process, as one group; its last line is the interval over the processes."),
+    boolean("--fail_on_error", help="Stop at the first input that fails."),
+    boolean("--publish_predictions", help="Also publish the prediction of every input."),
+    option(
+        "--trace_level",
+        metavar="LEVEL",
+        help="Trace level: "
+        + ", ".join(level.name for level in TraceLevel)
+        + ".  [default: APPLICATION_TRACE]",
+    ),
+    boolean(
+        "--leveled",
+        help="Evaluate once at each level that a deeper one would disturb: MODEL_TRACE, FRAMEWORK_TRACE, "
+        "on a GPU SYSTEM_LIBRARY_TRACE; --trace_level names another deepest one.",
+    ),
+    option("--tracer_address", metavar="ADDRESS", help="Collector that spans are sent to."),
+    option(
+        "--agent_timeout",
+        type=POSITIVE,
+        default=ANSWER_TIMEOUT_S,
+        metavar="S",
+        help="Timeout of the agent for one batch.",
+    ),
+)
+"""Adds the options that every evaluation batch by batch has."""
+
+
+@click.group(cls=Group, aliases={"qps": "max-qps", "findmaxqps": "max-qps", "max_qps": "max-qps"})
+def predict() -> None:
+    """Evaluate a model and publish the results."""
+
+
+predict.add_command(workload)
+predict.add_command(max_qps)
+
+
+@predict.command(cls=Command)
+@_evaluation_options
+@option(
+    "--num_file_parts",
+    type=int,
+    metavar="N",
+    help="Parts to evaluate, once; -1 for all.  [default: all, and again for --target_ci]",
+)
+@option(
+    "--warmup_num_file_parts",
+    type=WHOLE_NUMBER,
+    default=1,
+    metavar="N",
+    help="Parts to run first without measuring.",
+)
+@option("--dataset_category", metavar="NAME", help="Category of the dataset.  [default: any]")
+@dataset_options
+def dataset(**given: Any) -> None:
+    """Evaluate a model over a dataset: latency, throughput, top-1 and top-5 accuracy.
+
+    The first parts run once to warm up and are not measured. Latency is the time of a full batch from host
+    memory to host memory; the last, smaller batch counts for accuracy but not for latency. By default, a
+    small dataset is repeated until p50 is known to 5 %, for 30 s at most; accuracy counts each input once.
+    """
+    _evaluate(given, show_inputs=False)
+
+
+@predict.command(cls=Command)
+@_evaluation_options
+@option(
+    "--urls_file_path",
+    type=FILE,
+    required=True,
+    metavar="FILE",
+    help="File with one URL or path per line; blank lines and # comments are skipped, paths are relative to "
+    "the file.",
+)
+@option(
+    "--duplicate_input",
+    type=click.IntRange(1, _LARGEST),
+    default=1,
+    metavar="N",
+    help="How often to repeat the list.",
+)
+@option(
+    "--num_urls_parts",
+    "--num_url_parts",
+    "num_file_parts",
+    type=click.IntRange(-1, _LARGEST),
+    default=-1,
+    metavar="N",
+    help="Parts to evaluate; -1 for all.",
+)
+@option(
+    "--num_warmup_url_parts",
+    "warmup_num_file_parts",
+    type=click.IntRange(0, _LARGEST),
+    default=1,
+    metavar="N",
+    help="Parts to run first without measuring.",
+)
+def urls(**given: Any) -> None:
+    """Evaluate a model over the images that a file lists: predictions, latency, throughput.
+
+    The process that runs the model fetches the URLs: this one, or a served agent within its own limits. Files
+    are always read here. The inputs have no labels, so there is no accuracy; the first predictions are
+    printed. The warm-up fetches its inputs as well.
+    """
+    if given["num_file_parts"] == 0:
+        raise ConfigurationError("num_urls_parts is 0; it must be at least 1, or -1 for all")
+    _evaluate(given, show_inputs=True)
+
+
+def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
+    """Runs the evaluation that the options describe, and exits with its code."""
+    # Imported here because help needs none of it.
+    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.evaluating.parsing import take_dataset, take_system
+    from inferometer.client.evaluating.running import run_evaluation
+    from inferometer.evaluators.jobs.requests import EvaluationRequest
+    from inferometer.evaluators.measurements.batches import BatchOptions
+
+    invocation = current_invocation()
+    tracer = invocation.configuration.tracer
+    publish, predictions, dataset = given["publish"], given["publish_predictions"], take_dataset(given)
+    parts = given["num_file_parts"]
+    options = BatchOptions(
+        batch_size=given["batch_size"],
+        partition_list_size=given["partition_list_size"] or given["batch_size"],
+        num_file_parts=-1 if parts is None else parts,
+        warmup_num_file_parts=given["warmup_num_file_parts"],
+        feature_limit=0 if predictions else TOP_CLASSES,
+        fail_on_error=given["fail_on_error"],
+        **{name: given[name] for name in _LENGTH},
+    )
+    trace_level = _trace_level(given, tracer.level)  # before the options of the system are taken
+    system = take_system(
+        given, invocation, preprocess_threads=given["preprocess_threads"], overlap=given["overlap"]
+    )
+    request = EvaluationRequest(
+        system=system,
+        dataset=dataset,
+        options=options,
+        trace_level=trace_level,
+        leveled=given["leveled"],
+        repeat=given["repeat"],
+        measure_enough=parts is None,
+        keep_predictions=show_inputs or (predictions and publish),
+        tracer_address=given["tracer_address"] or tracer.address,
+    )
+    code = run_evaluation(
+        invocation,
+        request,
+        publish=publish,
+        publish_predictions=predictions,
+        show_inputs=show_inputs,
+        require_stable=given["require_stable"],
+    )
+    click.get_current_context().exit(code)
+
+
+def _trace_level(given: Mapping[str, Any], default: str | None) -> TraceLevel:
+    """The level of the options; of a leveled evaluation the deepest, which the configuration does not set."""
+    if given["leveled"] and not given["trace_level"]:
+        return TraceLevel.SYSTEM_LIBRARY_TRACE if given["gpu"] else TraceLevel.FRAMEWORK_TRACE
+    name = given["trace_level"] or default
+    return TraceLevel.named(name) if name else TraceLevel.APPLICATION_TRACE

@@ -1,0 +1,141 @@
+"""``agent serve``: models for other hosts, over gRPC."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import click
+
+from inferometer.agent.artifacts.web import fetch_image
+from inferometer.agent.server.native.call_tracing import ServerTracing
+from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.agent.server.server import serve as serve_until_stopped
+from inferometer.agent.tracing.address import TraceAddress
+from inferometer.agent.tracing.exporting import TraceExport
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.client.cli.command import (
+    COUNT,
+    NOT_NEGATIVE,
+    PORT,
+    Command,
+    FiniteFloatRange,
+    boolean,
+    option,
+)
+from inferometer.client.cli.invocation import current_invocation
+from inferometer.client.serving.dataset_runner import run_dataset
+from inferometer.client.serving.model_options import model_options, take_serving
+from inferometer.client.serving.publication import make_heartbeat, publication_options
+from inferometer.client.serving.safety_options import safety_options, take_safety
+from inferometer.client.serving.telemetry_options import telemetry_options, use_log_format
+from inferometer.manifests.errors import ConfigurationError
+
+_BYTES_PER_MIB = 1024 * 1024
+_LOCAL = "127.0.0.1"
+
+
+@click.command(cls=Command)
+@option("--host", default=_LOCAL, metavar="ADDRESS", help="Address to listen on.")
+@option("--port", type=PORT, default=50051, metavar="N", help="Port to listen on; 0 chooses a free port.")
+@option(
+    "--max_message_mb",
+    type=click.IntRange(1, 2047),
+    default=64,
+    metavar="MIB",
+    help="Maximum size of a request.",
+)
+@option("--max_sessions", type=COUNT, default=16, metavar="N", help="Maximum number of open models.")
+@option(
+    "--session_idle_s",
+    type=FiniteFloatRange(min=1),
+    default=600.0,
+    metavar="S",
+    help="Close models that are idle for this long.",
+)
+@option(
+    "--grace_s",
+    type=NOT_NEGATIVE,
+    default=30.0,
+    metavar="S",
+    help="When stopped, finish accepted calls within this time.",
+)
+@option(
+    "--drain_s",
+    type=NOT_NEGATIVE,
+    default=1.0,
+    metavar="S",
+    help="When stopped in use, report NOT_SERVING for this long before refusing calls.",
+)
+@option(
+    "--tracer_address",
+    metavar="ADDRESS",
+    help="Collector for the spans of clients that send a traceparent but do not collect spans themselves.",
+)
+@option(
+    "--trace_level",
+    default=TraceLevel.MODEL_TRACE.name,
+    metavar="LEVEL",
+    help="Trace level of calls with a traceparent.",
+)
+@model_options
+@safety_options
+@telemetry_options
+@publication_options
+@boolean("--allow_private_urls", help="Also fetch URL inputs from private and local addresses.")
+def serve(
+    host: str,
+    tracer_address: str | None,
+    trace_level: str,
+    allow_private_urls: bool,
+    predict_timeout_s: float,
+    log_format: str,
+    advertise: str | None,
+    heartbeat_s: float,
+    **given: Any,
+) -> None:
+    """Serve models to other hosts over gRPC, until SIGTERM or Ctrl-C.
+
+    Clients run `agent predict dataset --agent HOST:PORT`. A stopping agent accepts no new calls and finishes
+    those that it has accepted.
+    """
+    invocation = current_invocation()
+    serving, safety = take_serving(given, invocation), take_safety(given, invocation)
+    if given["metrics_port"] is None and given["metrics_host"] != _LOCAL:
+        raise ConfigurationError("--metrics_host is given without --metrics_port, which it belongs to")
+    use_log_format(log_format)
+    if invocation.local and host != _LOCAL:
+        raise ConfigurationError(f"--local listens on {_LOCAL} only, --host says {host}; give one of them")
+    level = TraceLevel.named(trace_level)
+    collector = tracer_address or invocation.configuration.tracer.address
+    server = AgentServer(
+        invocation.catalog,
+        invocation.registry,
+        ServerOptions(
+            host=host,
+            secret=invocation.secret,
+            max_message_bytes=given.pop("max_message_mb") * _BYTES_PER_MIB,
+            serving=replace(serving, predict_timeout_s=predict_timeout_s or None),
+            **safety,
+            **given,
+        ),
+        dataset_runner=partial(run_dataset, invocation.catalog, invocation.cache),
+        architectures=invocation.architectures,
+        cache=invocation.cache,
+        fetch=partial(fetch_image, allow_private=allow_private_urls),
+        tracing=ServerTracing(TraceExport.open(TraceAddress.parse(collector)) if collector else None, level),
+    )
+    agent, secure = server.registry_service, bool(safety["tls"])
+    heartbeat = make_heartbeat(invocation, agent, server.address, secure, advertise, heartbeat_s)
+
+    def on_ready(address: str) -> None:
+        click.echo(f"serving on {address}")
+        if server.metrics_url:
+            click.echo(f"metrics on {server.metrics_url}")
+        if heartbeat:
+            heartbeat.start()
+
+    serve_until_stopped(server, on_ready, heartbeat.begin_stop if heartbeat else lambda: None)
+    if heartbeat:
+        heartbeat.stop()

@@ -1,0 +1,193 @@
+"""Agent discovery: the agents of the configuration, which are probed, and those of the database."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from inferometer.agent.protocol.agent_info import AgentInfo
+from inferometer.client.cli.invocation import Invocation
+from inferometer.client.remote.channel.address import AgentAddress
+from inferometer.evaluators.evaluation import utc_now
+from inferometer.evaluators.store.opening import local_file, open_agent_directory
+from inferometer.manifests.errors import ConfigurationError, InferometerError, StoreError
+from inferometer.manifests.versions import Constraint
+
+if TYPE_CHECKING:
+    from inferometer.client.remote.channel.connection import ClientTls
+    from inferometer.client.remote.native.registry import Probe
+
+_LOOPBACK_NAMES = frozenset({"localhost", "::1", "[::1]"})
+_AT_ONCE = 32
+_NAMED = re.compile(r"^agent \S+: ")
+
+
+class Source(str, Enum):
+    """Where an agent was found."""
+
+    CONFIGURATION = "configuration"
+    DATABASE = "database"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAgent:
+    """An agent, whether or not it answers.
+
+    Attributes:
+        address: Where it listens, as ``host:port``.
+        source: Where it was found.
+        agent_info: Its description; None if it did not answer.
+        open_sessions: How many models it last had open; None if unknown.
+        problem: Why it cannot be used, in one line; empty if it can.
+    """
+
+    address: str
+    source: Source
+    agent_info: AgentInfo | None
+    open_sessions: int | None = None
+    problem: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can be used, as far as known."""
+        return self.agent_info is not None and not self.problem
+
+    def with_problem(self, problem: str) -> KnownAgent:
+        """Returns the same agent as one that cannot be used."""
+        return replace(self, problem=problem)
+
+    def runs(
+        self, model_name: str, framework_name: str | None = None, model_version: str | None = None
+    ) -> bool:
+        """Whether it can run a model; names compare without case, None means any.
+
+        Raises:
+            InvalidConstraintError: The version constraint is invalid.
+        """
+        if self.agent_info is None:
+            return False
+        model = model_name.strip().casefold()
+        framework = framework_name.strip().casefold() if framework_name else None
+        versions = Constraint(model_version or "*")
+        return any(
+            each.name.casefold() == model
+            and framework in {None, each.framework.casefold()}
+            and versions.allows(each.version)
+            for each in self.agent_info.models
+        )
+
+
+def only_local_elsewhere(address: str, hostname: str, here: str | None = None) -> bool:
+    """Whether an address is a loopback address of another machine, which here would mean this machine.
+
+    ``hostname`` is the machine that the agent runs on, ``here`` this one; None asks the system.
+    """
+    host = address.rpartition("://")[2].rpartition(":")[0].casefold()
+    loopback = host in _LOOPBACK_NAMES or host.startswith("127.")
+    return loopback and hostname != (here or socket.gethostname())
+
+
+def find_agents(invocation: Invocation) -> list[KnownAgent]:
+    """Returns the agents of the configuration, and those that are published in the database and alive.
+
+    The agents of the configuration are probed in parallel, with a short deadline. If the database cannot be
+    reached, only they are returned, and the user is notified.
+
+    Raises:
+        ConfigurationError: An address of the configuration is invalid, the secret cannot be sent, or a file
+            of TLS cannot be used.
+        StoreError: The database cannot be reached, and no agent is configured.
+    """
+    addresses = [str(AgentAddress.parse(address)) for address in invocation.configuration.agents]
+    configured = ask_agents(
+        [KnownAgent(address, Source.CONFIGURATION, None) for address in dict.fromkeys(addresses)],
+        invocation.secret,
+        invocation.agent_tls,
+    )
+    try:
+        published = _published(invocation)
+    except StoreError as error:
+        if not configured:
+            raise
+        invocation.notify(f"only the agents of the configuration are known: {error}")
+        published = []
+    known = {agent.address for agent in configured}
+    found = [_checked(agent, invocation.agent_tls) for agent in published]
+    return [*configured, *(agent for agent in found if agent.address not in known)]
+
+
+def ask_agents(
+    agents: Sequence[KnownAgent], secret: str | None, tls: ClientTls | None = None
+) -> list[KnownAgent]:
+    """Probes agents, many at once. An agent with a problem is not contacted, nor sent the secret.
+
+    Returns:
+        The agents with their answers, in the same order; one that refused or did not answer has a problem.
+
+    Raises:
+        ConfigurationError: The secret cannot be sent, or a file of TLS cannot be used.
+    """
+    checked = [_checked(agent, tls) for agent in agents]
+    places = [place for place, agent in enumerate(checked) if not agent.problem]
+    if not places:
+        return checked
+    # gRPC, which most commands do not need
+    from inferometer.client.remote.native.registry import check_access, probe_agent
+    from inferometer.client.remote.pool.pool import side_by_side
+
+    check_access(secret, tls)
+    for start in range(0, len(places), _AT_ONCE):
+        some = places[start : start + _AT_ONCE]
+        answers = side_by_side(some, lambda place: probe_agent(checked[place].address, secret, tls=tls))
+        for place, answer in zip(some, answers, strict=True):
+            checked[place] = _answered(checked[place], answer)
+    return checked
+
+
+def _answered(agent: KnownAgent, answer: Probe | Exception) -> KnownAgent:
+    """The agent with its answer, or with its problem; an error that is not the program's is raised."""
+    if isinstance(answer, InferometerError):
+        return agent.with_problem(f"agent {agent.address}: {_NAMED.sub('', str(answer))}")
+    if isinstance(answer, Exception):
+        raise answer
+    if answer.agent_info is not None:
+        return KnownAgent(agent.address, agent.source, answer.agent_info, answer.open_sessions)
+    if agent.agent_info is not None:  # it is alive, and its description is published
+        return replace(agent, open_sessions=None)
+    return agent.with_problem(f"agent {agent.address}: serves, but does not say what it is: {answer.problem}")
+
+
+def _checked(agent: KnownAgent, tls: ClientTls | None) -> KnownAgent:
+    """An agent with the reason not to contact it, if it is from the database.
+
+    A user who can write to the database must not bypass the required TLS.
+    """
+    if agent.problem or agent.source is not Source.DATABASE:
+        return agent
+    try:
+        address = AgentAddress.parse(agent.address)
+    except ConfigurationError:
+        return agent.with_problem(f"agent {agent.address}: published with an address that is no host:port")
+    agent = replace(agent, address=str(address))
+    if tls is not None and address.secure is False:
+        return agent.with_problem(
+            f"agent {address}: published without TLS; to speak to it all the same, name it: --agent {address}"
+        )
+    if agent.agent_info and only_local_elsewhere(agent.address, agent.agent_info.hostname):
+        return agent.with_problem(f"agent {address}: only {agent.agent_info.hostname} itself can reach it")
+    return agent
+
+
+def _published(invocation: Invocation) -> list[KnownAgent]:
+    """The agents of the database; none if it is a local file that does not exist."""
+    (address, name), directory = invocation.database, invocation.data_directory
+    if address is None and not local_file(name, directory).exists():
+        return []
+    with closing(open_agent_directory(address, name, directory)) as published:
+        records = published.alive(utc_now())
+    return [KnownAgent(r.address, Source.DATABASE, r.agent_info, r.open_sessions) for r in records]

@@ -1,0 +1,282 @@
+"""Runs a job for the command line: prints progress, announcements and summaries, and gives the exit code."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import click
+from typing_extensions import Self
+
+from inferometer.client.cli.exit_codes import INTERRUPTED, INVALID, NOT_STABLE, SUCCESS
+from inferometer.client.cli.invocation import Invocation
+from inferometer.client.cli.stopping import StopRequest
+from inferometer.client.evaluating.load_summary import invalid_load, load_rows
+from inferometer.client.evaluating.progress import LiveLine, ProgressBar
+from inferometer.client.evaluating.summary import (
+    conditions_rows,
+    failure_line,
+    full_rows,
+    print_failures,
+    print_predictions,
+    process_rows,
+)
+from inferometer.client.systems import Systems
+from inferometer.evaluators.conditions.conditions import Stability
+from inferometer.evaluators.evaluation import Evaluation, Status, measures
+from inferometer.evaluators.jobs.evaluate import evaluate
+from inferometer.evaluators.jobs.load import LoadJob
+from inferometer.evaluators.jobs.requests import EvaluationRequest, MaxQpsRequest, WorkloadRequest
+from inferometer.evaluators.jobs.resources import JobCallbacks, JobPart, JobStart
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.precision.processes import process_groups
+from inferometer.evaluators.store.json_text import write_spool
+from inferometer.manifests.errors import StoreError, printable
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.store.evaluation_store import EvaluationStore
+
+FAILED_INPUTS = 1
+"""The exit code of an evaluation that finished although some of its inputs failed."""
+_log = logging.getLogger(__name__)
+
+
+def run_evaluation(
+    invocation: Invocation,
+    request: EvaluationRequest,
+    *,
+    publish: bool,
+    publish_predictions: bool,
+    show_inputs: bool,
+    require_stable: bool = False,
+) -> int:
+    """Evaluates, publishes each evaluation and prints its summary.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        InferometerError: The evaluation cannot be run, or not be published.
+    """
+    bar = ProgressBar(request.system.model_name)
+    worst = SUCCESS
+    with _Console(invocation, publish, publish_predictions, bar, "stopping after this batch") as console:
+
+        def start(what: JobStart) -> None:
+            d = what.system
+            threads = f", threads: {d.threads}" if d.threads and not d.device.is_gpu else ""
+            console.start(what, threads, f" over {what.inputs}, {what.input_count} inputs")
+            if publish_predictions and d.manifest.output.type != "classification":
+                _say("--publish_predictions keeps nothing: the model's output has no classes")
+
+        callbacks = JobCallbacks(console.begin, start, bar, _say, console.stop)
+        group = []
+        with closing(evaluate(request, Systems(invocation), callbacks)) as evaluations:
+            for evaluation in evaluations:
+                console.publish(evaluation, partial(_show, evaluation, inputs=show_inputs))
+                worst = max(worst, _exit_code(evaluation, published=publish))
+                worst = max(worst, _stability_code(evaluation, required=require_stable))
+                if evaluation.process is not None:
+                    group.append(replace(evaluation, spans=()))
+        _print(*process_rows(process_groups(group)))
+        console.print_group()
+    return worst
+
+
+def run_load(
+    invocation: Invocation,
+    request: WorkloadRequest | MaxQpsRequest,
+    *,
+    publish: bool,
+    allow_invalid: bool = False,
+    require_stable: bool = False,
+) -> int:
+    """Puts a load on a system, publishes each evaluation and prints its summary.
+
+    Returns:
+        The exit code: the highest if several evaluations have different ones.
+
+    Raises:
+        InferometerError: The load cannot be run, or not be published.
+    """
+    job = LoadJob(request)
+    worst = SUCCESS
+    line = LiveLine(search=isinstance(request, MaxQpsRequest))
+    with _Console(invocation, publish, False, line, "stopping, without waiting for the answers") as console:
+
+        def start(what: JobStart) -> None:
+            console.start(what, "", f", {what.inputs}: {what.work}")
+
+        callbacks = JobCallbacks(console.begin, start, line, _say, console.stop)
+        with closing(job.run(Systems(invocation), callbacks)) as evaluations:
+            for evaluation in evaluations:
+                if evaluation.status is Status.INTERRUPTED:
+                    line.close()
+                    _print(("INTERRUPTED", "not published; measured until then:"), *load_rows(evaluation))
+                    return INTERRUPTED
+                rows = (*load_rows(evaluation), *conditions_rows(evaluation))
+                console.publish(evaluation, partial(_print, *rows, ("evaluation", evaluation.id)))
+                if invalid_load(evaluation) and not allow_invalid:
+                    worst = max(worst, INVALID)
+                worst = max(worst, _stability_code(evaluation, required=require_stable))
+        console.print_group()
+    return worst
+
+
+class _Console:
+    """What both kinds of job print, and the store that they publish to, which is open while this is entered.
+
+    ``display`` shows the progress of each evaluation; ``stops`` is printed when a signal requests to stop.
+    """
+
+    def __init__(
+        self,
+        invocation: Invocation,
+        publish: bool,
+        predictions: bool,
+        display: ProgressBar | LiveLine,
+        stops: str,
+    ) -> None:
+        self.stop = StopRequest()
+        self._stops = stops
+        self._invocation = invocation
+        self._publish = publish
+        self._predictions = predictions
+        self._display = display
+        self._store: EvaluationStore | None = None
+        self._group_id: str | None = None
+
+    def __enter__(self) -> Self:
+        if self._publish:
+            self._store = self._invocation.open_store()
+            _log.info("the evaluation will be published to %s", self._store.location)
+        self.stop.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop.__exit__(kind, error, trace)
+        self._display.close()
+        if self._store:
+            self._store.close()
+
+    def begin(self, part: JobPart) -> None:
+        """Announces one evaluation of several."""
+        level = "" if part.trace_level is None else f", {part.trace_level.name}"
+        if part.count > 1:
+            _say(f"{part.number} of {part.count}{level}:")
+
+    def start(self, what: JobStart, more: str, rest: str) -> None:
+        """Announces what is measured, so that a default that was not meant is seen."""
+        self.stop.begin(self._stops)
+        self._display.begin()
+        d = what.system
+        framework = f"{d.manifest.framework.name} {d.framework_version}"
+        _say(f"{d.manifest.name} {d.manifest.version} on {framework} ({d.device}{more}, {d.agent}){rest}")
+
+    def publish(self, evaluation: Evaluation, show: Callable[[], None]) -> None:
+        """Keeps an evaluation in a file, shows it and publishes it; then the file is removed.
+
+        Ctrl-C loses nothing: it waits for the file, and for no batch. Where there can be no file, the
+        evaluation is published although a stop was requested.
+
+        Raises:
+            StoreError: It was not published; the message names the file.
+            KeyboardInterrupt: The same, by Ctrl-C.
+        """
+        self._display.close()
+        self._group_id = evaluation.group_id
+        if self._store is None:
+            self.stop.end()
+            show()
+            return
+        if not self._predictions and measures(evaluation, BatchMeasurement):
+            without = replace(evaluation.measurement, predictions=())
+            evaluation = replace(evaluation, measurement=without)
+        self.stop.begin("stopping once the evaluation is in a file")
+        path, kept = spooled(self._invocation, evaluation)
+        try:
+            show()
+        finally:  # it is published although stdout is closed
+            try:
+                if self.stop.end() and path is not None:
+                    raise KeyboardInterrupt
+                self._store.save(evaluation)
+            except StoreError as error:
+                raise StoreError(f"{error}; {kept}") from error
+            except KeyboardInterrupt:
+                _say(f"not published: {kept}")
+                raise
+        if path is not None:
+            with suppress(OSError):  # publishing it again later changes nothing
+                path.unlink()
+                path.parent.rmdir()  # if no other evaluation waits there
+        click.echo(f"published   {evaluation.id} to {self._store.location}")
+
+    def print_group(self) -> None:
+        """Prints the id that several published evaluations have in common."""
+        if self._store and self._group_id:
+            click.echo(f"group       {self._group_id}")
+
+
+def spooled(invocation: Invocation, evaluation: Evaluation) -> tuple[Path | None, str]:
+    """Writes an evaluation to a file; returns its path, and what has become of the evaluation."""
+    try:
+        path = write_spool(evaluation, invocation.data_directory / "unpublished")
+    except StoreError as error:
+        return None, f"the evaluation is lost, because it could not be kept in a file either: {error}"
+    return path, (
+        f"the evaluation was kept in {path}: publish it later, with the same --database_address and "
+        f"--database_name, by: agent database import {shlex.quote(str(path))}"
+    )
+
+
+def _say(line: str) -> None:
+    click.echo(printable(line), err=True)
+
+
+def _print(*rows: tuple[str, str]) -> None:
+    for name, value in rows:
+        click.echo(printable(f"{name:<12}{value}"))
+
+
+def _show(evaluation: Evaluation[BatchMeasurement], *, inputs: bool) -> None:
+    """Prints the summary, and before it the predictions and failures of single inputs, if requested."""
+    if inputs:
+        print_predictions(evaluation)
+        print_failures(evaluation)
+    _print(*full_rows(evaluation))
+
+
+def _exit_code(evaluation: Evaluation[BatchMeasurement], *, published: bool) -> int:
+    """The exit code, and one line on stderr where it is not zero."""
+    if evaluation.status is Status.INTERRUPTED:
+        measured = evaluation.measurement
+        what = f"interrupted: {measured.predicted_inputs} inputs in {len(measured.times.sizes)} batches were"
+        _say(
+            f"{what} kept; reports leave the evaluation out unless they get --include_interrupted"
+            if published
+            else f"{what} measured; nothing was published"
+        )
+        return INTERRUPTED
+    if failures := evaluation.measurement.failures:
+        _say(f"failed inputs: {len(failures)}; the first: {failure_line(failures[0])}")
+        return FAILED_INPUTS
+    return SUCCESS
+
+
+def _stability_code(evaluation: Evaluation, *, required: bool) -> int:
+    """The exit code of the conditions, and one line on stderr where they had to be stable and were not."""
+    conditions = evaluation.conditions
+    if not required or (conditions is not None and conditions.stability is Stability.STABLE):
+        return SUCCESS
+    _say(f"--require_stable: the conditions were not stable: {conditions or 'not known'}")
+    return NOT_STABLE

@@ -1,1 +1,0 @@
-"""Models under load: ``predict workload`` and ``predict max-qps``."""

@@ -1,0 +1,1 @@
+"""gRPC channels of either protocol: addresses, TLS, timeouts, retries and failures."""

@@ -1,0 +1,118 @@
+"""The addresses of servers: of an agent, and of a model on a server of the Open Inference Protocol."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from inferometer.manifests.errors import ConfigurationError
+
+_HOST = r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?"
+_ADDRESS = re.compile(
+    rf"((?P<scheme>grpcs?)://)?(?P<host>{_HOST}|\[[0-9A-Fa-f:.]+(%\w+)?\]):(?P<port>[0-9]{{1,5}})",
+    re.IGNORECASE,
+)
+_SECURE = {"grpcs": True, "grpc": False}
+_MAX_PORT = 65535
+_KSERVE, _KSERVES = "kserve", "kserves"  # without and with TLS
+_KSERVE_ADDRESS = re.compile(
+    r"(?P<scheme>kserves?)://(?P<agent>[^/]+)(/(?P<name>[^/]+)(/(?P<version>[^/]+))?)?/?", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAddress:
+    """Where an agent listens: a host's name or IP address, an IPv6 address in brackets, and a port.
+
+    Attributes:
+        host: The host.
+        port: The port.
+        secure: Whether to use TLS; None leaves that open.
+    """
+
+    host: str
+    port: int
+    secure: bool | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> AgentAddress:
+        """Reads ``host:port``, ``grpcs://host:port`` with TLS, or ``grpc://host:port`` without.
+
+        Raises:
+            ConfigurationError: The text is invalid.
+        """
+        match = _ADDRESS.fullmatch(text.strip())
+        if match is None or not 1 <= int(match["port"]) <= _MAX_PORT:
+            raise ConfigurationError(
+                f'agent address "{_masked(text)}" is no host:port, such as 127.0.0.1:50051 or '
+                "[::1]:50051, and no grpcs://host:port"
+            )
+        return cls(match["host"], int(match["port"]), _SECURE.get((match["scheme"] or "").casefold()))
+
+    @property
+    def target(self) -> str:
+        """The address as gRPC takes it; the scheme keeps a host called ``unix`` from being one."""
+        return f"dns:///{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        scheme = "" if self.secure is None else "grpcs://" if self.secure else "grpc://"
+        return f"{scheme}{self.host}:{self.port}"
+
+
+def is_kserve(address: str) -> bool:
+    """Whether an agent's address is that of a server of the Open Inference Protocol."""
+    scheme, mark, _ = address.strip().partition("://")
+    return bool(mark) and scheme.casefold() in {_KSERVE, _KSERVES}
+
+
+@dataclass(frozen=True, slots=True)
+class KServeAddress:
+    """Where a server listens, and what it calls the model.
+
+    Attributes:
+        agent: The host and the port.
+        model_name: What the server calls the model; None means as its manifest does.
+        model_version: Which version of it; None leaves the choice to the server.
+    """
+
+    agent: AgentAddress
+    model_name: str | None = None
+    model_version: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> KServeAddress:
+        """Reads ``kserve://host:port``, ``…/model`` or ``…/model/version``; ``kserves`` means TLS.
+
+        Raises:
+            ConfigurationError: The text is invalid.
+        """
+        match = _KSERVE_ADDRESS.fullmatch(text.strip())
+        if match is None:
+            raise _no_address(text)
+        secure = match["scheme"].casefold() == _KSERVES or None
+        try:
+            agent = replace(AgentAddress.parse(match["agent"]), secure=secure)
+        except ConfigurationError as error:
+            raise _no_address(text) from error
+        return cls(agent, match["name"], match["version"])
+
+    @property
+    def server(self) -> str:
+        """The host and the port."""
+        return f"{self.agent.host}:{self.agent.port}"
+
+    def __str__(self) -> str:
+        scheme = _KSERVES if self.agent.secure else _KSERVE
+        return "/".join(filter(None, (f"{scheme}://{self.server}", self.model_name, self.model_version)))
+
+
+def _masked(text: str) -> str:
+    """The text without what stands before an @, which may be a password."""
+    return "/".join(f"…@{part.rpartition('@')[2]}" if "@" in part else part for part in text.split("/"))
+
+
+def _no_address(text: str) -> ConfigurationError:
+    return ConfigurationError(
+        f'agent address "{_masked(text)}" is no kserve://host:port, '
+        "kserve://host:port/model or kserve://host:port/model/version; kserves:// is that with TLS"
+    )

@@ -1,0 +1,204 @@
+"""A load target that sends each query as a call of its own, with many calls in flight."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+import grpc
+
+from inferometer.agent.closeable import Closeable
+from inferometer.agent.inference.results import SystemDescription
+from inferometer.evaluators.load.target import Answers
+from inferometer.manifests.errors import SessionError
+
+MAX_IN_FLIGHT = 10_000
+MAX_BYTES_IN_FLIGHT = 512 * 1024 * 1024
+"""Requests take their size again while they are in flight, here and at the server."""
+BeginCall: TypeAlias = Callable[[bytes], "grpc.Future[bytes]"]
+"""Sends an encoded request and waits for nothing."""
+_CLOSED = "the load target was closed while the query was in flight"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of a call.
+
+    Attributes:
+        answers: The number of right answers in the reply.
+        reason: Why there is no answer, in one line.
+        times: The times at the server, as far as known; see ``Answers.answered``.
+    """
+
+    answers: int
+    reason: str = ""
+    times: Mapping[str, int] = field(default_factory=dict)
+
+
+class CallTarget(Closeable):
+    """A server under load; satisfies ``evaluators.load.target.LoadTarget``.
+
+    An answer is received, timed and read in gRPC's thread, so that no query needs a thread. ``close``
+    cancels what is in flight, and closes nothing else.
+
+    Args:
+        description: The model and what it runs on.
+        request_bytes: The size of the largest request. As many queries may be in flight as
+            ``MAX_BYTES_IN_FLIGHT`` hold, and at most ``MAX_IN_FLIGHT``; one more fails.
+        hold: Makes calls cheaper, and returns what ends that; see ``ServerConnection.hold``.
+    """
+
+    in_process = False
+
+    def __init__(
+        self, description: SystemDescription, request_bytes: int, hold: Callable[[], Callable[[], object]]
+    ) -> None:
+        self.description = description
+        """The model and what it runs on."""
+        self._max_in_flight = max(1, min(MAX_IN_FLIGHT, MAX_BYTES_IN_FLIGHT // max(1, request_bytes)))
+        self._run: CallFlight | None = None
+        self._closed = False
+        self._release = hold()
+
+    @abstractmethod
+    def send(self, query: int, run: CallFlight) -> None:
+        """Sends a query, or has a thread send it; see ``CallFlight``."""
+
+    @abstractmethod
+    def outcome(self, call: grpc.Future[bytes]) -> Outcome:
+        """Reads the reply of a call that has ended."""
+
+    def begin(self, answers: Answers) -> None:
+        """Begins a run; one that has not ended is cancelled.
+
+        Raises:
+            SessionError: The target is closed.
+        """
+        if self._closed:
+            raise SessionError("the load target is closed; make another")
+        if self._run is not None:
+            self._run.cancel()
+        self._run = CallFlight(answers, self.outcome)
+
+    def submit(self, query: int) -> None:
+        """Sends a query; if too many are in flight, it has failed.
+
+        Raises:
+            SessionError: No run has begun.
+        """
+        run = self._run
+        if run is None:
+            raise SessionError("no run has begun; call begin before submit")
+        if len(run) >= self._max_in_flight:
+            reason = f"the limit of {self._max_in_flight} queries in flight is reached"
+            run.answers.failed(query, time.perf_counter_ns(), reason)
+            return
+        self.send(query, run)
+
+    def end(self, timeout_s: float) -> None:
+        """Waits until every query has its outcome, or for that time; what is in flight then is cancelled."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.wait(timeout_s)
+            run.cancel()
+
+    def close(self) -> None:
+        """Cancels what is in flight, which has failed then; calling it again does nothing."""
+        self._closed = True
+        run, self._run = self._run, None
+        if run is not None:
+            run.cancel(_CLOSED)
+        self._release()
+
+
+class CallFlight:
+    """The queries of one run that are in flight. Thread-safe. ``outcome`` reads the reply of a call."""
+
+    def __init__(self, answers: Answers, outcome: Callable[[grpc.Future[bytes]], Outcome]) -> None:
+        self.answers = answers
+        self._outcome = outcome
+        self._lock = threading.Lock()
+        self._calls: dict[int, grpc.Future[bytes] | None] = {}
+        """Those that are in flight, by the number of their query; None is one that is not sent yet."""
+        self._ending = False
+        self._over = False
+        self._idle = threading.Event()
+
+    def __len__(self) -> int:
+        """The number of queries in flight."""
+        return len(self._calls)
+
+    def announce(self, query: int) -> None:
+        """Registers a query that another thread prepares, and then sends or fails."""
+        with self._lock:
+            self._calls[query] = None
+
+    def wants(self, query: int) -> bool:
+        """Whether an announced query is still to be sent."""
+        return query in self._calls
+
+    def send(self, query: int, request: bytes, begin: BeginCall) -> None:
+        """Sends a query's request."""
+        try:
+            call = begin(request)
+        except SessionError as error:
+            self.fail(query, str(error))
+            return
+        with self._lock:
+            if self._over:
+                call.cancel()
+                return
+            self._calls[query] = call
+        # called at once, in this thread, where the call is over already
+        call.add_done_callback(partial(self._done, query))
+
+    def fail(self, query: int, reason: str) -> None:
+        """Reports that a query cannot be sent."""
+        with self._lock:
+            if self._over:
+                return
+            self._calls.pop(query, None)
+            self.answers.failed(query, time.perf_counter_ns(), reason)
+            self._check_idle()
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits until no query is in flight, or for a time."""
+        with self._lock:
+            self._ending = True
+            if not self._calls:
+                return
+        self._idle.wait(timeout_s)
+
+    def cancel(self, reason: str = "") -> None:
+        """Cancels what is in flight; the queries fail for a reason, or without one are not reported."""
+        with self._lock:
+            self._over = True
+            calls, self._calls = self._calls, {}
+        for query, call in calls.items():
+            if call is not None:
+                call.cancel()
+            if reason:
+                self.answers.failed(query, time.perf_counter_ns(), reason)
+
+    def _done(self, query: int, call: grpc.Future[bytes]) -> None:
+        """Receives an answer, in gRPC's thread."""
+        done_ns = time.perf_counter_ns()
+        outcome = self._outcome(call)
+        with self._lock:
+            if self._calls.pop(query, None) is None:  # the run has ended in the meantime
+                return
+            for _ in range(outcome.answers):
+                self.answers.answered(query, done_ns, **outcome.times)
+            if not outcome.answers:
+                self.answers.failed(query, done_ns, outcome.reason)
+            self._check_idle()
+
+    def _check_idle(self) -> None:
+        """Under the lock."""
+        if self._ending and not self._calls:
+            self._idle.set()

@@ -1,0 +1,203 @@
+"""A connection to a server over gRPC, whatever protocol it speaks: its channel, TLS, metadata and calls."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from inferometer.agent.closeable import Closeable
+from inferometer.agent.protocol.metadata import AUTHORIZATION_KEY, bearer
+from inferometer.agent.protocol.pem_files import (
+    CERTIFICATE_OPTION,
+    KEY_OPTION,
+    read_authorities,
+    read_identity,
+)
+from inferometer.client.remote.channel.address import AgentAddress
+from inferometer.evaluators.jobs.defaults import ANSWER_TIMEOUT_S, OPEN_TIMEOUT_S
+from inferometer.manifests.errors import AgentError, ConfigurationError, SessionError
+
+Metadata = tuple[tuple[str, str], ...]
+ChannelOptions = tuple[tuple[str, int | str], ...]
+_Call = TypeVar("_Call")
+CONNECT_TIMEOUT_S = 10.0
+_OPTIONS = (
+    # The server limits what it accepts; what it answers is as large as the model's output.
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # the one that grpcio obeys; its default is 60 s
+    # The shortest time that gRPC gives a connection attempt.
+    ("grpc.min_reconnect_backoff_ms", int(CONNECT_TIMEOUT_S * 1000)),
+    # Servers are reached directly, whatever proxy the environment names for the web.
+    ("grpc.enable_http_proxy", 0),
+    # A connection of its own, which does not wait because another one has just failed.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_SERVER_NAME_OPTION = "grpc.ssl_target_name_override"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTls:
+    """How to use TLS towards an agent.
+
+    Attributes:
+        authorities: The trusted authorities; None means those of gRPC.
+        certificate: The client's certificate and its chain, for an agent that requires one.
+        key: The key of the certificate.
+        server_name: The name in the agent's certificate, if that is not its address.
+
+    Raises:
+        ConfigurationError: There is a certificate without key, or a key without certificate.
+    """
+
+    authorities: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    server_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            given, missing = (
+                (CERTIFICATE_OPTION, KEY_OPTION) if self.certificate else (KEY_OPTION, CERTIFICATE_OPTION)
+            )
+            raise ConfigurationError(f"{given} is given without {missing}; an agent is shown both or none")
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Reads the files.
+
+        Raises:
+            ConfigurationError: A file is missing or cannot be read, is no PEM, or does not fit.
+        """
+        roots = read_authorities(self.authorities) if self.authorities else None
+        if self.certificate is None or self.key is None:
+            return grpc.ssl_channel_credentials(roots)
+        identity = read_identity(self.certificate, self.key)
+        return grpc.ssl_channel_credentials(roots, identity.key, identity.chain)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOptions:
+    """How an agent, or another server, is called.
+
+    Attributes:
+        secret: The secret that it requires, if any.
+        tls: How to use TLS; None uses it only if the address requires it.
+        open_timeout_s: The timeout of opening the model, in seconds; the server may load it first.
+        call_timeout_s: How long the answer to one batch may take, in seconds; None waits. A server that takes
+            longer is lost.
+    """
+
+    secret: str | None = field(default=None, repr=False)
+    tls: ClientTls | None = None
+    open_timeout_s: float = OPEN_TIMEOUT_S
+    call_timeout_s: float | None = ANSWER_TIMEOUT_S
+
+
+def with_tls(address: AgentAddress, tls: ClientTls | None) -> AgentAddress:
+    """Returns the address, with TLS if it leaves that open and ``tls`` is given."""
+    return replace(address, secure=True) if address.secure is None and tls is not None else address
+
+
+def open_channel(
+    address: AgentAddress, tls: ClientTls | None, options: ChannelOptions, *, secret: bool = False
+) -> grpc.Channel:
+    """Makes a channel; nothing is connected before the first call.
+
+    Without ``tls``, TLS is used only if the address requires it, and trusts the authorities of gRPC. A secret
+    that would go to another machine unencrypted is logged as a warning.
+
+    Raises:
+        ConfigurationError: A file of TLS cannot be used.
+    """
+    if with_tls(address, tls).secure:
+        tls = tls or ClientTls()
+        named: ChannelOptions = ((_SERVER_NAME_OPTION, tls.server_name),) if tls.server_name else ()
+        return grpc.secure_channel(address.target, tls.credentials(), options=(*options, *named))
+    if secret and not _is_this_machine(address.host):
+        _log.warning(
+            "INSECURE: the secret goes to %s in clear, where others can read it; "
+            "use TLS: grpcs://%s:%d, or --tls_ca",
+            address,
+            address.host,
+            address.port,
+        )
+    return grpc.insecure_channel(address.target, options=options)
+
+
+def _is_this_machine(host: str) -> bool:
+    """Whether a host is this machine, judged by its name without a lookup."""
+    if host.casefold() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]").partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+class ServerConnection(Closeable):
+    """A connection to a server. Thread-safe. Nothing is connected before the first call.
+
+    Errors name the server as ``name`` does. The options are those of the channel, beside ``_OPTIONS``.
+
+    Raises:
+        ConfigurationError: The secret cannot be sent, or a file of TLS cannot be used.
+    """
+
+    def __init__(
+        self,
+        address: AgentAddress,
+        name: str,
+        options: ChannelOptions,
+        secret: str | None,
+        tls: ClientTls | None,
+    ) -> None:
+        self._name = name
+        self.metadata: Metadata = ((AUTHORIZATION_KEY, bearer(secret)),) if secret is not None else ()
+        """What goes with every call."""
+        self._channel = open_channel(address, tls, (*_OPTIONS, *options), secret=secret is not None)
+
+    def hold(self) -> Callable[[], object]:
+        """Keeps a health watch open, which makes other calls cheaper; returns what ends it.
+
+        gRPC starts a thread with the first call of a channel, and ends it with the last one: with few calls
+        in flight, that is more than half of the cost of sending one. While the watch is open, the thread
+        stays. A server without ``grpc.health.v1`` ends the watch, and then nothing is gained.
+        """
+        watch = health_pb2_grpc.HealthStub(self._channel).Watch(health_pb2.HealthCheckRequest())
+        return lambda: watch.cancel()
+
+    def begin(self, send: Callable[[], _Call]) -> _Call:
+        """Begins a call.
+
+        Raises:
+            SessionError: The connection is closed.
+        """
+        try:
+            return send()
+        except ValueError as error:  # what gRPC raises then
+            raise SessionError(f"the connection to {self._name} is closed; open another") from error
+
+    def reply(self, call: grpc.Future[bytes]) -> bytes:
+        """Returns the reply of a call that was begun, and waits for it if necessary.
+
+        Raises:
+            grpc.RpcError: The call failed.
+            AgentError: The call was cancelled here.
+        """
+        try:
+            return call.result()
+        except grpc.FutureCancelledError as error:
+            raise AgentError(f"{self._name}: the call was cancelled") from error
+
+    def close(self) -> None:
+        """Closes the connection; calling it again does nothing."""
+        self._channel.close()

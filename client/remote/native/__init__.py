@@ -1,0 +1,1 @@
+"""The client of the agent's own protocol, ``inferometer.v1``."""

@@ -1,0 +1,286 @@
+"""A model that a remote agent has open: the system under test, and its load target."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+from numpy.typing import NDArray
+
+from inferometer.agent.closeable import Closeable
+from inferometer.agent.hardware.conditions import ConditionCounters
+from inferometer.agent.inference.preparation import round_size
+from inferometer.agent.inference.results import BatchResult, SystemDescription
+from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.preprocessing.inputs import Input
+from inferometer.agent.preprocessing.preprocessor import tensor_bytes
+from inferometer.agent.protocol.conversion import open_request, read_description
+from inferometer.agent.protocol.messages import encode_batch_request, encode_inputs_request
+from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.client.remote.channel.address import AgentAddress
+from inferometer.client.remote.channel.call_target import CallFlight, CallTarget, Outcome
+from inferometer.client.remote.channel.connection import RemoteOptions
+from inferometer.client.remote.native.connection import Connection, Flight
+from inferometer.client.remote.native.failures import translate_errors
+from inferometer.client.remote.native.reading import LocalBatch
+from inferometer.client.remote.native.tracing import RemoteTrace
+from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs
+from inferometer.manifests.errors import DeadlineError, InferometerError, SessionError
+from inferometer.protos.inferometer.v1 import predict_pb2
+
+_ID = "0"
+"""The id of the one input of a query under load."""
+
+
+BATCHES_IN_FLIGHT = 4
+"""Batches that are sent before the first is answered, where the agent overlaps; bounds a run's memory."""
+_READ_THREADS = 4
+
+
+def open_remote_agent(
+    address: str,
+    model_name: str,
+    model_version: str | None = None,
+    framework_name: str | None = None,
+    options: SessionOptions = SessionOptions(),  # noqa: B008 - frozen
+    remote: RemoteOptions = RemoteOptions(),  # noqa: B008 - frozen
+    trace: TraceScope | None = None,
+) -> RemoteAgent:
+    """Opens a model on the agent at ``address``, a ``host:port``.
+
+    Args:
+        address: The agent.
+        model_name: The model, as one of the agent's manifests names it.
+        model_version: A version or a constraint; None means the highest.
+        framework_name: None means the agent's first installed one that has the model.
+        options: What the model is opened with.
+        remote: How the agent is called.
+        trace: The parent of the agent's spans of the loading; None records none.
+
+    Raises:
+        ConfigurationError: The address is invalid.
+        AgentError: The agent cannot be reached.
+        DeadlineError: It did not open the model in time.
+        InferometerError: The agent cannot open the model.
+    """
+    connection = Connection(AgentAddress.parse(address), remote.secret, remote.tls)
+    try:
+        request = open_request(model_name, model_version, framework_name, options)
+        asked = RemoteTrace(trace, str(connection.address)) if trace else None
+        response = _open(connection, request, remote.open_timeout_s, asked.metadata if asked else ())
+        try:
+            description = read_description(response, str(connection.address))
+            if asked:
+                asked.add_message(response.trace)
+                connection.measure_clock(asked)
+                asked.end()
+        except BaseException:
+            connection.close_session(response.session_id)
+            raise
+    except BaseException:
+        connection.close()
+        raise
+    return RemoteAgent(connection, response.session_id, description, remote)
+
+
+def _open(
+    connection: Connection,
+    request: predict_pb2.OpenRequest,
+    timeout_s: float,
+    metadata: tuple[tuple[str, str], ...],
+) -> predict_pb2.OpenResponse:
+    with translate_errors(connection.address):
+        try:
+            return connection.methods.Open(
+                request, timeout=timeout_s, metadata=(*connection.metadata, *metadata)
+            )
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise
+            raise DeadlineError(
+                f"agent {connection.address}: did not open the model within {timeout_s:g} s; "
+                "give it longer with --open_timeout"
+            ) from error
+
+
+class RemoteAgent(Closeable):
+    """A model that an agent has open. Thread-safe; satisfies ``evaluators.system.SystemUnderTest``.
+
+    Inputs are read here, and their read time is measured here; the agent fetches URLs. Made by
+    ``open_remote_agent``.
+    """
+
+    in_process = False
+
+    def __init__(
+        self, connection: Connection, session_id: str, description: SystemDescription, remote: RemoteOptions
+    ) -> None:
+        self.connection = connection
+        self.session_id = session_id
+        """What the agent knows the open model by."""
+        self.description = description
+        """The model and what it runs on."""
+        self._remote = remote
+        self._pool = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read-inputs")
+        self._tensor_bytes = tensor_bytes(description.manifest.inputs[0].parameters)
+        self._closed = False
+
+    def predict(self, inputs: Sequence[Input]) -> BatchResult:
+        """Predicts one batch and waits for it. An input that fails is in the result's failures.
+
+        Raises:
+            InputError: The batch is empty.
+            AgentError: The agent was lost, or did not answer in time.
+        """
+        self._check_open()
+        batch = LocalBatch(inputs, self._pool)
+        readable = batch.readable()
+        if not readable:
+            return batch.merge(None)
+        request = encode_inputs_request(self.session_id, readable)
+        return batch.merge(self.connection.predict(request, self._remote.call_timeout_s))
+
+    def predict_tensor(self, batch: NDArray[Any]) -> BatchResult:
+        """Predicts a batch that is one preprocessed tensor, with the batch as its first axis.
+
+        The inputs' ids are ``"0"``, ``"1"``, ….
+
+        Raises:
+            InputError: The batch is empty, or not of the shape or element type that the model takes.
+            AgentError: The agent was lost, or did not answer in time.
+        """
+        self._check_open()
+        request = encode_batch_request(self.session_id, batch)
+        return self.connection.predict(request, self._remote.call_timeout_s)
+
+    def predict_batches(
+        self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
+    ) -> Iterator[BatchResult]:
+        """Predicts batch after batch, in order.
+
+        Where the agent predicts in rounds, a round is read and sent, and its results are waited for before
+        the next one: nothing is read or sent while the agent takes the time of its predictions. Where the
+        agent overlaps, a bounded number of batches is in flight all the time. Closing the iterator stops the
+        work, here and at the agent. The agent's spans come with the answers, and are in the trace at the end.
+
+        Raises:
+            InputError: A batch is empty.
+            AgentError: The agent was lost.
+        """
+        flight = self.begin_flight(trace)
+        source, numbers = iter(batches), itertools.count()
+        try:
+            for first in source:
+                others = itertools.islice(source, self.round_size(len(first)) - 1)
+                round_ = [self.begin_batch(inputs) for inputs in (first, *others)]
+                flight.add(round_, list(itertools.islice(numbers, len(round_))))
+                while len(flight) >= self.batches_in_flight:
+                    yield flight.next()
+            flight.end()
+            while len(flight):
+                yield flight.next()
+            flight.finish()
+        finally:
+            flight.close()
+
+    def load_target(self, inputs: LoadInputs) -> RemoteTarget:
+        """Returns a load target that sends each query to the agent; see ``RemoteTarget``."""
+        return RemoteTarget(self, inputs)
+
+    def begin_flight(self, trace: TraceScope | None = None) -> Flight:
+        """Begins a stream of batches, for a caller that decides itself what goes where; it closes the flight.
+
+        Raises:
+            SessionError: The model is closed.
+        """
+        self._check_open()
+        asked = RemoteTrace(trace, str(self.connection.address)) if trace else None
+        return Flight(self.connection, self.session_id, asked, self._remote.call_timeout_s)
+
+    def begin_batch(self, inputs: Sequence[Input]) -> LocalBatch:
+        """Begins to read a batch, for a flight of this agent.
+
+        Raises:
+            InputError: It is empty.
+            SessionError: The model is closed.
+        """
+        self._check_open()
+        try:
+            return LocalBatch(inputs, self._pool)
+        except RuntimeError:
+            self._check_open()
+            raise
+
+    def condition_counters(self) -> Sequence[ConditionCounters]:
+        """Reads the counters of the agent's host; empty where it does not tell."""
+        counters = None if self._closed else self.connection.conditions(self.session_id)
+        return () if counters is None else (counters,)
+
+    @property
+    def batches_in_flight(self) -> int:
+        """The batches that are waited for before more are sent; in rounds that is each of them."""
+        return BATCHES_IN_FLIGHT if self.description.overlap else 1
+
+    def round_size(self, batch_size: int) -> int:
+        """The batches that are sent together, those that the agent prepares together."""
+        if self.description.overlap or not self.description.preprocess_threads:
+            return 1
+        return round_size(self._tensor_bytes, batch_size)
+
+    def close(self) -> None:
+        """Closes the model at the agent and the connection; calling it again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self.connection.close_session(self.session_id)
+        self.connection.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionError(f"the session at agent {self.connection.address} is closed; open another")
+
+
+class RemoteTarget(CallTarget):
+    """A remote agent under load; satisfies ``evaluators.load.target.LoadTarget``.
+
+    Query n is a call of its own, of input n modulo their number. The requests are encoded when the target is
+    made; inputs that are only read are preprocessed by the agent. An answer tells how long the query waited
+    there for its batch, and the size of that: 1 unless the agent puts requests together. The agent stays its
+    owner's.
+
+    Raises:
+        InputError: An input's element type cannot travel.
+    """
+
+    def __init__(self, agent: RemoteAgent, inputs: LoadInputs) -> None:
+        id_ = agent.session_id
+        if isinstance(inputs, PreparedInputs):
+            tensors = inputs.tensors
+            self._requests = [encode_batch_request(id_, tensors[n : n + 1]) for n in range(len(tensors))]
+        else:
+            self._requests = [encode_inputs_request(id_, [(_ID, payload)]) for payload in inputs.payloads]
+        self._connection = agent.connection
+        super().__init__(agent.description, max(map(len, self._requests)), self._connection.hold)
+
+    def send(self, query: int, run: CallFlight) -> None:
+        """Sends a query; see ``CallTarget``."""
+        run.send(query, self._requests[query % len(self._requests)], self._connection.begin_predict)
+
+    def outcome(self, call: grpc.Future[bytes]) -> Outcome:
+        """Reads a reply; see ``CallTarget``."""
+        try:
+            result = self._connection.end_predict(call)
+        except InferometerError as error:
+            return Outcome(0, str(error))
+        if result.failures:
+            return Outcome(0, result.failures[0].message)
+        answers = result.input_ids.count(_ID)
+        reason = "" if answers else "the agent gave no answer for the query"
+        times = {"predict_ns": result.times.predict_ns, "batch_size": 1}
+        if queue := result.queue:
+            times |= {name: getattr(queue, name) for name in ("queue_ns", "batch_ns", "batch_size")}
+        return Outcome(answers, reason, times)

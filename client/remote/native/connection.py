@@ -1,0 +1,363 @@
+"""A connection to an agent: its calls and its streams."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from types import TracebackType
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from inferometer.agent.hardware.conditions import ConditionCounters
+from inferometer.agent.inference.results import BatchResult
+from inferometer.agent.protocol.condition_messages import read_conditions
+from inferometer.agent.protocol.messages import decode_answer, encode_inputs_request
+from inferometer.agent.protocol.span_messages import TracePart
+from inferometer.client.remote.channel.address import AgentAddress
+from inferometer.client.remote.channel.connection import ClientTls, ServerConnection, with_tls
+from inferometer.client.remote.native.failures import retried, translate_errors
+from inferometer.client.remote.native.reading import LocalBatch
+from inferometer.client.remote.native.tracing import ClockOffset, RemoteTrace
+from inferometer.manifests.errors import AgentError
+from inferometer.protos.inferometer.v1 import predict_pb2
+from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub
+from inferometer.protos.inferometer.v1.registry_pb2_grpc import RegistryServiceStub
+
+
+class AnswerWatch:
+    """Cancels a call whose next answer takes too long; entered while an answer is awaited.
+
+    Entering and leaving it sets a number and wakes no thread, as the wait may be within a timed region: a
+    thread looks at that number when an answer could be overdue, about once in ``timeout_s``.
+
+    Args:
+        timeout_s: The timeout of one answer, in seconds; None sets no limit.
+        cancel: Ends the call; it is called once, in the watching thread.
+    """
+
+    def __init__(self, timeout_s: float | None, cancel: Callable[[], object]) -> None:
+        self.timeout_s = timeout_s
+        self.expired = False
+        """Whether the call was cancelled because an answer was overdue."""
+        self._cancel = cancel
+        self._due_s: float | None = None
+        self._owed = 1
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def owing(self, answers: int) -> AnswerWatch:
+        """Returns itself, to be entered while the first of so many answers is awaited."""
+        self._owed = answers
+        return self
+
+    @property
+    def limit_s(self) -> float:
+        """The timeout of the awaited answer, in seconds."""
+        return (self.timeout_s or 0.0) * self._owed
+
+    def __enter__(self) -> None:
+        if self.timeout_s is None:
+            return
+        self._due_s = time.monotonic() + self.limit_s
+        if self._thread is None and not self._closed:
+            self._thread = threading.Thread(target=self._look, name="answer-watch", daemon=True)
+            self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._due_s = None
+
+    def close(self) -> None:
+        """Ends the watch; calling it again does nothing."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _look(self) -> None:
+        timeout_s = self.timeout_s or 0.0
+        with self._changed:
+            while not self._closed:
+                due_s = self._due_s
+                left_s = timeout_s if due_s is None else due_s - time.monotonic()
+                if left_s <= 0:
+                    self.expired = True
+                    break
+                # No longer than the shortest limit: the next one may be shorter than this.
+                self._changed.wait(min(left_s, timeout_s))
+        if self.expired:
+            self._cancel()
+
+
+_PREDICT_TRIES = 2
+_CLOSE_TIMEOUT_S = 5.0
+_CLOCK_TIMEOUT_S = 5.0
+_CONDITIONS_TIMEOUT_S = 5.0
+_OPTIONS = (
+    ("grpc.keepalive_time_ms", 30_000),  # finds within 40 s that an agent's machine has vanished
+    # Between attempts that fail, calls fail at once, and the pauses grow up to this.
+    ("grpc.max_reconnect_backoff_ms", 30_000),
+)
+
+
+class Connection(ServerConnection):
+    """A connection to an agent; see ``ServerConnection``."""
+
+    def __init__(
+        self, address: AgentAddress, secret: str | None = None, tls: ClientTls | None = None
+    ) -> None:
+        self.address = with_tls(address, tls)
+        super().__init__(self.address, f"agent {self.address}", _OPTIONS, secret, tls)
+        self._offset: ClockOffset | None = None
+        self.methods = PredictServiceStub(self._channel)
+        self.registry = RegistryServiceStub(self._channel)
+        # Without serializers: tensors are written and read by inferometer.agent.protocol.messages.
+        service = f"/{predict_pb2.DESCRIPTOR.services_by_name['PredictService'].full_name}"
+        self._predict: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
+            f"{service}/Predict"
+        )
+        self._predict_stream: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(
+            f"{service}/PredictStream"
+        )
+
+    def predict(self, request: bytes, timeout_s: float | None) -> BatchResult:
+        """Sends one encoded ``PredictRequest`` and waits for the result.
+
+        It is retried once if the connection was lost, as predicting changes nothing.
+
+        Raises:
+            InferometerError: See ``translate_errors``.
+        """
+        with translate_errors(self.address):
+            answer = retried(
+                lambda left_s: self._predict(request, timeout=left_s, metadata=self.metadata),
+                timeout_s,
+                tries=_PREDICT_TRIES,
+            )
+        return self.read(answer)
+
+    def begin_predict(self, request: bytes) -> grpc.Future[bytes]:
+        """Sends one encoded ``PredictRequest`` without waiting; ``end_predict`` reads the answer.
+
+        Raises:
+            SessionError: The connection is closed.
+        """
+        return self.begin(lambda: self._predict.future(request, metadata=self.metadata))
+
+    def end_predict(self, call: grpc.Future[bytes]) -> BatchResult:
+        """Returns the result of a call, and waits for it if necessary.
+
+        Raises:
+            InferometerError: See ``translate_errors``.
+        """
+        with translate_errors(self.address):
+            answer = self.reply(call)
+        return self.read(answer)
+
+    def stream(self, requests: Iterator[bytes], trace: RemoteTrace | None) -> grpc._CallIterator[bytes]:
+        """Begins a stream of encoded ``PredictStreamRequest`` messages, with the metadata of a trace.
+
+        Raises:
+            SessionError: The connection is closed.
+        """
+        metadata = (*self.metadata, *trace.metadata) if trace else self.metadata
+        return self.begin(lambda: self._predict_stream(requests, metadata=metadata))
+
+    def measure_clock(self, trace: RemoteTrace, *, anew: bool = True) -> None:
+        """Measures the offset of the agent's clock, in some round trips, and sets the trace to it.
+
+        Must be called outside of timed regions. An offset that is known is measured again only if ``anew``,
+        which is useless for an agent that was lost.
+        """
+        if self._offset is not None and not anew:
+            trace.set_clock(self._offset)
+            return
+        self._offset = trace.measure_clock(
+            lambda: (
+                self.methods.Clock(
+                    predict_pb2.ClockRequest(), timeout=_CLOCK_TIMEOUT_S, metadata=self.metadata
+                ).unix_ns
+            ),
+            self._offset,
+        )
+
+    def conditions(self, session_id: str) -> ConditionCounters | None:
+        """Reads the counters of the agent's host; None where it does not tell, as one of an older version.
+
+        Must be called outside of timed regions.
+        """
+        request = predict_pb2.ConditionsRequest(session_id=session_id)
+        with suppress(grpc.RpcError):
+            return read_conditions(
+                self.methods.Conditions(request, timeout=_CONDITIONS_TIMEOUT_S, metadata=self.metadata)
+            )
+        return None
+
+    def read(self, answer: bytes) -> BatchResult:
+        """Reads an encoded ``PredictResponse`` that holds a result.
+
+        Raises:
+            AgentError: It is malformed.
+        """
+        read = self.read_any(answer)
+        if isinstance(read, TracePart):
+            raise AgentError(f"agent {self.address}: answered with spans instead of a result")
+        return read
+
+    def read_any(self, answer: bytes) -> BatchResult | TracePart:
+        """Reads an encoded ``PredictResponse`` or ``PredictStreamResponse``.
+
+        Raises:
+            AgentError: It is malformed.
+        """
+        try:
+            return decode_answer(answer)
+        except DecodeError as error:
+            raise AgentError(f"agent {self.address}: an answer is malformed: {error}") from error
+
+    def close_session(self, session_id: str) -> None:
+        """Closes a session, if the agent can be reached."""
+        with suppress(grpc.RpcError):  # a session of a lost agent is closed
+            self.methods.Close(
+                predict_pb2.CloseRequest(session_id=session_id),
+                timeout=_CLOSE_TIMEOUT_S,
+                metadata=self.metadata,
+            )
+
+
+_MOST_OWED = 4
+"""An agent sends the answers of a round together, which multiplies the timeout by up to this."""
+
+
+class Flight:
+    """One stream: it sends rounds of batches, and returns their results in the same order.
+
+    gRPC takes the requests in a thread of its own, which waits there until their inputs are read. One thread
+    uses a flight; ``cancel`` may be called by any.
+
+    Made by ``RemoteAgent.begin_flight``. The timeout is that of the answer to one batch; None waits.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        session_id: str,
+        trace: RemoteTrace | None,
+        answer_timeout_s: float | None,
+    ) -> None:
+        self._answered: list[int] = []
+        self._finished = False
+        self._connection = connection
+        self._session_id = session_id
+        self._trace = trace
+        self._waiting: deque[tuple[int, LocalBatch]] = deque()
+        self._outbox: queue.SimpleQueue[Sequence[LocalBatch] | None] = queue.SimpleQueue()
+        self._failure: Exception | None = None
+        self._call = connection.stream(self._requests(), trace)
+        self._watch = AnswerWatch(answer_timeout_s, self._call.cancel)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, batches: Sequence[LocalBatch], numbers: Sequence[int]) -> None:
+        """Sends the batches of one round; a trace knows them by their numbers."""
+        self._waiting.extend(zip(numbers, batches, strict=True))
+        self._outbox.put(batches)
+
+    def end(self) -> None:
+        """Ends the requests."""
+        self._outbox.put(None)
+
+    def next(self) -> BatchResult:
+        """Waits for the result of the oldest batch.
+
+        Raises:
+            AgentError: The agent was lost, or did not answer in time.
+        """
+        number, batch = self._waiting.popleft()
+        if self._trace is not None:
+            batch.record(self._trace.scope, number)
+        if not batch.readable():
+            return batch.merge(None)
+        try:
+            answer = self._next_result(min(len(self._waiting) + 1, _MOST_OWED))
+        except AgentError as error:
+            if self._failure is None:
+                raise
+            raise self._failure from error
+        if answer is None:
+            address = self._connection.address
+            raise self._failure or AgentError(f"agent {address}: ended the stream before the last answer")
+        self._answered.append(number)
+        return batch.merge(answer)
+
+    def finish(self) -> None:
+        """Waits for the end of the stream, after the last result.
+
+        Raises:
+            AgentError: The agent was lost, or answered more than was requested.
+        """
+        if self._next_result() is not None:
+            raise AgentError(f"agent {self._connection.address}: answered more than was requested")
+        self._finished = True
+
+    def cancel(self) -> None:
+        """Stops the reading, and the stream if it has not ended."""
+        for _, batch in tuple(self._waiting):
+            batch.cancel()
+        self._watch.close()
+        self._call.cancel()
+        self._outbox.put(None)
+
+    def close(self) -> None:
+        """Cancels what is in flight, and adds the agent's spans to the trace."""
+        begun = bool(self._answered or self._waiting)
+        self.cancel()
+        trace, self._trace = self._trace, None
+        if trace is not None and begun:
+            self._connection.measure_clock(trace, anew=self._finished)
+            trace.end(self._answered, complete=self._finished)
+
+    def _requests(self) -> Generator[bytes, None, None]:
+        while (batches := self._outbox.get()) is not None:
+            try:
+                # A batch without a readable input is not sent, and so cannot be the last of its round.
+                round_ = [readable for batch in batches if (readable := batch.readable())]
+                for number, readable in enumerate(round_, start=1):
+                    yield encode_inputs_request(self._session_id, readable, more=number < len(round_))
+            except CancelledError:
+                return
+            except Exception as error:  # noqa: BLE001 - raised again where the result is taken
+                self._failure = error
+                return
+
+    def _next_result(self, owed: int = 1) -> BatchResult | None:
+        """The next result, or None at the end; spans before it go to the trace."""
+        while (answer := self._next_answer(owed)) is not None:
+            read = self._connection.read_any(answer)
+            if isinstance(read, BatchResult):
+                return read
+            if self._trace is not None:
+                self._trace.parts.append(read)
+        return None
+
+    def _next_answer(self, owed: int) -> bytes | None:
+        """The next answer; ``owed`` results may be prepared before the agent sends it."""
+        with translate_errors(self._connection.address):
+            try:
+                with self._watch.owing(owed):
+                    return next(self._call, None)
+            except grpc.RpcError as error:
+                if not self._watch.expired:
+                    raise
+                raise AgentError(
+                    f"agent {self._connection.address}: did not answer within {self._watch.limit_s:g} s; "
+                    "it hangs, or a batch takes longer: see --agent_timeout"
+                ) from error

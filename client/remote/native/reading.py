@@ -1,0 +1,99 @@
+"""Reading of inputs on the client, and the merge of its failures into the agent's answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from inferometer.agent.inference.results import BatchResult, InputFailure, Stage, StageTimes
+from inferometer.agent.preprocessing.inputs import Input, Payload
+from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.manifests.errors import InputError
+
+_READ = SpanKind.of("read", TraceLevel.APPLICATION_TRACE, side="client")
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One input after reading: its data, or its failure."""
+
+    input_id: str
+    payload: Payload | None
+    failure: InputFailure | None
+    read_ns: int
+    read_at_ns: int = 0
+    thread: int = 0
+
+
+class LocalBatch:
+    """A batch whose inputs the threads of a pool read.
+
+    Args:
+        inputs: The batch, not empty.
+        pool: Reads.
+
+    Raises:
+        InputError: The batch is empty.
+    """
+
+    def __init__(self, inputs: Sequence[Input], pool: ThreadPoolExecutor) -> None:
+        if not inputs:
+            raise InputError("the batch is empty; it needs at least one input")
+        # Inputs in memory need no thread.
+        self._reads: list[_Read | Future[_Read]] = [
+            pool.submit(_read, item) if callable(item.data) else _Read(item.id, item.data, None, 0)
+            for item in inputs
+        ]
+
+    def readable(self) -> list[tuple[str, Payload]]:
+        """Waits for the reading; returns the ids and the data of what could be read."""
+        return [(read.input_id, read.payload) for read in self._all() if read.payload is not None]
+
+    def merge(self, answer: BatchResult | None) -> BatchResult:
+        """Returns the batch's result: the agent's answer with the failures and the read time of this side.
+
+        Args:
+            answer: None if nothing could be read, so that nothing was sent.
+        """
+        reads = self._all()
+        failures = tuple(read.failure for read in reads if read.failure is not None)
+        read_ns = sum(read.read_ns for read in reads)
+        if answer is None:
+            return BatchResult((), None, failures, StageTimes(read_ns, 0, 0, 0))
+        if failures:
+            places = {read.input_id: place for place, read in enumerate(reads)}
+            both = (*failures, *answer.failures)
+            failures = tuple(sorted(both, key=lambda failure: places.get(failure.input_id, len(places))))
+        times = replace(answer.times, read_ns=answer.times.read_ns + read_ns)
+        return replace(answer, failures=failures or answer.failures, times=times)
+
+    def record(self, trace: TraceScope, batch: int) -> None:
+        """Records the spans of reading, for the batch of a number."""
+        for read in self._all():
+            if read.thread:
+                end_ns = read.read_at_ns + read.read_ns
+                trace.add(_READ, read.read_at_ns, end_ns, batch=batch, thread=read.thread)
+
+    def cancel(self) -> None:
+        """Cancels the reading."""
+        for read in self._reads:
+            if isinstance(read, Future):
+                read.cancel()
+
+    def _all(self) -> list[_Read]:
+        return [read.result() if isinstance(read, Future) else read for read in self._reads]
+
+
+def _read(item: Input) -> _Read:
+    payload = failure = None
+    started_ns = time.perf_counter_ns()
+    try:
+        payload = item.read()
+    except InputError as error:
+        failure = InputFailure(item.id, Stage.READ, str(error))
+    read_ns = time.perf_counter_ns() - started_ns
+    return _Read(item.id, payload, failure, read_ns, started_ns, threading.get_native_id())

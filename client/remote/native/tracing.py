@@ -1,0 +1,155 @@
+"""The agent's part of a trace: requested with a call, read from its answers, set to the client's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.protocol.metadata import LAYERS_KEY, LEVEL_KEY, TRACEPARENT_KEY
+from inferometer.agent.protocol.span_messages import TracePart, read_trace_part
+from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.agent.tracing.span import NO_BATCH, SpanChunk
+from inferometer.manifests.errors import AgentError
+from inferometer.protos.inferometer.v1 import predict_pb2
+
+_ROUND_TRIPS = 8
+_NS_PER_US = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOffset:
+    """The offset of an agent's clock from this one.
+
+    Attributes:
+        offset_ns: How far the agent's clock is ahead.
+        uncertainty_ns: The largest error of that.
+    """
+
+    offset_ns: int
+    uncertainty_ns: int
+
+    @property
+    def shift_ns(self) -> int:
+        """What to subtract from the agent's times: 0 if the clocks may agree."""
+        return self.offset_ns if abs(self.offset_ns) > self.uncertainty_ns else 0
+
+    def agrees(self, other: ClockOffset) -> bool:
+        """Whether both may be true."""
+        return abs(self.offset_ns - other.offset_ns) <= self.uncertainty_ns + other.uncertainty_ns
+
+
+def measure_offset(ask: Callable[[], int], now_ns: Callable[[], int]) -> ClockOffset:
+    """Measures an agent's clock by Cristian's algorithm: it was read in the middle of the shortest call.
+
+    ``ask`` returns the agent's time, and ``now_ns`` the time here, both in nanoseconds since 1970.
+    """
+    found: list[ClockOffset] = []
+    for _ in range(_ROUND_TRIPS):
+        sent_ns = now_ns()
+        theirs_ns = ask()
+        returned_ns = now_ns()
+        found.append(ClockOffset(theirs_ns - (sent_ns + returned_ns) // 2, (returned_ns - sent_ns) // 2 + 1))
+    return min(found, key=lambda each: each.uncertainty_ns)
+
+
+class RemoteTrace:
+    """The spans that an agent records of one call.
+
+    Args:
+        scope: Their parent.
+        agent: The agent's address, for notes.
+    """
+
+    def __init__(self, scope: TraceScope, agent: str) -> None:
+        self.scope = scope
+        self._agent = agent
+        self.parts: list[TracePart] = []
+        self._shift_ns = 0
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """The metadata of the call."""
+        context, level = self.scope.context, self.scope.recorder.level
+        layers = () if self.scope.layers else ((LAYERS_KEY, "0"),)
+        return ((TRACEPARENT_KEY, context.traceparent), (LEVEL_KEY, level.name), *layers)
+
+    def measure_clock(self, ask: Callable[[], int], known: ClockOffset | None = None) -> ClockOffset | None:
+        """Measures the agent's clock; a failure is noted in the trace.
+
+        Args:
+            ask: Returns its time, in nanoseconds since 1970.
+            known: The offset found before. It is kept as long as it agrees with the new one, so that calls of
+                one trace are corrected alike, and if the agent does not answer.
+
+        Returns:
+            The offset from now on; None if it is unknown.
+        """
+        recorder = self.scope.recorder
+        try:
+            found = measure_offset(ask, lambda: recorder.clock() + recorder.epoch_offset_ns)
+        except grpc.RpcError as error:
+            if known is None:
+                why = f"agent {self._agent} does not tell the time ({error.code().name})"
+                recorder.note(f"{why}: its spans are on its own clock")
+                return None
+            found = known
+        if known is not None and known.agrees(found):
+            found = known
+        self.set_clock(found)
+        return found
+
+    def set_clock(self, found: ClockOffset) -> None:
+        """Sets the agent's offset; a correction is noted in the trace."""
+        recorder = self.scope.recorder
+        self._shift_ns = found.shift_ns
+        if self._shift_ns:
+            ahead, within = found.offset_ns / _NS_PER_US, found.uncertainty_ns / _NS_PER_US
+            recorder.note(
+                f"the clock of agent {self._agent} was {ahead:.0f} us ahead: its spans were set back, "
+                f"which is right to within {within:.0f} us"
+            )
+
+    def add_message(self, message: predict_pb2.TracePart) -> None:
+        """Adds a part from its message.
+
+        Raises:
+            AgentError: It is malformed.
+        """
+        try:
+            self.parts.append(read_trace_part(message))
+        except ValueError as error:
+            raise AgentError(f"agent {self._agent}: its spans are malformed: {error}") from error
+
+    def end(self, batches: Sequence[int] = (), *, complete: bool = True) -> None:
+        """Adds the spans to the recorder.
+
+        Args:
+            batches: The numbers here of the batches that the agent has answered.
+            complete: Whether the call was completed; if not, missing spans are noted.
+        """
+        recorder = self.scope.recorder
+        numbers = np.asarray(batches, np.int64)
+        if not complete:
+            recorder.note(f"the call to agent {self._agent} was cancelled: some of its spans are missing")
+        elif not self.parts:
+            recorder.note(f"agent {self._agent} gave no spans; is it of an earlier version?")
+        for part in self.parts:
+            for chunk in part.chunks:
+                recorder.add_chunk(_here(chunk, self._shift_ns, numbers))
+            for note in part.notes:
+                recorder.note(note)
+            recorder.add_dropped(part.dropped)
+        self.parts.clear()
+
+
+def _here(chunk: SpanChunk, shift_ns: int, numbers: NDArray[np.int64]) -> SpanChunk:
+    """A chunk with the clock and the batch numbers of this side."""
+    known = (chunk.batch >= 0) & (chunk.batch < len(numbers))
+    batch = np.where(
+        known, np.append(numbers, NO_BATCH)[np.where(known, chunk.batch, len(numbers))], NO_BATCH
+    )
+    return replace(chunk, start_ns=chunk.start_ns - shift_ns, batch=batch)

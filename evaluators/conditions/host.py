@@ -1,0 +1,241 @@
+"""The conditions on one host during a measurement: what happened between two readings of its counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from inferometer.agent.hardware.condition_sampler import Sample, Samples
+from inferometer.agent.hardware.conditions import ConditionCounters, ProcessorTimes
+
+OTHERS_SHARE = 0.05
+"""Others disturb from this share of the processors on: of two processors it is a tenth of one.
+
+What runs beside on a quiet machine takes 1 to 2 %.
+"""
+STEAL_SHARE = 0.02
+"""The host disturbs from this share of the CPU time that programs wanted; unshared ones take below 1 %."""
+THROTTLED_SHARE = 0.01
+"""A quota, or heat on a GPU, disturbs from this share of the time; a period of a quota may stall 0.1 s."""
+SWAPPED_PAGES = 64
+"""Swap disturbs from as many pages on as a few reads of 32 KiB bring back."""
+LEAST_S = 0.5
+"""The processors' time is counted in ticks of 10 ms: shorter runs tell no share to 5 %."""
+_LEAST_LOOK_S = 0.25
+_NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The lowest, the mean and the highest of values."""
+
+    low: float
+    mean: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """Returns that of some values; None for none."""
+        return cls(min(values), sum(values) / len(values), max(values)) if values else None
+
+
+@dataclass(frozen=True, slots=True)
+class HostConditions:
+    """What happened on one host during the measured part; None for what is not known.
+
+    Shares are 0…1. The CPU time of the measured process includes that of a client on the same machine.
+
+    Attributes:
+        hostname: The machine's name.
+        duration_s: The time between the two readings.
+        processors: The processors that the process may run on, of which all CPU times are.
+        own_cpu_s: The CPU time of the process.
+        others_share: The share of the processors' time that other processes and interrupts took.
+        others_time_share: The share of the looks in which they took more than ``OTHERS_SHARE``.
+        steal_share: The share of the CPU time that programs wanted and the host of this virtual machine took.
+        throttled_share: The share of the quota's periods in which it was used up.
+        throttled_s: How long processors were withheld for that, summed over them.
+        heated_processors: The processors that heat slowed down.
+        swapped_in_pages: The pages that came back from swap.
+        swapped_out_pages: The pages that went to swap.
+        involuntary_switches: How often the process lost a processor before it gave it up.
+        major_faults: Its page faults that read from a disk.
+        minor_faults: Its other page faults.
+        waited_s: How long its threads were ready and waited for a processor; threads that ended do not count.
+        frequency_mhz: The frequencies of the processors.
+        gpu_clock_mhz: The clock of the GPU's multiprocessors.
+        gpu_clock_limit_mhz: The highest that it may have.
+        gpu_heat_share: The share of the time in which heat slowed the GPU down.
+        gpu_power_share: The share of the time in which the power limit did.
+        gpu_slowdown_share: The share of the looks in which heat or its power supply slowed the GPU down.
+        gpu_other_processes: The other processes on the GPU, at the beginning or at the end.
+        looks: How often the sampler looked; 0 where there was none.
+        watching_cpu_s: The sampler's CPU time, which is in ``own_cpu_s``.
+    """
+
+    hostname: str
+    duration_s: float
+    own_cpu_s: float
+    processors: int | None = None
+    others_share: float | None = None
+    others_time_share: float | None = None
+    steal_share: float | None = None
+    throttled_share: float | None = None
+    throttled_s: float | None = None
+    heated_processors: int | None = None
+    swapped_in_pages: int | None = None
+    swapped_out_pages: int | None = None
+    involuntary_switches: int | None = None
+    major_faults: int | None = None
+    minor_faults: int | None = None
+    waited_s: float | None = None
+    frequency_mhz: Spread | None = None
+    gpu_clock_mhz: Spread | None = None
+    gpu_clock_limit_mhz: int | None = None
+    gpu_heat_share: float | None = None
+    gpu_power_share: float | None = None
+    gpu_slowdown_share: float | None = None
+    gpu_other_processes: int | None = None
+    looks: int = 0
+    watching_cpu_s: float = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the processors' time is known, on which the verdict rests first."""
+        return self.others_share is not None
+
+    def disturbances(self) -> Iterator[str]:
+        """Yields what disturbed the measurement, each with its figure."""
+        if self.others_share is not None and self.others_share >= OTHERS_SHARE:
+            times = self.others_time_share
+            when = "" if times is None else f", in {_percent(times)} of the time"
+            yield f"other processes took {_percent(self.others_share)} of the CPU{when}"
+        if self.steal_share is not None and self.steal_share >= STEAL_SHARE:
+            yield f"the host took {_percent(self.steal_share)} of the CPU (steal)"
+        if self.throttled_share is not None and self.throttled_share >= THROTTLED_SHARE:
+            yield f"the CPU quota throttled it {_percent(self.throttled_share)} of the time"
+        if self.heated_processors:
+            yield f"heat slowed {_counted(self.heated_processors, 'processor')} down"
+        if self.swapped_in_pages is not None and self.swapped_in_pages >= SWAPPED_PAGES:
+            yield f"{_counted(self.swapped_in_pages, 'page')} came back from swap"
+        yield from self._disturbances_of_gpu()
+
+    def _disturbances_of_gpu(self) -> Iterator[str]:
+        if self.gpu_other_processes:
+            yield f"{_counted(self.gpu_other_processes, 'other process', 'es')} had the GPU open"
+        slowed = max(self.gpu_heat_share or 0.0, self.gpu_slowdown_share or 0.0)
+        if slowed >= THROTTLED_SHARE:
+            yield f"heat or power supply slowed the GPU down {_percent(slowed)} of the time"
+
+
+def host_conditions(
+    begins: Sequence[ConditionCounters], ends: Sequence[ConditionCounters], samples: Samples | None = None
+) -> HostConditions:
+    """Returns what happened on one machine between two readings.
+
+    Args:
+        begins: The first reading of each of the measured processes there; the first is that of the model.
+        ends: The second one of each, in the same order.
+        samples: What a sampler saw meanwhile.
+    """
+    begin, end = begins[0], ends[0]
+    duration_s = max((end.taken_ns - begin.taken_ns) / _NS_PER_S, 1e-9)
+    own_s = sum(last.own_cpu_s - first.own_cpu_s for first, last in zip(begins, ends, strict=True))
+    periods = _grown(begin.quota_periods, end.quota_periods)
+    throttled = _grown(begin.throttled_periods, end.throttled_periods)
+    heats = [last > first for first, last in zip(begin.heat_throttles, end.heat_throttles, strict=False)]
+    looks = samples.looks if samples else ()
+    return HostConditions(
+        hostname=end.hostname,
+        duration_s=duration_s,
+        own_cpu_s=own_s,
+        **_of_processors(begin.processors, end.processors, own_s, duration_s),
+        others_time_share=_others_time_share(looks) if duration_s >= LEAST_S else None,
+        throttled_share=throttled / periods if throttled is not None and periods else None,
+        throttled_s=_grown_s(begin.throttled_s, end.throttled_s),
+        heated_processors=sum(heats) if heats else None,
+        swapped_in_pages=_grown(begin.swapped_in_pages, end.swapped_in_pages),
+        swapped_out_pages=_grown(begin.swapped_out_pages, end.swapped_out_pages),
+        involuntary_switches=_grown(begin.involuntary_switches, end.involuntary_switches),
+        major_faults=_grown(begin.major_faults, end.major_faults),
+        minor_faults=_grown(begin.minor_faults, end.minor_faults),
+        waited_s=_grown_s(begin.waited_s, end.waited_s),
+        frequency_mhz=Spread.of([each for one in looks for each in one.frequencies_mhz]),
+        **_of_gpu(begin, end, looks, duration_s),
+        looks=len(looks),
+        watching_cpu_s=samples.cpu_s if samples else 0.0,
+    )
+
+
+def _of_processors(
+    begin: ProcessorTimes | None, end: ProcessorTimes | None, own_s: float, duration_s: float
+) -> dict[str, Any]:
+    """The shares of the processors' time; none where it is not known, or too short to tell."""
+    if begin is None or end is None:
+        return {}
+    known: dict[str, Any] = {"processors": end.count}
+    steal_s = end.steal_s - begin.steal_s
+    busy_s = end.busy_s - begin.busy_s
+    if duration_s < LEAST_S or end.count != begin.count:
+        return known
+    # of a process that hardly runs, a single tick of steal would be a large share
+    steal = steal_s / (busy_s + steal_s) if steal_s >= 0.01 * duration_s else 0.0
+    return known | {"others_share": _others_share(begin, end, own_s), "steal_share": steal}
+
+
+def _others_share(begin: ProcessorTimes, end: ProcessorTimes, own_s: float) -> float:
+    """What others took, of the processors' whole time."""
+    others_s = end.busy_s - begin.busy_s - own_s
+    return min(max(others_s / max(end.all_s - begin.all_s, 1e-9), 0.0), 1.0)
+
+
+def _others_time_share(looks: Sequence[Sample]) -> float | None:
+    """The share of the stretches between two looks in which others took more than ``OTHERS_SHARE``."""
+    took = []
+    for one, two in pairwise(looks):
+        if one.processors is not None and two.processors is not None:
+            both_s = (two.processors.all_s - one.processors.all_s) / two.processors.count
+            if both_s >= _LEAST_LOOK_S:
+                share = _others_share(one.processors, two.processors, two.own_cpu_s - one.own_cpu_s)
+                took.append(share >= OTHERS_SHARE)
+    return sum(took) / len(took) if took else None
+
+
+def _of_gpu(
+    begin: ConditionCounters, end: ConditionCounters, looks: Sequence[Sample], duration_s: float
+) -> dict[str, Any]:
+    if begin.gpu is None or end.gpu is None:
+        return {}
+    one, two = begin.gpu, end.gpu
+    seen = [one, *(each.gpu for each in looks if each.gpu is not None), two]
+    heat_ns = _grown(one.heat_slowed_ns, two.heat_slowed_ns)
+    power_ns = _grown(one.power_slowed_ns, two.power_slowed_ns)
+    slowdowns = [each.slowdown for each in seen if each.slowdown is not None]
+    others = [each.other_processes for each in seen if each.other_processes is not None]
+    return {
+        "gpu_clock_mhz": Spread.of([float(each.clock_mhz) for each in seen if each.clock_mhz is not None]),
+        "gpu_clock_limit_mhz": two.clock_limit_mhz,
+        "gpu_heat_share": None if heat_ns is None else heat_ns / _NS_PER_S / duration_s,
+        "gpu_power_share": None if power_ns is None else power_ns / _NS_PER_S / duration_s,
+        "gpu_slowdown_share": sum(slowdowns) / len(slowdowns) if slowdowns else None,
+        "gpu_other_processes": max(others) if others else None,
+    }
+
+
+def _grown(begin: int | None, end: int | None) -> int | None:
+    return None if begin is None or end is None else max(end - begin, 0)
+
+
+def _grown_s(begin: float | None, end: float | None) -> float | None:
+    return None if begin is None or end is None else max(end - begin, 0.0)
+
+
+def _percent(share: float) -> str:
+    percent = 100 * share
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+
+
+def _counted(count: int, noun: str, ending: str = "s") -> str:
+    return f"{count:,} {noun}{'' if count == 1 else ending}"

@@ -1,0 +1,113 @@
+"""The watch over a measurement, which reads the counters of the model's hosts around it and judges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.closeable import Closeable
+from inferometer.agent.hardware.condition_sampler import ConditionSampler, Samples, look
+from inferometer.agent.hardware.conditions import ConditionCounters, read_counters
+from inferometer.agent.hardware.gpu_conditions import GpuReader
+from inferometer.agent.inference.preparation import round_size
+from inferometer.agent.inference.results import SystemDescription
+from inferometer.agent.preprocessing.preprocessor import tensor_bytes
+from inferometer.evaluators.conditions.conditions import Conditions, judged
+from inferometer.evaluators.conditions.host import HostConditions, host_conditions
+from inferometer.evaluators.system import SystemUnderTest
+
+
+@runtime_checkable
+class WatchedSystem(Protocol):
+    """A system on other hosts that tell their counters, such as an agent elsewhere."""
+
+    def condition_counters(self) -> Sequence[ConditionCounters]:
+        """Reads the counters of each of its processes; empty if one does not tell. Raises nothing."""
+        ...
+
+
+class Watch(Closeable):
+    """Watches the hosts of a system from ``begin`` to ``end``.
+
+    A model in this process is also looked at by a thread meanwhile, for what has no counters. Closing it ends
+    that thread.
+
+    Args:
+        system: The open model.
+    """
+
+    def __init__(self, system: SystemUnderTest) -> None:
+        self._description = system.description
+        self._gpu: GpuReader | None = None
+        self._sampler: ConditionSampler | None = None
+        self._begins: Sequence[ConditionCounters] = ()
+        self._read: Callable[[], Sequence[ConditionCounters]] = lambda: ()
+        if system.in_process:
+            gpu = self._gpu = GpuReader(self._description.device)
+            self._sampler = ConditionSampler(lambda: look(gpu.read))
+            self._read = lambda: [read_counters(gpu.read())]
+        elif isinstance(system, WatchedSystem):
+            self._read = system.condition_counters
+        self._elsewhere = not system.in_process
+
+    def begin(self) -> None:
+        """Begins: the measured part follows at once."""
+        if self._sampler is not None:
+            self._sampler.start()
+        self._begins = self._counters()
+
+    def end(self, times_ns: NDArray[np.int64] | None = None, batch_size: int = 1) -> Conditions:
+        """Ends, after the measured part, and returns the verdict.
+
+        Args:
+            times_ns: int64; the times of full batches in order; None where they may vary, as under load.
+            batch_size: The inputs of a full batch.
+        """
+        ends = self._counters() if self._begins else ()
+        samples = self._sampler.stop() if self._sampler is not None else None
+        rounds = _round_size(self._description, batch_size)
+        return judged(_by_host(self._begins, ends, samples), times_ns, rounds)
+
+    def close(self) -> None:
+        """Ends the thread; calling it again does nothing."""
+        if self._sampler is not None:
+            self._sampler.stop()
+        if self._gpu is not None:
+            self._gpu.close()
+
+    def _counters(self) -> Sequence[ConditionCounters]:
+        """Those of the model's processes, and of this one where it shares a machine with one of them.
+
+        What this process takes there belongs to the measurement, as it does with a model in this process.
+        """
+        found = list(self._read())
+        if self._elsewhere and found:
+            own = read_counters()
+            found += [own] * (own.machine in {each.machine for each in found})
+        return found
+
+
+def _round_size(system: SystemDescription, batch_size: int) -> int:
+    """The batches whose inputs are prepared together, before they are predicted."""
+    if system.overlap or not system.preprocess_threads:
+        return 1
+    return round_size(tensor_bytes(system.manifest.inputs[0].parameters), batch_size)
+
+
+def _by_host(
+    begins: Iterable[ConditionCounters], ends: Iterable[ConditionCounters], samples: Samples | None
+) -> list[HostConditions]:
+    """What happened on each host, of the processes that were read twice; those on one machine share it."""
+    later = {(each.machine, each.process): each for each in ends}
+    earlier = {(each.machine, each.process): each for each in begins}
+    hosts: dict[str, list[ConditionCounters]] = {}
+    for key, each in earlier.items():
+        if key in later:
+            hosts.setdefault(each.machine, []).append(each)
+    return [
+        host_conditions(group, [later[each.machine, each.process] for each in group], samples)
+        for group in hosts.values()
+    ]

@@ -1,0 +1,1 @@
+"""Charts: what they show, and how Matplotlib paints them."""

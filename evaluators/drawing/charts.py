@@ -1,0 +1,206 @@
+"""The content of pictures, apart from their rendering: charts of bars, boxes, points and time spans.
+
+Tooltips are for browsers. A group is the name in the legend that determines a colour.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """The name of a row or a chart, a smaller second line, and why not to trust a chart's figures.
+
+    A remark is the weaker reason of the two: it stands below the warning, and is not in the colour of alarm.
+    """
+
+    name: str
+    detail: str = ""
+    warning: str = ""
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of a length that is not negative; ``text`` stands beside it, or inside a stacked bar."""
+
+    value: float
+    group: str = ""
+    text: str = ""
+    tooltip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BarRow:
+    """The bars of one name, side by side or stacked."""
+
+    label: Label
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BarChart:
+    """Rows of bars from the top down, at least one.
+
+    Attributes:
+        heading: The chart's name.
+        axis: The quantity and its unit.
+        rows: The rows.
+        stacked: Whether the bars of a row follow one another.
+        whole: The end of the axis; None for a little beyond the longest bar.
+    """
+
+    heading: Label
+    axis: str
+    rows: tuple[BarRow, ...]
+    stacked: bool = False
+    whole: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A distribution: a box from ``first`` to ``third``, whiskers to ``low`` and ``high``, and a ``mark``."""
+
+    label: Label
+    low: float
+    first: float
+    middle: float
+    third: float
+    high: float
+    mark: float
+    text: str = ""
+    tooltip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxChart:
+    """Boxes from the top down, at least one; the axis is logarithmic if they lie far apart."""
+
+    heading: Label
+    axis: str
+    boxes: tuple[Box, ...]
+
+
+class Mark(Enum):
+    """The shape of a point."""
+
+    DOT = "dot"
+    RING = "ring"
+    CROSS = "cross"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """At least one point of a group.
+
+    Attributes:
+        group: The group.
+        x: One value for each point.
+        y: One value for each point; an infinite one is an arrow at the upper edge.
+        line: Whether lines join the points, in the order of ``x``.
+        tooltip: The tooltip of the series.
+        mark: The shape of the points.
+        size: The size of a point in typographic points; None for one that suits their number.
+    """
+
+    group: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    line: bool = False
+    tooltip: str = ""
+    mark: Mark = Mark.DOT
+    size: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A line across a chart of points at a value of the axis ``y``, or of ``x`` if ``upright``."""
+
+    at: float
+    text: str
+    upright: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A shaded stretch of the axis ``x``."""
+
+    start: float
+    end: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PointChart:
+    """Points over two axes, at least one series; a linear axis ``y`` begins at 0.
+
+    Attributes:
+        heading: The chart's name.
+        x_axis: The quantity ``x`` and its unit.
+        y_axis: The quantity ``y`` and its unit.
+        series: The points; later series cover earlier ones.
+        rules: Reference lines.
+        bands: Shaded stretches.
+        x_logarithmic: Whether the axis is logarithmic, if all of its values are positive.
+        y_logarithmic: The same for the axis ``y``.
+        tall: Whether the chart has twice the height.
+    """
+
+    heading: Label
+    x_axis: str
+    y_axis: str
+    series: tuple[Series, ...]
+    rules: tuple[Rule, ...] = ()
+    bands: tuple[Band, ...] = ()
+    x_logarithmic: bool = False
+    y_logarithmic: bool = False
+    tall: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TimeBar:
+    """A stretch of time in a lane, counted from 0, in the unit of the axis; ``text`` is shown if it fits."""
+
+    lane: int
+    start: float
+    length: float
+    group: str = ""
+    text: str = ""
+    tooltip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Stretches of time in lanes from the top down, on an axis from 0 to ``end``.
+
+    A lane without a name belongs to the lane above.
+    """
+
+    heading: Label
+    axis: str
+    end: float
+    lanes: tuple[Label, ...]
+    bars: tuple[TimeBar, ...]
+
+
+Chart: TypeAlias = BarChart | BoxChart | PointChart | Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A picture: at least one chart, from the top down.
+
+    Attributes:
+        title: The title.
+        charts: The charts.
+        groups: The groups with a colour, in the order of the legend; other groups are grey.
+        notes: Sentences that explain the picture and what it omits.
+    """
+
+    title: str
+    charts: tuple[Chart, ...]
+    groups: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

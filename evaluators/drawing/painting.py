@@ -1,0 +1,289 @@
+"""Painting of each kind of chart on Matplotlib's axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+from unicodedata import east_asian_width
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from inferometer.evaluators.drawing.charts import (
+    BarChart,
+    BarRow,
+    Box,
+    BoxChart,
+    Chart,
+    Label,
+    PointChart,
+    Timeline,
+)
+from inferometer.evaluators.drawing.point_painting import POINT_INCHES, TALL_POINT_INCHES, paint_points
+from inferometer.evaluators.drawing.style import GRID, INK, PALE, SMALL, STEPS, TINY, Fill, Palette, Tip, tick
+from inferometer.manifests.errors import printable
+
+ROW_INCHES = 0.25
+"""The height of a row with one line."""
+BIG_ROW_INCHES = 0.46
+"""The height of a row with two lines, or two bars."""
+LABEL_CHARACTERS = 58
+"""The characters that fit beside the axes."""
+DETAIL_CHARACTERS = 72
+"""The same of the smaller line."""
+_THIN_INCHES = 0.02
+_CHARACTER_INCHES = 0.064
+_LOGARITHMIC_FROM = 20
+_EDGE = "#FFFFFF"
+
+
+def height_of(chart: Chart) -> float:
+    """The height of a chart's axes in inches."""
+    match chart:
+        case BarChart():
+            return sum(_row_inches(row, chart.stacked) for row in chart.rows)
+        case BoxChart():
+            return BIG_ROW_INCHES * len(chart.boxes)
+        case PointChart():
+            return TALL_POINT_INCHES if chart.tall else POINT_INCHES
+        case Timeline():
+            return ROW_INCHES * max(1, len(chart.lanes))
+
+
+def groups_of(chart: Chart) -> set[str]:
+    """The groups that a chart shows."""
+    match chart:
+        case BarChart():
+            return {bar.group for row in chart.rows for bar in row.bars}
+        case BoxChart():
+            return set()
+        case PointChart():
+            return {series.group for series in chart.series}
+        case Timeline():
+            return {bar.group for bar in chart.bars}
+
+
+def paint(axes: Axes, chart: Chart, palette: Palette, tip: Tip) -> None:
+    """Paints a chart on axes of the final size."""
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=SMALL, colors=INK, length=3)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color("#888888")
+    axes.xaxis.set_major_formatter(FuncFormatter(tick))
+    match chart:
+        case BarChart():
+            _paint_bars(axes, chart, palette, tip)
+        case BoxChart():
+            _paint_boxes(axes, chart, tip)
+        case PointChart():
+            paint_points(axes, chart, palette, tip)
+        case Timeline():
+            _paint_timeline(axes, chart, palette, tip)
+
+
+def _row_inches(row: BarRow, stacked: bool) -> float:
+    return BIG_ROW_INCHES if row.label.detail or (len(row.bars) > 1 and not stacked) else ROW_INCHES
+
+
+def _axes_inches(axes: Axes) -> float:
+    """The width of axes in inches."""
+    figure = axes.get_figure(root=True)
+    if figure is None:
+        raise ValueError("the axes belong to no figure")
+    return float(axes.get_position().width * figure.get_size_inches()[0])
+
+
+def _rectangle(axes: Axes, x: float, y: float, width: float, height: float, fill: Fill) -> Rectangle:
+    patch = Rectangle(
+        (x, y), width, height, facecolor=fill.colour, edgecolor=_EDGE, linewidth=0.4, hatch=fill.hatch or None
+    )
+    axes.add_patch(patch)
+    return patch
+
+
+def _write_on(axes: Axes, x: float, y: float, text: str, fill: Fill) -> None:
+    """Writes into the middle of an area, without hatching behind the text."""
+    ground = {"facecolor": fill.colour, "edgecolor": "none", "pad": 0.8} if fill.hatch else None
+    axes.text(x, y, text, va="center", ha="center", size=TINY, color=fill.text_colour, bbox=ground)
+
+
+def _name_rows(axes: Axes, middles: Sequence[float], labels: Sequence[Label]) -> None:
+    """Writes the names of rows to the left of the axes, each with its detail below it."""
+    axes.yaxis.set_major_locator(FixedLocator([]))
+    for middle, label in zip(middles, labels, strict=True):
+        name = shortened(label.name, LABEL_CHARACTERS)
+        if label.detail:
+            _write_beside(axes, middle - 0.03, name, "bottom", SMALL, INK)
+            _write_beside(axes, middle + 0.03, shortened(label.detail, DETAIL_CHARACTERS), "top", TINY, PALE)
+        else:
+            _write_beside(axes, middle, name, "center", SMALL, INK)
+
+
+def _write_beside(
+    axes: Axes, y: float, text: str, alignment: Literal["bottom", "center", "top"], size: float, colour: str
+) -> None:
+    place = axes.get_yaxis_transform()
+    axes.text(-0.01, y, text, transform=place, ha="right", va=alignment, size=size, color=colour)
+
+
+def _paint_bars(axes: Axes, chart: BarChart, palette: Palette, tip: Tip) -> None:
+    inches = _axes_inches(axes)
+    longest = max(
+        (sum(b.value for b in row.bars) if chart.stacked else b.value) for row in chart.rows for b in row.bars
+    )
+    widest = 0 if chart.stacked else max(len(bar.text) for row in chart.rows for bar in row.bars)
+    room = widest * _CHARACTER_INCHES + 0.15
+    end = max(chart.whole or 0.0, longest) or 1.0
+    axes.set_xlim(0, end * inches / max(inches - room, inches / 4) if widest else end)
+    ticks = [tick for tick in MaxNLocator(8, steps=STEPS).tick_values(0, end) if tick <= end * 1.0001]
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.grid(True, axis="x", color=GRID, linewidth=0.6)
+    axes.set_xlabel(chart.axis, size=SMALL, color=INK)
+    top = 0.0
+    middles = []
+    for row in chart.rows:
+        height = _row_inches(row, chart.stacked) / ROW_INCHES
+        middles.append(top + height / 2)
+        if chart.stacked:
+            _paint_stack(axes, row, top + 0.14 * height, 0.72 * height, inches / end, palette, tip)
+        else:
+            _paint_row(axes, row, top, height, palette, tip, end * 0.006)
+        top += height
+    axes.set_ylim(top, 0)
+    _name_rows(axes, middles, [row.label for row in chart.rows])
+
+
+def _paint_row(
+    axes: Axes, row: BarRow, top: float, height: float, palette: Palette, tip: Tip, gap: float
+) -> None:
+    """Paints bars one below the other, each followed by its text."""
+    pitch = height * 0.86 / len(row.bars)
+    for place, bar in enumerate(row.bars):
+        begin = top + height * 0.07 + place * pitch
+        patch = _rectangle(axes, 0, begin, bar.value, pitch * 0.92, palette[bar.group])
+        tip(patch, bar.tooltip)
+        axes.text(
+            bar.value + gap,
+            begin + pitch * 0.46,
+            printable(bar.text),
+            va="center",
+            size=TINY + 0.5,
+            color=INK,
+        )
+
+
+def _paint_stack(
+    axes: Axes, row: BarRow, top: float, height: float, inches_a_unit: float, palette: Palette, tip: Tip
+) -> None:
+    """Paints bars one after the other, each with its text inside if it fits."""
+    begin = 0.0
+    for bar in row.bars:
+        fill = palette[bar.group]
+        patch = _rectangle(axes, begin, top, bar.value, height, fill)
+        tip(patch, bar.tooltip)
+        if len(bar.text) * _CHARACTER_INCHES + 0.05 <= bar.value * inches_a_unit:
+            middle = (begin + bar.value / 2, top + height / 2)
+            _write_on(axes, *middle, printable(bar.text), fill)
+        begin += bar.value
+
+
+def _paint_boxes(axes: Axes, chart: BoxChart, tip: Tip) -> None:
+    inches = _axes_inches(axes)
+    room = max(len(box.text) for box in chart.boxes) * _CHARACTER_INCHES + 0.2
+    highest = max(max(box.high, box.mark) for box in chart.boxes)
+    lowest = min(min(box.low, box.mark) for box in chart.boxes)
+    part = inches / max(inches - room, inches / 4)
+    axis = chart.axis
+    if lowest > 0 and max(box.middle for box in chart.boxes) > _LOGARITHMIC_FROM * min(
+        b.middle for b in chart.boxes
+    ):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=30))
+        axes.xaxis.set_major_formatter(FuncFormatter(tick))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        lowest /= 1.15
+        axes.set_xlim(lowest, lowest * (highest / lowest) ** part)
+        axis += ", logarithmic"
+    else:
+        axes.set_xlim(0, (highest or 1) * part)
+    axes.grid(True, axis="x", color=GRID, linewidth=0.6)
+    axes.set_xlabel(axis, size=SMALL, color=INK)
+    axes.set_ylim(len(chart.boxes), 0)
+    for place, box in enumerate(chart.boxes):
+        _paint_box(axes, box, place + 0.5, tip)
+    _name_rows(axes, [place + 0.5 for place in range(len(chart.boxes))], [box.label for box in chart.boxes])
+
+
+def _paint_box(axes: Axes, box: Box, middle: float, tip: Tip) -> None:
+    fill = Palette(("",))[""]
+    axes.plot([box.low, box.high], [middle, middle], color="#444444", linewidth=1)
+    for end in (box.low, box.high):
+        axes.plot([end, end], [middle - 0.12, middle + 0.12], color="#444444", linewidth=1)
+    patch = Rectangle(
+        (box.first, middle - 0.25),
+        box.third - box.first,
+        0.5,
+        facecolor="#9CC9E6",
+        edgecolor=fill.colour,
+        linewidth=1,
+        zorder=3,
+    )
+    axes.add_patch(patch)
+    tip(patch, box.tooltip)
+    axes.plot(
+        [box.middle, box.middle], [middle - 0.25, middle + 0.25], color="#000000", linewidth=1.6, zorder=4
+    )
+    axes.plot([box.mark], [middle], marker="D", markersize=4, color="#D55E00", zorder=5, linestyle="none")
+    axes.annotate(
+        printable(box.text),
+        (max(box.high, box.mark), middle),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        size=TINY + 0.5,
+        color=INK,
+        annotation_clip=False,
+    )
+
+
+def _paint_timeline(axes: Axes, chart: Timeline, palette: Palette, tip: Tip) -> None:
+    inches_a_unit = _axes_inches(axes) / chart.end
+    axes.set_xlim(0, chart.end)
+    axes.set_ylim(max(1, len(chart.lanes)), 0)
+    axes.xaxis.set_major_locator(MaxNLocator(8, steps=STEPS))
+    axes.grid(True, axis="x", color=GRID, linewidth=0.6)
+    axes.set_xlabel(printable(chart.axis), size=SMALL, color=INK)
+    for place, lane in enumerate(chart.lanes):
+        if lane.name and place:
+            axes.axhline(place, color=GRID, linewidth=0.8, zorder=0)
+    for bar in chart.bars:
+        fill = palette[bar.group]
+        patch = _rectangle(axes, bar.start, bar.lane + 0.08, bar.length, 0.84, fill)
+        if bar.length * inches_a_unit < _THIN_INCHES:
+            patch.set_edgecolor(fill.colour)  # a white edge would hide it
+        tip(patch, bar.tooltip)
+        fits = int((bar.length * inches_a_unit - 0.04) / _CHARACTER_INCHES)
+        if fits >= min(10, len(bar.text)) and bar.text:
+            _write_on(axes, bar.start + bar.length / 2, bar.lane + 0.5, shortened(bar.text, fits), fill)
+    _name_rows(
+        axes,
+        [place + 0.5 for place in range(len(chart.lanes))],
+        [Label(f"{lane.name}  {lane.detail}".strip()) for lane in chart.lanes],
+    )
+
+
+def shortened(text: str, most: int) -> str:
+    """Returns a text of at most ``most`` characters, cut in the middle, as names differ at both ends.
+
+    Wide letters, such as Chinese ones, count about twice.
+    """
+    text = printable(text)
+    cells = sum(2 if east_asian_width(c) in "FW" else 1 for c in text)
+    if cells <= most:
+        return text
+    most = most * len(text) // cells
+    tail = (most - 1) // 2
+    return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"

@@ -1,0 +1,141 @@
+"""Painting of points over two axes, with reference lines and bands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from inferometer.evaluators.drawing.charts import Mark, PointChart, Series
+from inferometer.evaluators.drawing.style import (
+    ALARM,
+    GRID,
+    INK,
+    PALE,
+    SMALL,
+    STEPS,
+    TINY,
+    Palette,
+    Tip,
+    tick,
+)
+from inferometer.manifests.errors import printable
+
+POINT_INCHES = 1.7
+"""The height of a chart of points."""
+TALL_POINT_INCHES = 3.4
+_MANY = 100
+_EDGE_PLACE = 0.975
+_WIDE_DECADES = 3
+_GROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8}
+_NOTE: dict[str, Any] = {"textcoords": "offset points", "ha": "left", "size": TINY, "bbox": _GROUND}
+_NOTE |= {"zorder": 2.5}  # below the points
+_BAND = "#9CC9E6"
+_MARKERS = {Mark.DOT: "o", Mark.RING: "o", Mark.CROSS: "x"}
+
+
+def paint_points(axes: Axes, chart: PointChart, palette: Palette, tip: Tip) -> None:
+    """Paints a chart; points at infinity are arrows at the upper edge."""
+    _scale(axes, chart)
+    for band in chart.bands:
+        axes.axvspan(band.start, band.end, color=_BAND, alpha=0.35, linewidth=0, zorder=0)
+        _write_upright(axes, band.end, band.text)
+    for rule in chart.rules:
+        if rule.upright:
+            axes.axvline(rule.at, color=INK, linewidth=1, linestyle="--", zorder=2)
+            _write_upright(axes, rule.at, rule.text)
+        else:
+            axes.axhline(rule.at, color=ALARM, linewidth=1, linestyle="--", zorder=2)
+            where, text = axes.get_yaxis_transform(), printable(rule.text)
+            axes.annotate(
+                text, (0, rule.at), xycoords=where, xytext=(3, 2), va="bottom", color=ALARM, **_NOTE
+            )
+    for place, series in enumerate(chart.series):
+        _paint_series(axes, series, palette[series.group].colour, tip, 3 + place / 100)
+    axes.grid(True, color=GRID, linewidth=0.6)
+    x_axis, y_axis = (
+        f"{printable(text)}{', logarithmic' if scale == 'log' else ''}"
+        for text, scale in ((chart.x_axis, axes.get_xscale()), (chart.y_axis, axes.get_yscale()))
+    )
+    axes.set_xlabel(x_axis, size=SMALL, color=INK)
+    axes.set_ylabel(y_axis, size=SMALL, color=INK)
+
+
+def _write_upright(axes: Axes, x: float, text: str) -> None:
+    if not text:
+        return
+    place = axes.get_xaxis_transform()
+    axes.annotate(printable(text), (x, 1), xycoords=place, xytext=(2, -2), va="top", color=PALE, **_NOTE)
+
+
+def _paint_series(axes: Axes, series: Series, colour: str, tip: Tip, order: float) -> None:
+    known = [(x, y) for x, y in zip(series.x, series.y, strict=True) if math.isfinite(y)]
+    beyond = [x for x, y in zip(series.x, series.y, strict=True) if not math.isfinite(y)]
+    size = series.size or (2 if len(series.x) > _MANY else 4)
+    marks = []
+    if known:
+        x, y = zip(*known, strict=True)
+        if series.line:
+            axes.plot(x, y, color=colour, linewidth=0.6, alpha=0.6)
+        marks.append(_paint_marks(axes, x, y, colour, _MARKERS[series.mark], size, order))
+        if series.mark is Mark.RING:
+            marks[-1].set_markerfacecolor("white")
+    if beyond:
+        edge = [_EDGE_PLACE] * len(beyond)
+        arrows = _paint_marks(axes, beyond, edge, colour, "^", max(size, 4), order)
+        arrows.set_transform(axes.get_xaxis_transform())
+        marks.append(arrows)
+    tip(marks[0], series.tooltip)
+
+
+def _paint_marks(
+    axes: Axes, x: Sequence[float], y: Sequence[float], colour: str, marker: str, size: float, order: float
+) -> Line2D:
+    """Adds points and keeps the limits of the axes."""
+    line = Line2D(x, y, color=colour, linestyle="none", marker=marker, markersize=size, zorder=order)
+    axes.add_line(line)
+    return line
+
+
+def _scale(axes: Axes, chart: PointChart) -> None:
+    """Sets the limits, the ticks and whether the axes are logarithmic."""
+    heights = [y for series in chart.series for y in series.y if math.isfinite(y)]
+    beyond = any(not math.isfinite(y) for series in chart.series for y in series.y)
+    heights += [rule.at for rule in chart.rules if not rule.upright]
+    highest, lowest = max(heights, default=0.0), min(heights, default=0.0)
+    if chart.y_logarithmic and lowest > 0:
+        _make_logarithmic(axes, axes.yaxis, math.log10(highest / lowest))
+        lowest, highest = lowest / 1.4, highest * 1.4
+        axes.set_ylim(lowest, highest * (highest / lowest) ** (0.1 if beyond else 0))
+    else:
+        axes.set_ylim(0, highest * (1.2 if beyond else 1.08) or 1)
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
+        axes.yaxis.set_major_formatter(FuncFormatter(tick))
+    widths = [x for series in chart.series for x in series.x]
+    widths += [x for band in chart.bands for x in (band.start, band.end)]
+    widths += [rule.at for rule in chart.rules if rule.upright]
+    first, last = min(widths), max(widths)
+    if chart.x_logarithmic and first > 0:
+        _make_logarithmic(axes, axes.xaxis, math.log10(last / first))
+        axes.set_xlim(first / 1.15, last * 1.15)
+        return
+    counted = all(float(x).is_integer() for x in widths)
+    margin = 0.5 if counted else 0.0
+    margin += 0.01 * (last - first) or (0.0 if counted else 0.05 * abs(last) or 1.0)
+    axes.set_xlim(first - margin, last + margin)
+    axes.xaxis.set_major_locator(MaxNLocator(10, steps=STEPS, integer=counted))
+
+
+def _make_logarithmic(axes: Axes, axis: Axis, decades: float) -> None:
+    if axis is axes.yaxis:
+        axes.set_yscale("log")
+    else:
+        axes.set_xscale("log")
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < _WIDE_DECADES else (1,), numticks=30))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(tick))

@@ -1,0 +1,28 @@
+"""Defaults of the requests. The module imports nothing, because the help of the command line shows them."""
+
+from __future__ import annotations
+
+OPEN_TIMEOUT_S = 300.0
+"""How long an agent may take to open a model, which it may first have to download."""
+ANSWER_TIMEOUT_S = 300.0
+"""How long an agent may take to answer one batch."""
+MODEL = "DigitsCNN"
+BATCH_SIZE = 64
+TOP_CLASSES = 5
+"""The number of best classes that are kept for each input."""
+TARGET_CI_PERCENT = 5.0
+"""Half the width of the interval of p50 that an evaluation measures for by default."""
+INITIAL_QPS = 16.0
+ARRIVAL = "poisson"
+PERCENTILE = 99.0
+QUERY_TIMEOUT_MS = 10_000.0
+WARM_UP_QUERIES = 16
+WORKLOAD_MIN_DURATION_S = 10.0
+WORKLOAD_MIN_QUERIES = 512
+PROBE_MIN_DURATION_S = 2.0
+PROBE_MIN_QUERIES = 100
+LATENCY_BOUND_MS = 100.0
+TOLERANCE = 0.02
+TIME_BUDGET_S = 120.0
+SPARE_CORES = 1
+"""The cores that a model in this process leaves to the thread that sends its queries."""

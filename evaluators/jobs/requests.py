@@ -1,0 +1,341 @@
+"""Requests: frozen descriptions of what a job does, checked when they are made.
+
+Messages name an option as the command line does, without its dashes: ``duration`` is ``duration_s`` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from inferometer.agent.artifacts.cache import ArtifactCache
+from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.datasets.opening import open_dataset, open_path
+from inferometer.evaluators.datasets.urls import UrlsDataset
+from inferometer.evaluators.jobs import defaults
+from inferometer.evaluators.load.arrivals import ArrivalProcess, Extent, arrival_process
+from inferometer.evaluators.measurements.batches import BatchOptions
+from inferometer.evaluators.measurements.load import LoadOptions, Scenario
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.schema import ModelManifest
+
+_DISTURBING = (TraceLevel.MODEL_TRACE, TraceLevel.FRAMEWORK_TRACE, TraceLevel.SYSTEM_LIBRARY_TRACE)
+"""Levels of which each takes times that those below it would change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemRequest:
+    """A model and where it runs.
+
+    Attributes:
+        model_name: The model.
+        model_version: A version or a constraint; None means the highest that has the weights.
+        framework_name: The framework; None means the first installed one that has the model.
+        agents: The addresses of the agents that run the model; empty for this process.
+        session: What the model is opened with.
+        open_timeout_s: How long an agent may take to open the model, with its downloads.
+        answer_timeout_s: How long an agent may take to answer one batch.
+    """
+
+    model_name: str = defaults.MODEL
+    model_version: str | None = None
+    framework_name: str | None = None
+    agents: tuple[str, ...] = ()
+    session: SessionOptions = SessionOptions()  # noqa: RUF009 - frozen
+    open_timeout_s: float = defaults.OPEN_TIMEOUT_S
+    answer_timeout_s: float = defaults.ANSWER_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetChoice:
+    """The dataset of an evaluation; with neither name, path nor list it is the one that the model names.
+
+    Attributes:
+        name: The name in its manifest.
+        path: A folder of class folders, a zip or an .npz.
+        category: The category that a dataset of a name must have, and one at a path gets; None means any.
+        urls_path: A file with one URL or path a line.
+        duplicates: How many times that list is gone through.
+
+    Raises:
+        ConfigurationError: More than one is named.
+    """
+
+    name: str | None = None
+    path: Path | None = None
+    category: str | None = None
+    urls_path: Path | None = None
+    duplicates: int = 1
+
+    def __post_init__(self) -> None:
+        if self.path and self.name:
+            raise ConfigurationError("dataset_path and dataset_name both name a dataset; give one of them")
+
+    def open(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset | None:
+        """Opens the dataset; None where the model is to name it.
+
+        Args:
+            catalog: The datasets.
+            cache: Gets one that is at a URL; with None, all are on this machine.
+
+        Raises:
+            UnknownDatasetError: The catalogue has none of that name and category.
+            DatasetError: It cannot be opened.
+        """
+        if self.urls_path:
+            return UrlsDataset(self.urls_path, duplicate_input=self.duplicates)
+        if self.path:
+            return open_path(self.path, self.category or "vision")
+        if self.name:
+            return open_dataset(catalog.find_dataset(self.name, category=self.category), cache)
+        return None
+
+    def open_for(self, model: ModelManifest, catalog: Catalog, cache: ArtifactCache | None) -> Dataset:
+        """Opens the dataset; where none is chosen, that which a model's manifest names. See ``open``.
+
+        Raises:
+            ConfigurationError: The manifest names none.
+        """
+        if (chosen := self.open(catalog, cache)) is not None:
+            return chosen
+        if model.dataset is None:
+            known = ", ".join(dict.fromkeys(dataset.name for dataset in catalog.datasets))
+            raise ConfigurationError(
+                f"model {model.name} names no dataset; give dataset_name (known: {known}) or dataset_path"
+            )
+        return open_dataset(catalog.find_dataset(model.dataset, category=self.category), cache)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRequest:
+    """A model over a dataset, batch by batch.
+
+    Attributes:
+        system: The model.
+        dataset: The dataset.
+        options: How much of it, in which batches; also how many classes are kept of each prediction.
+        trace_level: How deep to look.
+        leveled: Whether to evaluate also at each shallower level that a deeper one would disturb.
+        repeat: How often to repeat all of it, each time in a fresh process; once is in this one.
+        measure_enough: Whether to go through the whole dataset again, until p50 is known to
+            ``TARGET_CI_PERCENT``, where the options say neither how much nor how long. URLs, which are of
+            others' servers, and traces deeper than APPLICATION_TRACE, which would grow, are gone through
+            once.
+        keep_predictions: Whether the evaluation holds each input's prediction.
+        tracer_address: Where spans are sent; None sends none.
+
+    Raises:
+        ConfigurationError: Only one level is left of a leveled evaluation, or nothing is repeated that a time
+            budget could end.
+    """
+
+    system: SystemRequest = SystemRequest()
+    dataset: DatasetChoice = DatasetChoice()
+    options: BatchOptions = BatchOptions(defaults.BATCH_SIZE, defaults.BATCH_SIZE)  # noqa: RUF009 - frozen
+    trace_level: TraceLevel = TraceLevel.APPLICATION_TRACE
+    leveled: bool = False
+    repeat: int = 1
+    measure_enough: bool = True
+    keep_predictions: bool = False
+    tracer_address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.leveled and self.trace_level < TraceLevel.FRAMEWORK_TRACE:
+            raise ConfigurationError(
+                f"leveled down to {self.trace_level.name} is one level only; "
+                "name FRAMEWORK_TRACE or a deeper trace_level, or leave it out"
+            )
+        options = self.options
+        if options.time_budget_s is not None and not self.options_at(self.trace_level).repeats:
+            raise ConfigurationError(
+                "time_budget limits how long the dataset is repeated, and here it is gone through once; "
+                "give target_ci, min_batches or min_duration too"
+            )
+
+    def options_at(self, level: TraceLevel) -> BatchOptions:
+        """The options of the evaluation at a trace level: how long it measures by default depends on it."""
+        options = self.options
+        chosen = not self.measure_enough or options.repeats or options.num_file_parts > 0
+        if chosen or self.dataset.urls_path is not None or level > TraceLevel.APPLICATION_TRACE:
+            return options
+        return replace(options, target_ci_percent=defaults.TARGET_CI_PERCENT)
+
+    @property
+    def trace_levels(self) -> Sequence[TraceLevel]:
+        """The trace level of each evaluation in order, the shallowest first in each repetition."""
+        deepest = self.trace_level
+        shallower = (level for level in _DISTURBING if level < deepest) if self.leveled else ()
+        return (*shallower, deepest) * self.repeat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """A model under load: what a workload and a search have in common.
+
+    The attributes that are not listed are those of ``LoadOptions``; batches are for a model in this process.
+
+    Attributes:
+        system: The model. In this process, it leaves ``SPARE_CORES`` to the thread that sends the queries.
+        dataset: The inputs.
+        synthetic: Whether the inputs are random tensors instead.
+        include_preprocess: Whether inputs are preprocessed under load, and not before.
+        initial_qps: Queries per second: the rate, or the first one of a search; None means the default.
+        arrival: The arrival process, such as ``gamma:cv=2``; None means the default.
+        min_duration_s: The minimum duration; None means the default.
+        min_queries: The minimum number of queries; None means the default.
+        repeat: How often to repeat all of it, opening the model anew.
+        force: Whether to send even more than this machine can send on time.
+
+    Raises:
+        ConfigurationError: Two options exclude each other.
+    """
+
+    default_min_duration_s: ClassVar[float]
+    default_min_queries: ClassVar[int]
+
+    system: SystemRequest = SystemRequest()
+    dataset: DatasetChoice = DatasetChoice()
+    synthetic: bool = False
+    include_preprocess: bool = False
+    max_batch_size: int = 1
+    max_queue_delay_ms: float = 0.0
+    initial_qps: float | None = None
+    arrival: str | None = None
+    percentile: float = defaults.PERCENTILE
+    latency_bound_ms: float | None = None
+    min_duration_s: float | None = None
+    min_queries: int | None = None
+    timeout_ms: float = defaults.QUERY_TIMEOUT_MS
+    warm_up_queries: int = defaults.WARM_UP_QUERIES
+    seed: int = 0
+    repeat: int = 1
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if self.synthetic and (self.dataset.path or self.dataset.name):
+            raise ConfigurationError("synthetic needs no dataset; leave out dataset_name and dataset_path")
+        if len(self.system.agents) > 1:
+            raise ConfigurationError(
+                f"{len(self.system.agents)} agents are named, but a load is for one; name one, or any"
+            )
+        if self.system.agents and (self.max_batch_size > 1 or self.max_queue_delay_ms):
+            raise ConfigurationError(
+                "max_batch_size and max_queue_delay_ms are for a model in this process; leave them out"
+            )
+
+    @property
+    def process(self) -> ArrivalProcess:
+        """How queries arrive.
+
+        Raises:
+            ConfigurationError: There is no such process.
+        """
+        return arrival_process(self.arrival or defaults.ARRIVAL)
+
+    @property
+    def rate_qps(self) -> float:
+        """The rate, or the first one of a search."""
+        return self.initial_qps or defaults.INITIAL_QPS
+
+    @property
+    def least_duration_s(self) -> float:
+        """How long queries are sent at the least."""
+        return self.default_min_duration_s if self.min_duration_s is None else self.min_duration_s
+
+    def load_options(self) -> LoadOptions:
+        """What an evaluation keeps of the request."""
+        return LoadOptions(
+            arrival=str(self.process),
+            rate_qps=self.rate_qps,
+            percentile=self.percentile,
+            latency_bound_ms=self.latency_bound_ms,
+            timeout_ms=self.timeout_ms,
+            min_duration_s=self.least_duration_s,
+            min_queries=self.min_queries or self.default_min_queries,
+            seed=self.seed,
+            max_batch_size=self.max_batch_size,
+            max_queue_delay_ms=self.max_queue_delay_ms,
+            include_preprocess=self.include_preprocess,
+            warm_up_queries=self.warm_up_queries,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadRequest(LoadRequest):
+    """Queries as they arrive in production; by default, the arrival process draws them.
+
+    Attributes:
+        duration_s: The exact duration; None for a minimum duration and number of queries.
+        schedule: A file with the offset of each query.
+        write_schedule: A new file that the schedule is written to.
+        concurrency: The number of queries to keep in flight instead of a schedule.
+        scenario: A scenario of MLPerf that LoadGen sends instead.
+    """
+
+    default_min_duration_s: ClassVar[float] = defaults.WORKLOAD_MIN_DURATION_S
+    default_min_queries: ClassVar[int] = defaults.WORKLOAD_MIN_QUERIES
+
+    duration_s: float | None = None
+    schedule: Path | None = None
+    write_schedule: Path | None = None
+    concurrency: int | None = None
+    scenario: Scenario | None = None
+
+    def __post_init__(self) -> None:
+        LoadRequest.__post_init__(self)
+        least, drawn = ("min_duration_s", "min_queries"), ("initial_qps", "arrival", "write_schedule")
+        not_of_mlperf = ("arrival", "schedule", "write_schedule", "concurrency", "duration_s")
+        self._refuse("duration_s", "sets the whole duration", *least)
+        self._refuse("scenario", "leaves it to MLPerf's LoadGen when queries are sent", *not_of_mlperf)
+        self._refuse("concurrency", "sends a query when a response arrives", "schedule", *drawn)
+        self._refuse("schedule", "sets when each query is due", *drawn, "duration_s", *least)
+
+    def _refuse(self, name: str, reason: str, *excluded: str) -> None:
+        """Refuses the options that another one excludes, if that is given."""
+        if getattr(self, name) is None:
+            return
+        if given := [other.removesuffix("_s") for other in excluded if getattr(self, other) is not None]:
+            raise ConfigurationError(f"{name.removesuffix('_s')} {reason}; leave out {' and '.join(given)}")
+
+    def load_options(self) -> LoadOptions:
+        """What an evaluation keeps of the request; see ``LoadRequest``."""
+        kept = LoadRequest.load_options(self)
+        return replace(kept, max_duration_s=self.duration_s, concurrency=self.concurrency)
+
+    @property
+    def extent(self) -> Extent:
+        """How long queries are sent, and how many.
+
+        Raises:
+            ConfigurationError: A number is out of range.
+        """
+        if self.duration_s is not None:
+            return Extent(self.duration_s, 1, self.duration_s)
+        return Extent(self.least_duration_s, self.min_queries or self.default_min_queries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxQpsRequest(LoadRequest):
+    """A search for the highest rate at which a latency percentile stays within the bound.
+
+    Attributes:
+        tolerance: Target for half the width of the answer's interval, as a share of the rate.
+        time_budget_s: The time limit of the search.
+    """
+
+    default_min_duration_s: ClassVar[float] = defaults.PROBE_MIN_DURATION_S
+    default_min_queries: ClassVar[int] = defaults.PROBE_MIN_QUERIES
+
+    latency_bound_ms: float | None = defaults.LATENCY_BOUND_MS
+    tolerance: float = defaults.TOLERANCE
+    time_budget_s: float = defaults.TIME_BUDGET_S
+
+    def load_options(self) -> LoadOptions:
+        """What an evaluation keeps of the request; see ``LoadRequest``."""
+        kept = LoadRequest.load_options(self)
+        return replace(kept, tolerance=self.tolerance, time_budget_s=self.time_budget_s)

@@ -1,0 +1,287 @@
+"""Arrival processes: the times at which queries arrive, drawn from a seed before the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.evaluators.statistics import random_state
+from inferometer.manifests.errors import ConfigurationError, suggestion
+
+_NS_PER_S = 1_000_000_000
+_LONGEST_S = 7 * 24 * 3600.0
+_MOST_QUERIES = 100_000_000
+_BLOCK = 4096
+_BISECTIONS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The length of a schedule: it ends with the first arrival at which all minimums are reached.
+
+    Attributes:
+        min_duration_s: The earliest time of the last arrival.
+        min_queries: The fewest arrivals.
+        max_duration_s: The latest time of an arrival, which overrides the minimums; None sets no limit.
+
+    Raises:
+        ConfigurationError: A number is out of range.
+    """
+
+    min_duration_s: float = 0.0
+    min_queries: int = 1
+    max_duration_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("min_duration_s", "max_duration_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= _LONGEST_S:
+                raise ConfigurationError(f"{name} is {value}; allowed: 0…{_LONGEST_S:.0f} s")
+        if not 1 <= self.min_queries <= _MOST_QUERIES:
+            raise ConfigurationError(f"min_queries is {self.min_queries}; allowed: 1…{_MOST_QUERIES}")
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalProcess:
+    """A point process with a mean rate.
+
+    Its arrivals are those of a renewal process of rate 1 on a changed time scale: an arrival at u there is
+    one at the time t here up to which the integral of the rate is u.
+    """
+
+    name: ClassVar[str]
+
+    def offsets_ns(self, rate_qps: float, extent: Extent, seed: int) -> NDArray[np.int64]:
+        """Draws arrivals.
+
+        The generator is NumPy's ``RandomState`` (MT19937), whose stream NumPy has frozen.
+
+        Args:
+            rate_qps: The mean rate, above 0.
+            extent: How many.
+            seed: At least 0; the same seed gives the same arrivals.
+
+        Returns:
+            int64, ascending: nanoseconds since the beginning of the schedule.
+
+        Raises:
+            ConfigurationError: The rate is not above 0, or there would be too many arrivals, or none.
+        """
+        if not (math.isfinite(rate_qps) and rate_qps > 0):
+            raise ConfigurationError(f"the rate is {rate_qps:g} queries/s; it must be above 0")
+        least_s, most_s = extent.min_duration_s, extent.max_duration_s
+        if (count := self.mean_qps(rate_qps, least_s) * least_s) > 2 * _MOST_QUERIES:
+            raise ConfigurationError(
+                f"{rate_qps:g} queries/s for {least_s:g} s are some {count:.2g} queries, and {_MOST_QUERIES} "
+                "are allowed; ask for less"
+            )
+        random = random_state(seed)
+        pieces: list[NDArray[np.float64]] = []
+        count, unit = 0, 0.0
+        while True:
+            units = unit + np.cumsum(self._gaps(random, _BLOCK))
+            unit = float(units[-1])
+            times_s = self.times_s(units, rate_qps)
+            pieces.append(times_s)
+            count += len(times_s)
+            last_s = float(times_s[-1])
+            if (last_s >= least_s and count >= extent.min_queries) or (
+                most_s is not None and last_s > most_s
+            ):
+                break
+            if count > _MOST_QUERIES or last_s > 2 * _LONGEST_S:
+                raise ConfigurationError(
+                    f"{rate_qps:g} queries/s for {least_s:g} s and {extent.min_queries} queries is more than "
+                    f"{_MOST_QUERIES} queries or {_LONGEST_S:.0f} s; ask for less"
+                )
+        return self._cut(np.concatenate(pieces), extent)
+
+    def _cut(self, times_s: NDArray[np.float64], extent: Extent) -> NDArray[np.int64]:
+        enough = max(int(np.searchsorted(times_s, extent.min_duration_s)) + 1, extent.min_queries)
+        times_s = times_s[:enough]
+        if extent.max_duration_s is not None:
+            times_s = times_s[times_s <= extent.max_duration_s]
+        if not len(times_s):
+            raise ConfigurationError(f"no query arrives within {extent.max_duration_s:g} s; make it longer")
+        offsets: NDArray[np.int64] = np.rint(times_s * _NS_PER_S).astype(np.int64)
+        return offsets
+
+    def mean_qps(self, rate_qps: float, duration_s: float) -> float:
+        """Returns the mean rate up to a time without drawing; during a ramp it differs from ``rate_qps``.
+
+        Args:
+            rate_qps: The rate of the process, above 0.
+            duration_s: The time; with 0 the mean rate is 0.
+        """
+        if not duration_s > 0:
+            return 0.0
+        # bisection of the arrivals' times, which are monotone
+        low, high = 0.0, 1.0
+        while self._time_s(high, rate_qps) < duration_s:
+            low, high = high, 2 * high
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._time_s(middle, rate_qps) < duration_s else (low, middle)
+        return low / duration_s
+
+    def _time_s(self, unit: float, rate_qps: float) -> float:
+        # a rate beyond all reason is refused for its number
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(self.times_s(np.array([unit]), rate_qps)[0])
+
+    def units(self, count: int, seed: int) -> NDArray[np.float64]:
+        """Draws arrivals at rate 1: float64, ascending; ``times_s`` scales them to a rate."""
+        units: NDArray[np.float64] = np.cumsum(self._gaps(random_state(seed), count))
+        return units
+
+    def _gaps(self, random: np.random.RandomState, count: int) -> NDArray[np.float64]:
+        """Gaps between arrivals at rate 1, whose mean is 1: by default those of a Poisson process."""
+        return random.standard_exponential(count)
+
+    def times_s(self, units: NDArray[np.float64], rate_qps: float) -> NDArray[np.float64]:
+        """Returns the times of arrivals at rate 1 on this process's time scale, in seconds."""
+        return units / rate_qps
+
+    def __str__(self) -> str:
+        """The text that ``arrival_process`` reads."""
+        values = {field.name: float(getattr(self, field.name)) for field in fields(self)}
+        text = ",".join(f"{name}={value!r}".removesuffix(".0") for name, value in values.items())
+        return f"{self.name}:{text}" if text else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantArrivals(ArrivalProcess):
+    """Arrivals in equal steps."""
+
+    name: ClassVar[str] = "constant"
+
+    def _gaps(self, random: np.random.RandomState, count: int) -> NDArray[np.float64]:
+        return np.ones(count)
+
+
+@dataclass(frozen=True, slots=True)
+class PoissonArrivals(ArrivalProcess):
+    """Independent arrivals: gaps are exponential."""
+
+    name: ClassVar[str] = "poisson"
+
+
+@dataclass(frozen=True, slots=True)
+class GammaArrivals(ArrivalProcess):
+    """Gaps of a gamma distribution: burstier than Poisson above a coefficient of variation of 1.
+
+    Attributes:
+        cv: The standard deviation of the gaps over their mean; 1 makes Poisson arrivals.
+    """
+
+    name: ClassVar[str] = "gamma"
+    cv: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0.01 <= self.cv <= 100:
+            raise ConfigurationError(f"arrival gamma: cv is {self.cv:g}; allowed: 0.01…100")
+
+    def _gaps(self, random: np.random.RandomState, count: int) -> NDArray[np.float64]:
+        shape = 1 / self.cv**2
+        return random.standard_gamma(shape, count) / shape
+
+
+@dataclass(frozen=True, slots=True)
+class BurstArrivals(ArrivalProcess):
+    """Poisson arrivals that are switched on and off; the mean over both phases is the rate.
+
+    Attributes:
+        on_s: The duration of the phase with arrivals, which comes first, in seconds.
+        off_s: The duration of the phase without, in seconds.
+    """
+
+    name: ClassVar[str] = "bursts"
+    on_s: float = 1.0
+    off_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.on_s <= _LONGEST_S and 0 <= self.off_s <= _LONGEST_S):
+            raise ConfigurationError("arrival bursts: on_s must be above 0 and off_s at least 0")
+
+    def times_s(self, units: NDArray[np.float64], rate_qps: float) -> NDArray[np.float64]:
+        """See ``ArrivalProcess``."""
+        on_rate = rate_qps * (self.on_s + self.off_s) / self.on_s
+        switched_on_s = units / on_rate
+        times_s: NDArray[np.float64] = switched_on_s + np.floor(switched_on_s / self.on_s) * self.off_s
+        return times_s
+
+
+@dataclass(frozen=True, slots=True)
+class RampArrivals(ArrivalProcess):
+    """Poisson arrivals whose rate changes linearly, and stays at its last value.
+
+    Attributes:
+        from_share: The rate at the beginning, as a share of the requested rate.
+        to_share: The rate after the ramp.
+        over_s: The duration of the ramp, in seconds.
+    """
+
+    name: ClassVar[str] = "ramp"
+    from_share: float = 0.1
+    to_share: float = 1.0
+    over_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not (self.from_share >= 0 and self.to_share > 0 and 0 < self.over_s <= _LONGEST_S):
+            raise ConfigurationError(
+                "arrival ramp: from_share must be at least 0, to_share and over_s above 0"
+            )
+
+    def times_s(self, units: NDArray[np.float64], rate_qps: float) -> NDArray[np.float64]:
+        """See ``ArrivalProcess``."""
+        first, last = rate_qps * self.from_share, rate_qps * self.to_share
+        in_ramp = (first + last) / 2 * self.over_s
+        inside = np.minimum(units, in_ramp)
+        # inside = first t + (last - first) t² / (2 over_s), solved for t without losing digits
+        slope = (last - first) / self.over_s
+        root = np.sqrt(np.maximum(first * first + 2 * slope * inside, 0.0))
+        ramp_s = 2 * inside / np.maximum(first + root, np.finfo(np.float64).tiny)
+        after_s: NDArray[np.float64] = np.where(
+            units > in_ramp, self.over_s + (units - in_ramp) / last, np.minimum(ramp_s, self.over_s)
+        )
+        return after_s
+
+
+ARRIVALS: Mapping[str, Callable[..., ArrivalProcess]] = MappingProxyType(
+    {
+        kind.name: kind
+        for kind in (ConstantArrivals, PoissonArrivals, GammaArrivals, BurstArrivals, RampArrivals)
+    }
+)
+
+
+def arrival_process(text: str) -> ArrivalProcess:
+    """Returns the process that a text names: ``poisson``, ``gamma:cv=3``, ``bursts:on_s=0.5,off_s=2``.
+
+    Raises:
+        ConfigurationError: The name is unknown, or a parameter is invalid.
+    """
+    name, _, given = text.strip().partition(":")
+    kind = ARRIVALS.get(name.strip().casefold())
+    if kind is None:
+        raise ConfigurationError(f'unknown arrival process "{name}"; {suggestion(name, ARRIVALS)}')
+    values: dict[str, float] = {}
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type] # each is a dataclass
+    for item in filter(None, given.split(",")):
+        key, _, value = (part.strip() for part in item.partition("="))
+        if key not in known:
+            allowed = f"it has {', '.join(known)}" if known else "it has none"
+            raise ConfigurationError(f'arrival {name}: unknown parameter "{key}"; {allowed}')
+        try:
+            values[key] = float(value)
+        except ValueError:
+            raise ConfigurationError(f'arrival {name}: {key} is "{value}"; it must be a number') from None
+        if not math.isfinite(values[key]):
+            raise ConfigurationError(f"arrival {name}: {key} is {value}; it must be finite")
+    return kind(**values)

@@ -1,0 +1,405 @@
+"""The issuer of the open loop: it sends each query when it is due, under a watch that may stop the run."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from inferometer.evaluators.load.load_run import LoadRun
+from inferometer.evaluators.load.queries import Outcome, Queries, QueryLog
+from inferometer.evaluators.load.schedule import Schedule
+from inferometer.evaluators.load.steady_state import backlog, growing
+from inferometer.evaluators.load.target import QueryTarget
+from inferometer.evaluators.statistics import percentile
+
+LOOK_NS = 250_000_000
+"""The time from one check to the next."""
+_NS_PER_MS = 1_000_000
+_NS_PER_S = 1_000_000_000
+_LOOKED_AT = 8192
+_RECENT = 1000
+_GROWING_LOOKS = 3
+_SILENT_QUERIES = 50
+_PARTS = 8
+
+
+class Stop(str, Enum):
+    """Why a run ended."""
+
+    COMPLETE = ""
+    INTERRUPTED = "interrupted"
+    HOPELESS = "too many queries were late"
+    BACKLOG = "the backlog grew without end"
+    SILENT = "no query was answered for as long as the timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class IssuerProgress:
+    """The progress of a run.
+
+    Attributes:
+        sent: Queries sent.
+        total: Of how many; 0 if unknown.
+        waiting: Queries that are due or sent, and have no outcome yet.
+        elapsed_s: The time since the run began.
+        rate_qps: Right answers per second since the last check.
+        p99_ns: The 99th percentile of the latency of the last 1,000 queries, where one without an answer
+            counts with its age. None before the first.
+    """
+
+    sent: int
+    total: int
+    waiting: int
+    elapsed_s: float
+    rate_qps: float = 0.0
+    p99_ns: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """What ends a run early, and what receives its progress.
+
+    Attributes:
+        timeout_ms: The timeout of a query, counted from when it was due.
+        bound_ns: The latency bound; it judges the harness's lag, and what ``max_late`` counts.
+        max_late: The run stops once more queries than this are later than the bound.
+        stop_requested: Called four times a second; the run ends once it returns True.
+        on_progress: Called four times a second, in the thread that sends: it must return at once.
+    """
+
+    timeout_ms: float
+    bound_ns: int | None = None
+    max_late: int | None = None
+    stop_requested: Callable[[], bool] = lambda: False
+    on_progress: Callable[[IssuerProgress], None] = lambda _: None
+
+    @property
+    def timeout_ns(self) -> int:
+        """The timeout in nanoseconds."""
+        return round(self.timeout_ms * _NS_PER_MS)
+
+
+class RunWatch:
+    """Checks a run four times a second, in the thread that sends its queries.
+
+    It has no thread of its own, which on two cores would compete with the one that sends. A check costs at
+    most half a millisecond, however long the run is: of more than 8,192 queries it takes every k-th.
+
+    The backlog grows without end if three checks in a row find that ``steady_state.growing`` holds, and
+    that it would not be gone before the schedule ends if answers went on as they came at their best in the
+    last two thirds of the run: neither a burst that is longer than the run so far nor a stall that is over
+    is a reason to stop. A query that is due and could not be sent counts to the backlog. Above the capacity
+    by half, this takes some 500 queries, by a tenth some 6,000. An excess of less than 5 % may not be found.
+
+    Args:
+        log: Of the run.
+        limits: What ends it.
+        schedule: When queries are due; None for a closed loop, which has no backlog.
+        total: Of how many queries the progress reports.
+    """
+
+    def __init__(self, log: QueryLog, limits: RunLimits, schedule: Schedule | None, total: int) -> None:
+        self.next_ns = log.began_ns + LOOK_NS
+        self._log = log
+        self._limits = limits
+        self._due_ns = np.empty(0, np.int64) if schedule is None else schedule.offsets_ns
+        self._total = total
+        self._growing = 0
+        self._last_ns, self._last_answered = log.began_ns, 0
+        self._settled = 0
+        self._silent_ns, self._silent_sent = log.began_ns, 0
+
+    def look(self, now_ns: int) -> Stop:
+        """Returns why the run has to stop; ``COMPLETE``, which is false, where it goes on."""
+        log, limits = self._log, self._limits
+        self.next_ns = now_ns + LOOK_NS
+        if log.replied_count != self._settled or not log.sent_count:  # the last outcome
+            self._settled = log.replied_count
+            self._silent_ns, self._silent_sent = now_ns, log.sent_count
+        log.expire(now_ns, limits.timeout_ns)
+        self._report(now_ns)
+        if limits.stop_requested():
+            return Stop.INTERRUPTED
+        elapsed_ns = now_ns - log.began_ns
+        if (
+            limits.max_late is not None
+            and limits.bound_ns is not None
+            and log.late(now_ns, limits.bound_ns) > limits.max_late
+        ):
+            return Stop.HOPELESS
+        silent_ns, silent = now_ns - self._silent_ns, log.sent_count - self._silent_sent
+        if silent_ns > limits.timeout_ns and silent >= _SILENT_QUERIES:
+            return Stop.SILENT
+        self._growing = self._growing + 1 if self._grows(elapsed_ns) else 0
+        return Stop.BACKLOG if self._growing >= _GROWING_LOOKS else Stop.COMPLETE
+
+    def _report(self, now_ns: int) -> None:
+        log = self._log
+        sent, answered = log.sent_count, log.answered_count
+        elapsed_ns = now_ns - log.began_ns
+        passed_ns = max(1, now_ns - self._last_ns)
+        rate_qps = (answered - self._last_answered) * _NS_PER_S / passed_ns
+        self._last_ns, self._last_answered = now_ns, answered
+        recent = log.queries(max(0, sent - _RECENT), sent)
+        right = recent.outcome == Outcome.ANSWERED
+        latency_ns = np.where(right, recent.done_ns, elapsed_ns) - recent.scheduled_ns
+        unsent = self._due(elapsed_ns) - sent
+        self._limits.on_progress(
+            IssuerProgress(
+                sent=sent,
+                total=self._total,
+                waiting=log.waiting + max(0, unsent),
+                elapsed_s=elapsed_ns / _NS_PER_S,
+                rate_qps=rate_qps,
+                p99_ns=percentile(latency_ns, 99) if len(latency_ns) else None,
+            )
+        )
+
+    def _due(self, elapsed_ns: int) -> int:
+        """The number of queries of the schedule that are due; 0 of a closed loop."""
+        return int(np.searchsorted(self._due_ns, elapsed_ns, "right"))
+
+    def _grows(self, elapsed_ns: int) -> bool:
+        """Whether the backlog grows, and will not drain before the schedule ends."""
+        due = self._due(elapsed_ns)
+        if not due:
+            return False
+        step = -(-due // _LOOKED_AT) or 1
+        queries = self._log.queries(0, due, step)
+        queries.outcome[queries.outcome == Outcome.UNSENT] = Outcome.WAITING
+        return growing(queries, elapsed_ns) and not self._drains(queries, step, due, elapsed_ns)
+
+    def _drains(self, queries: Queries, step: int, due: int, elapsed_ns: int) -> bool:
+        """Whether the backlog would drain at some time, at the best rate of answers so far.
+
+        That is the rate in the best eighth of the last two thirds of the run, so that a stall which is over
+        does not count. If it exceeds the rate of arrivals, the backlog has an end, even if after the
+        schedule's.
+        """
+        edges_ns = np.linspace(elapsed_ns // 3, elapsed_ns, _PARTS + 1).astype(np.int64)
+        waiting = backlog(queries, edges_ns)
+        come = np.diff(np.searchsorted(queries.scheduled_ns, edges_ns, "right"))
+        left_per_ns = float(np.max((come - np.diff(waiting)) / np.diff(edges_ns)))
+        if left_per_ns > come.sum() / (elapsed_ns - edges_ns[0]):
+            return True
+        ahead_ns = self._due_ns[due:]
+        stride = -(-len(ahead_ns) // _LOOKED_AT) or 1
+        ahead_ns = ahead_ns[::stride] - elapsed_ns
+        backlog_then = waiting[-1] + np.arange(len(ahead_ns)) * (stride / step) - left_per_ns * ahead_ns
+        return bool(np.any(backlog_then <= 0))
+
+
+LAG_SHARE = 0.01
+"""The harness's own delay at p99, as a share of the latency bound, above which a run is invalid."""
+LAG_WITHOUT_BOUND_NS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IssuedRun:
+    """A completed run.
+
+    Attributes:
+        queries: Those that were due before the run stopped. One that was not sent by then, because the target
+            had not returned from an earlier one, is ``WAITING``, or ``TIMED_OUT`` after the timeout.
+        stop: Why the run ended.
+        invalid: Why its figures cannot be trusted, in one line; empty if they can.
+        reasons: How many queries failed for which reason, the most frequent first.
+    """
+
+    queries: Queries
+    stop: Stop
+    invalid: str
+    reasons: Mapping[str, int]
+
+    @classmethod
+    def of(cls, log: QueryLog, stop: Stop, ended_ns: int, limits: RunLimits) -> IssuedRun:
+        """Closes the log of a run that stopped at a time, or whose queries were all sent."""
+        log.close(ended_ns, limits.timeout_ns)
+        due = int(np.searchsorted(log.scheduled_ns, ended_ns - log.began_ns, "right"))
+        queries = log.queries(0, max(due, log.sent_count))
+        return cls(queries, stop, lag_reason(queries, limits.bound_ns), log.reasons)
+
+    def kept(self, rate_qps: float, source: str, seed: int | None, checksum: str) -> LoadRun:
+        """Returns the run as evaluations keep it; no empty start is cut off. See ``LoadRun``."""
+        return LoadRun(
+            rate_qps=rate_qps,
+            source=source,
+            seed=seed,
+            checksum=checksum,
+            queries=self.queries,
+            stopped=self.stop.value,
+            invalid=self.invalid,
+            reasons=self.reasons,
+        )
+
+
+def lag_reason(queries: Queries, bound_ns: int | None) -> str:
+    """Returns why the harness's lag invalidates a run; empty if it does not."""
+    lag_ns = queries.lag_ns
+    if not len(lag_ns):
+        return ""
+    found_ns = percentile(lag_ns, 99)
+    allowed_ns = LAG_WITHOUT_BOUND_NS if bound_ns is None else LAG_SHARE * bound_ns
+    if found_ns <= allowed_ns:
+        return ""
+    allowed = "1 ms" if bound_ns is None else f"{allowed_ns / 1e6:.3g} ms, 1 % of the bound"
+    return (
+        f"p99 of the harness's own lag is {found_ns / 1e6:.3g} ms, above {allowed}: stop other work, "
+        "give a model in this process fewer --threads, or lower the rate"
+    )
+
+
+_SPIN_NS = 150_000
+"""How long before a query is due the issuer stops sleeping, at most.
+
+A thread wakes up late: on a virtual machine with two cores by 90 µs in the median and by 130 µs at the 90th
+percentile.
+"""
+_SPIN_SHARE = 4
+_LEAD_NS = 1_000_000
+_LOOK_ROOM_NS = 1_000_000
+_LOOK_LATEST_NS = 100_000_000
+_DRAIN_NS = 2_000_000
+_CHUNK = 4096
+
+
+def run_open_loop(
+    target: QueryTarget,
+    schedule: Schedule,
+    limits: RunLimits,
+    *,
+    clock: Callable[[], int] = time.perf_counter_ns,
+    sleep: Callable[[float], None] = time.sleep,
+) -> IssuedRun:
+    """Sends the queries of a schedule to a target, and waits for the answers.
+
+    A query is sent when it is due, and never waits for an answer. If the issuer is late, the queries that are
+    due follow at once; their latency counts from when they were due. The run waits for answers until the last
+    query times out; a run that was stopped waits for none.
+
+    The issuer sleeps until shortly before a query is due, and then spins for at most a quarter of the time
+    since the query before: the rest of the core, and the interpreter, are left to the system under test.
+
+    The run is checked four times a second, if possible between two queries that are more than 1 ms apart. It
+    stops when that is requested, when too many queries were late, when a timeout
+    passed in which none of at least 50 queries was answered, and when the backlog grows without end (see
+    ``RunWatch``).
+
+    Args:
+        target: The system under test.
+        schedule: When queries are due.
+        limits: What ends the run early.
+        clock: A monotonic clock in nanoseconds, the same as the target's.
+        sleep: Sleeps for seconds.
+    """
+    log = QueryLog(schedule, clock())
+    with frozen_heap():
+        target.begin(log)
+        try:
+            log.begin(clock() + _LEAD_NS)
+            watch = RunWatch(log, limits, schedule, len(schedule))
+            pacer = _Pacer(watch, clock, sleep)
+            stop = _issue(target, schedule, log, pacer) or drain(log, watch, limits, clock, sleep)
+            ended_ns = clock()
+        finally:
+            target.end(0.0)
+    return IssuedRun.of(log, stop, ended_ns, limits)
+
+
+def _issue(target: QueryTarget, schedule: Schedule, log: QueryLog, pacer: _Pacer) -> Stop:
+    """Sends the queries, until the last or until the run must stop."""
+    began_ns, offsets_ns = log.began_ns, schedule.offsets_ns
+    submit, sent, wait_until = target.submit, log.sent, pacer.wait_until
+    for first in range(0, len(offsets_ns), _CHUNK):
+        # Python integers of one chunk at a time: those of a whole run would take four times its arrays
+        for query, offset_ns in enumerate(offsets_ns[first : first + _CHUNK].tolist(), first):
+            now_ns = wait_until(began_ns + offset_ns)
+            if pacer.stop:
+                return pacer.stop
+            sent(query, now_ns)
+            submit(query)
+    return Stop.COMPLETE
+
+
+class _Pacer:
+    """Waits for the time of each query, and lets the run be checked meanwhile."""
+
+    def __init__(self, watch: RunWatch, clock: Callable[[], int], sleep: Callable[[float], None]) -> None:
+        self.stop = Stop.COMPLETE
+        """Why the run must stop, once it must."""
+        self._watch = watch
+        self._clock = clock
+        self._sleep = sleep
+        self._previous_ns = 0
+
+    def wait_until(self, due_ns: int) -> int:
+        """Returns the time, which is not before ``due_ns`` unless the run must stop."""
+        clock, watch = self._clock, self._watch
+        spin_ns = min(_SPIN_NS, (due_ns - self._previous_ns) // _SPIN_SHARE)
+        self._previous_ns = due_ns
+        while (now_ns := clock()) < due_ns:
+            # a check on time if this gap has room for one, or else in a later gap
+            if watch.next_ns < due_ns - _LOOK_ROOM_NS:
+                if now_ns >= watch.next_ns:
+                    if self._look(now_ns):
+                        return now_ns
+                    continue
+                sleep_ns = watch.next_ns - now_ns
+            else:
+                sleep_ns = due_ns - spin_ns - now_ns
+            if sleep_ns > 0:
+                self._sleep(sleep_ns / _NS_PER_S)
+        if now_ns >= watch.next_ns + _LOOK_LATEST_NS:
+            # there was no such gap for a tenth of a second: a query must wait for the check
+            self._look(now_ns)
+            now_ns = clock()
+        return now_ns
+
+    def _look(self, now_ns: int) -> Stop:
+        self.stop = self._watch.look(now_ns)
+        return self.stop
+
+
+def drain(
+    log: QueryLog,
+    watch: RunWatch,
+    limits: RunLimits,
+    clock: Callable[[], int],
+    sleep: Callable[[float], None],
+) -> Stop:
+    """Waits until each query that was sent has its outcome, or times out.
+
+    Returns:
+        Why the run had to stop meanwhile.
+    """
+    sent = log.sent_count
+    last_ns = log.began_ns + int(log.scheduled_ns[sent - 1]) if sent else 0
+    while log.waiting and (now_ns := clock()) <= last_ns + limits.timeout_ns:
+        if now_ns >= watch.next_ns and (stop := watch.look(now_ns)):
+            return stop
+        sleep(_DRAIN_NS / _NS_PER_S)
+    return Stop.COMPLETE
+
+
+@contextmanager
+def frozen_heap() -> Iterator[None]:
+    """Keeps collections of cyclic garbage short during a run.
+
+    With a framework imported, a full collection takes tens of milliseconds in which all threads wait, which
+    would count as the system's latency. The heap is collected before a run, and then excluded from later
+    collections. They stay enabled, because the garbage of the run itself would otherwise accumulate.
+    """
+    gc.collect()
+    already_frozen = gc.get_freeze_count()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not already_frozen:
+            gc.unfreeze()

@@ -1,0 +1,305 @@
+"""The local target: a session of this process under load, behind the queue that a served model has."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from inferometer.agent.closeable import Closeable
+from inferometer.agent.inference.results import BatchResult, Stage, SystemDescription
+from inferometer.agent.preprocessing.inputs import Input, Payload
+from inferometer.agent.serving.batch_worker import BatchMemory, BatchWorker, Predicted
+from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.agent.serving.request_queue import WAITING, PredictedBatch, RequestQueue, RequestState
+from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs
+from inferometer.evaluators.load.target import Answers, LoadableSystem, LoadTarget
+from inferometer.evaluators.system import TensorSystem
+from inferometer.manifests.errors import InferometerError, PredictionError, QueueFullError, SessionError
+
+_CLOSE_TIMEOUT_S = 5.0
+_SWITCH_INTERVAL_S = 1e-4
+"""How long the predicting thread may run Python code on, where the sending one needs the interpreter.
+
+With Python's default of 5 ms, predictions of 1.5 ms delayed the queries that came meanwhile: p99 of the lag
+was 0.49 to 0.78 ms, and is 0.25 to 0.31 ms with this.
+"""
+_CLOSED = "the load target was closed while the query waited"
+_NO_ANSWER = "the model gave no answer for the query"
+
+
+class LocalTarget(Closeable):
+    """A session under load; satisfies ``target.LoadTarget``.
+
+    A ``BatchWorker`` predicts the queries of a ``RequestQueue``, as in a served model. Inputs that are only
+    read are preprocessed within the batch, so that this counts towards the latency. During a run the threads
+    of the interpreter switch every 0.1 ms, so that the thread that sends the queries gets it in time.
+
+    The session stays its owner's: ``close`` stops the thread, and closes nothing else.
+
+    Query n predicts input n modulo their number. ``max_queue`` queries may wait for their batch to begin; one
+    more fails. See ``BatchingOptions`` for the batches. The clock is that of the run, in nanoseconds.
+
+    Raises:
+        ConfigurationError: A number is too small.
+    """
+
+    in_process = True
+
+    def __init__(
+        self,
+        session: TensorSystem,
+        inputs: LoadInputs,
+        *,
+        max_batch_size: int = 1,
+        max_queue_delay_ms: float = 0.0,
+        max_queue: int = 10_000,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        batching = BatchingOptions(max_batch_size, max_queue_delay_ms, max_queue=max_queue)
+        self._session = session
+        self._clock = clock
+        self._full = f"the queue is full, {max_queue} queries wait"
+        self._run: _Run | None = None
+        self._switch_interval_s: float | None = None
+        self._closed = False
+        self._queue = RequestQueue[_Query](max_queue, "under load", clock)
+        predictor = _Batches(session, inputs, max_batch_size)
+        self._worker = BatchWorker(predictor, self._queue, batching, clock, "under load")
+
+    @property
+    def description(self) -> SystemDescription:
+        """The model and what it runs on."""
+        return self._session.description
+
+    def begin(self, answers: Answers) -> None:
+        """Begins a run; one that has not ended is cancelled.
+
+        Raises:
+            SessionError: The target is closed.
+        """
+        if self._closed:
+            raise SessionError("the load target is closed; make another")
+        if self._run is not None:
+            self._cancel(self._run)
+        self._run = _Run(answers, self._clock)
+        if self._switch_interval_s is None:
+            self._switch_interval_s = sys.getswitchinterval()
+            sys.setswitchinterval(_SWITCH_INTERVAL_S)
+
+    def submit(self, query: int) -> None:
+        """Puts a query into the queue; if that is full, the query has failed.
+
+        Raises:
+            SessionError: No run has begun.
+        """
+        run = self._run
+        if run is None:
+            raise SessionError("no run has begun; call begin before submit")
+        now_ns = self._clock()
+        try:
+            self._queue.put(_Query(run, query, now_ns))
+        except QueueFullError:
+            run.answers.failed(query, now_ns, self._full)
+            return
+        run.accepted += 1
+
+    def end(self, timeout_s: float) -> None:
+        """Waits until every query has its outcome, or for that time; what still waits then is not predicted.
+
+        A prediction under way goes on: the queries of the next run wait until it ends.
+        """
+        run, self._run = self._run, None
+        if run is not None:
+            run.wait(timeout_s)
+            self._cancel(run)
+        self._switch_as_before()
+
+    def close(self) -> None:
+        """Fails the queries that wait, stops the thread, and waits a few seconds for a prediction under way.
+
+        Calling it again does nothing. A framework that hangs cannot be cancelled.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._switch_as_before()
+        run, self._run = self._run, None
+        if run is not None:
+            run.closed = True
+            self._queue.clear(SessionError(_CLOSED))
+        self._queue.close()
+        self._worker.join(_CLOSE_TIMEOUT_S)
+        if run is not None:
+            run.finish()
+
+    def _switch_as_before(self) -> None:
+        if self._switch_interval_s is not None:
+            sys.setswitchinterval(self._switch_interval_s)
+            self._switch_interval_s = None
+
+    def _cancel(self, run: _Run) -> None:
+        """Drops what still waits of a run, whose outcomes go nowhere from now on."""
+        if run.finish():
+            self._queue.clear(SessionError("the run has ended"))
+
+
+def make_load_target(
+    system: LoadableSystem | TensorSystem, inputs: LoadInputs, max_batch_size: int, max_queue_delay_ms: float
+) -> LoadTarget:
+    """Returns a target that puts load on a system; the caller closes it.
+
+    It is the system's own one, which does its own batching, or a ``LocalTarget``.
+    """
+    if isinstance(system, LoadableSystem):
+        return system.load_target(inputs)
+    return LocalTarget(system, inputs, max_batch_size=max_batch_size, max_queue_delay_ms=max_queue_delay_ms)
+
+
+class _Run:
+    """The queries of one run. The thread that submits writes ``accepted``; ``lock`` guards the rest."""
+
+    def __init__(self, answers: Answers, clock: Callable[[], int]) -> None:
+        self.answers = answers
+        self.clock = clock
+        self.accepted = 0
+        self.closed = False
+        """Whether queries whose batch has not begun fail, because the target is closed."""
+        self.finished = False
+        """Whether outcomes go nowhere any more."""
+        self._settled = 0
+        self._ending = False
+        self._idle = threading.Event()
+        self.lock = threading.Lock()
+
+    def settle(self, count: int) -> None:
+        """Counts outcomes, under the lock."""
+        self._settled += count
+        if self._ending and self._settled == self.accepted:
+            self._idle.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits until each accepted query has its outcome, or for a time."""
+        with self.lock:
+            self._ending = True
+            if self._settled == self.accepted:
+                return
+        self._idle.wait(timeout_s)
+
+    def finish(self) -> bool:
+        """Lets outcomes go nowhere from now on; returns whether any is missing."""
+        with self.lock:
+            self.finished = True
+            return self._settled != self.accepted
+
+
+class _Query:
+    """A query that waits for its prediction; satisfies ``QueuedRequest``."""
+
+    __slots__ = ("came_ns", "number", "run", "state")
+    deadline_ns: int | None = None
+    inputs = 1
+    is_active: Callable[[], bool] | None = None
+    nbytes = 0  # the inputs of the target are in memory anyway
+
+    def __init__(self, run: _Run, number: int, came_ns: int) -> None:
+        self.run = run
+        self.number = number
+        self.came_ns = came_ns
+        self.state: RequestState = WAITING
+
+    def fail(self, error: BaseException) -> None:
+        """Takes the reason why there is no answer."""
+        run, reason = self.run, " ".join(str(error).split())
+        if not isinstance(error, InferometerError):
+            reason = f"{type(error).__name__}: {reason}".rstrip(": ")
+        with run.lock:
+            if not run.finished:
+                run.answers.failed(self.number, run.clock(), reason)
+                run.settle(1)
+
+
+class _Batches:
+    """Predicts the queries of a batch, all of one run; satisfies ``BatchPredictor``.
+
+    The session stays its owner's. Inputs that are only read are preprocessed with the batch.
+    """
+
+    def __init__(self, session: TensorSystem, inputs: LoadInputs, max_batch_size: int) -> None:
+        self._session = session
+        self._rows: list[NDArray[Any]] = []
+        self._payloads: Sequence[Payload] = ()
+        if isinstance(inputs, PreparedInputs):
+            self._rows = [inputs.tensors[n : n + 1] for n in range(len(inputs))]
+        else:
+            self._payloads = inputs.payloads
+        self._ids = tuple(map(str, range(max_batch_size)))
+        """The ids of a batch's inputs: their places."""
+        self._memory = BatchMemory(max_batch_size)
+
+    def predict(self, requests: Sequence[_Query]) -> Predicted:
+        """Predicts a batch.
+
+        Raises:
+            PredictionError: The model failed on a batch of several queries.
+            SessionError: The run has ended, or the target was closed.
+        """
+        run, count = requests[0].run, len(requests)
+        if run.finished or run.closed:
+            raise SessionError(_CLOSED)
+        if rows := self._rows:
+            tensors = [rows[query.number % len(rows)] for query in requests]
+            result = self._session.predict_tensor(self._memory.assemble(tensors))
+        else:
+            payloads = self._payloads
+            named = zip(self._ids[:count], requests, strict=True)
+            result = self._session.predict(
+                [Input(place, payloads[query.number % len(payloads)]) for place, query in named]
+            )
+        failures = result.failures
+        if len(failures) == count > 1 and all(failure.stage is Stage.PREDICT for failure in failures):
+            raise PredictionError(failures[0].message)
+        return Predicted(result, result.times.predict_ns, result.times.postprocess_ns)
+
+    def split(self, requests: Sequence[_Query], outputs: BatchResult) -> BatchResult:
+        """Returns the result as it is: the queries have no use for its outputs."""
+        return outputs
+
+    def answer(self, requests: Sequence[_Query], answers: BatchResult, batch: PredictedBatch) -> None:
+        """Reports the answers of each query, one unless the session misbehaves, or why there is none."""
+        run, ids = requests[0].run, self._ids[: len(requests)]
+        right: Sequence[_Query] = requests
+        wrong: dict[_Query, str] = {}
+        if answers.input_ids != ids:
+            queries = dict(zip(ids, requests, strict=True))
+            right = [queries[place] for place in answers.input_ids if place in queries]
+            reasons = {failure.input_id: failure.message for failure in answers.failures}
+            wrong = {
+                queries[place]: reasons.get(place, _NO_ANSWER)
+                for place in ids
+                if place not in answers.input_ids
+            }
+        with run.lock:
+            if run.finished:
+                return
+            answered, predict_ns, batch_size = run.answers.answered, batch.predict_ns, batch.inputs
+            done_ns, begun_ns, batch_ns = batch.done_ns, batch.begun_ns, batch.batch_ns
+            for query in right:
+                answered(
+                    query.number,
+                    done_ns,
+                    queue_ns=begun_ns - query.came_ns,
+                    batch_ns=batch_ns,
+                    predict_ns=predict_ns,
+                    batch_size=batch_size,
+                )
+            for query, reason in wrong.items():
+                run.answers.failed(query.number, done_ns, reason)
+            run.settle(len(requests))
+
+    def close(self) -> None:
+        """Leaves the session open."""

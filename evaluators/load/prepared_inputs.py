@@ -1,0 +1,191 @@
+"""The inputs of a run under load: a bounded number, prepared before its clock starts."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.preparation import Fetch, Gate, Preparation
+from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.agent.inference.session import no_fetch
+from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Url
+from inferometer.agent.preprocessing.preprocessor import preprocessor_of, tensor_bytes
+from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.statistics import random_state
+from inferometer.manifests.errors import DatasetError, InputError
+from inferometer.manifests.inputs import ImageParameters, InputParameters
+
+MAX_INPUTS = 1024
+"""The most inputs of a run: more than the caches of a processor hold, and prepared within seconds."""
+MAX_BYTES = 64 * 1024 * 1024
+"""The most memory of the inputs, unless one takes more."""
+SYNTHETIC_INPUTS = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedInputs:
+    """Preprocessed inputs: under load the model only predicts.
+
+    Attributes:
+        tensors: inputs × the dimensions of the model's input, of its dtype; at least one.
+        source: Their description in words.
+        failures: The inputs that failed, and are left out.
+    """
+
+    tensors: NDArray[Any]
+    source: str
+    failures: tuple[InputFailure, ...] = ()
+
+    def __len__(self) -> int:
+        """The number of inputs."""
+        return len(self.tensors)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadInputs:
+    """Inputs in memory, which are preprocessed under load.
+
+    Attributes:
+        payloads: Their data; at least one, and no ``Url``.
+        source: Their description in words.
+        failures: The inputs that failed, and are left out.
+    """
+
+    payloads: tuple[Payload, ...]
+    source: str
+    failures: tuple[InputFailure, ...] = ()
+
+    def __len__(self) -> int:
+        """The number of inputs."""
+        return len(self.payloads)
+
+
+LoadInputs: TypeAlias = PreparedInputs | ReadInputs
+
+
+def prepare_inputs(
+    dataset: Dataset,
+    parameters: InputParameters,
+    *,
+    fetch: Fetch = no_fetch,
+    max_inputs: int = MAX_INPUTS,
+    max_bytes: int = MAX_BYTES,
+) -> PreparedInputs:
+    """Reads and preprocesses the first inputs of a dataset.
+
+    There are at most ``max_inputs``, and their tensors take at most ``max_bytes``, unless one takes more.
+
+    Raises:
+        DatasetError: None of them can be read and preprocessed.
+        FrameworkUnavailableError: The library that decodes images is not installed.
+    """
+    count = min(max_inputs, max(1, max_bytes // tensor_bytes(parameters)))
+    samples = list(itertools.islice(dataset, count))
+    if not samples:
+        raise DatasetError(f"dataset {dataset.identity.name} is empty; load needs at least one input")
+    gate = Gate(overlap=True)  # nothing is predicted yet
+    preparation = Preparation(preprocessor_of(parameters), fetch, gate, threads=1, clock=time.perf_counter_ns)
+    try:
+        prepared = list(preparation.begin(samples))
+    finally:
+        preparation.close()
+    failures = tuple(item.failure for item in prepared if item.failure is not None)
+    good = [item.place for item in prepared if item.failure is None]
+    source = _source(dataset, len(good), failures)
+    tensors = prepared[0].batch
+    return PreparedInputs(tensors[good] if failures else tensors, source, failures)
+
+
+def read_inputs(
+    dataset: Dataset, *, fetch: Fetch = no_fetch, max_inputs: int = MAX_INPUTS, max_bytes: int = MAX_BYTES
+) -> ReadInputs:
+    """Reads the first inputs of a dataset, and fetches those that are at URLs; see ``prepare_inputs``.
+
+    Raises:
+        DatasetError: None of them can be read.
+    """
+    payloads: list[Payload] = []
+    failures: list[InputFailure] = []
+    taken_bytes = 0
+    for item in itertools.islice(dataset, max_inputs):
+        try:
+            read = item.read()
+            if isinstance(read, Url):
+                read = EncodedImage(fetch(read.address))
+        except InputError as error:
+            failures.append(InputFailure(item.id, Stage.READ, str(error)))
+            continue
+        taken_bytes += len(read.content) if isinstance(read, EncodedImage) else read.array.nbytes
+        if payloads and taken_bytes > max_bytes:
+            break
+        payloads.append(read)
+    return ReadInputs(tuple(payloads), _source(dataset, len(payloads), failures), tuple(failures))
+
+
+def synthetic_tensors(
+    parameters: InputParameters, seed: int, *, count: int = SYNTHETIC_INPUTS, max_bytes: int = MAX_BYTES
+) -> PreparedInputs:
+    """Returns random tensors of the shape and dtype that a model takes.
+
+    Floats are uniform in [0, 1) and uint8 in 0…255. Other integers are 0 or 1: they may be token ids, and
+    every vocabulary has these two. The same seed gives the same tensors on every machine. There are
+    ``count``, or fewer where they would take more than ``max_bytes``.
+    """
+    count = min(count, max(1, max_bytes // tensor_bytes(parameters)))
+    random = random_state(seed)
+    dtype = np.dtype(parameters.element_type.value)
+    shape = (count, *parameters.dimensions)
+    tensors = np.empty(shape, dtype)
+    for tensor in tensors:  # one by one: float64 of all of them would take twice the memory
+        if dtype.kind == "f":
+            tensor[...] = np.minimum(random.random_sample(tensor.shape), _BELOW_ONE)
+        else:
+            tensor[...] = random.randint(0, 256 if dtype == np.uint8 else 2, tensor.shape)
+    return PreparedInputs(tensors, f"{_count(count, 'synthetic tensor')}, seed {seed}")
+
+
+def synthetic_payloads(
+    parameters: InputParameters, seed: int, *, count: int = SYNTHETIC_INPUTS, max_bytes: int = MAX_BYTES
+) -> ReadInputs:
+    """Returns random inputs that are not preprocessed.
+
+    For a model of images they are decoded images of the model's height and width, so that the latency holds
+    no decoding, and hardly any resizing; others are those of ``synthetic_tensors``.
+    """
+    if not isinstance(parameters, ImageParameters):
+        prepared = synthetic_tensors(parameters, seed, count=count, max_bytes=max_bytes)
+        return ReadInputs(tuple(map(Tensor, prepared.tensors)), prepared.source)
+    shape = (parameters.height, parameters.width, 3)
+    count = min(count, max(1, max_bytes // (shape[0] * shape[1] * shape[2])))
+    random = random_state(seed)
+    images = [Pixels(random.randint(0, 256, shape).astype(np.uint8)) for _ in range(count)]
+    return ReadInputs(tuple(images), f"{_count(count, 'synthetic image')}, decoded, seed {seed}")
+
+
+_BELOW_ONE = 1 - 2.0**-11
+"""The largest number below 1 that float16 holds, so that no element type rounds up to 1."""
+
+
+def _source(dataset: Dataset, count: int, failures: Sequence[InputFailure]) -> str:
+    """Describes the inputs in words; raises DatasetError if there are none."""
+    name = dataset.identity.name
+    if count:
+        text = f"the first {count + len(failures)} of {len(dataset)} inputs of {name}"
+        return f"{text}, {len(failures)} left out" if failures else text
+    if not failures:
+        raise DatasetError(f"dataset {name} is empty; load needs at least one input")
+    first = f"input {failures[0].input_id}: "
+    raise DatasetError(
+        f"dataset {name}: none of the first {len(failures)} inputs can be used; "
+        f"{first}{failures[0].message.removeprefix(first)}"
+    )
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

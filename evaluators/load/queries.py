@@ -1,0 +1,283 @@
+"""The queries of a run in columns, and the log that fills them during the run."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.evaluators.load.schedule import Schedule
+
+NEVER_NS = np.iinfo(np.int64).max
+"""The latency of a query without an answer: later than any bound."""
+
+
+class Outcome(IntEnum):
+    """The outcome of a query. Only a right answer can be in time."""
+
+    UNSENT = 0
+    """It was due after the run stopped; it is in no figure."""
+    WAITING = 1
+    """It was sent, and not answered when the run ended."""
+    ANSWERED = 2
+    FAILED = 3
+    TIMED_OUT = 4
+    """There was no answer within the timeout; a later one changes nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Queries:
+    """The queries of one run in columns of n values, all in nanoseconds since the run began.
+
+    Attributes:
+        scheduled_ns: int64, ascending; when each was due.
+        sent_ns: int64; when it was sent to the system under test; -1 if it was not.
+        done_ns: int64; when it was answered or failed; -1 if neither.
+        outcome: int64; see ``Outcome``.
+        queue_ns: int64; how long it waited for its batch to begin; -1 if unknown.
+        predict_ns: int64; how long its batch's prediction took; -1 if unknown.
+        batch_size: int64; the queries in its batch; 0 if unknown.
+        repeated: The number of answers for queries that had one.
+        batch_ns: int64; how long its batch was assembled, until the prediction began; -1 if unknown, which
+            is the default.
+    """
+
+    scheduled_ns: NDArray[np.int64]
+    sent_ns: NDArray[np.int64]
+    done_ns: NDArray[np.int64]
+    outcome: NDArray[np.int64]
+    queue_ns: NDArray[np.int64]
+    predict_ns: NDArray[np.int64]
+    batch_size: NDArray[np.int64]
+    repeated: int = 0
+    batch_ns: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if not len(self.batch_ns) and len(self):
+            object.__setattr__(self, "batch_ns", np.full(len(self), -1, np.int64))
+
+    def __len__(self) -> int:
+        """The number of queries."""
+        return len(self.scheduled_ns)
+
+    @property
+    def latency_ns(self) -> NDArray[np.int64]:
+        """int64; from when a query was due to its answer, and ``NEVER_NS`` without a right answer.
+
+        It counts from the schedule, so that a query which had to wait before it could be sent is as late as
+        its user would find it (no coordinated omission).
+        """
+        answered = self.outcome == Outcome.ANSWERED
+        latency: NDArray[np.int64] = np.where(answered, self.done_ns - self.scheduled_ns, NEVER_NS)
+        return latency
+
+    @property
+    def lag_ns(self) -> NDArray[np.int64]:
+        """int64; of the queries that were sent, how much later than due that was: the harness's own delay."""
+        sent = self.sent_ns >= 0
+        lag: NDArray[np.int64] = self.sent_ns[sent] - self.scheduled_ns[sent]
+        return lag
+
+    @property
+    def due_at_once(self) -> bool:
+        """Whether all were due at one time, as in MLPerf's scenario offline.
+
+        A latency then tells how much was done before a query, and not how long the query took: percentiles
+        follow from how many there were, and have no error of chance that their order could tell.
+        """
+        return len(self) > 1 and bool(self.scheduled_ns[0] == self.scheduled_ns[-1])
+
+    def count(self, outcome: Outcome) -> int:
+        """The number of queries with an outcome."""
+        return int(np.count_nonzero(self.outcome == outcome))
+
+    def since(self, offset_ns: int) -> Queries:
+        """Returns the queries that were due from a time on."""
+        return self.chosen(self.scheduled_ns >= offset_ns)
+
+    def chosen(self, places: NDArray[np.bool_]) -> Queries:
+        """Returns some of the queries.
+
+        Args:
+            places: bool, n.
+        """
+        return replace(self, **{name: getattr(self, name)[places] for name in QUERY_COLUMNS})
+
+
+QUERY_COLUMNS = {"scheduled_ns": NEVER_NS, "sent_ns": -1, "done_ns": -1, "outcome": 0, "queue_ns": -1}
+QUERY_COLUMNS |= {"predict_ns": -1, "batch_size": 0, "batch_ns": -1}
+"""The columns, in order, with the value of a query that is not sent."""
+LATER_COLUMNS = frozenset({"batch_ns"})
+"""Columns that earlier versions of the program did not store."""
+_UNSENT, _WAITING, _ANSWERED, _FAILED, _TIMED_OUT = map(int, Outcome)
+
+
+def _unsent(count: int) -> Queries:
+    return Queries(**{n: np.full(count, value, np.int64) for n, value in QUERY_COLUMNS.items()}, repeated=0)
+
+
+class QueryLog:
+    """Takes the three times of each query, and its outcome; satisfies ``target.Answers``. Thread-safe.
+
+    Memory is allocated in advance: a query costs a few stores into arrays. Queries are sent in order.
+
+    Args:
+        schedule: When the queries are due.
+        began_ns: When the run begins, on the run's clock.
+
+    Attributes:
+        sent_count: The queries that were sent.
+        answered_count: The queries with a right answer.
+    """
+
+    def __init__(self, schedule: Schedule, began_ns: int) -> None:
+        self._all = replace(_unsent(len(schedule)), scheduled_ns=schedule.offsets_ns)
+        self.began_ns = began_ns
+        self._lock = threading.Lock()
+        self.sent_count = 0
+        self._settled = 0
+        self.answered_count = 0
+        self._failed = 0
+        self._repeated = 0
+        self._expired = 0
+        self._judged = 0
+        self._late = 0
+        self._reasons: Counter[str] = Counter()
+
+    @property
+    def scheduled_ns(self) -> NDArray[np.int64]:
+        """int64; when the queries are due since the run began; without a schedule, never if not sent."""
+        return self._all.scheduled_ns
+
+    def begin(self, now_ns: int) -> None:
+        """Sets the beginning of the run, before a query is sent."""
+        self.began_ns = now_ns
+
+    def sent(self, query: int, now_ns: int) -> None:
+        """Logs that a query is about to be sent."""
+        with self._lock:
+            self._all.sent_ns[query] = now_ns - self.began_ns
+            self._all.outcome[query] = _WAITING
+            self.sent_count += 1
+
+    def sent_unscheduled(self, now_ns: int) -> int:
+        """Logs that a query that is due now is about to be sent; returns its number."""
+        with self._lock:
+            query = self.sent_count
+            if query == len(known := self._all):
+                more = _unsent(max(1024, query))
+                columns = {n: np.concatenate([getattr(known, n), getattr(more, n)]) for n in QUERY_COLUMNS}
+                self._all = Queries(**columns, repeated=0)
+            self._all.scheduled_ns[query] = self._all.sent_ns[query] = now_ns - self.began_ns
+            self._all.outcome[query] = _WAITING
+            self.sent_count += 1
+            return query
+
+    def answered(
+        self,
+        query: int,
+        done_ns: int,
+        *,
+        queue_ns: int = -1,
+        batch_ns: int = -1,
+        predict_ns: int = -1,
+        batch_size: int = 0,
+    ) -> None:
+        """Takes an answer; see ``target.Answers``. A repeated or late one is counted separately."""
+        with self._lock:
+            queries = self._all  # under the lock, as a closed loop replaces it when it is full
+            if queries.outcome[query] != _WAITING:
+                self._repeated += int(queries.outcome[query] != _TIMED_OUT)
+                return
+            queries.outcome[query] = _ANSWERED
+            queries.done_ns[query] = done_ns - self.began_ns
+            queries.queue_ns[query] = queue_ns
+            queries.batch_ns[query] = batch_ns
+            queries.predict_ns[query] = predict_ns
+            queries.batch_size[query] = batch_size
+            self._settled += 1
+            self.answered_count += 1
+
+    def failed(self, query: int, done_ns: int, reason: str) -> None:
+        """Takes a failure; see ``target.Answers``."""
+        with self._lock:
+            if self._all.outcome[query] != _WAITING:
+                self._repeated += int(self._all.outcome[query] != _TIMED_OUT)
+                return
+            self._all.outcome[query] = _FAILED
+            self._all.done_ns[query] = done_ns - self.began_ns
+            self._settled += 1
+            self._failed += 1
+            self._reasons[reason] += 1
+
+    def expire(self, now_ns: int, timeout_ns: int) -> None:
+        """Times out the queries that were due so long ago and have no outcome."""
+        with self._lock:
+            overdue = self._due_before(now_ns - timeout_ns)
+            outcomes = self._all.outcome[self._expired : overdue]
+            given_up = outcomes == _WAITING
+            outcomes[given_up] = _TIMED_OUT
+            self._settled += int(np.count_nonzero(given_up))
+            self._expired = max(self._expired, overdue)
+
+    def late(self, now_ns: int, bound_ns: int) -> int:
+        """The queries that are later than a bound; it has to be the same in every call."""
+        with self._lock:
+            decided = self._due_before(now_ns - bound_ns)
+            part = slice(self._judged, max(self._judged, decided))
+            in_time = (self._all.outcome[part] == _ANSWERED) & (
+                self._all.done_ns[part] - self.scheduled_ns[part] <= bound_ns
+            )
+            self._late += int(np.count_nonzero(~in_time))
+            self._judged = part.stop
+            return self._late
+
+    def _due_before(self, time_ns: int) -> int:
+        """How many of the queries that were sent were due before a time; the caller has the lock."""
+        due = int(np.searchsorted(self.scheduled_ns, time_ns - self.began_ns))
+        return min(due, self.sent_count)
+
+    def close(self, ended_ns: int, timeout_ns: int) -> None:
+        """Ends the run: gives an outcome to the queries that were due by then.
+
+        Those that were not sent are waiting; those that waited for longer than the timeout have timed out, as
+        have those that were answered too late between two calls of ``expire``.
+        """
+        with self._lock:
+            due = int(np.searchsorted(self.scheduled_ns, ended_ns - self.began_ns, "right"))
+            outcome, due_ns = self._all.outcome[:due], self.scheduled_ns[:due]
+            outcome[outcome == _UNSENT] = _WAITING
+            open_ns = np.where(outcome == _WAITING, ended_ns - self.began_ns, self._all.done_ns[:due])
+            open_or_right = (outcome == _WAITING) | (outcome == _ANSWERED)
+            timed_out = open_or_right & (open_ns - due_ns > timeout_ns)
+            for name in ("done_ns", "queue_ns", "predict_ns", "batch_size", "batch_ns"):
+                getattr(self._all, name)[:due][timed_out] = QUERY_COLUMNS[name]
+            outcome[timed_out] = _TIMED_OUT
+
+    @property
+    def replied_count(self) -> int:
+        """The queries that were answered or failed."""
+        return self.answered_count + self._failed
+
+    @property
+    def waiting(self) -> int:
+        """The queries that were sent and have no outcome yet."""
+        with self._lock:
+            return self.sent_count - self._settled
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """How many queries failed for which reason, the most frequent first."""
+        with self._lock:
+            return dict(self._reasons.most_common())
+
+    def queries(self, first: int = 0, end: int | None = None, step: int = 1) -> Queries:
+        """Returns the queries as they stand now: all of them, or every ``step``-th of a part."""
+        part = slice(first, end, step)
+        with self._lock:
+            columns = {name: getattr(self._all, name)[part].copy() for name in QUERY_COLUMNS}
+            return Queries(**columns, repeated=self._repeated)

@@ -1,0 +1,240 @@
+"""The estimate, from the probes so far, of the highest rate that keeps the bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from inferometer.evaluators.load.arrivals import ArrivalProcess
+from inferometer.evaluators.load.intervals import t_quantile_95
+from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.max_qps.answer import NEAR, Method
+from inferometer.evaluators.max_qps.late_fraction import (
+    Counts,
+    LateFractionRoot,
+    late_fraction_root,
+    monotone_shares,
+)
+from inferometer.evaluators.max_qps.probe import Probe
+from inferometer.evaluators.max_qps.single_server import (
+    GROUPS,
+    ServedQueries,
+    SingleServer,
+    SolvedRate,
+    served_queries,
+)
+
+_NEARER = 1.1
+_ENOUGH_NEARER = 4
+_ENOUGH_NEAR_QUERIES = 1000
+_DISAGREEMENT_ERRORS = 3.0
+_FAILED_SHARE = 0.1
+_LEAST_UNQUEUED = 10
+CERTAIN = 0.001
+"""The probability below which an event is not attributed to chance."""
+
+
+class Evidence:
+    """A valid probe and the figures that a search takes from it.
+
+    A ``confirming`` probe was a long one, near the answer. The queries of an ``alone`` probe were spaced out,
+    which says nothing about lateness at a rate.
+    """
+
+    def __init__(self, probe: Probe, bound_ns: int, confirming: bool, alone: bool = False) -> None:
+        self.rate_qps = probe.rate_qps
+        self.confirming = confirming
+        self.alone = alone
+        self.counts = Counts.joined([]) if alone else Counts.of(probe, bound_ns)
+        self.queries = float(self.counts.queries.sum())
+        self.late = float(self.counts.late.sum())
+        self.served: ServedQueries = served_queries(probe.queries)
+        outcome = probe.queries.outcome
+        self.sent = int(np.count_nonzero(outcome != Outcome.UNSENT))
+        unanswered = [Outcome.FAILED, Outcome.TIMED_OUT, *([] if probe.stopped else [Outcome.WAITING])]
+        self.unanswered = int(np.isin(outcome, unanswered).sum())
+        unqueued = probe.queries.chosen(probe.unqueued() & (outcome != Outcome.UNSENT))
+        unqueued = unqueued.chosen(unqueued.outcome != Outcome.WAITING) if probe.stopped else unqueued
+        self.unqueued = len(unqueued)
+        # from when they were sent: the harness's lag is not the system's
+        served_ns = unqueued.done_ns - unqueued.sent_ns
+        unanswered_alone = unqueued.outcome != Outcome.ANSWERED
+        self.unqueued_late = int(np.count_nonzero((served_ns > bound_ns) | unanswered_alone))
+        self.unqueued_s = float(served_ns[~unanswered_alone].max(initial=0)) / 1e9
+
+    def near(self, rate_qps: float, factor: float = NEAR) -> bool:
+        """Whether its rate is within a factor of another."""
+        return rate_qps / factor <= self.rate_qps <= rate_qps * factor
+
+
+class Bracket(NamedTuple):
+    """The highest rate that kept the bound and the lowest that did not, by monotone late fractions."""
+
+    kept_qps: float | None
+    broken_qps: float | None
+
+    @classmethod
+    def of(cls, seen: Sequence[Evidence], late_fraction: float) -> Bracket:
+        """Returns the bracket of some probes."""
+        judged = [e for e in seen if e.queries]
+        rates = np.unique([e.rate_qps for e in judged])
+        if not len(rates):
+            return cls(None, None)
+        place = np.searchsorted(rates, [e.rate_qps for e in judged])
+        queries = np.bincount(place, [e.queries for e in judged]).astype(np.float64)
+        late = np.bincount(place, [e.late for e in judged]).astype(np.float64)
+        kept = monotone_shares(queries, late) <= late_fraction
+        return cls(
+            kept_qps=float(rates[kept][-1]) if kept.any() else None,
+            broken_qps=float(rates[~kept][0]) if not kept.all() else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """An estimate of the highest rate that keeps the bound.
+
+    Attributes:
+        rate_qps: The rate.
+        low_qps: The lower end of its 95 % interval.
+        high_qps: The upper end.
+        method: Its basis.
+        slope: By how much the log of the late fraction grows with the log of the rate; 0 where not needed.
+        reason: Why it has this basis, in one line.
+    """
+
+    rate_qps: float
+    low_qps: float
+    high_qps: float
+    method: Method
+    slope: float = 0.0
+    reason: str = ""
+
+    @property
+    def tolerance(self) -> float:
+        """Half the width of the interval, as a share of the rate."""
+        return (self.high_qps - self.low_qps) / 2 / self.rate_qps
+
+
+class Estimator:
+    """Estimates the rate from probes; ``seed`` is that of the simulation of a single server."""
+
+    def __init__(self, process: ArrivalProcess, bound_s: float, late_fraction: float, seed: int) -> None:
+        self._process = process
+        self._bound_s = bound_s
+        self._late_fraction = late_fraction
+        self._seed = seed
+
+    def estimate(self, seen: Sequence[Evidence], near_qps: float | None, simulated: int) -> Estimate | None:
+        """Returns the estimate from the probes; None if they do not determine a rate yet.
+
+        Args:
+            seen: The valid probes so far.
+            near_qps: The previous estimate.
+            simulated: How many queries are simulated.
+        """
+        solved = self._single_server(seen, near_qps, simulated)
+        if solved is None:
+            root = self._late_fraction_root(seen)
+            reason = "the system does not behave like one server that serves query after query"
+            return _of_root(root, reason) if root else None
+        if self._refuted(solved, seen) and (root := self._late_fraction_root(seen)):
+            reason = (
+                f"the single-server model says {solved.rate_qps:.4g} queries/s, "
+                "which the late queries do not bear out"
+            )
+            return _of_root(root, reason)
+        half = t_quantile_95(GROUPS - 1) * solved.error_qps
+        low_qps = max(solved.rate_qps - half, 0.0)
+        return Estimate(solved.rate_qps, low_qps, solved.rate_qps + half, Method.SINGLE_SERVER)
+
+    def _single_server(
+        self, seen: Sequence[Evidence], near_qps: float | None, simulated: int
+    ) -> SolvedRate | None:
+        chosen = [e for e in seen if near_qps is not None and e.near(near_qps)]
+        if sum(len(e.served) for e in chosen) < _ENOUGH_NEAR_QUERIES:
+            chosen = [e for e in seen if len(e.served)]
+        if not chosen:
+            return None
+        unanswered = sum(e.unanswered for e in chosen)
+        if unanswered > _FAILED_SHARE * self._late_fraction * sum(e.sent for e in chosen):
+            return None
+        model = SingleServer.fitted([e.served for e in chosen], self._process, self._seed, simulated)
+        return model.solve(self._bound_s, self._late_fraction, near_qps) if model else None
+
+    def _refuted(self, solved: SolvedRate, seen: Sequence[Evidence]) -> bool:
+        """Whether more or fewer queries were late near the rate than the model and chance explain.
+
+        The square roots of the counts are compared, as their variance hardly depends on the expectation.
+        """
+        confirming = [e for e in seen if e.confirming and e.near(solved.rate_qps, _NEARER)]
+        if len(confirming) < _ENOUGH_NEARER:
+            return False
+        queries = sum(e.queries for e in confirming)
+        expected = sum(
+            e.queries * self._late_fraction * (e.rate_qps / solved.rate_qps) ** solved.slope
+            for e in confirming
+        )
+        late = sum(e.late for e in confirming)
+        errors = math.hypot(
+            solved.spread / math.sqrt(queries), solved.error_qps / solved.rate_qps * solved.slope
+        )
+        return 2 * abs(math.sqrt(late / expected) - 1) > _DISAGREEMENT_ERRORS * errors
+
+    def _late_fraction_root(self, seen: Sequence[Evidence]) -> LateFractionRoot | None:
+        kept, broken = Bracket.of(seen, self._late_fraction)
+        if kept is None or broken is None or broken > kept * NEAR:
+            return None
+        centre_qps = math.sqrt(kept * broken)
+        nearer = [e for e in seen if e.near(centre_qps, _NEARER)]
+        enough = sum(e.confirming for e in nearer) >= _ENOUGH_NEARER
+        chosen = nearer if enough else [e for e in seen if e.near(centre_qps)]
+        return late_fraction_root(Counts.joined([e.counts for e in chosen]), self._late_fraction)
+
+
+def _of_root(root: LateFractionRoot, reason: str) -> Estimate:
+    spread = root.t_quantile * root.log_error
+    return Estimate(
+        rate_qps=root.rate_qps,
+        low_qps=root.rate_qps * math.exp(-spread),
+        high_qps=root.rate_qps * math.exp(min(spread, 50.0)),
+        method=Method.LATE_FRACTION,
+        slope=root.slope,
+        reason=reason,
+    )
+
+
+def unqueued_late(seen: Sequence[Evidence], late_fraction: float) -> str | None:
+    """Returns a sentence if queries are late too often even without a queue before them; None otherwise.
+
+    This requires ten such queries in one probe, and in all probes together so many late ones that the allowed
+    fraction would explain them once in a thousand times.
+    """
+    chosen = [e for e in seen if e.unqueued >= _LEAST_UNQUEUED]
+    queries, late = sum(e.unqueued for e in chosen), sum(e.unqueued_late for e in chosen)
+    if (
+        not chosen
+        or late <= late_fraction * queries
+        or _binomial_tail(late, queries, late_fraction) > CERTAIN
+    ):
+        return None
+    return f"{late} of {queries} queries were late that had none before them"
+
+
+def _binomial_tail(least: int, count: int, share: float) -> float:
+    """The probability of at least ``least`` of ``count`` events of probability ``share``."""
+    if least <= 0:
+        return 1.0
+    log_odds = math.log(share / (1 - share))
+    log_term = count * math.log1p(-share)
+    terms = []
+    for k in range(count + 1):
+        if k >= least:
+            terms.append(math.exp(log_term))
+        if k < count:
+            log_term += math.log((count - k) / (k + 1)) + log_odds
+    return math.fsum(terms)

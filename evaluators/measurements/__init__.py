@@ -1,0 +1,1 @@
+"""Measurements: what an evaluation measured, one module a kind."""

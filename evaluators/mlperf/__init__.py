@@ -1,0 +1,1 @@
+"""MLPerf's scenarios, run by LoadGen."""

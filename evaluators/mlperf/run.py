@@ -1,0 +1,294 @@
+"""A run of an MLPerf scenario: LoadGen issues the queries, and our clocks time them, too."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from inferometer.evaluators.load.arrivals import Extent
+from inferometer.evaluators.load.closed_loop import ClosedLoop, run_closed_loop
+from inferometer.evaluators.load.issuer import (
+    IssuedRun,
+    IssuerProgress,
+    RunLimits,
+    RunWatch,
+    Stop,
+    frozen_heap,
+    lag_reason,
+)
+from inferometer.evaluators.load.queries import Outcome, QueryLog
+from inferometer.evaluators.load.schedule import Schedule
+from inferometer.evaluators.load.target import QueryTarget
+from inferometer.evaluators.measurements.load import MlperfResult, Scenario
+from inferometer.evaluators.mlperf.logs import MlperfLog
+from inferometer.evaluators.mlperf.settings import MlperfSettings, server_schedule
+from inferometer.manifests.errors import ConfigurationError
+
+_NS_PER_S = 1_000_000_000
+_ROOM_S = 0.05
+_SILENT_TIMEOUTS = 2
+_PROBE_S = 0.5
+_PROBES_S = 2.5
+_AGREEMENT = 0.9
+_RESERVE = 1.25
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MlperfRun:
+    """The result of a run.
+
+    Attributes:
+        issued: The samples by our own clocks, in the order in which LoadGen issued them. They were scheduled
+            when LoadGen issued their query (server: when it was due; offline: when the run began).
+        checksum: That of the schedule of the scenario server, if known; else empty.
+        result: LoadGen's result.
+    """
+
+    issued: IssuedRun
+    checksum: str
+    result: MlperfResult
+
+
+def check_loadgen() -> None:
+    """Checks that LoadGen can be imported.
+
+    Raises:
+        ConfigurationError: It is not installed, or cannot be imported.
+    """
+    try:
+        from inferometer.evaluators.mlperf import library  # noqa: F401 - only whether it can be imported
+    except (ImportError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigurationError(
+            f"--scenario needs MLPerf's LoadGen, which cannot be imported ({reason}); "
+            'install it with: pip install "inferometer[mlperf]"'
+        ) from error
+
+
+def expected_qps(
+    target: QueryTarget,
+    scenario: Scenario,
+    *,
+    window: int,
+    timeout_ms: float,
+    stop_requested: Callable[[], bool] = lambda: False,
+) -> float | None:
+    """Measures the rate that LoadGen should expect, with some reserve.
+
+    LoadGen prepares as many queries as this rate needs: with one that is too low it runs out of them before
+    the minimum duration, and the run is INVALID. A probe of half a second may meet a system that is still
+    warming up, or a busy machine. So probes are repeated until one agrees with the fastest before it, or for
+    2.5 s, and the fastest counts. ``window`` is the number of samples in flight in the scenario offline.
+
+    Returns:
+        The rate; None if no query was answered.
+    """
+    samples = scenario.samples_per_query
+    flight = window if scenario is Scenario.OFFLINE else samples
+    loop = ClosedLoop(flight, Extent(_PROBE_S, flight))
+    fastest_qps, probed_s = 0.0, 0.0
+    while probed_s < _PROBES_S:
+        run = run_closed_loop(target, loop, RunLimits(timeout_ms, stop_requested=stop_requested))
+        answered = run.queries.chosen(run.queries.outcome == Outcome.ANSWERED)
+        if not len(answered) or stop_requested():
+            break
+        probe_s = max(1, int(answered.done_ns.max())) / _NS_PER_S
+        rate_qps = len(answered) / probe_s / samples
+        before_qps, fastest_qps = fastest_qps, max(fastest_qps, rate_qps)
+        if min(before_qps, rate_qps) >= _AGREEMENT * fastest_qps:
+            break
+        probed_s += max(probe_s, _PROBE_S)
+    return _RESERVE * fastest_qps or None
+
+
+def run_mlperf(
+    target: QueryTarget,
+    settings: MlperfSettings,
+    inputs: int,
+    directory: Path,
+    *,
+    stop_requested: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[IssuerProgress], None] = lambda _: None,
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> MlperfRun:
+    """Runs a scenario of LoadGen on a target, and waits for its end.
+
+    LoadGen has neither timeouts nor failures. A sample that fails or times out is reported to it as complete,
+    so that it goes on, and counted here; the run is then invalid. A run is abandoned when a stop is
+    requested, and when within twice the timeout nothing was answered and at least two samples timed out.
+    LoadGen cannot be stopped: its thread is then blocked for good, and this process cannot run it again.
+
+    LoadGen chooses from ``inputs`` inputs and logs into ``directory``, which is empty. ``stop_requested`` and
+    ``on_progress`` are called four times a second. The clock is monotonic, and the same as the target's.
+
+    Raises:
+        ConfigurationError: LoadGen is not installed, or a run of it was abandoned in this process.
+        OutputError: LoadGen failed, or wrote no log.
+    """
+    check_loadgen()
+    from inferometer.evaluators.mlperf.library import LoadGenRun
+
+    limits = RunLimits(settings.timeout_ms, stop_requested=stop_requested, on_progress=on_progress)
+    log = QueryLog(Schedule(np.empty(0, np.int64), settings.scenario.value, 0.0), clock())
+    sut = _SystemUnderTest(target, settings, inputs, log, LoadGenRun.complete, clock)
+    run = LoadGenRun(settings, inputs, sut.issue, directory)
+    with frozen_heap():
+        target.begin(sut)
+        ended = False
+        try:
+            run.start()
+            watch = RunWatch(log, limits, None, 0)
+            stop = _watched(run.wait, sut, log, watch, limits.timeout_ns, clock)
+            ended = stop is Stop.COMPLETE
+            ended_ns = clock()
+        finally:
+            sut.stopped = True
+            if not ended:
+                run.leave(sut.complete_open)
+            target.end(0.0)
+    if sut.error is not None:
+        raise sut.error
+    issued = IssuedRun.of(log, stop, ended_ns, limits)
+    return _closed(issued, settings, MlperfLog(directory))
+
+
+def _watched(
+    wait: Callable[[float], bool],
+    sut: _SystemUnderTest,
+    log: QueryLog,
+    watch: RunWatch,
+    timeout_ns: int,
+    clock: Callable[[], int],
+) -> Stop:
+    """Waits for the end, times samples out, and returns why the run must be abandoned."""
+    replied, quiet_ns, given_up = 0, clock(), 0
+    while not wait(max(0, watch.next_ns - clock()) / _NS_PER_S):
+        now_ns = clock()
+        if now_ns < watch.next_ns:
+            continue
+        stop = watch.look(now_ns)
+        if stop or sut.error is not None:
+            return stop or Stop.INTERRUPTED
+        given_up += sut.complete_given_up()
+        if log.replied_count != replied:
+            replied, quiet_ns, given_up = log.replied_count, now_ns, 0
+        elif given_up >= 2 and now_ns - quiet_ns >= _SILENT_TIMEOUTS * timeout_ns:
+            return Stop.SILENT
+    return Stop.COMPLETE
+
+
+def _closed(issued: IssuedRun, settings: MlperfSettings, loadgen: MlperfLog) -> MlperfRun:
+    """The run with the times at which its samples were due, as far as known."""
+    queries, clock_known, checksum = issued.queries, True, ""
+    if settings.scenario is Scenario.OFFLINE:
+        queries = replace(queries, scheduled_ns=np.zeros(len(queries), np.int64))
+    elif settings.scenario is Scenario.SERVER:
+        schedule, next_ns = server_schedule(settings)
+        clock_known = loadgen.generated == (len(schedule), next_ns) and len(queries) <= len(schedule)
+        if clock_known:
+            queries = replace(queries, scheduled_ns=schedule.offsets_ns[: len(queries)])
+            checksum = schedule.checksum
+    wrong = len(queries) - queries.count(Outcome.ANSWERED)
+    failures = f"{wrong} of {len(queries)} samples have no right answer, and LoadGen takes each for answered"
+    reasons = (failures if wrong else "", lag_reason(queries, settings.bound_ns) if checksum else "")
+    issued = replace(issued, queries=queries, invalid="; ".join(filter(None, reasons)))
+    ended = issued.stop is Stop.COMPLETE
+    return MlperfRun(
+        issued, checksum, loadgen.result(settings.scenario, ended=ended, clock_known=clock_known)
+    )
+
+
+class _SystemUnderTest:
+    """Takes LoadGen's samples, and the target's answers (``target.Answers``). Thread-safe.
+
+    The target predicts input n modulo their number: sample k of input i is sent as k · inputs + i.
+    """
+
+    def __init__(
+        self,
+        target: QueryTarget,
+        settings: MlperfSettings,
+        inputs: int,
+        log: QueryLog,
+        complete: Callable[[int], None],
+        clock: Callable[[], int],
+    ) -> None:
+        self.stopped = False
+        """Whether samples are completed at once, and ignored."""
+        self.error: Exception | None = None
+        """What the target raised."""
+        self._target = target
+        self._window = settings.window if settings.scenario is Scenario.OFFLINE else 0
+        self._inputs = inputs
+        self._log = log
+        self._complete = complete
+        self._clock = clock
+        self._open: dict[int, int] = {}
+        """LoadGen's ids of the incomplete samples, by their numbers."""
+        self._room = threading.Event()
+
+    def issue(self, responses: Sequence[int], indices: Sequence[int]) -> None:
+        """Takes a query, in LoadGen's thread, where nothing may be raised."""
+        now_ns = self._clock()
+        if not self._log.sent_count:
+            self._log.begin(now_ns)
+        for response, index in zip(responses, indices, strict=True):
+            if self._window:
+                self._wait_for_room()
+                now_ns = self._clock()
+            if self.stopped:
+                self._complete(response)
+                continue
+            sample = self._log.sent_unscheduled(now_ns)
+            self._open[sample] = response
+            try:
+                self._target.submit(sample * self._inputs + index)
+            except Exception as error:  # noqa: BLE001 - it must not reach LoadGen's C++; the run raises it
+                self.error, self.stopped = error, True
+
+    def _wait_for_room(self) -> None:
+        while len(self._open) >= self._window and not self.stopped:
+            self._room.clear()
+            if len(self._open) >= self._window:
+                self._room.wait(_ROOM_S)
+
+    def answered(self, query: int, done_ns: int, **times: int) -> None:
+        """Takes an answer."""
+        sample = query // self._inputs
+        self._log.answered(sample, done_ns, **times)
+        self._settle(sample)
+
+    def failed(self, query: int, done_ns: int, reason: str) -> None:
+        """Takes a failure."""
+        sample = query // self._inputs
+        self._log.failed(sample, done_ns, reason)
+        self._settle(sample)
+
+    def _settle(self, sample: int) -> bool:
+        """Completes a sample, if it is incomplete; returns whether it was."""
+        response = self._open.pop(sample, None)
+        if response is None:
+            return False
+        self._complete(response)
+        self._room.set()
+        return True
+
+    def complete_given_up(self) -> int:
+        """Completes the samples that have timed out; returns their number."""
+        samples = sorted(self._open.copy())
+        if not samples:
+            return 0
+        outcome = self._log.queries(samples[0], samples[-1] + 1).outcome
+        return sum(
+            self._settle(sample) for sample in samples if outcome[sample - samples[0]] == Outcome.TIMED_OUT
+        )
+
+    def complete_open(self) -> None:
+        """Completes every incomplete sample."""
+        for sample in self._open.copy():
+            self._settle(sample)

@@ -1,0 +1,176 @@
+"""Pictures of the latency, accuracy and duration reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inferometer.evaluators.drawing.charts import (
+    Bar,
+    BarChart,
+    BarRow,
+    Box,
+    BoxChart,
+    Drawing,
+    Label,
+    PointChart,
+    Series,
+)
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.plots.base import Chosen, Plot, label_of, number, plural, readable, time_unit
+from inferometer.evaluators.reports.base import Row
+from inferometer.evaluators.statistics import (
+    carried_percentile,
+    percentile,
+    trimmed_mean,
+    values_for_percentile,
+)
+
+_NS_PER_MS = 1_000_000
+
+
+class LatencyPlot(Plot[BatchMeasurement]):
+    """A box for each evaluation that has a latency, over its full batches, in milliseconds."""
+
+    def shows(self, row: Row) -> bool:
+        """Whether there was a full batch."""
+        return row["latency_ms_mean"] is not None
+
+    def drawing(self, chosen: Chosen[BatchMeasurement], notes: Sequence[str]) -> Drawing:
+        """Returns the boxes."""
+        boxes = tuple(_box(evaluation) for evaluation, _ in chosen)
+        return Drawing(
+            title="Latency of a batch",
+            charts=(BoxChart(Label(""), "latency of a batch (ms)", boxes),),
+            notes=(
+                "Box: 25th to 75th percentile; line: median; whiskers: 5th to 95th percentile, of fewer than "
+                f"{values_for_percentile(95)} batches the shortest and the longest; diamond: trimmed mean.",
+                "From host memory to host memory, synchronised with the device, over the full batches.",
+                *notes,
+            ),
+        )
+
+
+def _box(evaluation: Evaluation[BatchMeasurement]) -> Box:
+    times_ms = evaluation.measurement.full_ns / _NS_PER_MS
+    carried = len(times_ms) >= values_for_percentile(95)
+    ends = (5, 95) if carried else (0, 100)
+    low, first, middle, third, high = (percentile(times_ms, each) for each in (ends[0], 25, 50, 75, ends[1]))
+    mean = trimmed_mean(times_ms)
+    whiskers = ("5th percentile", "95th") if carried else ("shortest", "longest")
+    p50 = carried_percentile(times_ms, 50)
+    known = f"mean {readable(float(times_ms.mean()))}" if p50 is None else readable(p50)
+    count = plural(len(times_ms), "batch", "es")
+    return Box(
+        label=label_of(evaluation, evaluation.trace_level.name),
+        low=low,
+        first=first,
+        middle=middle,
+        third=third,
+        high=high,
+        mark=mean,
+        text=f"{known} ms, {count}",
+        tooltip=(
+            f"{evaluation.system.manifest.name}, {evaluation.id}: {whiskers[0]} {low:.6g} ms, "
+            f"25th {first:.6g}, median {middle:.6g}, 75th {third:.6g}, {whiskers[1]} {high:.6g}, "
+            f"trimmed mean {mean:.6g}; {count}"
+        ),
+    )
+
+
+_KEYS = {"top-1": "top1_accuracy", "top-5": "top5_accuracy"}
+
+
+class AccuracyPlot(Plot):
+    """Two bars for each evaluation that has an accuracy, in percent of the evaluated inputs."""
+
+    def shows(self, row: Row) -> bool:
+        """Whether there is an accuracy."""
+        return row["top1_accuracy"] is not None
+
+    def drawing(self, chosen: Chosen, notes: Sequence[str]) -> Drawing:
+        """Returns the bars, with the number of inputs."""
+        lines = tuple(_line(evaluation, of_one[0]) for evaluation, of_one in chosen)
+        return Drawing(
+            title="Accuracy",
+            charts=(BarChart(Label(""), "evaluated inputs that were right (%)", lines, whole=100),),
+            groups=tuple(_KEYS),
+            notes=("Counted over the inputs with a label and a prediction.", *notes),
+        )
+
+
+def _line(evaluation: Evaluation, row: Row) -> BarRow:
+    inputs = f"{row['evaluated_inputs']:,} inputs"
+    failed = f"; {row['failed_inputs']:,} failed" if row["failed_inputs"] else ""
+    whose = f"{evaluation.system.manifest.name}, {evaluation.id}"
+    bars = []
+    for group, key in _KEYS.items():
+        percent = 100 * number(row[key])
+        bars.append(
+            Bar(
+                percent,
+                group,
+                f"{percent:.2f} % of {inputs}{failed}",
+                f"{whose}: {group} {percent:.4f} % of {inputs} of {row['dataset_name']}{failed}",
+            )
+        )
+    return BarRow(label_of(evaluation), tuple(bars))
+
+
+MOST_POINTS = 1000
+"""Points of one evaluation that are drawn at most."""
+_FULL = "full batch"
+_OTHER = "smaller batch"
+
+
+class DurationPlot(Plot):
+    """A chart for each evaluation: a point a batch; of many in a row, the shortest and the longest."""
+
+    def drawing(self, chosen: Chosen, notes: Sequence[str]) -> Drawing:
+        """Returns the charts."""
+        thinned = any(len(of_one) > MOST_POINTS for _, of_one in chosen)
+        smaller = any(
+            number(row["inputs"]) != e.measurement.batch_size for e, of_one in chosen for row in of_one
+        )
+        return Drawing(
+            title="Predict time of each batch",
+            charts=tuple(_chart(evaluation, of_one) for evaluation, of_one in chosen),
+            groups=(_FULL, _OTHER) if smaller else (_FULL,),
+            notes=(
+                *(("Of many batches, the shortest and the longest of each stretch are shown.",) * thinned),
+                *notes,
+            ),
+        )
+
+
+def _chart(evaluation: Evaluation, rows: Sequence[Row]) -> PointChart:
+    scale, unit = time_unit(max(number(row["predict_us"]) for row in rows))
+    series = []
+    full = evaluation.measurement.batch_size
+    for group, wanted in ((_FULL, True), (_OTHER, False)):
+        points = [
+            (number(row["batch"]), number(row["predict_us"]) / scale)
+            for row in rows
+            if (row["inputs"] == full) is wanted
+        ]
+        if points:
+            kept = _thinned(points)
+            mean = sum(y for _, y in points) / len(points)
+            tooltip = f"{evaluation.id}: {len(points):,} × {group}, {readable(mean)} {unit} on average"
+            x, y = zip(*kept, strict=True)
+            series.append(Series(group, x, y, line=wanted, tooltip=tooltip))
+    heading = label_of(evaluation, evaluation.trace_level.name)
+    return PointChart(heading, "batch", f"predict ({unit})", tuple(series))
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points, or of each of many stretches the lowest and the highest, so that no outlier is lost."""
+    if len(points) <= MOST_POINTS:
+        return points
+    kept = []
+    stretches = MOST_POINTS // 2
+    for place in range(stretches):
+        stretch = points[place * len(points) // stretches : (place + 1) * len(points) // stretches]
+        lowest, highest = (pick(stretch, key=lambda point: point[1]) for pick in (min, max))
+        kept += sorted({lowest, highest})
+    return kept

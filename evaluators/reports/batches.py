@@ -1,0 +1,147 @@
+"""Reports on batches: latency and throughput, accuracy, and the raw times of every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
+from inferometer.evaluators.reports.base import (
+    CONDITIONS_COLUMN,
+    EVALUATION_COLUMNS,
+    STATUS_COLUMN,
+    Column,
+    Report,
+    Row,
+    describe,
+    in_ms,
+)
+
+_NS_PER_US = 1000
+_FIGURES = ("trimmed_mean", "mean", "p50", "p90", "p99")
+_WITH_INTERVAL = ("mean", "p50", "p90")
+_STAGES = ("read", "preprocess", "predict", "postprocess")
+
+
+def _latency_columns() -> Iterator[Column]:
+    for name in _FIGURES:
+        key, shown = f"latency_ms_{name}", name.replace("_", " ")
+        yield Column(key, f"{shown} (ms)", detail=name == "trimmed_mean")
+        if name in _WITH_INTERVAL:
+            yield Column(f"{key}_low", f"{shown} low (ms)", detail=True)
+            yield Column(f"{key}_high", f"{shown} high (ms)", detail=True)
+
+
+class LatencyReport(Report[BatchMeasurement]):
+    """One row for each evaluation, with the figures of ``LatencySummary`` in milliseconds a batch.
+
+    A figure that requires a full batch is empty if there is none, and a percentile or the ends of an interval
+    if there are too few.
+    """
+
+    name = "latency"
+    summary = "latency of a batch in ms, and throughput"
+    undisturbed = True
+    takes = (BatchMeasurement,)
+    columns = (
+        *EVALUATION_COLUMNS,
+        *_latency_columns(),
+        Column("throughput_inputs_per_s", "throughput (inputs/s)", decimals=1),
+        Column("throughput_inputs_per_s_low", "throughput low", decimals=1, detail=True),
+        Column("throughput_inputs_per_s_high", "throughput high", decimals=1, detail=True),
+        Column("end_to_end_inputs_per_s", "end to end (inputs/s)", decimals=1),
+        Column("measured_batches", "measured batches"),
+        Column("process", "process"),
+        Column("trace_level", "trace level"),
+        STATUS_COLUMN,
+        CONDITIONS_COLUMN,
+    )
+
+    def rows(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Iterator[Row]:
+        """Yields one row for each evaluation."""
+        for evaluation in evaluations:
+            summary = LatencySummary.of(evaluation.measurement)
+            ends: dict[str, float | None] = {}
+            for name in _WITH_INTERVAL:
+                low_ns, high_ns = getattr(summary, f"{name}_interval_ns") or (None, None)
+                ends |= {f"latency_ms_{name}_low": in_ms(low_ns), f"latency_ms_{name}_high": in_ms(high_ns)}
+            low, high = summary.throughput_interval or (None, None)
+            yield {
+                **describe(evaluation),
+                **{f"latency_ms_{name}": in_ms(getattr(summary, f"{name}_ns")) for name in _FIGURES},
+                **ends,
+                "throughput_inputs_per_s": summary.throughput_inputs_per_s,
+                "throughput_inputs_per_s_low": low,
+                "throughput_inputs_per_s_high": high,
+                "end_to_end_inputs_per_s": summary.end_to_end_inputs_per_s,
+                "measured_batches": summary.measured_batches,
+                "process": evaluation.process,
+                "trace_level": evaluation.trace_level.name,
+            }
+
+
+class AccuracyReport(Report[BatchMeasurement]):
+    """One row for each evaluation, with accuracy as a fraction, 0…1, of the evaluated inputs.
+
+    Evaluated inputs have a label and a prediction; without any, accuracy is empty.
+    """
+
+    name = "accuracy"
+    summary = "top-1 and top-5 accuracy, with the inputs they are counted over"
+    takes = (BatchMeasurement,)
+    columns = (
+        *EVALUATION_COLUMNS,
+        Column("top1_accuracy", "top-1 (share)", decimals=4),
+        Column("top5_accuracy", "top-5 (share)", decimals=4),
+        Column("evaluated_inputs", "evaluated inputs"),
+        Column("failed_inputs", "failed inputs"),
+        Column("dataset_name", "dataset"),
+        STATUS_COLUMN,
+        CONDITIONS_COLUMN,
+    )
+
+    def rows(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Iterator[Row]:
+        """Yields one row for each evaluation."""
+        for evaluation in evaluations:
+            accuracy = evaluation.measurement.accuracy
+            yield {
+                **describe(evaluation),
+                "top1_accuracy": accuracy.top1_share if accuracy else None,
+                "top5_accuracy": accuracy.top5_share if accuracy else None,
+                "evaluated_inputs": accuracy.evaluated if accuracy else 0,
+                "failed_inputs": len(evaluation.measurement.failures),
+                "dataset_name": evaluation.dataset.name,
+            }
+
+
+class DurationReport(Report[BatchMeasurement]):
+    """One row for each measured batch of each evaluation; read and preprocess are summed over the inputs."""
+
+    name = "duration"
+    summary = "the raw times of every measured batch in µs"
+    takes = (BatchMeasurement,)
+    columns = (
+        *EVALUATION_COLUMNS,
+        Column("batch", "batch"),
+        Column("inputs", "inputs"),
+        *(Column(f"{stage}_us", f"{stage} (us)", decimals=1) for stage in _STAGES),
+        Column("trace_level", "trace level"),
+        STATUS_COLUMN,
+        CONDITIONS_COLUMN,
+    )
+
+    def rows(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Iterator[Row]:
+        """Yields the batches of each evaluation, in order."""
+        for evaluation in evaluations:
+            described, times = describe(evaluation), evaluation.measurement.times
+            columns = [getattr(times, f"{stage}_ns").tolist() for stage in _STAGES]
+            for number, (inputs, *stages_ns) in enumerate(zip(times.sizes.tolist(), *columns, strict=True)):
+                yield {
+                    **described,
+                    "batch": number,
+                    "inputs": inputs,
+                    **{
+                        f"{n}_us": time_ns / _NS_PER_US for n, time_ns in zip(_STAGES, stages_ns, strict=True)
+                    },
+                    "trace_level": evaluation.trace_level.name,
+                }

@@ -1,0 +1,92 @@
+"""The report on every evaluation in one line: what ran, its main figures, and whether they can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.load.summary import LoadSummary
+from inferometer.evaluators.max_qps.answer import invalid_reason
+from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
+from inferometer.evaluators.measurements.load import LoadMeasurement
+from inferometer.evaluators.measurements.measurement import Measurement
+from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+from inferometer.evaluators.reports.base import (
+    EVALUATION_COLUMNS,
+    STABILITY_COLUMN,
+    STATUS_COLUMN,
+    Column,
+    Report,
+    Row,
+    Value,
+    describe,
+    describe_names,
+    in_ms,
+)
+
+_KINDS = {"batches": "batches", "load": "workload", "rate_search": "max QPS"}
+
+
+class OverviewReport(Report[Measurement]):
+    """One row for each evaluation of every kind; a figure that its kind does not have is empty.
+
+    p50 is that of a full batch, or of a query under load. The rate is in inputs/s of batches, in answered
+    queries/s of a workload, and in queries/s of the answer of a search. ``invalid`` is the reason.
+    """
+
+    name = "evaluations"
+    summary = "every evaluation, with its main figures and the verdict on its conditions"
+    takes = (BatchMeasurement, LoadMeasurement, RateSearchMeasurement)
+    columns = (
+        *EVALUATION_COLUMNS[:2],
+        Column("kind", "kind"),
+        *EVALUATION_COLUMNS[2:],
+        Column("latency_ms_p50", "p50 (ms)"),
+        Column("rate_per_s", "rate (1/s)", decimals=1),
+        Column("top1_accuracy", "top-1", decimals=4),
+        STABILITY_COLUMN,
+        Column("invalid", "INVALID", detail=True),
+        STATUS_COLUMN,
+    )
+
+    def rows(self, evaluations: Sequence[Evaluation[Measurement]]) -> Iterator[Row]:
+        """Yields one row for each evaluation."""
+        for evaluation in evaluations:
+            measurement = evaluation.measurement
+            yield {
+                **describe(evaluation),
+                **describe_names(evaluation),
+                "kind": _KINDS[measurement.kind],
+                "latency_ms_p50": None,
+                "rate_per_s": None,
+                "top1_accuracy": None,
+                "invalid": None,
+                **_figures(measurement),
+            }
+
+
+def _figures(measurement: Measurement) -> dict[str, Value]:
+    """Those that a measurement of its kind has."""
+    if isinstance(measurement, BatchMeasurement):
+        summary, accuracy = LatencySummary.of(measurement), measurement.accuracy
+        return {
+            "latency_ms_p50": in_ms(summary.p50_ns),
+            "rate_per_s": summary.throughput_inputs_per_s,
+            "top1_accuracy": accuracy.top1_share if accuracy else None,
+        }
+    if isinstance(measurement, LoadMeasurement):
+        run, options = measurement.run, measurement.options
+        load = LoadSummary.of(run.queries, options.latency_bound_ns, run.cut_ns, options.percentile)
+        median = load.percentile(50.0)
+        return {
+            "latency_ms_p50": in_ms(median.value_ns if median else None),
+            "rate_per_s": load.achieved_qps,
+            "invalid": run.invalid or None,
+        }
+    if isinstance(measurement, RateSearchMeasurement):
+        answer = measurement.answer
+        return {
+            "rate_per_s": answer.rate_qps if answer else None,
+            "invalid": invalid_reason(measurement) or None,
+        }
+    return {}

@@ -1,0 +1,132 @@
+"""The documents of a measurement batch by batch: times, accuracy, failures and predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+
+import numpy as np
+
+from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.measurements.batches import (
+    Accuracy,
+    BatchMeasurement,
+    BatchOptions,
+    BatchTimes,
+    InputPrediction,
+)
+from inferometer.evaluators.store.measurement_documents import Document, Part, Stored, joined
+from inferometer.evaluators.store.values import checked, fields_of, restored, storable, storable_text
+
+BATCHES_PER_DOCUMENT = 20_000
+_FAILURE_CHARACTERS_PER_DOCUMENT = 1_000_000
+_COUNTS = ("top_1_count", "top_5_count", "evaluated_count")
+_TIMES = tuple(field.name for field in fields(BatchTimes))
+
+
+class BatchDocuments:
+    """Keeps a ``BatchMeasurement``; see ``MeasurementDocuments``."""
+
+    def write(
+        self, evaluation: Evaluation[BatchMeasurement], save_id: str
+    ) -> tuple[Document, Mapping[str, Part]]:
+        """Returns the documents of the measurement."""
+        measured = evaluation.measurement
+        starts = range(0, len(measured.times.sizes), BATCHES_PER_DOCUMENT)
+        pieces = [slice(start, start + BATCHES_PER_DOCUMENT) for start in starts]
+        times = [{n: getattr(measured.times, n)[piece].tolist() for n in _TIMES} for piece in pieces]
+        accuracy = [_accuracy_document(measured.accuracy)] if measured.accuracy else []
+        failures = [{"failures": chunk} for chunk in _failure_chunks(measured.failures)]
+        document = {
+            "options": fields_of(measured.options),
+            "batch_count": len(measured.times.sizes),
+            "failure_count": len(measured.failures),
+            "model_accuracy_id": f"{save_id}/0" if accuracy else None,
+        }
+        return document, {
+            "performance": Part(len(times), times),
+            "model_accuracy": Part(len(accuracy), accuracy),
+            "input_failure": Part(len(failures), failures),
+            "input_prediction": Part(len(measured.predictions), _prediction_documents(evaluation)),
+        }
+
+    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> BatchMeasurement:
+        """Returns the measurement, with the predictions that are among the parts."""
+        stored = head["measurement"]
+        columns = {name: joined(each[name] for each in parts["performance"]) for name in _TIMES}
+        failures = tuple(
+            checked(InputFailure(failure["input_id"], Stage(failure["stage"]), failure["message"]))
+            for each in parts["input_failure"]
+            for failure in each["failures"]
+        )
+        if len({len(column) for column in columns.values()}) != 1:
+            raise ValueError("the columns of its times differ in length")
+        if len(columns["sizes"]) != stored["batch_count"]:
+            raise ValueError(
+                f"the times of {len(columns['sizes'])} of its {stored['batch_count']} batches are there"
+            )
+        if len(failures) != stored["failure_count"]:
+            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are there")
+        if (stored["model_accuracy_id"] is None) != (not parts["model_accuracy"]):
+            raise ValueError("its accuracy is missing")
+        counts = [tuple(int(each[name]) for name in _COUNTS) for each in parts["model_accuracy"]]
+        if any(tuple(sorted(each)) != each or each[0] < 0 for each in counts):
+            raise ValueError(f"it counted {counts[0]} of top-1, top-5 and all")
+        return BatchMeasurement(
+            options=checked(BatchOptions(**restored(stored["options"]))),
+            times=BatchTimes(**columns),
+            elapsed_ns=int(head["elapsed_ns"]),
+            accuracy=Accuracy(*counts[0]) if counts else None,
+            failures=failures,
+            predictions=tuple(map(prediction_from_document, parts.get("input_prediction", ()))),
+        )
+
+
+def prediction_from_document(document: Stored) -> InputPrediction:
+    """Returns the prediction that a document of ``input_prediction`` holds."""
+    features = document["features"]
+    return InputPrediction(
+        input_id=document["input_id"],
+        expected_label=document["expected_label"],
+        indices=np.array([feature["index"] for feature in features], np.int64),
+        probabilities=np.array([restored(feature["probability"]) for feature in features], np.float32),
+    )
+
+
+def _prediction_documents(evaluation: Evaluation[BatchMeasurement]) -> Iterator[Document]:
+    labels = evaluation.system.manifest.output.parameters.labels
+    for place, prediction in enumerate(evaluation.measurement.predictions):
+        best = zip(prediction.indices.tolist(), prediction.probabilities.tolist(), strict=True)
+        yield {
+            "input_id": storable_text(prediction.input_id),
+            "input_index": place,
+            "expected_label": storable(prediction.expected_label),
+            "features": [
+                {
+                    "index": index,
+                    "label": labels[index] if 0 <= index < len(labels) else None,
+                    "probability": storable(probability),
+                }
+                for index, probability in best
+            ],
+        }
+
+
+def _accuracy_document(accuracy: Accuracy) -> Document:
+    counts = zip(_COUNTS, (accuracy.top1, accuracy.top5, accuracy.evaluated), strict=True)
+    return {"top_1": accuracy.top1_share, "top_5": accuracy.top5_share, **dict(counts)}
+
+
+def _failure_chunks(failures: Sequence[InputFailure]) -> Iterator[list[Document]]:
+    """Failures in pieces that stay far below the 16 MB that MongoDB allows a document."""
+    chunk: list[Document] = []
+    characters = 0
+    for failure in failures:
+        chunk.append(fields_of(failure))
+        characters += len(failure.input_id) + len(failure.message) + 100
+        if characters >= _FAILURE_CHARACTERS_PER_DOCUMENT:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk

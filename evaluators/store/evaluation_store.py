@@ -1,0 +1,373 @@
+"""The store of evaluations, over collections of documents in any database, and the filter of its queries."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.tracing.span import SpanChunk
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.measurements.batches import InputPrediction
+from inferometer.evaluators.store import documents_v1
+from inferometer.evaluators.store.batch_documents import prediction_from_document
+from inferometer.evaluators.store.documents import (
+    Documents,
+    from_documents,
+    lookup_key,
+    on_demand,
+    part_ids,
+    present_head,
+    release_of,
+    to_documents,
+)
+from inferometer.evaluators.store.measurement_documents import PART_COLLECTIONS, SPANS, Document
+from inferometer.evaluators.store.span_documents import chunk_from_document
+from inferometer.manifests.errors import ConfigurationError, StoreError
+
+INDEXES = {
+    "evaluation": ("created_at", "model_key"),
+    "agent": ("expires_unix_ms",),
+    **dict.fromkeys(PART_COLLECTIONS, ("evaluation_id",)),
+}
+"""The collections, each with its indexed fields."""
+EXPIRING = {"agent": "expires_at"}
+"""Collections with a field at whose time the database deletes a document, if it supports that."""
+
+_Read = TypeVar("_Read")
+_IDS_PER_QUERY = 500
+_PREDICTIONS = "input_prediction"
+_DOCUMENTS_PER_INSERT = {_PREDICTIONS: 1000}
+_LARGE_DOCUMENTS_PER_INSERT = 4  # a document of any other part holds thousands of values
+_TELLING = ("created_at", "kind", "model_key", "elapsed_ns")
+"""Fields that distinguish two evaluations with the same id."""
+
+
+class Database(Protocol):
+    """Collections by name, with the methods that pymongo and neosqlite share."""
+
+    def __getitem__(self, name: str, /) -> Any:
+        """Returns a collection."""
+        ...
+
+
+class Connection(Protocol):
+    """An open database.
+
+    Attributes:
+        location: The file or address, for messages; without credentials.
+        database: Its collections.
+        errors: The exceptions that its methods raise.
+        duplicate_error: The one of them for a duplicate id.
+    """
+
+    location: str
+    database: Database
+    errors: tuple[type[Exception], ...]
+    duplicate_error: type[Exception]
+
+    def prepare_to_write(self) -> None:
+        """Makes missing indexes; the first call in a process that writes."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Makes the writes inside atomic, if the database supports that."""
+        ...
+
+    def reason(self, error: Exception) -> str:
+        """Returns the reason for an error in one short line, without credentials."""
+        ...
+
+    def close(self) -> None:
+        """Closes the connection."""
+        ...
+
+
+class Collections:
+    """Access to the collections of one open database.
+
+    Args:
+        connection: The database, which ``close`` closes.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._closed = False
+
+    @property
+    def location(self) -> str:
+        """The database: a file's path, or an address without credentials."""
+        return self._connection.location
+
+    def close(self) -> None:
+        """Closes the connection; calling it again does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._connection.close()
+
+    @contextmanager
+    def _wrapped(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except self._connection.errors as error:
+            reason = self._connection.reason(error)
+            raise StoreError(f"{self.location}: {what}: {reason}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationFilter:
+    """A filter of evaluations; None means any. Names and versions match whole, ignoring case.
+
+    Attributes:
+        framework_version: Without a local part such as ``+cpu``, it matches any local part.
+        weights: The origin of the weights.
+        limit: The maximum number of evaluations, the newest first; None means all.
+        include_interrupted: Whether interrupted evaluations match.
+        evaluation_id: The id of an evaluation or of a group.
+        kinds: The kinds of measurement.
+    """
+
+    model_name: str | None = None
+    model_version: str | None = None
+    framework_name: str | None = None
+    framework_version: str | None = None
+    architecture: str | None = None
+    hostname: str | None = None
+    batch_size: int | None = None
+    weights: Weights | None = None
+    limit: int | None = None
+    include_interrupted: bool = False
+    evaluation_id: str | None = None
+    kinds: tuple[str, ...] | None = None
+
+
+class EvaluationStore(Collections):
+    """The evaluations in one open database. It is not thread-safe.
+
+    The parts of an evaluation are written before its own document, which names them: no reader finds a part
+    of an evaluation, even without transactions. Documents are never changed. The remains of an interrupted
+    attempt only take space.
+    """
+
+    def save(self, evaluation: Evaluation) -> bool:
+        """Saves an evaluation atomically; its time is kept to the millisecond.
+
+        Returns:
+            Whether it is new; saving a stored evaluation again changes nothing.
+
+        Raises:
+            StoreError: It could not be saved, or another evaluation has the same id.
+        """
+        with self._wrapped(f"evaluation {evaluation.id} was not kept"):
+            self._connection.prepare_to_write()
+            documents = to_documents(evaluation, str(uuid.uuid4()))
+            try:
+                with self._connection.transaction():
+                    if self._is_kept(documents.evaluation):
+                        return False
+                    self._insert(documents)
+            except self._connection.duplicate_error:
+                # Another process saved it first; without transactions, the database holds our parts too.
+                for name in documents.parts:
+                    self._connection.database[name].delete_many({"save_id": documents.evaluation["save_id"]})
+                if self._is_kept(documents.evaluation):
+                    return False
+                raise
+        return True
+
+    def find(
+        self, wanted: EvaluationFilter, on_unreadable: Callable[[StoreError], None] | None = None
+    ) -> Sequence[Evaluation]:
+        """Returns the matching evaluations, the newest first, without predictions and spans.
+
+        For an evaluation that is damaged or of a newer version, ``on_unreadable`` gets the error and the
+        evaluation is skipped; without ``on_unreadable``, the error is raised.
+
+        Raises:
+            StoreError: The database cannot be reached, or an evaluation cannot be read.
+            ConfigurationError: The limit is negative.
+        """
+        if wanted.limit is not None and wanted.limit < 0:
+            raise ConfigurationError(f"limit {wanted.limit} makes no sense; leave it out for all evaluations")
+        if wanted.limit == 0:
+            return []
+        with self._wrapped("evaluations cannot be read"):
+            found = self._connection.database["evaluation"].find(_query(wanted))
+            found = found.sort([("created_at", -1), ("_id", -1)])
+            heads: list[Document] = list(found.limit(wanted.limit) if wanted.limit else found)
+            return self._with_parts(heads, on_unreadable)
+
+    def ids(self, prefix: str) -> Sequence[str]:
+        """Returns the sorted ids of evaluations and groups that begin with ``prefix``.
+
+        Raises:
+            StoreError: The database cannot be reached.
+        """
+        begun = {"$gte": prefix, "$lt": f"{prefix}\U0010ffff"}
+        with self._wrapped("ids of evaluations cannot be read"):
+            query = {"$or": [{key: begun} for key in ("_id", "group_id")]}
+            found = self._connection.database["evaluation"].find(query, {"_id": 1, "group_id": 1})
+            every = {head.get(key) for head in found for key in ("_id", "group_id")}
+        return sorted(name for name in every if isinstance(name, str) and name.startswith(prefix))
+
+    def predictions(self, evaluation_id: str) -> Sequence[InputPrediction]:
+        """Returns the stored predictions of an evaluation, in order; empty if it has none.
+
+        Raises:
+            StoreError: The database cannot be reached, or the evaluation or predictions are missing.
+        """
+        with self._wrapped(f"predictions of evaluation {evaluation_id} cannot be read"):
+            head = self._head(evaluation_id)
+            count = len(part_ids(head).get(_PREDICTIONS, ()))
+            if not count:
+                return []
+            query = {"evaluation_id": evaluation_id, "save_id": head["save_id"]}
+            found = list(self._connection.database[_PREDICTIONS].find(query))
+            if len(found) != count:
+                raise StoreError(
+                    f"{self.location}: evaluation {evaluation_id} is damaged: {len(found)} of "
+                    f"its {count} predictions are there; evaluate again"
+                )
+            found.sort(key=lambda document: int(document["input_index"]))
+            return [self._read(prediction_from_document, each, "a prediction") for each in found]
+
+    def spans(self, evaluation_id: str) -> Iterator[SpanChunk]:
+        """Yields the stored spans of an evaluation's trace, chunk by chunk, in order; nothing if it has none.
+
+        Raises:
+            StoreError: The database cannot be reached, or the evaluation or spans are missing.
+        """
+        with self._wrapped(f"spans of evaluation {evaluation_id} cannot be read"):
+            ids = part_ids(self._head(evaluation_id))[SPANS]
+            for sequence, name in enumerate(ids):
+                document = self._connection.database[SPANS].find_one({"_id": name})
+                if document is None:
+                    raise StoreError(
+                        f"{self.location}: evaluation {evaluation_id} is damaged: piece "
+                        f"{sequence} of {len(ids)} of its spans is missing; evaluate again"
+                    )
+                yield self._read(chunk_from_document, document, "spans")
+
+    def _head(self, evaluation_id: str) -> Document:
+        """The evaluation's own document, in the present schema."""
+        head = self._connection.database["evaluation"].find_one({"_id": evaluation_id})
+        if head is None:
+            raise StoreError(f"{self.location}: holds no evaluation {evaluation_id}")
+        with self._located():
+            return present_head(head)
+
+    def _insert(self, documents: Documents) -> None:
+        for name, part in documents.parts.items():
+            remaining = iter(part)
+            most = _DOCUMENTS_PER_INSERT.get(name, _LARGE_DOCUMENTS_PER_INSERT)
+            while piece := list(itertools.islice(remaining, most)):
+                self._connection.database[name].insert_many(piece)
+        self._connection.database["evaluation"].insert_one(documents.evaluation)
+
+    def _is_kept(self, head: Document) -> bool:
+        """Whether this evaluation is stored; raises if another one has its id."""
+        found = self._connection.database["evaluation"].find_one({"_id": head["_id"]})
+        if found is None:
+            return False
+        with self._located():
+            kept = present_head(found)
+        if any(kept.get(name) != head[name] for name in _TELLING) or _counts(kept) != _counts(head):
+            raise StoreError(
+                f"{self.location}: another evaluation has the id {head['_id']}; nothing was changed"
+            )
+        return True
+
+    def _with_parts(
+        self, heads: Sequence[Document], on_unreadable: Callable[[StoreError], None] | None
+    ) -> list[Evaluation]:
+        """The evaluations of these documents; the parts of all are fetched together."""
+
+        def report(error: StoreError) -> None:
+            if on_unreadable is None:
+                raise error
+            on_unreadable(error)
+
+        wanted: list[tuple[Document, dict[str, Sequence[str]]]] = []
+        for head in heads:
+            try:
+                with self._located():
+                    present = present_head(head)
+            except StoreError as error:
+                report(error)
+                continue
+            wanted.append((head, dict(part_ids(present, on_demand(present)))))
+        ids_of: dict[str, list[str]] = {}
+        for _, parts in wanted:
+            for name, ids in parts.items():
+                ids_of.setdefault(name, []).extend(ids)
+        found = {name: self._by_id(name, ids) for name, ids in ids_of.items()}
+        evaluations: list[Evaluation] = []
+        for head, parts in wanted:
+            there = {name: [found[name][i] for i in ids if i in found[name]] for name, ids in parts.items()}
+            try:
+                with self._located():
+                    evaluations.append(from_documents(Documents(head, there), partial=True))
+            except StoreError as error:
+                report(error)
+        return evaluations
+
+    def _read(self, read: Callable[[Document], _Read], document: Document, what: str) -> _Read:
+        try:
+            return read(document)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"{self.location}: evaluation {document['evaluation_id']} is damaged: {what} "
+                f"cannot be read: {type(error).__name__}: {error}"
+            ) from error
+
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        """Adds the location of the database to errors about a document."""
+        try:
+            yield
+        except StoreError as error:
+            raise StoreError(f"{self.location}: {error}") from error
+
+    def _by_id(self, name: str, ids: Sequence[str]) -> dict[str, Document]:
+        found: dict[str, Document] = {}
+        for start in range(0, len(ids), _IDS_PER_QUERY):
+            query = {"_id": {"$in": list(ids[start : start + _IDS_PER_QUERY])}}
+            found |= {document["_id"]: document for document in self._connection.database[name].find(query)}
+        return found
+
+
+def _query(wanted: EvaluationFilter) -> Document:
+    """The query of a filter, with every field but the limit."""
+    version = wanted.framework_version
+    local = version is not None and release_of(version) != version
+    names = {
+        "model_key": wanted.model_name,
+        "model_version_key": wanted.model_version,
+        "framework_key": wanted.framework_name,
+        "framework_version_key" if local else "framework_release_key": version,
+        "machine_architecture_key": wanted.architecture,
+        "hostname_key": wanted.hostname,
+    }
+    query: Document = {key: lookup_key(name) for key, name in names.items() if name is not None}
+    if wanted.batch_size is not None:
+        query["batch_size"] = wanted.batch_size
+    if wanted.weights is not None:  # without this field, of earlier versions, they are pretrained
+        random = Weights.RANDOM.value
+        query["system.weights"] = random if wanted.weights is Weights.RANDOM else {"$ne": random}
+    if wanted.evaluation_id is not None:
+        query["$and"] = [{"$or": [{key: wanted.evaluation_id} for key in ("_id", "group_id")]}]
+    if wanted.kinds is not None:
+        of_kind = {"$or": [{"kind": {"$in": list(wanted.kinds)}}, documents_v1.kind_query(wanted.kinds)]}
+        query["$and"] = [*query.get("$and", ()), of_kind]
+    if not wanted.include_interrupted:
+        query["status"] = "complete"
+    return query
+
+
+def _counts(head: Document) -> Document:
+    """The integers of a measurement's document, which are its counts."""
+    return {name: value for name, value in head["measurement"].items() if isinstance(value, int)}

@@ -1,0 +1,125 @@
+"""Measures how fast and how well machine-learning models run, and where the time goes.
+
+The names of ``__all__`` are what plug-ins and scripts import. They stay stable while the modules behind
+them move. Each name is imported when it is first used: ``import inferometer`` loads no framework, no NumPy,
+no gRPC and no database. docs/plugins.md describes them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from inferometer.agent import __version__
+    from inferometer.agent.artifacts.model_files import Artifacts
+    from inferometer.agent.hardware.device import Device, DeviceKind
+    from inferometer.agent.hardware.environment import FrameworkDetails
+    from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors, Weights
+    from inferometer.agent.inference.registry import FrameworkEntry
+    from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Tensor, Url
+    from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler
+    from inferometer.agent.tracing.recorder import SpanRecorder
+    from inferometer.agent.tracing.span import SpanKind, TraceLevel
+    from inferometer.client.library import Evaluations, Latency, Run, TopAccuracy, evaluate, evaluations
+    from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+    from inferometer.evaluators.evaluation import Evaluation
+    from inferometer.evaluators.measurements.batches import BatchMeasurement
+    from inferometer.evaluators.measurements.load import LoadMeasurement
+    from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+    from inferometer.evaluators.reports.base import Column, Report, Row
+    from inferometer.manifests.errors import (
+        ArtifactError,
+        ConfigurationError,
+        DatasetError,
+        DeviceError,
+        DeviceLostError,
+        InferometerError,
+        InputError,
+        OutOfMemoryError,
+        PredictionError,
+    )
+    from inferometer.manifests.schema import ModelManifest
+
+__all__ = [
+    "ArtifactError",
+    "Artifacts",
+    "BatchMeasurement",
+    "Column",
+    "ConfigurationError",
+    "Dataset",
+    "DatasetError",
+    "DatasetIdentity",
+    "Device",
+    "DeviceError",
+    "DeviceKind",
+    "DeviceLostError",
+    "EncodedImage",
+    "Evaluation",
+    "Evaluations",
+    "FrameworkDetails",
+    "FrameworkEntry",
+    "InferometerError",
+    "InputError",
+    "Latency",
+    "LayerWriter",
+    "LoadMeasurement",
+    "ModelManifest",
+    "OutOfMemoryError",
+    "Pixels",
+    "PredictWindow",
+    "PredictionError",
+    "Predictor",
+    "PredictorOptions",
+    "Profiler",
+    "RateSearchMeasurement",
+    "Report",
+    "Row",
+    "Run",
+    "Sample",
+    "SpanKind",
+    "SpanRecorder",
+    "Tensor",
+    "Tensors",
+    "TopAccuracy",
+    "TraceLevel",
+    "Url",
+    "Weights",
+    "__version__",
+    "evaluate",
+    "evaluations",
+]
+
+_OWNERS = {
+    "agent": ("__version__",),
+    "agent.artifacts.model_files": ("Artifacts",),
+    "agent.hardware.device": ("Device", "DeviceKind"),
+    "agent.hardware.environment": ("FrameworkDetails",),
+    "agent.inference.predictor": ("Predictor", "PredictorOptions", "Tensors", "Weights"),
+    "agent.inference.registry": ("FrameworkEntry",),
+    "agent.preprocessing.inputs": ("EncodedImage", "Pixels", "Tensor", "Url"),
+    "agent.tracing.profiler": ("LayerWriter", "PredictWindow", "Profiler"),
+    "agent.tracing.recorder": ("SpanRecorder",),
+    "agent.tracing.span": ("SpanKind", "TraceLevel"),
+    "client.library": ("Evaluations", "Latency", "Run", "TopAccuracy", "evaluate", "evaluations"),
+    "evaluators.datasets.base": ("Dataset", "DatasetIdentity", "Sample"),
+    "evaluators.evaluation": ("Evaluation",),
+    "evaluators.measurements.batches": ("BatchMeasurement",),
+    "evaluators.measurements.load": ("LoadMeasurement",),
+    "evaluators.measurements.rate_search": ("RateSearchMeasurement",),
+    "evaluators.reports.base": ("Column", "Report", "Row"),
+    "manifests.schema": ("ModelManifest",),
+}
+
+if not TYPE_CHECKING:  # a type checker reads the imports above, and reports a name that is not there
+
+    def __getattr__(name: str) -> object:
+        """Imports a public name when it is first used."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        owner = next((module for module, names in _OWNERS.items() if name in names), "manifests.errors")
+        value = globals()[name] = getattr(import_module(f"{__name__}.{owner}"), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

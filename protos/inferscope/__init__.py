@@ -1,1 +1,0 @@
-"""The protocol of an inferscope agent."""

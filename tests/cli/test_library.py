@@ -1,0 +1,144 @@
+"""The Python library: an evaluation, what it shows, and the evaluations that are stored."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import inferometer as im
+from inferometer.client import library
+from inferometer.evaluators.store.evaluation_store import EvaluationStore
+from inferometer.manifests.errors import StoreError
+from tests.cli.conftest import Agent
+
+FRAMEWORKS = ("PyTorch", "MXNet", "ONNXRuntime")
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_an_evaluation_has_the_figures_of_the_command_line(agent: Agent, framework: str) -> None:
+    run = im.evaluate(framework=framework, batch_size=16, min_batches=60)
+
+    assert run.complete
+    assert run.latency.batches >= 60
+    assert run.latency.p50_ms == pytest.approx(float(np.median(run.times_ms)))
+    assert run.latency.interval_ms is None or run.latency.interval_ms[0] <= run.latency.p50_ms
+    assert run.latency.p99_ms is None
+    assert run.accuracy is not None
+    assert (run.accuracy.top1, run.accuracy.evaluated) == (447 / 450, 450)
+    assert run.conditions is not None
+    assert run.conditions.verdict in {"stable", "disturbed", "unstable", "not known"}
+    [row] = agent("info", "evaluation", "latency", "-f", "csv").rows
+    assert row["id"] == run.id
+    assert float(row["latency_ms_p50"]) == run.latency.p50_ms
+    assert float(row["throughput_inputs_per_s"]) == run.throughput_per_s
+    shown = agent("info", "evaluation", "show", run.id)
+    assert shown.figure("latency") in repr(run)
+
+
+def test_a_dataset_is_a_name_or_a_path(agent: Agent, tmp_path: Path) -> None:
+    images = np.zeros((10, 8, 8), np.uint8)
+    np.savez(tmp_path / "mine.npz", images=images, labels=np.zeros(10, np.int64))
+
+    of_path = im.evaluate(dataset=tmp_path / "mine.npz", batch_size=5, min_batches=2, publish=False)
+    of_text = im.evaluate(dataset=str(tmp_path / "mine.npz"), batch_size=5, min_batches=2, publish=False)
+    of_name = im.evaluate(dataset="digits_validation", batch_size=90, min_batches=2, publish=False)
+
+    evaluated = [run.accuracy and run.accuracy.evaluated for run in (of_path, of_text, of_name)]
+    assert evaluated == [10, 10, 450]
+    assert len(im.evaluations()) == 0
+    with pytest.raises(im.InferometerError, match="digits_validation"):
+        im.evaluate(dataset="digits_validatoin")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"model": "DigitsCNM"}, 'unknown model "DigitsCNM"'),
+        ({"weights": "good"}, 'unknown weights "good"; give pretrained or random'),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"gpu": True}, "cannot use gpu:0"),
+        ({"time_budget_s": -1.0}, "time_budget"),
+    ],
+)
+def test_a_wrong_value_is_one_line(agent: Agent, wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(im.InferometerError, match=said) as error:
+        im.evaluate(**wrong)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
+    assert len(im.evaluations()) == 0
+
+
+def test_ctrl_c_keeps_what_was_measured(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    class PressedAfterFive(library.StopRequest):
+        def __call__(self) -> bool:
+            asked.append(None)
+            return len(asked) > 5
+
+    asked: list[None] = []
+    monkeypatch.setattr(library, "StopRequest", PressedAfterFive)
+
+    run = im.evaluate(batch_size=16, min_batches=10_000)
+
+    assert not run.complete
+    assert 0 < run.latency.batches <= 5
+    assert "interrupted" in agent("info", "evaluation", "show", run.id).figure("evaluation")
+
+
+def test_an_evaluation_that_cannot_be_published_is_kept_in_a_file(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> bool:
+        raise StoreError("database gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EvaluationStore, "save", gone)
+        with pytest.raises(StoreError, match="database gone; the evaluation was kept in ") as error:
+            im.evaluate(batch_size=16, min_batches=5)
+    file = str(error.value).rpartition(" ")[2]
+    assert agent("database", "import", file).code == 0
+    assert len(im.evaluations()) == 1
+
+
+def test_stored_evaluations_are_rows_the_newest_first(agent: Agent) -> None:
+    runs = [im.evaluate(framework=name, batch_size=16, min_batches=5) for name in FRAMEWORKS]
+    agent("predict", "workload", "--synthetic", "--initial_qps=40", "--min_duration=0.3", "--allow_invalid")
+
+    every = im.evaluations()
+    assert [row["kind"] for row in every] == ["workload", *["batches"] * 3]
+    assert [row["id"] for row in every[1:]] == [run.id for run in reversed(runs)]
+    assert every.to_dict()["latency_ms_p50"][1:] == [row["latency_ms_p50"] for row in every[1:]]
+    assert [row["id"] for row in im.evaluations(framework="mxnet")] == [runs[1].id]
+    assert [row["id"] for row in im.evaluations(model="DigitsCNN", limit=1)] == [every[0]["id"]]
+    with pytest.raises(im.ConfigurationError, match="limit is 0"):
+        im.evaluations(limit=0)
+
+
+def test_a_notebook_gets_tables_in_which_nothing_runs(agent: Agent) -> None:
+    run = im.evaluate(batch_size=16, min_batches=5)
+    assert "<td" in run._repr_html_()
+    assert run.id in run._repr_html_()
+    rows = library.Evaluations([{**im.evaluations()[0], "model_name": "<script>alert(1)</script>"}])
+    assert "<script>" not in rows._repr_html_()
+    assert "&lt;script&gt;" in rows._repr_html_()
+
+
+def test_without_pandas_its_table_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(im.ConfigurationError, match="pandas is not installed"):
+        library.Evaluations([]).to_pandas()
+
+
+def test_with_pandas_its_table_has_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=dict))
+    assert library.Evaluations([]).to_pandas()["latency_ms_p50"] == []
+
+
+def test_the_import_loads_nothing_of_it() -> None:
+    heavy = ("inferometer.", "numpy", "click", "grpc", "torch")
+    code = f"import sys, inferometer; print([m for m in sys.modules if m.startswith({heavy})])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

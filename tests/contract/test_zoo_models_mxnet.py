@@ -1,0 +1,16 @@
+"""Every shipped model that MXNet builds in code opens with random weights and predicts."""
+
+from __future__ import annotations
+
+import pytest
+from zoo_predictions import MODELS, check_prediction, opened, title
+
+from inferometer.manifests.schema import ModelManifest
+
+pytestmark = pytest.mark.usefixtures("free_memory")
+
+
+@pytest.mark.parametrize("model", [m for m in MODELS if m.framework.name == "MXNet"], ids=title)
+def test_a_model_with_random_weights_predicts_an_input(model: ModelManifest) -> None:
+    with opened(model) as session:
+        check_prediction(session, model)

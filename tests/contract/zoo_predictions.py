@@ -1,0 +1,60 @@
+"""The shipped models that are built in code, with random weights, and what they predict of one input."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.results import Classifications, RawOutputs
+from inferometer.agent.inference.session import Session, SessionOptions, open_session
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.schema import ModelManifest
+
+MODELS = [
+    model
+    for model in Catalog().models
+    if model.model.architecture is not None and model.model.graph_path is None
+]
+CLASSES = {"AcousticModel": 8192, "DeepMNIST": 10, "SensorNet": 16, "CIFAR10_LeNet": 10, "DigitsCNN": 10}
+RAW = {"DeepSpeech2": (67, 842), "SingleConvolution": (32, 256, 256)}
+
+
+def title(model: ModelManifest) -> str:
+    return f"{model.name}-{model.version}-{model.framework.name}"
+
+
+def require_package(model: ModelManifest) -> None:
+    source, _, name = (model.model.architecture or "").rpartition(":")
+    if source in ("torchvision", "timm") and importlib.util.find_spec(source) is None:
+        pytest.skip(f"{source} is not installed, which builds {name}")
+
+
+def opened(
+    model: ModelManifest, architectures: Architectures = BUILTIN_ARCHITECTURES, *, seed: int = 0
+) -> Session:
+    options = SessionOptions(weights=Weights.RANDOM, seed=seed, feature_limit=0)
+    return open_session(model, options, Registry(), architectures=architectures)
+
+
+def check_prediction(session: Session, model: ModelManifest) -> None:
+    """Predicts one random input."""
+    parameters = model.inputs[0].parameters
+    batch = np.random.default_rng(3).normal(size=(1, *parameters.dimensions))
+    result = session.predict_tensor(batch)
+    assert result.failures == ()
+    if model.name in RAW:
+        assert isinstance(result.outputs, RawOutputs)
+        (output,) = result.outputs.tensors.values()
+        assert output.shape == (1, *RAW[model.name])
+        assert np.isfinite(output).all()
+        assert output.std() > 0
+    else:
+        assert isinstance(result.outputs, Classifications)
+        probabilities = result.outputs.probabilities
+        assert probabilities.shape == (1, CLASSES.get(model.name, 1000))
+        assert probabilities.sum() == pytest.approx(1, abs=1e-3)

@@ -1,0 +1,48 @@
+"""The addresses of an agent and of its metrics, and the port passed to gRPC."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from inferometer.agent.server.security.binding import check_free, server_options
+from inferometer.agent.server.security.limits import Limits
+from inferometer.agent.server.telemetry.metrics_server import MetricsServer
+from inferometer.manifests.errors import ConfigurationError
+
+TOO_LONG = "a" * 70
+"""No label of a host's name may be so long."""
+
+
+def test_clients_are_pinged_so_that_one_that_vanishes_is_noticed() -> None:
+    options = dict(server_options(1024, Limits()))
+    assert options["grpc.keepalive_time_ms"] == 60_000
+    assert options["grpc.keepalive_timeout_ms"] == 20_000
+    assert options["grpc.http2.ping_timeout_ms"] == 20_000
+    assert options["grpc.http2.max_pings_without_data"] == 0
+    # a client may ping as often as ours does, and as those of others do
+    assert options["grpc.http2.min_recv_ping_interval_without_data_ms"] <= 10_000
+
+
+@pytest.mark.parametrize("host", [TOO_LONG, "no-such-host.invalid", "\udcff", "a..b"])
+def test_host_that_is_none_is_one_clear_error(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot listen on") as error:
+        check_free(host, 0)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ConfigurationError, match=r"for metrics: .*--metrics_host") as error:
+        MetricsServer(CollectorRegistry(), host, 0)
+    assert "\n" not in str(error.value)
+
+
+def test_metrics_do_not_wait_for_a_name_of_the_dns(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask_dns(_: str = "") -> str:
+        raise AssertionError("the DNS was asked")
+
+    monkeypatch.setattr(socket, "getfqdn", ask_dns)
+    server = MetricsServer(CollectorRegistry(), "127.0.0.1", 0)
+    try:
+        assert server.url == f"http://127.0.0.1:{server.port}/metrics"
+    finally:
+        server.close()

@@ -1,0 +1,106 @@
+"""Tensors of the Open Inference Protocol: every datatype, typed and raw."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from inferometer.agent.protocol.v2_datatypes import DATATYPES, TensorSignature
+from inferometer.agent.server.v2.inference import RequestedOutput, add_outputs
+from inferometer.agent.server.v2.messages import decode_request, encode_answer
+from inferometer.agent.server.v2.tensors import read_input
+from inferometer.manifests.errors import InputError, PredictionError
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
+
+TYPED = [datatype for datatype in DATATYPES.values() if datatype.contents]
+WHOLE = [datatype for datatype in TYPED if datatype.dtype.kind in "iu"]
+
+
+def values_of(datatype):
+    """Three inputs of two elements, with the extremes of the type."""
+    if datatype.dtype.kind == "b":
+        return np.array([[True, False]] * 3)
+    limits = np.iinfo(datatype.dtype) if datatype.dtype.kind in "iu" else np.finfo(datatype.dtype)
+    return np.array([[limits.min, limits.max], [0, 1], [1, 0]], datatype.dtype)
+
+
+def call_of(datatype, shape=(3, 2), raw=None, **contents):
+    item = pb.ModelInferRequest.InferInputTensor(name="x", datatype=datatype.name, shape=shape)
+    if contents:
+        item.contents.CopyFrom(pb.InferTensorContents(**contents))
+    message = pb.ModelInferRequest(inputs=[item], raw_input_contents=[] if raw is None else [raw])
+    return decode_request(message.SerializeToString())
+
+
+def read(call, datatype):
+    return read_input(call, TensorSignature("x", datatype, (2,)), 10, "model m")
+
+
+@pytest.mark.parametrize("datatype", DATATYPES.values(), ids=DATATYPES.keys())
+def test_raw_elements_of_every_datatype_are_read_and_written(datatype):
+    values = values_of(datatype)
+    got = read(call_of(datatype, raw=values.tobytes()), datatype)
+    assert got.dtype == datatype.dtype
+    np.testing.assert_array_equal(got, values)
+    answer = add_outputs(pb.ModelInferResponse(), [RequestedOutput("y")], {"y": values}, ())
+    response = pb.ModelInferResponse.FromString(encode_answer(answer))
+    assert (response.outputs[0].datatype, list(response.outputs[0].shape)) == (datatype.name, [3, 2])
+    assert response.raw_output_contents[0] == values.tobytes()
+
+
+@pytest.mark.parametrize("datatype", TYPED, ids=lambda datatype: datatype.name)
+def test_typed_elements_of_every_datatype_are_read(datatype):
+    values = values_of(datatype)
+    got = read(call_of(datatype, **{datatype.contents: values.reshape(-1).tolist()}), datatype)
+    assert got.dtype == datatype.dtype
+    np.testing.assert_array_equal(got, values)
+
+
+@pytest.mark.parametrize(
+    "datatype", [d for d in WHOLE if d.dtype.itemsize < 4], ids=lambda datatype: datatype.name
+)
+def test_typed_element_that_the_datatype_cannot_hold_is_refused(datatype):
+    too_large = np.iinfo(datatype.dtype).max + 1
+    call = call_of(datatype, (1, 2), **{datatype.contents: [0, too_large]})
+    with pytest.raises(InputError, match=f"has an element outside .* of {datatype.name}"):
+        read(call, datatype)
+
+
+def test_half_floats_have_no_typed_contents():
+    with pytest.raises(InputError, match="FP16 has no typed contents; send raw_input_contents"):
+        read(call_of(DATATYPES["FP16"], fp32_contents=[0.0] * 6), DATATYPES["FP16"])
+
+
+@pytest.mark.parametrize("datatype", TYPED, ids=lambda datatype: datatype.name)
+def test_missing_contents_are_refused(datatype):
+    with pytest.raises(InputError, match=f"0 elements in {datatype.contents} for shape"):
+        read(call_of(datatype), datatype)
+
+
+def test_byte_that_is_no_bool_is_refused():
+    with pytest.raises(InputError, match="a bool is the byte 0 or 1"):
+        read(call_of(DATATYPES["BOOL"], raw=b"\2" * 6), DATATYPES["BOOL"])
+
+
+def test_big_endian_output_is_sent_little_endian():
+    values = np.array([[1, 2]], ">f4")
+    answer = add_outputs(pb.ModelInferResponse(), [RequestedOutput("y")], {"y": values}, ())
+    assert answer.message.outputs[0].datatype == "FP32"
+    assert bytes(answer.raw[0]) == struct.pack("<ff", 1, 2)
+
+
+def test_output_that_the_protocol_cannot_carry_is_a_failure_of_the_model():
+    with pytest.raises(PredictionError, match="element type complex64 cannot be sent"):
+        add_outputs(
+            pb.ModelInferResponse(), [RequestedOutput("y")], {"y": np.zeros((1, 1), np.complex64)}, ()
+        )
+
+
+def test_classes_are_written_with_their_labels_the_first_of_equal_ones_first():
+    scores = {"y": np.array([[0.5, 2.0, 2.0, -1.0]], np.float32)}
+    answer = add_outputs(
+        pb.ModelInferResponse(), [RequestedOutput("y", classes=3)], scores, ("a", "b", "c", "d")
+    )
+    texts = [b"2.000000:1:b", b"2.000000:2:c", b"0.500000:0:a"]
+    assert (answer.message.outputs[0].datatype, list(answer.message.outputs[0].shape)) == ("BYTES", [1, 3])
+    assert answer.raw[0] == b"".join(struct.pack("<I", len(text)) + text for text in texts)

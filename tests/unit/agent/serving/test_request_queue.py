@@ -1,0 +1,38 @@
+"""The queue of a model is also bounded by the size of its requests, not only by their number."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from inferometer.agent.serving.request_queue import Request, RequestQueue
+from inferometer.manifests.errors import QueueFullError
+
+MIB = 1024 * 1024
+
+
+def request(mebibytes: int) -> Request:
+    return Request(np.zeros((1, mebibytes, MIB), np.uint8), 0, None, lambda: True)
+
+
+def test_as_much_waits_as_may_until_a_batch_begins_or_a_caller_leaves() -> None:
+    queue = RequestQueue(100, "Large 1.0", lambda: 0, max_bytes=4 * MIB)
+    first, second = request(3), request(1)
+    queue.put(first)
+    queue.put(second)
+    with pytest.raises(QueueFullError, match=r"^model Large 1\.0: as much waits as may, 4 MiB of requests"):
+        queue.put(request(1))
+
+    assert queue.leave(second)
+    queue.put(request(1))
+    assert queue.begin([first]) == [first]
+    queue.put(request(3))
+    with pytest.raises(QueueFullError):
+        queue.put(request(1))
+
+
+def test_one_that_is_larger_than_all_that_may_wait_waits_alone() -> None:
+    queue = RequestQueue(100, "Large 1.0", lambda: 0, max_bytes=4 * MIB)
+    queue.put(request(5))
+    with pytest.raises(QueueFullError):
+        queue.put(request(1))

@@ -1,0 +1,106 @@
+"""The closed loop in virtual time: N in flight, and the next one after each response."""
+
+import numpy as np
+import pytest
+from virtual_system import NS_PER_S, VirtualClock, VirtualServer
+
+from inferometer.evaluators.load.arrivals import Extent
+from inferometer.evaluators.load.calibration import NullTarget
+from inferometer.evaluators.load.closed_loop import MAX_CONCURRENCY, ClosedLoop, run_closed_loop
+from inferometer.evaluators.load.issuer import RunLimits, Stop
+from inferometer.evaluators.load.queries import Outcome
+from inferometer.manifests.errors import ConfigurationError, SessionError
+
+MS = 1_000_000
+
+
+def closed_loop(server, concurrency, extent, timeout_ms=10_000, **options):
+    clock = server.clock
+    return run_closed_loop(
+        server,
+        ClosedLoop(concurrency, extent),
+        RunLimits(timeout_ms, **options),
+        clock=clock,
+        sleep=clock.wait,
+    )
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_as_many_as_asked_are_in_flight_and_latency_is_theirs(concurrency):
+    server = VirtualServer(VirtualClock(), 10 * MS)
+    run = closed_loop(server, concurrency, Extent(0.0, 100))
+
+    assert server.most_in_flight == concurrency
+    assert len(run.queries) == 100
+    assert run.queries.count(Outcome.ANSWERED) == 100
+    assert not run.queries.lag_ns.any(), "a query is due when it is sent"
+    assert np.median(run.queries.latency_ns) == pytest.approx(concurrency * 10 * MS, rel=0.01)
+    assert run.queries.done_ns[-1] == pytest.approx(NS_PER_S, rel=0.01)
+
+
+def test_a_stall_hardly_shows_to_users_who_wait_for_each_answer():
+    server = VirtualServer(VirtualClock(), 5 * MS, stalls={1000: 2 * NS_PER_S})
+    run = closed_loop(server, 1, Extent(0.0, 5000))
+
+    assert np.percentile(run.queries.latency_ns, 99) == pytest.approx(5 * MS, rel=0.01)
+    assert run.queries.latency_ns.max() > 1.9 * NS_PER_S
+
+
+def test_it_sends_for_as_long_as_asked():
+    clock = VirtualClock()
+    run = closed_loop(VirtualServer(clock, 10 * MS), 2, Extent(3.0))
+
+    assert len(run.queries) == pytest.approx(300, abs=4)
+    assert run.queries.scheduled_ns[-1] < 3 * NS_PER_S
+    assert run.queries.count(Outcome.WAITING) == 0
+
+
+def test_what_fails_or_is_given_up_makes_room_and_is_counted_once():
+    server = VirtualServer(
+        VirtualClock(), 10 * MS, fails=frozenset({5}), hangs=frozenset({7, 9}), twice=frozenset({11})
+    )
+    run = closed_loop(server, 2, Extent(0.0, 200), timeout_ms=300)
+
+    assert len(run.queries) == 200
+    assert run.queries.count(Outcome.FAILED) == 1
+    assert run.queries.count(Outcome.TIMED_OUT) == 2
+    assert run.queries.count(Outcome.ANSWERED) == 197
+    assert run.queries.repeated == 1
+    assert run.reasons == {"it is told to fail": 1}
+
+
+def test_a_stop_ends_it_within_a_look():
+    clock = VirtualClock()
+    run = closed_loop(
+        VirtualServer(clock, 10 * MS), 2, Extent(60.0), stop_requested=lambda: clock.now_ns > NS_PER_S
+    )
+
+    assert run.stop is Stop.INTERRUPTED
+    assert clock.now_ns < 1.3 * NS_PER_S
+    assert 0 < run.queries.count(Outcome.WAITING) <= 2
+
+
+def test_a_queue_that_is_as_long_as_its_users_is_no_backlog():
+    run = closed_loop(VirtualServer(VirtualClock(), 10 * MS), 500, Extent(0.0, 3000))
+    assert run.stop is Stop.COMPLETE
+
+
+def test_the_null_target_answers_each_at_once():
+    clock = VirtualClock()
+    target = NullTarget(clock)
+    run = run_closed_loop(
+        target, ClosedLoop(1, Extent(0.0, 3000)), RunLimits(100), clock=clock, sleep=clock.wait
+    )
+
+    assert run.queries.count(Outcome.ANSWERED) == 3000
+    assert run.queries.latency_ns.max() < 10_000
+    with pytest.raises(SessionError, match="no run has begun"):
+        target.submit(0)
+
+
+@pytest.mark.parametrize("concurrency", [0, MAX_CONCURRENCY + 1])
+def test_a_concurrency_that_makes_no_sense_is_refused(concurrency):
+    with pytest.raises(
+        ConfigurationError, match=rf"concurrency is {concurrency}; allowed: 1…{MAX_CONCURRENCY}"
+    ):
+        ClosedLoop(concurrency, Extent(1.0))

@@ -1,0 +1,138 @@
+"""Systems that serve queries in virtual time, and the prober that loads them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from load_runs import latencies
+from numpy.typing import NDArray
+
+from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.load.schedule import Schedule
+from inferometer.evaluators.max_qps.probe import Probe
+
+Floats = NDArray[np.float64]
+System = Callable[[Floats, np.random.RandomState], Floats]
+"""Takes when queries arrive, and returns when each is done, in seconds; infinity for never."""
+
+
+def deterministic(service_s: float) -> System:
+    def serve(arrivals_s: Floats, random: np.random.RandomState) -> Floats:
+        gaps = np.diff(arrivals_s, prepend=0.0)
+        return arrivals_s + latencies(gaps, np.full(len(arrivals_s), service_s))
+
+    return serve
+
+
+def exponential(service_s: float) -> System:
+    def serve(arrivals_s: Floats, random: np.random.RandomState) -> Floats:
+        service = random.standard_exponential(len(arrivals_s)) * service_s
+        return arrivals_s + latencies(np.diff(arrivals_s, prepend=0.0), service)
+
+    return serve
+
+
+def two_servers(service_s: float) -> System:
+    """One queue before two servers, each of which takes as long for every query.
+
+    Queries are then done in order, so that each server takes every other one.
+    """
+    one = deterministic(service_s)
+
+    def serve(arrivals_s: Floats, random: np.random.RandomState) -> Floats:
+        done = np.empty(len(arrivals_s))
+        for server in (slice(0, None, 2), slice(1, None, 2))[: len(arrivals_s)]:
+            done[server] = one(arrivals_s[server], random)
+        return done
+
+    return serve
+
+
+def batching(each_s: float, query_s: float, most: int) -> System:
+    """Serves all that wait at once, up to ``most``: a batch of n takes ``each_s + n * query_s``."""
+
+    def serve(arrivals_s: Floats, random: np.random.RandomState) -> Floats:
+        done = np.empty(len(arrivals_s))
+        arrivals = arrivals_s.tolist()
+        first, now = 0, 0.0
+        while first < len(arrivals):
+            now = max(now, arrivals[first])
+            last = bisect_right(arrivals, now, first, min(first + most, len(arrivals)))
+            now += each_s + (last - first) * query_s
+            done[first:last] = now
+            first = last
+        return done
+
+    return serve
+
+
+def losing(system: System, share: float) -> System:
+    """Never answers a share of its queries."""
+
+    def serve(arrivals_s: Floats, random: np.random.RandomState) -> Floats:
+        lost = random.random_sample(len(arrivals_s)) < share
+        return np.where(lost, np.inf, system(arrivals_s, random))
+
+    return serve
+
+
+@dataclass
+class SimulatedProber:
+    """Runs schedules on a system in virtual time, beginning idle, as a ``Prober``.
+
+    Attributes:
+        system: What serves.
+        seed: Of what the system draws.
+        lags_above_qps: From this rate on the harness lags, and probes are invalid.
+        lag_s: By how much it then sends each query too late.
+        lost: What becomes of queries that are never answered.
+    """
+
+    system: System
+    seed: int = 0
+    lags_above_qps: float = np.inf
+    lag_s: float = 0.2
+    lost: Outcome = Outcome.TIMED_OUT
+
+    def __post_init__(self) -> None:
+        self.elapsed_s = 0.0
+        self.schedules: list[Schedule] = []
+        self._random = np.random.RandomState(self.seed)
+
+    def probe(self, schedule: Schedule, max_late: int, bound_ns: int) -> Probe:
+        self.schedules.append(schedule)
+        due = schedule.offsets_ns
+        lags = schedule.rate_qps > self.lags_above_qps
+        sent = due + round(self.lag_s * 1e9) if lags else due
+        done_s = self.system(sent / 1e9, self._random)
+        answered = np.isfinite(done_s)
+        done = np.where(answered, np.rint(np.where(answered, done_s, 0) * 1e9), -1).astype(np.int64)
+        nothing = np.full(len(due), -1, np.int64)
+        outcome = np.where(answered, Outcome.ANSWERED, self.lost).astype(np.int64)
+        queries = Queries(due, sent, done, outcome, nothing, nothing, np.zeros(len(due), np.int64))
+        late_ns = np.sort(due[queries.latency_ns > bound_ns] + bound_ns)
+        stopped = len(late_ns) > max_late
+        end_ns = int(max(done.max(), due[-1]))
+        if stopped:
+            end_ns = int(late_ns[max_late])
+            queries = _ended(queries, end_ns)
+        self.elapsed_s += end_ns / 1e9
+        seed = schedule.seed or 0
+        return Probe(schedule.rate_qps, seed, queries, stopped, "the harness lags" if lags else None)
+
+
+def _ended(queries: Queries, end_ns: int) -> Queries:
+    """What is known of queries at a time."""
+    sent = queries.scheduled_ns <= end_ns
+    known = sent & (queries.done_ns >= 0) & (queries.done_ns <= end_ns)
+    gone = sent & (queries.done_ns < 0)
+    outcome = np.select([~sent, known | gone], [Outcome.UNSENT, queries.outcome], Outcome.WAITING)
+    return replace(
+        queries,
+        sent_ns=np.where(sent & (queries.sent_ns <= end_ns), queries.sent_ns, -1),
+        done_ns=np.where(known, queries.done_ns, -1),
+        outcome=outcome.astype(np.int64),
+    )

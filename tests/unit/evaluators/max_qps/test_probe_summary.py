@@ -1,0 +1,27 @@
+"""The summary of a search's probe."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from load_runs import run_of
+
+from inferometer.evaluators.load.load_run import LoadRun
+from inferometer.evaluators.max_qps.probe import ProbeSummary
+
+MS = 1_000_000
+
+
+def judged(count: int) -> ProbeSummary:
+    """That of a probe of which so many queries are judged."""
+    for queries in range(count, 2 * count):
+        run = LoadRun(100.0, "constant", 1, "", run_of(np.arange(queries) * 10 * MS, [MS] * queries))
+        summary = ProbeSummary.of(run, 100 * MS, 99.0)
+        if summary.judged == count:
+            return summary
+    raise AssertionError(f"no run has {count} queries that are judged")
+
+
+@pytest.mark.parametrize(("count", "percents"), [(999, [50, 99]), (1000, [50, 99, 99.9])])
+def test_p99_9_takes_a_thousand_queries(count: int, percents: list[float]) -> None:
+    assert list(judged(count).percentiles) == percents
