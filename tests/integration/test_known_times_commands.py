@@ -19,6 +19,7 @@ from tests.known_times import BASE_MS, KNOWN
 MS = 1_000_000
 BATCHES = 200
 SCALE = 0.1
+CALL_NS = 0.02 * MS
 
 
 @pytest.fixture
@@ -59,9 +60,12 @@ def test_what_is_measured_is_what_the_predictions_took(evaluate, manifest_folder
     if summary.mean_interval_ns is None:  # a disturbance by others is a correlation too
         assert summary.batches_for_interval > BATCHES
         return
-    assert summary.p50_interval_ns.low <= np.median(taken_ns) * 1.02
+    # a measured time begins before the prediction and ends after it: on a quiet machine by more than the
+    # half width of an interval of constant times
+    assert summary.p50_interval_ns.low <= np.median(taken_ns) + CALL_NS
     assert summary.p50_interval_ns.high >= np.median(taken_ns)
-    assert summary.mean_interval_ns.low <= taken_ns.mean() <= summary.mean_interval_ns.high
+    assert summary.mean_interval_ns.low <= taken_ns.mean() + CALL_NS
+    assert summary.mean_interval_ns.high >= taken_ns.mean()
 
 
 @pytest.mark.real_time
