@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler
     from inferometer.agent.tracing.recorder import SpanRecorder
     from inferometer.agent.tracing.span import SpanKind, TraceLevel
-    from inferometer.client.library.evaluating import evaluate
-    from inferometer.client.library.runs import Latency, Run, TopAccuracy
+    from inferometer.client.library.evaluating import evaluate, sweep
+    from inferometer.client.library.runs import Latency, Run, Runs, TopAccuracy
     from inferometer.client.library.stored import Evaluations, evaluations
     from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
     from inferometer.evaluators.evaluation import Evaluation
@@ -78,6 +78,7 @@ __all__ = [
     "Report",
     "Row",
     "Run",
+    "Runs",
     "Sample",
     "SpanKind",
     "SpanRecorder",
@@ -90,6 +91,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "evaluations",
+    "sweep",
 ]
 
 _OWNERS = {
@@ -103,8 +105,8 @@ _OWNERS = {
     "agent.tracing.profiler": ("LayerWriter", "PredictWindow", "Profiler"),
     "agent.tracing.recorder": ("SpanRecorder",),
     "agent.tracing.span": ("SpanKind", "TraceLevel"),
-    "client.library.evaluating": ("evaluate",),
-    "client.library.runs": ("Latency", "Run", "TopAccuracy"),
+    "client.library.evaluating": ("evaluate", "sweep"),
+    "client.library.runs": ("Latency", "Run", "Runs", "TopAccuracy"),
     "client.library.stored": ("Evaluations", "evaluations"),
     "evaluators.datasets.base": ("Dataset", "DatasetIdentity", "Sample"),
     "evaluators.evaluation": ("Evaluation",),
