@@ -11,6 +11,7 @@ from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.discovery.choosing import choose_agents
+from inferometer.evaluators.jobs import ranges
 from inferometer.evaluators.jobs.requests import DatasetChoice, SystemRequest
 from inferometer.manifests.errors import ConfigurationError
 
@@ -32,6 +33,9 @@ def system_request(
     Raises:
         InferometerError: A value is invalid, or no agent fits.
     """
+    for name, value, allowed in (("seed", seed, ranges.SEED), ("threads", threads, ranges.COUNT)):
+        if value is not None and value not in allowed:
+            raise ConfigurationError(f"{name} is {value}; it must be {allowed}")
     request = SystemRequest(
         model_name=model,
         model_version=version,
