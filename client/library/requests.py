@@ -33,21 +33,25 @@ def system_request(
     Raises:
         InferometerError: A value is invalid, or no agent fits.
     """
-    for name, value, allowed in (("seed", seed, ranges.SEED), ("threads", threads, ranges.COUNT)):
-        if value is not None and value not in allowed:
-            raise ConfigurationError(f"{name} is {value}; it must be {allowed}")
     request = SystemRequest(
         model_name=model,
         model_version=version,
         framework_name=framework,
-        session=SessionOptions(
-            device=Device(DeviceKind.GPU, 0) if gpu else CPU,
-            threads=threads,
-            weights=_weights(weights),
-            seed=seed,
-        ),
+        session=session_options(weights=weights, seed=seed, gpu=gpu, threads=threads),
     )
     return replace(request, agents=choose_agents(invocation, agent, request) if agent else ())
+
+
+def session_options(*, weights: str, seed: int, gpu: bool, threads: int | None) -> SessionOptions:
+    """Returns what a model is opened with.
+
+    Raises:
+        ConfigurationError: A value is invalid.
+    """
+    ranges.check_number("seed", seed, ranges.SEED)
+    ranges.check_number("threads", threads, ranges.COUNT)
+    device = Device(DeviceKind.GPU, 0) if gpu else CPU
+    return SessionOptions(device=device, threads=threads, weights=_weights(weights), seed=seed)
 
 
 def dataset_choice(dataset: str | os.PathLike[str] | None) -> DatasetChoice:
