@@ -9,6 +9,7 @@ from pathlib import Path
 from inferometer.client.cli.command import boolean, format_option, option, options
 from inferometer.client.cli.paths import FILE
 from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.selection import choose_columns, sort_rows
 from inferometer.evaluators.reports.writer import Format, write
 
 output_options = options(
@@ -17,9 +18,21 @@ output_options = options(
     boolean("--append", help="Append to the file if it exists."),
     boolean("--overwrite", help="Replace the file if it exists."),
     boolean("--no_header", help="Omit the heading of a table or csv."),
+    option(
+        "--columns",
+        "chosen",
+        metavar="NAMES",
+        help="Only these columns, in this order, with commas between: names of csv and json, or headings.",
+    ),
+    option(
+        "--sort",
+        "order",
+        metavar="NAMES",
+        help="Sort by these columns; -NAME sorts from the highest value down.",
+    ),
 )
-"""Adds the options that say how rows are printed, and where."""
-OUTPUT_NAMES = ("format_name", "output", "append", "overwrite", "no_header")
+"""Adds the options that say which rows and columns are printed, how, and where."""
+OUTPUT_NAMES = ("format_name", "output", "append", "overwrite", "no_header", "chosen", "order")
 """The names of their values, which ``print_rows`` takes."""
 
 
@@ -32,14 +45,23 @@ def print_rows(
     append: bool,
     overwrite: bool,
     no_header: bool,
+    chosen: str | None,
+    order: str | None,
 ) -> int:
-    """Writes rows as the options of ``output_options`` ask, and returns their number."""
+    """Writes rows as the options of ``output_options`` ask, and returns their number.
+
+    Raises:
+        ConfigurationError: A column is unknown, or the options exclude each other.
+        OutputError: The rows cannot be written.
+    """
+    shown = columns if chosen is None else choose_columns(columns, chosen)
     return write(
-        columns,
-        rows,
+        shown,
+        rows if order is None else sort_rows(columns, rows, order),
         Format(format_name.lower()),
         output or sys.stdout,
         append=append,
         overwrite=overwrite,
         header=not no_header,
+        every_column=chosen is not None,
     )

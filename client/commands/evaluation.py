@@ -15,7 +15,6 @@ from inferometer.client.cli.command import COUNT, Command, Group, boolean, optio
 from inferometer.client.cli.invocation import current_invocation
 from inferometer.client.cli.output import OUTPUT_NAMES, output_options, print_rows
 from inferometer.client.cli.paths import FILE
-from inferometer.client.reports.all_reports import all_reports
 from inferometer.client.reports.evaluation_filter import (
     ChosenEvaluations,
     explain,
@@ -24,12 +23,8 @@ from inferometer.client.reports.evaluation_filter import (
     say_none,
     undisturbed,
 )
-from inferometer.client.reports.show import show
 from inferometer.evaluators.reports.base import Report, Row
-from inferometer.evaluators.reports.layers import LayerRunsReport
-from inferometer.evaluators.reports.load import ProbesReport
 from inferometer.evaluators.reports.registry import ALIASES, find_report, known_reports
-from inferometer.evaluators.reports.trace_report import TraceReport
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:  # a picture needs Matplotlib, which only --plot loads
@@ -46,14 +41,14 @@ class ReportGroup(Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The reports' names, and the commands beside them."""
-        return sorted([*known_reports(), *self.commands])
+        return sorted([*known_reports(), *super().list_commands(ctx)])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a report, or one of those beside them."""
-        if cmd_name in self.commands:
-            return self.commands[cmd_name]
         if cmd_name not in ALIASES and cmd_name not in known_reports():
-            return None
+            return super().get_command(ctx, cmd_name)
+        from inferometer.evaluators.reports.trace_report import TraceReport
+
         report = find_report(cmd_name)
         command: click.Command = Command(
             cmd_name, callback=lambda **given: _report(cmd_name, **given), help=f"Show {report.summary}."
@@ -72,7 +67,13 @@ class ReportGroup(Group):
         return command
 
 
-@click.group(cls=ReportGroup)
+@click.group(
+    cls=ReportGroup,
+    lazy={
+        "all": ("inferometer.client.reports.all_reports:all_reports", "Write every report into a folder."),
+        "show": ("inferometer.client.reports.show:show", "Show one evaluation."),
+    },
+)
 def evaluation() -> None:
     """Reports on published evaluations."""
 
@@ -95,10 +96,6 @@ def evaluations(**given: Any) -> None:
         say_none(found, store)
 
 
-evaluation.add_command(show)
-evaluation.add_command(all_reports)
-
-
 def _report(
     name: str,
     *,
@@ -110,6 +107,10 @@ def _report(
     **given: Any,
 ) -> None:
     """Finds the evaluations and prints the report on them."""
+    from inferometer.evaluators.reports.layers import LayerRunsReport
+    from inferometer.evaluators.reports.load import ProbesReport
+    from inferometer.evaluators.reports.trace_report import TraceReport
+
     if raw and (top_layers is not None or plot is not None):
         raise ConfigurationError("--raw shows single runs: leave out --top_layers and --plot")
     if probes and plot is not None:

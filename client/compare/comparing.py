@@ -13,6 +13,7 @@ import click
 from inferometer.client.cli.exit_codes import REGRESSION, SUCCESS
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.cli.output import print_rows
+from inferometer.client.compare import THRESHOLD
 from inferometer.client.reports.evaluation_filter import whole_id
 from inferometer.evaluators.comparing.comparison import (
     COLUMNS,
@@ -36,9 +37,6 @@ from inferometer.evaluators.precision.processes import processes_of
 from inferometer.evaluators.reports.writer import Format
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.manifests.errors import ConfigurationError, StoreError
-
-THRESHOLD = 0.05
-ACCURACY_THRESHOLD = 0.01
 
 
 def chosen_side(store: EvaluationStore, name: str, given: str) -> Side:

@@ -1,21 +1,24 @@
-"""Which evaluations a report is on: the options, and what the store has of them."""
+"""Which evaluations a report is on: the options, and what the store has of them.
+
+What the options themselves do not need is imported in functions, so that help and completion are quick.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferometer.agent.inference.predictor import Weights
 from inferometer.client.cli.command import WEIGHTS, WHOLE_NUMBER, boolean, database_options, option, options
-from inferometer.evaluators.evaluation import Evaluation, of_kind
-from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.reports.base import Report, Row
-from inferometer.evaluators.reports.trace_report import TraceReport
-from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.manifests.errors import ConfigurationError, StoreError
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.evaluation import Evaluation
+    from inferometer.evaluators.reports.base import Report, Row
+    from inferometer.evaluators.reports.trace_report import TraceReport
+    from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
 _NAMED = 5
 
@@ -77,6 +80,9 @@ class ChosenEvaluations:
         evaluation_id: str | None,
         **names: str | None,
     ) -> None:
+        from inferometer.agent.inference.predictor import Weights
+        from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+
         if limit != -1 and limit < 1:
             raise ConfigurationError(f"limit is {limit}; it must be at least 1, or -1 for all")
         self._wanted = EvaluationFilter(
@@ -114,6 +120,8 @@ def rows_of(report: Report[Any], evaluations: Sequence[Evaluation], store: Evalu
     Raises:
         StoreError: Spans cannot be read.
     """
+    from inferometer.evaluators.reports.trace_report import TraceReport
+
     if isinstance(report, TraceReport):
         return report.rows_of(evaluations, store.spans)
     return report.rows(evaluations)
@@ -140,6 +148,9 @@ def explain(
 
 
 def _reasons(report: TraceReport[Any], evaluations: Sequence[Evaluation], rows: int) -> Iterator[str]:
+    from inferometer.evaluators.evaluation import of_kind
+    from inferometer.evaluators.measurements.batches import BatchMeasurement
+
     traced = [e for e in evaluations if e.trace is not None and e.trace_level >= report.level]
     if evaluations and not traced:
         yield (

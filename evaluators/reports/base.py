@@ -31,6 +31,7 @@ class Column:
         decimals: Digits after the decimal point in a table; json and csv keep the full value.
         detail: Whether it tells less than the others: a terminal that is too narrow shows it last, or not.
         is_id: Whether its values are ids, of which such a terminal shows the beginning.
+        wraps: Whether a long text goes on in further lines there; otherwise its end is cut off.
     """
 
     key: str
@@ -38,6 +39,7 @@ class Column:
     decimals: int = 3
     detail: bool = False
     is_id: bool = False
+    wraps: bool = False
 
 
 class Report(ABC, Generic[M]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -156,20 +157,25 @@ def plain_table(columns: Sequence[Column], rows: Iterable[Row], *, header: bool)
 
 
 def terminal_table(
-    columns: Sequence[Column], rows: Iterable[Row], terminal: TextIO, *, header: bool
+    columns: Sequence[Column],
+    rows: Iterable[Row],
+    terminal: TextIO,
+    *,
+    header: bool,
+    every_column: bool = False,
 ) -> Iterator[str]:
     """Yields the pieces of the table for a terminal; see ``plain_table``.
 
     A table with a header that is wider than the terminal is made to fit: what is the same in every row goes
-    above it, ids are shortened, and the columns that tell least, which come last then, are left out and
-    named.
+    above it, ids are shortened, long texts are cut or go on in further lines, and the columns that tell
+    least, which come last then, are left out and named. With ``every_column``, none is moved or left out.
     """
     from rich.console import Console  # a pipe or a file does not require it
 
     console = Console(file=terminal, highlight=False)
     with closing(Cells(columns, rows)) as cells:
         if header and cells.count and max(map(width, _lines(columns, cells, header))) > console.width:
-            yield from _fitted(console, columns, cells)
+            yield from _fitted(console, columns, cells, every_column)
             return
         lines = _lines(columns, cells, header)
         if header:  # alone in a style, as printing with one takes long
@@ -177,34 +183,77 @@ def terminal_table(
         yield from joined(f"{line}\n" for line in lines)
 
 
-def _fitted(console: Console, columns: Sequence[Column], cells: Cells) -> Iterator[str]:
+def _fitted(console: Console, columns: Sequence[Column], cells: Cells, every_column: bool) -> Iterator[str]:
     """Yields the table without what is wider than the terminal."""
-    places = sorted(range(len(columns)), key=lambda place: columns[place].detail)
-    above = [place for place in places if (cells.same[place] if cells.count > 1 else columns[place].detail)]
-    places = [place for place in places if place not in above] or places[:1]
-    widths = [
-        max(_ID_LENGTH if cells.short[p] else cells.widths[p], width(columns[p].header)) for p in places
-    ]
-    numeric, left_out = cells.numeric, []
-    while (too_wide := sum(widths) + len(_GAP) * (len(widths) - 1) - console.width) > 0:
-        text = not (numeric[places[-1]] or cells.short[places[-1]])
-        least = max(_LEAST_TEXT, width(columns[places[-1]].header))
-        if len(widths) == 1 or (text and widths[-1] - too_wide >= least):
-            widths[-1] -= too_wide
-        else:
-            left_out.append(columns[places.pop()].header)
-            widths.pop()
+    places, above = list(range(len(columns))), []
+    if not every_column:
+        places.sort(key=lambda place: columns[place].detail)
+        above = [p for p in places if (cells.same[p] if cells.count > 1 else columns[p].detail)]
+        places = [place for place in places if place not in above] or places[:1]
     known = [place for place in above if cells.first[place] != _NOTHING]
-    yield from _wrapped([f"{columns[p].header}: {cells.first[p]}" for p in known], console.width)
-    right = [numeric[place] for place in places]
-    heading = map(_aligned, [columns[place].header for place in places], widths, right)
+    yield from wrapped([f"{columns[p].header}: {cells.first[p]}" for p in known], console.width)
+    room = _Room(columns, cells, console.width)
+    left_out = room.squeeze(places) if every_column else room.fit(places)
+    heading = (_aligned(columns[p].header, room.widths[p], cells.numeric[p]) for p in places)
     yield f"{_bold(console, _GAP.join(heading).rstrip())}\n"
     for row in cells:
-        whole = [row[place][:_ID_LENGTH] if cells.short[place] else row[place] for place in places]
-        yield f"{_GAP.join(map(_aligned, map(_cut, whole, widths), widths, right)).rstrip()}\n"
+        folded = [room.cell(place, row[place]) for place in places]
+        for line in itertools.zip_longest(*folded, fillvalue=""):
+            yield f"{_GAP.join(map(_aligned, line, *room.aligning(places))).rstrip()}\n"
     if left_out:
-        names = ", ".join(reversed(left_out))
-        yield from _wrapped([*f"not shown, but in csv and json: {names}".split(" ")], console.width, " ")
+        names = ", ".join(columns[place].header for place in left_out)
+        yield from wrapped(f"not shown, but in csv and json: {names}".split(" "), console.width, " ")
+
+
+class _Room:
+    """The widths of the columns of a table that is too wide for a terminal."""
+
+    def __init__(self, columns: Sequence[Column], cells: Cells, wide: int) -> None:
+        self._columns, self._cells, self._wide = columns, cells, wide
+        self._is_text = [not (n or s) for n, s in zip(cells.numeric, cells.short, strict=True)]
+        self.widths = [
+            max(_ID_LENGTH if short else own, width(column.header))
+            for column, own, short in zip(columns, cells.widths, cells.short, strict=True)
+        ]
+
+    def fit(self, places: list[int]) -> list[int]:
+        """Takes the last of the ``places`` out until the others have room; returns those it took out."""
+        left_out: list[int] = []
+        while (too_wide := self._needed(places) - self._wide) > 0:
+            last = places[-1]
+            if len(places) == 1 or (self._is_text[last] and self.widths[last] - too_wide >= self._least(last)):
+                self.widths[last] -= too_wide
+            else:
+                left_out.insert(0, places.pop())
+        return left_out
+
+    def squeeze(self, places: Sequence[int]) -> list[int]:
+        """Narrows the texts among the ``places``, the widest first; leaves none out."""
+        texts = [place for place in places if self._is_text[place]]
+        while (too_wide := self._needed(places) - self._wide) > 0:
+            spare = {place: self.widths[place] - self._least(place) for place in texts}
+            widest = max(texts, key=lambda place: spare[place], default=None)
+            if widest is None or spare[widest] <= 0:
+                break
+            self.widths[widest] -= min(too_wide, spare[widest])
+        return []
+
+    def cell(self, place: int, text: str) -> list[str]:
+        """The lines of a cell."""
+        if self._cells.short[place]:
+            return [text[:_ID_LENGTH]]
+        wide = self.widths[place]
+        return folded(text, wide) if self._columns[place].wraps else [_cut(text, wide)]
+
+    def aligning(self, places: Sequence[int]) -> tuple[list[int], list[bool]]:
+        """The widths, and whether the cells stand to the right."""
+        return [self.widths[place] for place in places], [self._cells.numeric[place] for place in places]
+
+    def _needed(self, places: Sequence[int]) -> int:
+        return sum(self.widths[place] for place in places) + len(_GAP) * (len(places) - 1)
+
+    def _least(self, place: int) -> int:
+        return max(_LEAST_TEXT, width(self._columns[place].header))
 
 
 def _cut(cell: str, wide: int) -> str:
@@ -216,8 +265,8 @@ def _cut(cell: str, wide: int) -> str:
     return f"{cell}…"
 
 
-def _wrapped(items: Sequence[str], wide: int, gap: str = _GAP) -> Iterator[str]:
-    """Yields lines of as many items as fit."""
+def wrapped(items: Sequence[str], wide: int, gap: str = _GAP) -> Iterator[str]:
+    """Yields lines of as many items as fit; an item that is wider than a line is cut."""
     line = ""
     for item in items:
         if line and width(line) + len(gap) + width(item) > wide:
@@ -226,6 +275,20 @@ def _wrapped(items: Sequence[str], wide: int, gap: str = _GAP) -> Iterator[str]:
         line += f"{gap if line else ''}{_cut(item, wide)}"
     if line:
         yield f"{line}\n"
+
+
+def folded(text: str, wide: int) -> list[str]:
+    """Returns the lines of a text that are no wider; a word that is wider than a line is split."""
+    lines = [""]
+    for word in re.split(r"(?<=\S)(?=\s)", text):  # each with the blanks before it
+        if width(lines[-1] + word) > wide and lines[-1]:
+            lines.append("")
+        word = word if lines[-1] or len(lines) == 1 else word.lstrip()
+        while width(word) > wide:
+            lines[-1:] = [word[:wide], ""]
+            word = word[wide:]
+        lines[-1] += word
+    return lines
 
 
 def _bold(console: Console, text: str) -> str:
