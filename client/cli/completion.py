@@ -24,11 +24,12 @@ _ZSH = """\
 #compdef %(prog_name)s
 
 %(complete_func)s() {
-    local -a response plain described
+    local -a response plain described replacing
     (( ! $+commands[%(prog_name)s] )) && return 1
     response=("${(@f)$(env COMP_WORDS="${words[*]}" COMP_CWORD=$((CURRENT-1)) \
 %(complete_var)s=zsh_complete %(prog_name)s)}")
-    compset -P '--*='
+    # after "--option=" only the value is completed; elsewhere the whole word is, whatever its case
+    compset -P '--*=' || replacing=(-U)
     for type key descr in ${response}; do
         if [[ "$type" == "plain" && "$descr" == "_" ]]; then
             plain+=("$key")
@@ -41,10 +42,10 @@ _ZSH = """\
         fi
     done
     if (( $#described )); then
-        _describe -V unsorted described -U
+        _describe -V unsorted described $replacing
     fi
     if (( $#plain )); then
-        compadd -U -V unsorted -a plain
+        compadd $replacing -V unsorted -a plain
     fi
 }
 
@@ -104,9 +105,9 @@ def answer_shell(cli: click.Command, instruction: str) -> int:
     shell, _, what = instruction.partition("_")
     with _silence(), _alarm():
         try:
-            if what != "complete" or (completer := _completer(cli, shell)) is None:
+            if what != "complete":
                 return 1
-            text = _completed(completer)
+            text = _completed(_completer(cli, shell))
         except (InferometerError, click.ClickException, *IMPORT_FAILURES):
             return 1
     click.echo(text)
@@ -119,9 +120,10 @@ def _completer(cli: click.Command, shell: str) -> ShellComplete:
     kind = get_completion_class(shell)
     if kind is None:
         raise ValueError(f"no completion for {shell}")
+    script = _SCRIPTS.get(shell, kind.source_template)
 
     class Completer(kind):  # type: ignore[misc, valid-type] # a class that click chooses
-        source_template = _SCRIPTS.get(shell, kind.source_template)
+        source_template = script
         source = ShellComplete.source  # bash's own starts a shell to look at its version
 
     return Completer(cli, {}, _PROGRAM, VARIABLE)

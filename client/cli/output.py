@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import click
 
 from inferometer.client.cli.command import boolean, format_option, option, options
 from inferometer.client.cli.paths import FILE
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.evaluators.reports.selection import choose_columns, sort_rows
+from inferometer.evaluators.reports.table import folded
 from inferometer.evaluators.reports.writer import Format, write
 
 output_options = options(
@@ -34,6 +38,14 @@ output_options = options(
 """Adds the options that say which rows and columns are printed, how, and where."""
 OUTPUT_NAMES = ("format_name", "output", "append", "overwrite", "no_header", "chosen", "order")
 """The names of their values, which ``print_rows`` takes."""
+
+
+def echo(line: str, *, err: bool = False, indent: int = 0) -> None:
+    """Prints a line; in a terminal, one that is too long goes on in further lines, which are indented."""
+    if (sys.stderr if err else sys.stdout).isatty():
+        lines = folded(line[indent:], shutil.get_terminal_size().columns - indent)
+        line = line[:indent] + f"\n{' ' * indent}".join(lines)
+    click.echo(line, err=err)
 
 
 def print_rows(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # a picture needs Matplotlib, which only --plot loads
     from inferometer.evaluators.plots.writer import PictureFile
 
 
+_READING = "reading evaluations"
 _plot_option = option(
     "--plot", type=FILE, metavar="FILE", help="Plot the rows to this file: .html, .svg or .png."
 )
@@ -90,8 +91,10 @@ def evaluations(**given: Any) -> None:
 
     printing = {key: given.pop(key) for key in OUTPUT_NAMES}
     wanted, report = ChosenEvaluations(**given), OverviewReport()
-    with closing(current_invocation().open_store()) as store:
-        found = wanted.find(store, report)
+    invocation = current_invocation()
+    with closing(invocation.open_store()) as store:
+        with invocation.waiting.during(_READING):
+            found = wanted.find(store, report)
         print_rows(report.columns, report.rows(found), **printing)
         say_none(found, store)
 
@@ -129,9 +132,11 @@ def _report(
         picture = PictureFile(plot, overwrite=overwrite)
         # without an output file, it is for the picture alone
         printing["overwrite"] = overwrite and output is not None
-    with closing(current_invocation().open_store()) as store:
+    invocation = current_invocation()
+    with closing(invocation.open_store()) as store:
         report: Report[Any] = LayerRunsReport() if raw else ProbesReport() if probes else find_report(name)
-        found = evaluations = wanted.find(store, report)
+        with invocation.waiting.during(_READING):
+            found = evaluations = wanted.find(store, report)
         if report.undisturbed and not include_profiled:
             evaluations = undisturbed(found)
         rows = rows_of(report, evaluations, store)
@@ -142,7 +147,8 @@ def _report(
         if isinstance(report, TraceReport):
             explain(report, evaluations, count)
         if picture is not None:
-            drawn = picture.write(report, evaluations, list(shown), datetime.now(timezone.utc))
+            with invocation.waiting.during("drawing"):
+                drawn = picture.write(report, evaluations, list(shown), datetime.now(timezone.utc))
             click.echo(
                 f"drawn to {picture}" if drawn else f"nothing to draw: {picture} is not written", err=True
             )

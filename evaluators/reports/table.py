@@ -221,7 +221,9 @@ class _Room:
         left_out: list[int] = []
         while (too_wide := self._needed(places) - self._wide) > 0:
             last = places[-1]
-            if len(places) == 1 or (self._is_text[last] and self.widths[last] - too_wide >= self._least(last)):
+            if len(places) == 1 or (
+                self._is_text[last] and self.widths[last] - too_wide >= self._least(last)
+            ):
                 self.widths[last] -= too_wide
             else:
                 left_out.insert(0, places.pop())
@@ -278,17 +280,31 @@ def wrapped(items: Sequence[str], wide: int, gap: str = _GAP) -> Iterator[str]:
 
 
 def folded(text: str, wide: int) -> list[str]:
-    """Returns the lines of a text that are no wider; a word that is wider than a line is split."""
+    """Returns the lines of a text that are no wider.
+
+    It is split between words, where there are two blanks first; a word that is wider than a line is split.
+    """
+    wide = max(wide, 1)
     lines = [""]
-    for word in re.split(r"(?<=\S)(?=\s)", text):  # each with the blanks before it
-        if width(lines[-1] + word) > wide and lines[-1]:
-            lines.append("")
-        word = word if lines[-1] or len(lines) == 1 else word.lstrip()
-        while width(word) > wide:
-            lines[-1:] = [word[:wide], ""]
-            word = word[wide:]
-        lines[-1] += word
+    for part in re.split(r"(?<=\S)(?=\s\s)", text):  # each with the blanks before it
+        whole = width(part.lstrip()) <= wide
+        for word in [part] if whole else re.split(r"(?<=\S)(?=\s)", part):
+            _add(lines, word, wide)
     return lines
+
+
+def _add(lines: list[str], word: str, wide: int) -> None:
+    """Adds a word to the last line, or to further ones."""
+    if width(lines[-1] + word) > wide and lines[-1]:
+        lines.append("")
+        word = word.lstrip()
+    while width(word) > wide:
+        head = word[:wide]
+        while width(head) > wide and len(head) > 1:
+            head = head[:-1]
+        lines[-1:] = [head, ""]
+        word = word[len(head) :]
+    lines[-1] += word
 
 
 def _bold(console: Console, text: str) -> str:
