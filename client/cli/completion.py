@@ -20,6 +20,7 @@ VARIABLE = "_AGENT_COMPLETE"
 """The variable by which a script asks for completions."""
 _PROGRAM = "agent"
 _MOST_S = 2.0
+_SORT = "--sort"
 _ZSH = """\
 #compdef %(prog_name)s
 
@@ -110,7 +111,8 @@ def answer_shell(cli: click.Command, instruction: str) -> int:
             text = _completed(_completer(cli, shell))
         except (InferometerError, click.ClickException, *IMPORT_FAILURES):
             return 1
-    click.echo(text)
+    if text:
+        click.echo(text)
     return 0
 
 
@@ -132,8 +134,12 @@ def _completer(cli: click.Command, shell: str) -> ShellComplete:
 def _completed(completer: ShellComplete) -> str:
     words, incomplete = completer.get_completion_args()
     words, incomplete = _split(words, incomplete)
-    items = completer.get_completions(words, incomplete)
-    return "\n".join(completer.format_completion(item) for item in items)
+    # click takes a value that begins with "-" for an option
+    sign = "-" if words[-1:] == [_SORT] and incomplete.startswith("-") else ""
+    items = completer.get_completions(words, incomplete.removeprefix(sign))
+    for item in items:
+        item.value = sign + item.value
+    return "\n".join(map(completer.format_completion, items))
 
 
 def _split(words: list[str], incomplete: str) -> tuple[list[str], str]:
