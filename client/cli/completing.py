@@ -17,6 +17,8 @@ from inferometer.manifests.errors import InferometerError
 if TYPE_CHECKING:
     from inferometer.client.cli.invocation import Invocation
 
+VARIABLE = "_AGENT_COMPLETE"
+"""The variable by which the script of a shell asks for completions."""
 _MOST_IDS = 200
 Names: TypeAlias = Callable[[click.Context, click.Parameter, str], list[str]]
 

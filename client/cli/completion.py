@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from inferometer.client.cli.command import Command
+from inferometer.client.cli.completing import VARIABLE
 from inferometer.manifests.errors import IMPORT_FAILURES, InferometerError
 
 if TYPE_CHECKING:
     from click.shell_completion import ShellComplete
 
-VARIABLE = "_AGENT_COMPLETE"
-"""The variable by which a script asks for completions."""
+MOST_S = 5.0
+"""How long completing may take: the first time, it reads all manifests."""
 _PROGRAM = "agent"
-_MOST_S = 2.0
 _SORT = "--sort"
 _ZSH = """\
 #compdef %(prog_name)s
@@ -97,7 +97,7 @@ def completion(shell: str) -> None:
 def answer_shell(cli: click.Command, instruction: str) -> int:
     """Prints the completions that a script asks for; returns the exit code.
 
-    Nothing appears on stderr, and what takes longer than two seconds ends the process: a person is typing.
+    Nothing appears on stderr, and what takes longer than ``MOST_S`` ends the process: a person is typing.
 
     Args:
         cli: The command line.
@@ -184,7 +184,7 @@ def _silence() -> Iterator[None]:
 def _alarm() -> Iterator[None]:
     """Ends the process where its content takes too long, such as a database that does not answer."""
     before = signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
-    signal.setitimer(signal.ITIMER_REAL, _MOST_S)
+    signal.setitimer(signal.ITIMER_REAL, MOST_S)
     try:
         yield
     finally:

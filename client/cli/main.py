@@ -11,10 +11,10 @@ from contextlib import suppress
 import click
 
 from inferometer.client.cli.command import Group
+from inferometer.client.cli.completing import VARIABLE
 from inferometer.client.cli.library_output import quieten_libraries
 
 PROGRAM = "agent"
-COMPLETION_VARIABLE = "_AGENT_COMPLETE"
 _COMMANDS = {
     "compare": "Compare evaluations and report regressions.",
     "completion": "Print the script that completes commands in a shell.",
@@ -79,7 +79,7 @@ def run(args: list[str]) -> int:
         # here, so that Ctrl-C is one line while it is imported
         from inferometer.manifests.errors import InferometerError
 
-        if asked := os.environ.get(COMPLETION_VARIABLE):
+        if asked := os.environ.get(VARIABLE):
             from inferometer.client.cli.completion import answer_shell
 
             return answer_shell(cli, asked)

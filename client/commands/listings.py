@@ -25,9 +25,9 @@ _MODEL_COLUMNS = (
     Column("runnable", "runnable"),
     Column("files", "files"),
     Column("obstacle", "obstacle", wraps=True),
-    Column("framework_constraint", "needs", detail=True),
-    Column("dataset", "dataset", detail=True),
-    Column("description", "description", detail=True, wraps=True),
+    Column("framework_constraint", "needs", detail=1),
+    Column("dataset", "dataset", detail=2),
+    Column("description", "description", detail=2, least=40, wraps=True),
 )
 
 
@@ -158,7 +158,7 @@ def datasets(**output: Any) -> None:
     """List the datasets."""
     keys = ("name", "version", "category", "license", "description")
     rows = [{key: getattr(dataset, key) for key in keys} for dataset in current_invocation().catalog.datasets]
-    print_rows(tuple(Column(key, key, wraps=key == "description") for key in keys), rows, **output)
+    print_rows(tuple(Column(key, key, wraps=(key == "description")) for key in keys), rows, **output)
 
 
 @click.command(cls=Command)

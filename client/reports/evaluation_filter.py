@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from inferometer.client.cli.command import WEIGHTS, WHOLE_NUMBER, boolean, database_options, option, options
+from inferometer.client.cli.output import echo
 from inferometer.manifests.errors import ConfigurationError, StoreError
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class ChosenEvaluations:
 def say_none(found: Sequence[Evaluation], store: EvaluationStore) -> None:
     """Reports on stderr that no evaluation was found, if so."""
     if not found:
-        click.echo(f"no evaluation in {store.location} matches", err=True)
+        echo(f"no evaluation in {store.location} matches", err=True)
 
 
 def rows_of(report: Report[Any], evaluations: Sequence[Evaluation], store: EvaluationStore) -> Iterator[Row]:
@@ -131,7 +132,7 @@ def undisturbed(evaluations: Sequence[Evaluation], heading: str = "") -> Sequenc
     """Leaves out evaluations that ran under a profiler, and reports it after a heading."""
     kept = [evaluation for evaluation in evaluations if not evaluation.profiled]
     if left_out := len(evaluations) - len(kept):
-        click.echo(
+        echo(
             f"{heading}left out {left_out} of {len(evaluations)} evaluations: they ran under a profiler, "
             "which slows the model down (--include_profiled shows them)",
             err=True,
@@ -144,7 +145,7 @@ def explain(
 ) -> None:
     """Says after a heading why there are no rows, and what the traces that there are cannot give."""
     for reason in _reasons(report, evaluations, rows):
-        click.echo(f"{heading}{reason}", err=True)
+        echo(f"{heading}{reason}", err=True)
 
 
 def _reasons(report: TraceReport[Any], evaluations: Sequence[Evaluation], rows: int) -> Iterator[str]:

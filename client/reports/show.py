@@ -215,12 +215,12 @@ def _figures(
 ) -> Lines:
     """The figures; those of time from an evaluation that no profiler disturbed, if there is one."""
     timed = timed_by(evaluation, group)
+    trimmed_mean_ns = LatencySummary.of(timed.measurement).trimmed_mean_ns
     for name, text in summary_rows(timed):
+        if name == "throughput" and trimmed_mean_ns is not None:
+            yield "", f"trimmed mean {trimmed_mean_ns / _NS_PER_MS:.3f} ms per batch"
         if name in {"latency", "throughput"} or not name:
             yield name, text
-    summary = LatencySummary.of(timed.measurement)
-    if summary.trimmed_mean_ns is not None:
-        yield "", f"trimmed mean {summary.trimmed_mean_ns / _NS_PER_MS:.3f} ms per batch"
     shares = ", ".join(f"{name} {share:.1f} %" for name, share in stage_shares(timed).items())
     yield (
         "stages",
@@ -236,14 +236,16 @@ def _figures(
 def _layers(evaluation: Evaluation, spans: SpanSource) -> Lines:
     """The heaviest layers, where they were traced."""
     rows = list(LayersReport().rows_of(of_kind([evaluation], BatchMeasurement), spans))
-    names = [str(row["layer_name"]) for row in heaviest(rows)]
+    shown = heaviest(rows)
+    names = [str(row["layer_name"]) for row in shown]
+    times_ms = [f"{float(row['duration_us_trimmed_mean'] or 0) / 1000:.3f}" for row in shown]
+    widest = max(map(len, times_ms), default=0)
     longest = min(_LONGEST_NAME, max(map(len, names), default=0))
-    for place, (row, name) in enumerate(zip(heaviest(rows), names, strict=True)):
+    for place, (row, name, time_ms) in enumerate(zip(shown, names, times_ms, strict=True)):
         name = name if len(name) <= longest else f"…{name[1 - longest :]}"
-        time_ms = float(row["duration_us_trimmed_mean"] or 0) / 1000
         share = float(row["share_percent"] or 0)
         shapes = str(row["input_shapes"]).partition(" ")[0]
-        left = f"{share:5.1f} %  {time_ms:9.3f} ms  {name:<{longest}}"
+        left = f"{share:5.1f} %  {time_ms:>{widest}} ms  {name:<{longest}}"
         yield ("" if place else "heaviest"), f"{left}  {row['layer_type']} {shapes}"
     if rows:
         yield "", f"of {len(rows)} layers; share of all, and trimmed mean under the profiler"

@@ -17,7 +17,7 @@ from inferometer.evaluators.reports.registry import ALIASES
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 MOST_EVALUATIONS = 20
-"""The maximum number of evaluations in one picture; fewer if their charts would be higher than a picture is."""
+"""The maximum number of evaluations in one picture, in which charts of a certain height fit."""
 _HERE = "inferometer.evaluators.plots"
 PLOTS: Mapping[str, str] = MappingProxyType(
     {

@@ -22,7 +22,8 @@ _BYTES_IN_MEMORY = 1_000_000
 _LINES_IN_A_PIECE = 1000
 _ID_LENGTH = 8
 _WHOLE_ID_LENGTH = 36
-_LEAST_TEXT = 20
+_TIME_LENGTH = 16
+_LINES_OF_NAMES = 2
 _SEPARATOR = "\t"  # cells hold no tab and no line feed, as both are escaped
 
 
@@ -185,77 +186,120 @@ def terminal_table(
 
 def _fitted(console: Console, columns: Sequence[Column], cells: Cells, every_column: bool) -> Iterator[str]:
     """Yields the table without what is wider than the terminal."""
+    room = _Room(columns, cells, console.width)
     places, above = list(range(len(columns))), []
     if not every_column:
         places.sort(key=lambda place: columns[place].detail)
-        above = [p for p in places if (cells.same[p] if cells.count > 1 else columns[p].detail)]
+        above = [place for place in places if _is_known_once(columns[place], cells, place)]
         places = [place for place in places if place not in above] or places[:1]
-    known = [place for place in above if cells.first[place] != _NOTHING]
-    yield from wrapped([f"{columns[p].header}: {cells.first[p]}" for p in known], console.width)
-    room = _Room(columns, cells, console.width)
+    known = [place for place in above if cells.first[place] not in ("", _NOTHING)]
+    yield from wrapped(
+        [f"{columns[p].header}: {room.shortened(p, cells.first[p])}" for p in known], room.wide
+    )
     left_out = room.squeeze(places) if every_column else room.fit(places)
-    heading = (_aligned(columns[p].header, room.widths[p], cells.numeric[p]) for p in places)
-    yield f"{_bold(console, _GAP.join(heading).rstrip())}\n"
+    for line in room.heading(places):
+        yield f"{_bold(console, line)}\n"
     for row in cells:
-        folded = [room.cell(place, row[place]) for place in places]
-        for line in itertools.zip_longest(*folded, fillvalue=""):
-            yield f"{_GAP.join(map(_aligned, line, *room.aligning(places))).rstrip()}\n"
+        yield from room.lines(places, [room.cell(place, row[place]) for place in places])
     if left_out:
-        names = ", ".join(columns[place].header for place in left_out)
-        yield from wrapped(f"not shown, but in csv and json: {names}".split(" "), console.width, " ")
+        yield from _named(sorted(left_out), columns, room.wide)
+
+
+def _is_known_once(column: Column, cells: Cells, place: int) -> bool:
+    """Whether a column goes above the table, or is empty: it is the same in every row, or tells little."""
+    if cells.count > 1:
+        return cells.same[place] and not column.stays
+    return bool(column.detail) or cells.first[place] == _NOTHING
+
+
+def _named(places: Sequence[int], columns: Sequence[Column], wide: int) -> Iterator[str]:
+    """Names the columns that are not shown, or as many as two lines hold."""
+    names = [columns[place].header for place in places]
+    for count in range(len(names), 0, -1):
+        rest = f" and {len(names) - count} more" if count < len(names) else ""
+        lines = folded(f"not shown, but in csv and json: {', '.join(names[:count])}{rest}", wide)
+        if len(lines) <= _LINES_OF_NAMES or count == 1:
+            yield from (f"{line}\n" for line in lines)
+            return
 
 
 class _Room:
     """The widths of the columns of a table that is too wide for a terminal."""
 
     def __init__(self, columns: Sequence[Column], cells: Cells, wide: int) -> None:
-        self._columns, self._cells, self._wide = columns, cells, wide
-        self._is_text = [not (n or s) for n, s in zip(cells.numeric, cells.short, strict=True)]
+        self.wide = wide
+        self._columns, self._cells = columns, cells
+        self._is_text = [not (n or c.is_id) for n, c in zip(cells.numeric, columns, strict=True)]
         self.widths = [
-            max(_ID_LENGTH if short else own, width(column.header))
-            for column, own, short in zip(columns, cells.widths, cells.short, strict=True)
+            max(self._own_width(place), max(map(width, column.header.split(" "))))
+            for place, column in enumerate(columns)
         ]
 
+    def _own_width(self, place: int) -> int:
+        """The width of a column's cells."""
+        most = _ID_LENGTH if self._cells.short[place] else self._cells.widths[place]
+        return min(most, _TIME_LENGTH) if self._columns[place].is_time else most
+
     def fit(self, places: list[int]) -> list[int]:
-        """Takes the last of the ``places`` out until the others have room; returns those it took out."""
+        """Takes the last of the ``places`` out until the others have room; returns those it took out.
+
+        Texts are narrowed before a column that tells much is left out.
+        """
         left_out: list[int] = []
-        while (too_wide := self._needed(places) - self._wide) > 0:
+        while (too_wide := self._needed(places) - self.wide) > 0:
             last = places[-1]
-            if len(places) == 1 or (
-                self._is_text[last] and self.widths[last] - too_wide >= self._least(last)
-            ):
+            if len(places) == 1 or self._spare(last) >= too_wide:
                 self.widths[last] -= too_wide
+            elif self._columns[last].detail <= 1 and sum(map(self._spare, places)) >= too_wide:
+                self.squeeze(places)
             else:
-                left_out.insert(0, places.pop())
+                left_out.append(places.pop())
         return left_out
 
     def squeeze(self, places: Sequence[int]) -> list[int]:
         """Narrows the texts among the ``places``, the widest first; leaves none out."""
-        texts = [place for place in places if self._is_text[place]]
-        while (too_wide := self._needed(places) - self._wide) > 0:
-            spare = {place: self.widths[place] - self._least(place) for place in texts}
-            widest = max(texts, key=lambda place: spare[place], default=None)
-            if widest is None or spare[widest] <= 0:
+        while (too_wide := self._needed(places) - self.wide) > 0:
+            widest = max(places, key=self._spare)
+            if self._spare(widest) <= 0:
                 break
-            self.widths[widest] -= min(too_wide, spare[widest])
+            self.widths[widest] -= min(too_wide, self._spare(widest))
         return []
+
+    def heading(self, places: Sequence[int]) -> Iterator[str]:
+        """The lines of the heading, in which long ones are folded and end in the last line."""
+        headings = [folded(self._columns[place].header, self.widths[place]) for place in places]
+        most = max(map(len, headings))
+        for line in zip(*([""] * (most - len(each)) + each for each in headings), strict=True):
+            yield self._joined(places, line)
+
+    def lines(self, places: Sequence[int], row: Sequence[Sequence[str]]) -> Iterator[str]:
+        """The lines of a row, whose cells may have several."""
+        for line in itertools.zip_longest(*row, fillvalue=""):
+            yield f"{self._joined(places, line)}\n"
 
     def cell(self, place: int, text: str) -> list[str]:
         """The lines of a cell."""
         if self._cells.short[place]:
             return [text[:_ID_LENGTH]]
-        wide = self.widths[place]
+        text, wide = self.shortened(place, text), self.widths[place]
         return folded(text, wide) if self._columns[place].wraps else [_cut(text, wide)]
 
-    def aligning(self, places: Sequence[int]) -> tuple[list[int], list[bool]]:
-        """The widths, and whether the cells stand to the right."""
-        return [self.widths[place] for place in places], [self._cells.numeric[place] for place in places]
+    def shortened(self, place: int, text: str) -> str:
+        """A time to the minute; any other text."""
+        return text[:_TIME_LENGTH].replace("T", " ") if self._columns[place].is_time else text
+
+    def _joined(self, places: Sequence[int], line: Sequence[str]) -> str:
+        numeric, widths = self._cells.numeric, self.widths
+        aligned = (_aligned(t, widths[p], numeric[p]) for p, t in zip(places, line, strict=True))
+        return _GAP.join(aligned).rstrip()
 
     def _needed(self, places: Sequence[int]) -> int:
         return sum(self.widths[place] for place in places) + len(_GAP) * (len(places) - 1)
 
-    def _least(self, place: int) -> int:
-        return max(_LEAST_TEXT, width(self._columns[place].header))
+    def _spare(self, place: int) -> int:
+        """By how much a column can be narrowed."""
+        least = max(self._columns[place].least, *map(width, self._columns[place].header.split(" ")))
+        return max(0, self.widths[place] - least) if self._is_text[place] else 0
 
 
 def _cut(cell: str, wide: int) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from inferometer.client.cli import completion
 from inferometer.client.cli.main import run
 from inferometer.evaluators.store.opening import open_store
 from tests.cli.conftest import Agent
@@ -28,6 +29,7 @@ def complete(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
     """Completes the last of some words, as bash asks for it; nothing may appear on stderr."""
 
     def call(*words: str) -> list[str]:
+        monkeypatch.setattr(completion, "MOST_S", 60.0)
         monkeypatch.setenv("_AGENT_COMPLETE", "bash_complete")
         monkeypatch.setenv("COMP_WORDS", " ".join(["agent", *words]))
         monkeypatch.setenv("COMP_CWORD", str(len(words)))
@@ -130,7 +132,8 @@ def test_an_unknown_instruction_is_no_error_message(
 def test_no_framework_is_imported(stored: None) -> None:
     heavy = ("torch", "mxnet", "onnxruntime", "grpc", "matplotlib")
     code = (
-        "import os, sys\nfrom inferometer.client.cli.main import run\n"
+        "import os, sys\nfrom inferometer.client.cli import completion\n"
+        "from inferometer.client.cli.main import run\ncompletion.MOST_S = 60\n"
         "for words in (['info', 'evaluation', 'show', ''], ['predict', 'dataset', '--model_name', ''],\n"
         "              ['info', 'evaluation', 'latency', '--columns', '']):\n"
         "    os.environ.update(COMP_WORDS=' '.join(['agent', *words]), COMP_CWORD=str(len(words)),\n"
@@ -167,6 +170,7 @@ def in_shell(agent: Agent, tmp_path: Path) -> Callable[[str, str], list[str]]:
             "'from inferometer.client.cli.main import main; main()' \"$@\"\n"
         )
         (tmp_path / "agent").chmod(0o755)
+        agent("info", "models")  # reads all manifests, which takes its time
         script = tmp_path / "script"
         script.write_text(_BEFORE.get(shell, "") + agent("completion", shell).stdout + lines)
         environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
