@@ -22,11 +22,18 @@ _COMMANDS = {
     "info": "Reports on evaluations, models, frameworks and this machine.",
     "manifest": "Check manifests, and print their schema.",
     "predict": "Evaluate a model and publish the results.",
+    "report": "Write evaluations as a page in one file.",
     "serve": "Serve models to other hosts over gRPC.",
     "status": "Show the health of a served agent.",
     "trace": "Export stored traces for other programs.",
+    "web": "Serve evaluations as a page, live.",
 }
 """The help of each command, which is the function of its name in the module of its name."""
+_ELSEWHERE = {
+    "report": "inferometer.client.web.report_command",
+    "web": "inferometer.client.web.web_command",
+}
+"""The modules of commands that are not with the others."""
 
 
 def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -39,7 +46,10 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
 
 @click.group(
     cls=Group,
-    lazy={name: (f"inferometer.client.commands.{name}:{name}", line) for name, line in _COMMANDS.items()},
+    lazy={
+        name: (f"{_ELSEWHERE.get(name, f'inferometer.client.commands.{name}')}:{name}", line)
+        for name, line in _COMMANDS.items()
+    },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.option(
