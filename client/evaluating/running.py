@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 from typing_extensions import Self
@@ -20,6 +20,7 @@ from inferometer.client.cli.invocation import Invocation
 from inferometer.client.cli.stopping import StopRequest
 from inferometer.client.evaluating.load_summary import invalid_load, load_rows
 from inferometer.client.evaluating.progress import LiveLine, ProgressBar
+from inferometer.client.evaluating.running_now import RunningFile
 from inferometer.client.evaluating.summary import (
     conditions_rows,
     failure_line,
@@ -30,11 +31,13 @@ from inferometer.client.evaluating.summary import (
 )
 from inferometer.client.systems import Systems
 from inferometer.evaluators.conditions.conditions import Stability
+from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.evaluation import Evaluation, Status, measures
 from inferometer.evaluators.jobs.evaluate import evaluate
 from inferometer.evaluators.jobs.load import LoadJob
 from inferometer.evaluators.jobs.requests import EvaluationRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.jobs.resources import JobCallbacks, JobPart, JobStart
+from inferometer.evaluators.load.issuer import IssuerProgress
 from inferometer.evaluators.measurements.batches import BatchMeasurement
 from inferometer.evaluators.precision.processes import process_groups
 from inferometer.evaluators.store.json_text import write_spool
@@ -43,6 +46,7 @@ from inferometer.manifests.errors import StoreError, printable
 if TYPE_CHECKING:
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
+_Progress = TypeVar("_Progress", Progress, IssuerProgress)
 FAILED_INPUTS = 1
 """The exit code of an evaluation that finished although some of its inputs failed."""
 _log = logging.getLogger(__name__)
@@ -76,7 +80,7 @@ def run_evaluation(
             if publish_predictions and d.manifest.output.type != "classification":
                 _say("--publish_predictions keeps nothing: the model's output has no classes")
 
-        callbacks = JobCallbacks(console.begin, start, bar, _say, console.stop)
+        callbacks = JobCallbacks(console.begin, start, console.progress(bar), _say, console.stop)
         group = []
         with closing(evaluate(request, Systems(invocation), callbacks)) as evaluations:
             for evaluation in evaluations:
@@ -114,7 +118,7 @@ def run_load(
         def start(what: JobStart) -> None:
             console.start(what, "", f", {what.inputs}: {what.work}")
 
-        callbacks = JobCallbacks(console.begin, start, line, _say, console.stop)
+        callbacks = JobCallbacks(console.begin, start, console.progress(line), _say, console.stop)
         with closing(job.run(Systems(invocation), callbacks)) as evaluations:
             for evaluation in evaluations:
                 if evaluation.status is Status.INTERRUPTED:
@@ -150,6 +154,7 @@ class _Console:
         self._publish = publish
         self._predictions = predictions
         self._display = display
+        self._running = RunningFile(invocation.data_directory)
         self._store: EvaluationStore | None = None
         self._group_id: str | None = None
 
@@ -165,6 +170,7 @@ class _Console:
     ) -> None:
         self.stop.__exit__(kind, error, trace)
         self._display.close()
+        self._running.close()
         if self._store:
             self._store.close()
 
@@ -178,9 +184,19 @@ class _Console:
         """Announces what is measured, so that a default that was not meant is seen."""
         self.stop.begin(self._stops)
         self._display.begin()
+        self._running.begin(what)
         d = what.system
         framework = f"{d.manifest.framework.name} {d.framework_version}"
         _say(f"{d.manifest.name} {d.manifest.version} on {framework} ({d.device}{more}, {d.agent}){rest}")
+
+    def progress(self, display: Callable[[_Progress], None]) -> Callable[[_Progress], None]:
+        """Returns what takes the progress: it shows it here, and tells it to other processes."""
+
+        def take(progress: _Progress) -> None:
+            display(progress)
+            self._running(progress)
+
+        return take
 
     def publish(self, evaluation: Evaluation, show: Callable[[], None]) -> None:
         """Keeps an evaluation in a file, shows it and publishes it; then the file is removed.
@@ -193,6 +209,7 @@ class _Console:
             KeyboardInterrupt: The same, by Ctrl-C.
         """
         self._display.close()
+        self._running.close()
         self._group_id = evaluation.group_id
         if self._store is None:
             self.stop.end()

@@ -87,7 +87,12 @@ def overview_rows(evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]
         yield {
             "id": evaluation.id,
             "name": f"{row['model_name']} {row['model_version']}, {row['framework_name']}, {created}",
-            "under": f"{row['framework_name']} · batch {row['batch_size']} · {created[5:16]}",
+            "under": [
+                str(row["framework_name"]),
+                f"batch {row['batch_size']}",
+                *([] if row["kind"] == KIND_NAMES["batches"] else [str(row["kind"])]),
+                created[5:16],
+            ],
             "conditions": None if evaluation.conditions is None else str(evaluation.conditions),
             "values": [finite(row[key]) for key in keys],
             "texts": texts,
@@ -114,7 +119,7 @@ def evaluation_document(
     return {
         "id": evaluation.id,
         "title": f"{system.manifest.name} {system.manifest.version}",
-        "subtitle": f"{framework} · {system.device} · {batch}",
+        "subtitle": f"{framework} · {system.device} · {batch} · {_kind(evaluation)}",
         "created_at": describe(evaluation)["created_at"],
         "created_text": f"{_moment(evaluation.created_at)} UTC",
         "status": evaluation.status.value,
@@ -146,6 +151,22 @@ def _part(evaluation: Evaluation) -> str:
     return f"{evaluation.trace_level.name}{process}"
 
 
+def _kind(evaluation: Evaluation) -> str:
+    return KIND_NAMES.get(evaluation.measurement.kind, evaluation.measurement.kind)
+
+
+def _option_text(value: Any) -> str | None:
+    """An option as a text; None for one that was left out."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+    return str(getattr(value, "value", value))
+
+
 def _moment(when: datetime) -> str:
     return f"{when.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}"
 
@@ -154,7 +175,7 @@ def _remarks(evaluation: Evaluation, timed: Evaluation) -> Iterator[str]:
     """What qualifies the figures."""
     conditions = evaluation.conditions
     if conditions is not None and conditions.warning:
-        yield f"The figures may not be repeatable: {conditions}"
+        yield f"Another run may give other figures: {conditions}."
     if timed is not evaluation:
         whose = f"{timed.id} ({timed.trace_level.name})"
         yield f"Latency and throughput are those of {whose}: no profiler slowed it down."
@@ -209,7 +230,9 @@ def _facts(
 ) -> Iterator[dict[str, Any]]:
     """What was measured, on what, with what: headings with names and texts."""
     system, known, dataset = evaluation.system, system_document(evaluation), evaluation.dataset
-    yield _section("Measurement", [*_measured(evaluation, timed), *told])
+    measured = list(_measured(evaluation, timed))
+    known_names = {name for name, _ in measured} | {"dataset", "INVALID"}
+    yield _section("Measurement", [*measured, *((n, t) for n, t in told if n not in known_names)])
     conditions = evaluation.conditions
     if conditions is not None:
         reasons = [("reason", reason) for reason in conditions.reasons]
@@ -285,7 +308,7 @@ def _section(heading: str, rows: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def _measured(evaluation: Evaluation, timed: Evaluation) -> Iterator[tuple[str, Any]]:
     """How it was measured: the options, and where the time went."""
     measurement = evaluation.measurement
-    yield "kind", KIND_NAMES.get(measurement.kind, measurement.kind)
+    yield "kind", _kind(evaluation)
     yield "measured for", f"{measurement.elapsed_ns / _NS_PER_S:.3f} s"
     if measures(evaluation, BatchMeasurement):
         yield "inputs predicted", evaluation.measurement.predicted_inputs
@@ -297,8 +320,7 @@ def _measured(evaluation: Evaluation, timed: Evaluation) -> Iterator[tuple[str, 
     if options is None:
         return
     for each in fields(options):
-        value = getattr(options, each.name)
-        yield each.name, str(value).lower() if isinstance(value, bool) else getattr(value, "value", value)
+        yield each.name.replace("_", " "), _option_text(getattr(options, each.name))
     if isinstance(measurement, LoadMeasurement) and measurement.run.checksum:
         yield "schedule", measurement.run.checksum
 

@@ -5,6 +5,7 @@ import { h } from "./dom.js";
 const HEIGHT = 280;
 const TALL = 360;
 const SERIES = 8;
+const FEW = 200; // points of a line that are marked
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 function colour(name) {
@@ -34,12 +35,15 @@ function drawBehind(u, spec) {
     const from = Math.max(bbox.left, u.valToPos(band.start, "x", true));
     const to = Math.min(bbox.left + bbox.width, u.valToPos(band.end, "x", true));
     if (to <= from) continue;
+    ctx.textAlign = "left";
     ctx.fillStyle = colour("band");
     ctx.fillRect(from, bbox.top, to - from, bbox.height);
     ctx.fillStyle = colour("muted");
     ctx.font = `${11 * devicePixelRatio}px ${colour("font")}`;
     ctx.fillText(band.text, from + 4 * devicePixelRatio, bbox.top + 14 * devicePixelRatio, Math.max(to - from, 120));
   }
+  ctx.textAlign = "left";
+  ctx.textBaseline = "alphabetic";
   for (const rule of spec.rules) {
     ctx.strokeStyle = ctx.fillStyle = colour("rule");
     ctx.lineWidth = devicePixelRatio;
@@ -102,7 +106,8 @@ function drawMarks(u, spec, colours) {
   ctx.restore();
 }
 
-function options(spec, colours, width, hooks) {
+function options(spec, colours, width, hooks, logarithmic) {
+  const few = spec.series.every((series) => series.x.length <= FEW);
   const axis = (label, extra) => ({
     label,
     labelSize: 22,
@@ -122,7 +127,7 @@ function options(spec, colours, width, hooks) {
     focus: { alpha: 0.35 },
     scales: {
       x: { time: false, distr: spec.x_logarithmic ? 3 : 1 },
-      y: spec.y_logarithmic ? { distr: 3 } : { range: zero },
+      y: logarithmic ? { distr: 3 } : { range: zero },
     },
     axes: [axis(spec.x_axis, { size: 34 }), axis(spec.y_axis, { size: 56 })],
     series: [
@@ -134,7 +139,7 @@ function options(spec, colours, width, hooks) {
         spanGaps: true,
         paths: series.line ? undefined : () => null,
         points: {
-          show: series.mark !== "cross" && (!series.line || series.x.length <= 200),
+          show: series.mark !== "cross" && (!series.line || few),
           size: (series.size ?? 2) * 1.6 + 1,
           width: 1,
           stroke: colours[place],
@@ -156,6 +161,7 @@ export function chart(spec) {
   const at = h("span", { class: "at-cursor" });
   let plot = null;
   let data = null;
+  let logarithmic = spec.y_logarithmic;
 
   function draw() {
     const width = holder.clientWidth;
@@ -178,7 +184,7 @@ export function chart(spec) {
         },
       ],
     };
-    plot = new uPlot(options(spec, colours, width, hooks), data, holder);
+    plot = new uPlot(options(spec, colours, width, hooks, logarithmic), data, holder);
     if (kept && kept.min !== null && kept.min !== undefined) plot.setScale("x", kept);
   }
 
@@ -194,6 +200,12 @@ export function chart(spec) {
   const whole = () => plot?.setScale("x", { min: data[0][0], max: data[0][data[0].length - 1] });
   const button = (text, label, act) =>
     h("button", { type: "button", class: "quiet", "aria-label": label, onclick: act }, text);
+  const scale = h("button", { type: "button", class: "quiet", "aria-pressed": String(logarithmic) }, "Log");
+  scale.addEventListener("click", () => {
+    logarithmic = !logarithmic;
+    scale.setAttribute("aria-pressed", String(logarithmic));
+    draw();
+  });
   new ResizeObserver(() => {
     if (plot === null) draw();
     else if (Math.abs(plot.width - holder.clientWidth) > 1 && holder.clientWidth) {
@@ -217,6 +229,7 @@ export function chart(spec) {
       h(
         "span",
         { class: "tools" },
+        scale,
         button("+", "Zoom in", () => zoom(0.5)),
         button("−", "Zoom out", () => zoom(2)),
         button("Whole", "Show the whole", whole),

@@ -92,7 +92,6 @@ export async function comparisonView(page, query) {
     found.error ? h("p", { class: "problem" }, found.error) : null,
     found.conclusion ? h("p", { class: `conclusion ${found.worse ? "worse" : ""}` }, found.conclusion) : null,
     found.rows ? table(found) : null,
-    (found.notes ?? []).map((note) => h("p", { class: "note" }, note)),
     found.chart ? chart(found.chart) : null,
     differs.length
       ? h(
@@ -105,6 +104,9 @@ export async function comparisonView(page, query) {
             h("table", { class: "differs" }, h("caption", { class: "unseen" }, "Conditions in which A and B differ"), h("thead", {}, h("tr", {}, ["condition", "A", "B"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, differs)),
           ),
         )
+      : null,
+    (found.notes ?? []).length
+      ? h("section", {}, h("h2", {}, "Notes"), h("ul", { class: "notes" }, found.notes.map((note) => h("li", {}, note))))
       : null,
     h("section", {}, h("h2", {}, "On the command line"), commandLine(found.command, page.announce)),
   );

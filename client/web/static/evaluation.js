@@ -5,7 +5,7 @@ import { chart } from "./charts.js";
 import { reportTable } from "./tables.js";
 
 function ends(figure) {
-  if (figure.low === null && figure.high === null) return null;
+  if ((figure.low ?? null) === null && (figure.high ?? null) === null) return null;
   return h(
     "span",
     { class: "interval" },
@@ -96,7 +96,7 @@ export async function evaluationView(page, id) {
       h("div", {}, found.facts.slice(0, 1).map(facts)),
     ),
     found.tables.map((table) => h("section", { class: "report" }, reportTable(table))),
-    h("div", { class: "columns" }, found.facts.slice(1).map(facts)),
+    h("div", { class: "masonry" }, found.facts.slice(1).map(facts)),
     h("section", {}, h("h2", {}, "Run it again"), found.command.line ? commandLine(found.command.line, page.announce) : null, found.command.notes.map((note) => h("p", { class: "note" }, note))),
     h("section", {}, h("h2", {}, "Manifest"), h("details", {}, h("summary", {}, found.manifest_name), h("pre", { tabindex: "0" }, found.manifest))),
     others.length ? h("section", {}, h("h2", {}, "Group"), h("ul", { class: "plain" }, others)) : null,

@@ -9,7 +9,7 @@ const FILTERS = [
   ["kind", "Kind"],
   ["batch_size", "Batch size"],
   ["hostname", "Host"],
-  ["stability", "Verdict"],
+  ["stability", "Stability"],
 ];
 
 function cellOf(page, row, column, value, text) {
@@ -17,7 +17,7 @@ function cellOf(page, row, column, value, text) {
     const path = `/evaluations/${encodeURIComponent(row.id)}`;
     return [
       h("a", { href: page.router.href(path), "data-path": path, tabindex: "-1" }, String(value)),
-      h("span", { class: "under" }, row.under),
+      h("span", { class: "under" }, row.under.flatMap((part, at) => [at ? " · " : "", h("span", {}, part)])),
     ];
   }
   if (column.key === "stability") return verdict(value, row.conditions);

@@ -40,7 +40,9 @@ const SHARE = "share_percent";
 function cell(column, value, text) {
   const content = shown(value, text);
   if (column.key !== SHARE || typeof value !== "number") {
-    return h("td", { class: column.numeric ? "number" : null, "data-key": column.key }, content);
+    const long = typeof value === "string" && value.length > 40 ? value : null;
+    const kind = column.numeric ? "number" : long ? "long" : null;
+    return h("td", { class: kind, title: long, "data-key": column.key }, content);
   }
   const bar = h("span", { class: "share", "aria-hidden": "true" });
   bar.style.inlineSize = `${Math.max(0, Math.min(100, value))}%`;

@@ -2,7 +2,7 @@
 
 import { compareValues } from "./tables.js";
 
-const PAGE_ROWS = 100;
+const PAGE_ROWS = 50;
 const RETRY_MS = 300;
 
 export class Problem extends Error {}
