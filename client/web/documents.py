@@ -99,20 +99,30 @@ def overview_rows(evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]
         }
 
 
+def page_reports() -> Mapping[str, Report[Any]]:
+    """Returns the reports of which a page shows the rows, by name, those of plug-ins too."""
+    return {name: find_report(name) for name in known_reports() if name not in _ONLY_PICTURES}
+
+
 def evaluation_document(
-    evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSource | None, omitted: str = ""
+    evaluation: Evaluation,
+    group: Sequence[Evaluation],
+    reports: Mapping[str, Report[Any]],
+    spans: SpanSource | None,
+    omitted: str = "",
 ) -> dict[str, Any]:
     """Returns all that the page shows of one evaluation.
 
     Args:
         evaluation: The evaluation.
         group: The others of its group.
+        reports: See ``page_reports``.
         spans: Gives the spans of its trace; None leaves pictures and layers out.
         omitted: What the page says instead of them.
     """
     system, conditions = evaluation.system, evaluation.conditions
     timed = timed_by(evaluation, group)
-    figures, told, tables = _reported(evaluation, timed, spans)
+    figures, told, tables = _reported(evaluation, timed, reports, spans)
     command = again(evaluation)
     batch = f"batch size {evaluation.measurement.batch_size}"
     framework = f"{system.manifest.framework.name} {system.framework_version}".rstrip()
@@ -186,13 +196,19 @@ def _remarks(evaluation: Evaluation, timed: Evaluation) -> Iterator[str]:
 
 
 def _reported(
-    evaluation: Evaluation, timed: Evaluation, spans: SpanSource | None
+    evaluation: Evaluation,
+    timed: Evaluation,
+    reports: Mapping[str, Report[Any]],
+    spans: SpanSource | None,
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str]], list[dict[str, Any]]]:
     """The figures, other values by name, and tables, of all reports that take the evaluation."""
     figures: list[dict[str, Any]] = []
     told: list[tuple[str, str]] = []
     tables: list[dict[str, Any]] = []
-    for name, report in _reports(evaluation):
+    taking = {name: report for name, report in reports.items() if report.taken([evaluation])}
+    if measures(evaluation, RateSearchMeasurement):
+        taking[ProbesReport.name] = ProbesReport()
+    for name, report in taking.items():
         columns = [column for column in report.columns if column.key not in _ASIDE]
         if isinstance(report, TraceReport):
             rows = list(report.rows_of([evaluation], spans)) if spans is not None else []
@@ -214,15 +230,6 @@ def _table(name: str, report: Report[Any], columns: Sequence[Column], rows: Sequ
     rest = f"; the first {_MOST_ROWS:,} of {len(rows):,} rows" if len(rows) > _MOST_ROWS else ""
     summary = report.summary[:1].upper() + report.summary[1:]
     return table_of(name, f"{summary}{rest}", columns, rows[:_MOST_ROWS])
-
-
-def _reports(evaluation: Evaluation) -> Iterator[tuple[str, Report[Any]]]:
-    """The reports that take an evaluation, those of plug-ins too."""
-    for name in known_reports():
-        if name not in _ONLY_PICTURES and (report := find_report(name)).taken([evaluation]):
-            yield name, report
-    if measures(evaluation, RateSearchMeasurement):
-        yield ProbesReport.name, ProbesReport()
 
 
 def _facts(

@@ -17,6 +17,7 @@ from inferometer.client.web.documents import (
     evaluation_document,
     overview_columns,
     overview_rows,
+    page_reports,
 )
 from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.evaluation import Evaluation
@@ -93,6 +94,7 @@ class _Shared:
 def _details(
     evaluations: Sequence[Evaluation], spans: SpanSource, details: int, shared: _Shared
 ) -> Iterator[tuple[str, Any]]:
+    reports = page_reports()
     groups: dict[str, list[Evaluation]] = {}
     for each in evaluations:
         if each.group_id is not None:
@@ -103,7 +105,7 @@ def _details(
             others = [other for other in groups.get(each.group_id or "", ()) if other is not each]
             others.sort(key=lambda other: other.trace_level)
             omitted = "" if place < details else _omitted(each, details)
-            document = evaluation_document(each, others, None if omitted else spans, omitted)
+            document = evaluation_document(each, others, reports, None if omitted else spans, omitted)
             part[each.id] = shared.shortened(document)
         yield f"details-{start // _PER_PART}", part
 

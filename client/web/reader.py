@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from inferometer.client.compare.comparing import chosen_side
@@ -15,8 +16,10 @@ from inferometer.client.web.documents import (
     evaluation_document,
     overview_columns,
     overview_rows,
+    page_reports,
 )
 from inferometer.evaluators.conditions.conditions import Stability
+from inferometer.evaluators.reports.base import Report
 from inferometer.evaluators.reports.overview import KIND_NAMES, OverviewReport
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.manifests.errors import ConfigurationError
@@ -151,6 +154,10 @@ class StoreReader:
             self._store = self._open()
         return self._store
 
+    @cached_property
+    def _reports(self) -> Mapping[str, Report[Any]]:
+        return page_reports()
+
     def close(self) -> None:
         """Closes the store."""
         if self._store is not None:
@@ -247,7 +254,8 @@ class StoreReader:
             StoreError: There is none, or it cannot be read.
         """
         found = find_one(self.store, evaluation_id)
-        return evaluation_document(found, others_of(self.store, found), self.store.spans)
+        others = others_of(self.store, found)
+        return evaluation_document(found, others, self._reports, self.store.spans)
 
     def comparison(self, a: str, b: str) -> dict[str, Any]:
         """Returns the comparison of two evaluations, or of groups.
