@@ -73,7 +73,7 @@ def figure_of(
             "label": column.header,
             "value": finite(row[key]),
             "text": text_of(row[key], column),
-            "headline": key in headlines,
+            "headline": headlines.index(key) if key in headlines else None,
         }
         for end in ("low", "high"):
             if (end_key := f"{key}_{end}") in known:

@@ -5,25 +5,21 @@ No figure is computed here: each comes from a report, or from ``evaluators.compa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 import yaml
 
-from inferometer.agent.inference.predictor import Weights
 from inferometer.client.compare.comparing import compare_by_default
-from inferometer.client.reports.evaluation_document import stage_shares, system_document
 from inferometer.client.reports.show import timed_by
 from inferometer.client.web.again import again
 from inferometer.client.web.cells import columns_of, figure_of, table_of, text_of
+from inferometer.client.web.facts import facts_of, kind_of
 from inferometer.client.web.pictures import charts_of, compared_chart
 from inferometer.evaluators.comparing.comparison import COLUMNS
 from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.evaluation import Evaluation, Status, measures
-from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.measurements.load import LoadMeasurement
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
@@ -38,6 +34,7 @@ from inferometer.evaluators.reports.base import (
 from inferometer.evaluators.reports.load import ProbesReport
 from inferometer.evaluators.reports.overview import KIND_NAMES, OverviewReport
 from inferometer.evaluators.reports.registry import find_report, known_reports
+from inferometer.evaluators.reports.table import cell_text
 from inferometer.evaluators.reports.trace_report import TRACED_COLUMNS, SpanSource, TraceReport
 from inferometer.evaluators.reports.writer import finite
 from inferometer.manifests.errors import ConfigurationError, InferometerError
@@ -67,8 +64,17 @@ _MOST_ROWS = 2000
 _ASIDE = {
     c.key for c in (*EVALUATION_COLUMNS, *TRACED_COLUMNS, STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN)
 }
-_GIB = 1024**3
-_NS_PER_S = 1_000_000_000
+_OPTIONS = {
+    "arrival",
+    "concurrency",
+    "judged_percentile",
+    "latency_bound_ms",
+    "percentile",
+    "rate_qps",
+    "schedule_checksum",
+    "seed",
+}
+"""What reports repeat of the options of a load, which are among the facts."""
 
 
 def overview_columns() -> list[dict[str, Any]]:
@@ -129,7 +135,7 @@ def evaluation_document(
     return {
         "id": evaluation.id,
         "title": f"{system.manifest.name} {system.manifest.version}",
-        "subtitle": f"{framework} · {system.device} · {batch} · {_kind(evaluation)}",
+        "subtitle": f"{framework} · {system.device} · {batch} · {kind_of(evaluation)}",
         "created_at": describe(evaluation)["created_at"],
         "created_text": f"{_moment(evaluation.created_at)} UTC",
         "status": evaluation.status.value,
@@ -141,7 +147,7 @@ def evaluation_document(
         "charts": [] if spans is None else charts_of(evaluation),
         "omitted": omitted or None,
         "tables": tables,
-        "facts": list(_facts(evaluation, timed, told)),
+        "facts": list(facts_of(evaluation, timed, told)),
         "manifest_name": f"{system.manifest.name} for {system.manifest.framework.name}",
         "manifest": manifest_text(evaluation),
         "command": {"line": command.line, "notes": list(command.notes)},
@@ -159,22 +165,6 @@ def manifest_text(evaluation: Evaluation) -> str:
 def _part(evaluation: Evaluation) -> str:
     process = "" if evaluation.process is None else f", process {evaluation.process}"
     return f"{evaluation.trace_level.name}{process}"
-
-
-def _kind(evaluation: Evaluation) -> str:
-    return KIND_NAMES.get(evaluation.measurement.kind, evaluation.measurement.kind)
-
-
-def _option_text(value: Any) -> str | None:
-    """An option as a text; None for one that was left out."""
-    match value:
-        case None:
-            return None
-        case bool():
-            return str(value).lower()
-        case float():
-            return f"{value:g}"
-    return str(getattr(value, "value", value))
 
 
 def _moment(when: datetime) -> str:
@@ -218,11 +208,11 @@ def _reported(
             if rows:
                 tables.append(_table(name, report, columns, rows))
         elif rows:
+            columns = [column for column in columns if column.key not in _OPTIONS]
             headlines = _HEADLINES.get(name, ())
             figures += figure_of(name, columns, rows[0], headlines)
-            told += [
-                (c.header, str(rows[0][c.key])) for c in columns if isinstance(rows[0][c.key], bool | str)
-            ]
+            texts = (column for column in columns if isinstance(rows[0][column.key], bool | str))
+            told += [(column.header, cell_text(rows[0][column.key], column)) for column in texts]
     return figures, told, tables
 
 
@@ -230,106 +220,6 @@ def _table(name: str, report: Report[Any], columns: Sequence[Column], rows: Sequ
     rest = f"; the first {_MOST_ROWS:,} of {len(rows):,} rows" if len(rows) > _MOST_ROWS else ""
     summary = report.summary[:1].upper() + report.summary[1:]
     return table_of(name, f"{summary}{rest}", columns, rows[:_MOST_ROWS])
-
-
-def _facts(
-    evaluation: Evaluation, timed: Evaluation, told: Sequence[tuple[str, str]]
-) -> Iterator[dict[str, Any]]:
-    """What was measured, on what, with what: headings with names and texts."""
-    system, known, dataset = evaluation.system, system_document(evaluation), evaluation.dataset
-    measured = list(_measured(evaluation, timed))
-    known_names = {name for name, _ in measured} | {"dataset", "INVALID"}
-    yield _section("Measurement", [*measured, *((n, t) for n, t in told if n not in known_names)])
-    conditions = evaluation.conditions
-    if conditions is not None:
-        reasons = [("reason", reason) for reason in conditions.reasons]
-        yield _section(
-            "Conditions", [("verdict", conditions.stability.value), *reasons, ("note", conditions.note)]
-        )
-    yield _section(
-        "Model",
-        [
-            ("model", f"{system.manifest.name} {system.manifest.version}"),
-            (
-                "weights",
-                f"random, seed {system.seed}" if system.weights is Weights.RANDOM else system.weights.value,
-            ),
-            *system.checksums.items(),
-            ("dataset", " ".join(filter(None, (dataset.name, dataset.version)))),
-            ("its inputs", dataset.size),
-            ("its checksum", dataset.checksum),
-        ],
-    )
-    machine = system.environment
-    yield _section(
-        "System",
-        [
-            ("device", known["device"]),
-            ("threads", system.threads),
-            ("preprocessing threads", system.preprocess_threads),
-            ("agent", system.agent),
-            ("host", machine.hostname),
-            ("CPU", known["cpu_model"]),
-            ("usable cores", known["usable_cores"]),
-            ("memory", known["memory_bytes"] and f"{known['memory_bytes'] / _GIB:.0f} GiB"),
-            *(("GPU", f"{gpu.name}, {gpu.memory_bytes / _GIB:.0f} GiB") for gpu in machine.gpus),
-            ("GPU driver", machine.gpu_driver),
-            ("system", known["operating_system"]),
-            ("kernel", known["kernel"]),
-            ("frequency governor", known["governor"]),
-        ],
-    )
-    yield _section(
-        "Software",
-        [
-            ("framework", f"{system.manifest.framework.name} {system.framework_version}"),
-            ("Python", known["python_version"]),
-            ("inferometer", known["inferometer_version"]),
-            ("build", known["build"]),
-            *known["libraries"].items(),
-            *known["settings"].items(),
-            *known["variables"].items(),
-        ],
-    )
-    if (trace := evaluation.trace) is not None:
-        yield _section(
-            "Trace",
-            [
-                ("trace", trace.trace_id),
-                ("level", evaluation.trace_level.name),
-                ("spans", trace.span_count),
-                ("dropped", trace.dropped or None),
-                ("url", trace.url),
-                *(("note", note) for note in trace.notes),
-            ],
-        )
-
-
-def _section(heading: str, rows: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    return {
-        "heading": heading,
-        "rows": [[name, str(value)] for name, value in rows if value not in (None, "")],
-    }
-
-
-def _measured(evaluation: Evaluation, timed: Evaluation) -> Iterator[tuple[str, Any]]:
-    """How it was measured: the options, and where the time went."""
-    measurement = evaluation.measurement
-    yield "kind", _kind(evaluation)
-    yield "measured for", f"{measurement.elapsed_ns / _NS_PER_S:.3f} s"
-    if measures(evaluation, BatchMeasurement):
-        yield "inputs predicted", evaluation.measurement.predicted_inputs
-        yield "batches", len(evaluation.measurement.times.sizes)
-        if measures(timed, BatchMeasurement):
-            shares = (f"{name} {share:.1f} %" for name, share in stage_shares(timed).items())
-            yield "time of inputs", ", ".join(shares)
-    options = getattr(measurement, "options", None)
-    if options is None:
-        return
-    for each in fields(options):
-        yield each.name.replace("_", " "), _option_text(getattr(options, each.name))
-    if isinstance(measurement, LoadMeasurement) and measurement.run.checksum:
-        yield "schedule", measurement.run.checksum
 
 
 def comparison_document(a: Side, b: Side, left_out: Sequence[str] = ()) -> dict[str, Any]:

@@ -88,25 +88,39 @@ def serve_page(
     check_free(options.host, options.port)
     with suppress(OSError):
         os.nice(_NICENESS)
-    asyncio.run(_serve(options, open_store, on_ready))
+    asyncio.run(run_page(options, open_store, on_ready, _on_signals))
 
 
-async def _serve(
-    options: PageOptions, open_store: Callable[[], EvaluationStore], on_ready: Callable[[str], None]
+def _on_signals(stop: Callable[[], None]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+
+
+async def run_page(
+    options: PageOptions,
+    open_store: Callable[[], EvaluationStore],
+    on_ready: Callable[[str], None],
+    use_stop: Callable[[Callable[[], None]], None],
 ) -> None:
+    """Serves the page until it is told to stop; see ``serve_page``, which checks the options.
+
+    Args:
+        options: How it is served.
+        open_store: Opens the store.
+        on_ready: Called with the URL once requests are answered.
+        use_stop: Gets what stops the server, to be called in this event loop.
+    """
     names = None if options.insecure else (options.host, socket.gethostname(), socket.getfqdn())
     page = PageServer(open_store, options.data_directory, secret=options.secret, names=names)
     try:
         await page.prepare()
         server = _Server(_configuration(options, page))
-        loop = asyncio.get_running_loop()
 
         def stop() -> None:
             page.events.close()
             server.should_exit = True
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop)
+        use_stop(stop)
         serving = asyncio.create_task(server.serve())
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)

@@ -11,14 +11,21 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 START_S = 20.0
 WAIT_S = 15.0
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-KEYS = {"enter": "\ue007", "escape": "\ue00c", "tab": "\ue004", "down": "\ue015", "up": "\ue013", "space": " "}
+KEYS = {
+    "enter": "\ue007",
+    "escape": "\ue00c",
+    "tab": "\ue004",
+    "down": "\ue015",
+    "up": "\ue013",
+    "space": " ",
+}
 
 
 def missing_programs() -> str:
@@ -191,7 +198,6 @@ class Browser:
                 self._driver.wait(10)
             except subprocess.TimeoutExpired:
                 self._driver.kill()
+            if self._driver.stdout is not None:
+                self._driver.stdout.close()
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-Looked = Callable[[], Any]

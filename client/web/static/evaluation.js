@@ -73,7 +73,9 @@ export async function evaluationView(page, id) {
     const path = `/evaluations/${encodeURIComponent(each.id)}`;
     return h("li", {}, h("a", { href: page.router.href(path), "data-path": path }, each.text));
   });
-  const heads = found.figures.filter((figure) => figure.headline);
+  const heads = found.figures
+    .filter((figure) => figure.headline !== null)
+    .sort((one, other) => one.headline - other.headline);
   const element = h(
     "article",
     { class: "evaluation", "data-id": found.id },

@@ -39,7 +39,7 @@ function rowOf(page, list, columns, row, onChosen) {
   const invalid = values.get("invalid")?.[0];
   return h(
     "tr",
-    { "data-id": row.id, tabindex: "-1", class: page.fresh.has(row.id) ? "fresh" : null },
+    { "data-id": row.id, tabindex: "-1" },
     h("td", { class: "choose" }, box),
     columns.map((column) => {
       const [value, text] = values.get(column.key);
@@ -227,6 +227,7 @@ export async function listView(page, query) {
   }
 
   function show(list) {
+    page.total = list.total;
     const focused = document.activeElement?.closest?.("#evaluations tbody tr")?.dataset.id;
     const all = query.get("all") === "1";
     const columns = list.columns.filter((column) => all || !column.detail);
@@ -290,7 +291,9 @@ export async function listView(page, query) {
   );
   page.onRunning = running.show;
   page.onEvaluations = async () => {
+    const before = new Set([...table.querySelectorAll("tbody tr")].map((row) => row.dataset.id));
     await fill();
+    for (const row of table.querySelectorAll("tbody tr")) row.classList.toggle("fresh", !before.has(row.dataset.id));
     await fillFilters();
   };
   running.show(page.running);

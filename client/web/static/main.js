@@ -27,7 +27,7 @@ const page = {
   transport: inFile ? new FileTransport() : new HttpTransport(),
   router,
   chosen: new Map(),
-  fresh: new Set(),
+  total: null,
   running: [],
   onRunning: () => {},
   onEvaluations: () => {},
@@ -105,9 +105,11 @@ function watch() {
       state.className = `state ${connected ? "live" : "lost"}`;
     },
     async onEvaluations({ total }) {
-      const more = known === null ? 0 : total - known;
+      const before = known ?? page.total;
       known = total;
+      if (before === total) return;
       await page.onEvaluations();
+      const more = before === null ? 0 : total - before;
       if (more > 0) page.announce(`${more} new ${more === 1 ? "evaluation" : "evaluations"}`);
     },
     onRunning(running) {
@@ -130,10 +132,14 @@ async function begin() {
     if (inFile && router.current() !== shownPath) show(true);
   });
   await show(false);
-  const about = await page.transport.about();
-  document.getElementById("source").textContent = about.source;
   if (page.transport.live) watch();
-  else document.getElementById("state").textContent = about.as_of;
+  try {
+    const about = await page.transport.about();
+    document.getElementById("source").textContent = about.source;
+    if (!page.transport.live) document.getElementById("state").textContent = about.as_of;
+  } catch (error) {
+    page.announce(error.message);
+  }
 }
 
 begin();

@@ -42,7 +42,7 @@ export class HttpTransport {
 
   // Calls back on what is new, for as long as the page is open; the browser connects again by itself.
   watch({ onEvaluations, onRunning, onState }) {
-    const events = new EventSource("/api/events");
+    const events = new EventSource(`${location.origin}/api/events`);
     events.addEventListener("evaluations", (event) => onEvaluations(JSON.parse(event.data)));
     events.addEventListener("running", (event) => onRunning(JSON.parse(event.data)));
     events.addEventListener("open", () => onState(true));
@@ -52,7 +52,7 @@ export class HttpTransport {
   async #get(path) {
     let response;
     try {
-      response = await fetch(path, { headers: { Accept: "application/json" } });
+      response = await fetch(`${location.origin}${path}`, { headers: { Accept: "application/json" } });
     } catch {
       throw new Problem("The server does not answer. Is agent web still running?");
     }
