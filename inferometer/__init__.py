@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler
     from inferometer.agent.tracing.recorder import SpanRecorder
     from inferometer.agent.tracing.span import SpanKind, TraceLevel
+    from inferometer.client.library.comparing import Comparison, compare
     from inferometer.client.library.evaluating import evaluate, sweep
     from inferometer.client.library.load import (
         LatencyPercentile,
@@ -57,6 +58,7 @@ __all__ = [
     "Artifacts",
     "BatchMeasurement",
     "Column",
+    "Comparison",
     "ConfigurationError",
     "Dataset",
     "DatasetError",
@@ -103,6 +105,7 @@ __all__ = [
     "Weights",
     "WorkloadRun",
     "__version__",
+    "compare",
     "evaluate",
     "evaluations",
     "max_qps",
@@ -122,6 +125,7 @@ _OWNERS = {
     "agent.tracing.profiler": ("LayerWriter", "PredictWindow", "Profiler"),
     "agent.tracing.recorder": ("SpanRecorder",),
     "agent.tracing.span": ("SpanKind", "TraceLevel"),
+    "client.library.comparing": ("Comparison", "compare"),
     "client.library.evaluating": ("evaluate", "sweep"),
     "client.library.load": (
         "LatencyPercentile",
