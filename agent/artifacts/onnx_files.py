@@ -83,9 +83,7 @@ def locations(content: mmap.mmap) -> Iterator[str]:
             yield from (value.decode() for value in values)
 
 
-def message_fields(
-    content: mmap.mmap, position: int, end: int
-) -> Iterator[tuple[int, int, int, int | None]]:
+def message_fields(content: mmap.mmap, position: int, end: int) -> Iterator[tuple[int, int, int, int | None]]:
     """Yields the fields of a message: the number, where the content begins and ends, and a whole number.
 
     The last is None for fields with a length. Fields of 4 and of 8 bytes are left out.

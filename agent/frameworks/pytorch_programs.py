@@ -1,8 +1,8 @@
 """Exported programs (``.pt2``) as modules, without PyTorch's own loader.
 
-``torch.export.load`` unpickles constants, evaluates expressions and looks up any name within ``torch``. Here a
-program is data: tensors without pickles, and a graph of ATen's operators, none of which opens a file, and of
-arithmetic on sizes. Anything else is refused.
+``torch.export.load`` unpickles constants, evaluates expressions and looks up any name within ``torch``. Here
+a program is data: tensors without pickles, and a graph of ATen's operators, none of which opens a file, and
+of arithmetic on sizes. Anything else is refused.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def build_program(path: Path, device: torch.device) -> torch.nn.Module:
 
 
 class _Program:
-    """What an archive says of its only program; raises ValueError, LookupError or TypeError where it is wrong."""
+    """What an archive says of its program; raises ValueError, LookupError or TypeError where it is wrong."""
 
     def __init__(self, archive: TorchArchive) -> None:
         self._archive = archive
@@ -278,12 +278,14 @@ def _operator(target: object) -> torch._ops.OpOverload:
     text = target if isinstance(target, str) else ""
     match = _ATEN.fullmatch(text)
     packet = getattr(torch.ops.aten, match[1], None) if match else None
-    if match and isinstance(packet, torch._ops.OpOverloadPacket) and match[2] in packet.overloads():
-        found = getattr(packet, match[2])
+    if match and isinstance(packet, torch._ops.OpOverloadPacket):
+        found = getattr(packet, match[2], None)
         # what has no kernel of the dispatcher is TorchScript's, and may read and write files
-        known = torch._C._dispatch_has_kernel(found.name())  # type: ignore[attr-defined]
-        names = {argument.name for argument in found._schema.arguments}
-        if isinstance(found, torch._ops.OpOverload) and known and not names & _REFUSED_ARGUMENTS:
+        if (
+            isinstance(found, torch._ops.OpOverload)
+            and torch._C._dispatch_has_kernel(str(found._name))
+            and _REFUSED_ARGUMENTS.isdisjoint(argument.name for argument in found._schema.arguments)
+        ):
             return found
     raise ValueError(f"it uses {one_line(printable(text), 80)}; accepted: ATen's operators without files")
 
