@@ -46,6 +46,8 @@ from inferometer.manifests.original import FIRST_INPUT
 from inferometer.manifests.schema import ModelManifest
 
 _FAILURES = (*CODE_FAILURES, pickle.UnpicklingError, torch.jit.Error)
+_PROGRAM = ".pt2"
+"""Files of this name can run no code, as ``requirements.code_of`` says; TorchScript is not read from them."""
 ONNX_OPSET = 17
 """ONNX Runtime supports it since 1.12."""
 _DTYPES = {
@@ -89,7 +91,7 @@ class PyTorchPredictor(Predictor):
         kind = torch_file(path)
         if kind is TorchFile.PROGRAM:
             return ModelSignature(read_program_inputs(path), path)
-        if kind is not TorchFile.TORCHSCRIPT:
+        if kind is not TorchFile.TORCHSCRIPT or path.suffix == _PROGRAM:
             raise _no_graph(path, kind)
         inputs = traced_inputs(path) or _script_inputs(path)
         if len(inputs) == 1:  # which TorchScript names after a variable of the program
@@ -286,7 +288,7 @@ class PyTorchPredictor(Predictor):
         kind = torch_file(graph)
         if kind is TorchFile.PROGRAM:
             return build_program(graph, self._device)
-        if kind is not TorchFile.TORCHSCRIPT:
+        if kind is not TorchFile.TORCHSCRIPT or graph.suffix == _PROGRAM:
             raise _no_graph(graph, kind)
         return _load_script(graph)
 
@@ -321,6 +323,10 @@ def _no_graph(path: Path, kind: TorchFile) -> ArtifactError:
         return ArtifactError(f"{path}: is {kind.value}; save it again with a newer one: {export}")
     if kind is TorchFile.COMPILED:
         return ArtifactError(f"{path}: is {kind.value}, which is machine code; save the program: {export}")
+    if kind is TorchFile.TORCHSCRIPT:
+        return ArtifactError(
+            f"{path}: is TorchScript, and {_PROGRAM} is for programs; call it {path.stem}.pt"
+        )
     if kind is not TorchFile.PICKLE:
         return ArtifactError(f"{path}: is no TorchScript archive, and no exported program")
     held = "holds pickled Python objects, which are not read"

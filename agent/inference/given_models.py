@@ -23,7 +23,6 @@ from inferometer.manifests.schema import ModelManifest
 
 _MOST_NAME_CHARACTERS = 100
 _FLOAT32 = "float32"
-_INIT = "agent manifest init writes a manifest to correct it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +180,9 @@ def _entry_of_file(path: Path, registry: Registry) -> FrameworkEntry:
         if path.is_dir():
             raise ArtifactError(f"{path}: is a folder; name a model's file: {accepted}")
         if not path.exists():
-            beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-            near = suggestion(path.name, beside) if beside else ""
+            beside = path.parent.iterdir() if path.parent.is_dir() else ()
+            models = [each.name for each in beside if is_model_file(each.name, registry)]
+            near = suggestion(path.name, models)
             hint = f"; {near}" if near.startswith("did you mean") else ""
             raise ArtifactUnavailableError(f"{path}: does not exist{hint}")
     except OSError as error:
@@ -249,7 +249,7 @@ def _image_parameters(dimensions: Sequence[int], element_type: str) -> dict[str,
 def _described(image: Mapping[str, Any]) -> str:
     values = "0…255" if image["scale"] == 1 else "0…1"
     color = "grey" if image["color_mode"] == "GRAY" else "RGB"
-    return f"assumed of images: {image['layout']}, {color}, pixels {values}, resized and cropped; {_INIT}"
+    return f"assumed of images: {image['layout']}, {color}, pixels {values}, resized and cropped"
 
 
 def _shown(shape: Sequence[int | None]) -> str:

@@ -62,8 +62,8 @@ def take_given(values: Values, invocation: Invocation, dataset: DatasetChoice) -
         raise ConfigurationError("model_version chooses a manifest, and model_path needs none; leave it out")
     if values["agent_address"] or invocation.configuration.agent:
         raise ConfigurationError(
-            "model_path is for this process, and an agent is named; it runs the models of its manifests, which "
-            "agent manifest init writes"
+            "model_path is for this process, and an agent is named; it runs the models of its manifests, "
+            "which agent manifest init writes"
         )
     named = _on_command_line("model_name")
     wanted = Wanted(
@@ -75,9 +75,12 @@ def take_given(values: Values, invocation: Invocation, dataset: DatasetChoice) -
     given = model_of_file(path, invocation.registry, wanted)
     framework = given.manifest.framework.name
     if _on_command_line("framework_name") and values["framework_name"].casefold() != framework.casefold():
-        found = values["framework_name"]
-        raise ConfigurationError(f"{path}: is for {framework}; found framework_name {found}")
-    for note in given.notes:
+        named_framework = values["framework_name"]
+        raise ConfigurationError(f"{path}: is for {framework}; found framework_name {named_framework}")
+    found, *rest = given.notes
+    assumed = given.manifest.inputs[0].type == "image"
+    hint = "; agent manifest init writes a manifest to correct it" if assumed else ""
+    for note in (found + hint, *rest):
         invocation.notify(printable(note))
     return given
 
