@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler
     from inferometer.agent.tracing.recorder import SpanRecorder
     from inferometer.agent.tracing.span import SpanKind, TraceLevel
-    from inferometer.client.library import Evaluations, Latency, Run, TopAccuracy, evaluate, evaluations
+    from inferometer.client.library.evaluating import evaluate
+    from inferometer.client.library.runs import Latency, Run, TopAccuracy
+    from inferometer.client.library.stored import Evaluations, evaluations
     from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
     from inferometer.evaluators.evaluation import Evaluation
     from inferometer.evaluators.measurements.batches import BatchMeasurement
@@ -101,7 +103,9 @@ _OWNERS = {
     "agent.tracing.profiler": ("LayerWriter", "PredictWindow", "Profiler"),
     "agent.tracing.recorder": ("SpanRecorder",),
     "agent.tracing.span": ("SpanKind", "TraceLevel"),
-    "client.library": ("Evaluations", "Latency", "Run", "TopAccuracy", "evaluate", "evaluations"),
+    "client.library.evaluating": ("evaluate",),
+    "client.library.runs": ("Latency", "Run", "TopAccuracy"),
+    "client.library.stored": ("Evaluations", "evaluations"),
     "evaluators.datasets.base": ("Dataset", "DatasetIdentity", "Sample"),
     "evaluators.evaluation": ("Evaluation",),
     "evaluators.measurements.batches": ("BatchMeasurement",),

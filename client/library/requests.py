@@ -1,0 +1,63 @@
+"""Requests of jobs from the arguments of the library's functions."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from inferometer.agent.hardware.device import CPU, Device, DeviceKind
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.session import SessionOptions
+from inferometer.client.cli.invocation import Invocation
+from inferometer.client.discovery.choosing import choose_agents
+from inferometer.evaluators.jobs.requests import DatasetChoice, SystemRequest
+from inferometer.manifests.errors import ConfigurationError
+
+
+def system_request(
+    invocation: Invocation,
+    model: str,
+    *,
+    version: str | None,
+    framework: str | None,
+    weights: str,
+    seed: int,
+    gpu: bool,
+    threads: int | None,
+    agent: str | None,
+) -> SystemRequest:
+    """Returns a model and where it runs.
+
+    Raises:
+        InferometerError: A value is invalid, or no agent fits.
+    """
+    request = SystemRequest(
+        model_name=model,
+        model_version=version,
+        framework_name=framework,
+        session=SessionOptions(
+            device=Device(DeviceKind.GPU, 0) if gpu else CPU,
+            threads=threads,
+            weights=_weights(weights),
+            seed=seed,
+        ),
+    )
+    return replace(request, agents=choose_agents(invocation, agent, request) if agent else ())
+
+
+def dataset_choice(dataset: str | os.PathLike[str] | None) -> DatasetChoice:
+    """Returns the dataset: a path is what is no string, has a separator or exists; all else is a name."""
+    if dataset is None:
+        return DatasetChoice()
+    if isinstance(dataset, str) and os.sep not in dataset and not Path(dataset).exists():
+        return DatasetChoice(name=dataset)
+    return DatasetChoice(path=Path(dataset))
+
+
+def _weights(name: str) -> Weights:
+    try:
+        return Weights(name.lower())
+    except ValueError as error:
+        known = " or ".join(each.value for each in Weights)
+        raise ConfigurationError(f'unknown weights "{name}"; give {known}') from error
