@@ -138,8 +138,8 @@ class MXNetPredictor(Predictor):
             arrays = {name: array.asnumpy() for name, array in _parameters_of(model).items()}
         floats = {str(array.dtype) for array in arrays.values() if array.dtype.kind == "f"}
         element_type = example.element_type
-        if np.dtype(element_type).kind == "f" and len(floats) == 1:
-            element_type = floats.pop()
+        if np.dtype(element_type).kind == "f":
+            element_type = floats.pop() if len(floats) == 1 else "float32"
         state = hashlib.sha256()
         for name, array in arrays.items():
             state.update(f"{name} {array.dtype} {array.shape}\n".encode())

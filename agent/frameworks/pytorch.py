@@ -114,8 +114,8 @@ class PyTorchPredictor(Predictor):
             )
         floats = {p.dtype for p in model.parameters() if p.is_floating_point()}
         element_type = example.element_type
-        if np.dtype(element_type).kind == "f" and len(floats) == 1:
-            element_type = str(floats.pop()).removeprefix("torch.")
+        if np.dtype(element_type).kind == "f":
+            element_type = str(floats.pop()).removeprefix("torch.") if len(floats) == 1 else "float32"
         return ModelSignature(
             (InputSignature(FIRST_INPUT, element_type, example.shape),),
             attributes={"parameters": sum(each.numel() for each in model.parameters())},
@@ -353,11 +353,15 @@ def _checksum(module: torch.nn.Module) -> Mapping[str, str]:
     if sum(each.numel() * each.element_size() for _, each in tensors) > _MOST_HASHED_BYTES:
         return {}
     state = hashlib.sha256()
-    with torch.inference_mode():
+    if any(tensor.is_meta for _, tensor in tensors):
+        raise ArtifactError(f"{type(module).__name__}: has parameters on the device meta, without values")
+    try:
         for name, tensor in tensors:
             state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
             content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             state.update(content.numpy().data)
+    except RuntimeError:  # of quantized and sparse tensors, which have no plain content
+        return {}
     return {"parameters": f"sha256:{state.hexdigest()}"}
 
 

@@ -21,6 +21,8 @@ from inferometer.manifests.inputs import ElementType, TensorElementType
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
 
+INFERRED = "manifest"
+"""The attribute of a manifest that says where it was inferred from."""
 _MOST_NAME_CHARACTERS = 100
 _FLOAT32 = "float32"
 
@@ -83,7 +85,7 @@ def model_of_file(path: Path, registry: Registry, wanted: Wanted = Wanted()) -> 
         {"weights_path": signature.weights.name} if signature.weights else {}
     )
     stem = graph.name[: -len(next(s for s in entry.suffixes if graph.name.casefold().endswith(s)))]
-    attributes = {"manifest": f"inferred from {graph.name}"}
+    attributes = {INFERRED: f"inferred from {graph.name}"}
     return _given(str(graph), entry, signature, wanted, stem, files, attributes, graph)
 
 
@@ -111,7 +113,7 @@ def model_of_object(model: object, registry: Registry, wanted: Wanted = Wanted()
     signature = entry.load().signature_of_object(model, example)
     files = {"architecture": name[-2 * _MOST_NAME_CHARACTERS :]}
     attributes = {
-        "manifest": "inferred from an object in memory, which cannot be built again from this record",
+        INFERRED: "inferred from an object in memory, which cannot be built again from this record",
         "class": name,
         **signature.attributes,
     }

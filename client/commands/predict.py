@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import click
@@ -203,7 +202,7 @@ def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.evaluating.parsing import take_dataset, take_system
     from inferometer.client.evaluating.running import run_evaluation
-    from inferometer.evaluators.jobs.requests import EvaluationRequest, synthetic_inputs
+    from inferometer.evaluators.jobs.requests import EvaluationRequest, default_batch_size, inputs_for
     from inferometer.evaluators.measurements.batches import BatchOptions
 
     invocation = current_invocation()
@@ -215,13 +214,13 @@ def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
         given, invocation, dataset, preprocess_threads=given["preprocess_threads"], overlap=given["overlap"]
     )
     batch_size = given["batch_size"]
-    source = click.get_current_context().get_parameter_source("batch_size")
-    if system.given and system.given.fixed_batch and source is ParameterSource.DEFAULT:
-        batch_size = system.given.fixed_batch
+    if click.get_current_context().get_parameter_source("batch_size") is ParameterSource.DEFAULT:
+        batch_size = default_batch_size(system, dataset)
     partition = given["partition_list_size"] or batch_size
-    if synthetic or (system.given is not None and not dataset.is_named):
-        least = partition * max(parts or 0, given["warmup_num_file_parts"])
-        dataset = replace(dataset, synthetic=synthetic_inputs(batch_size, least), seed=given["seed"])
+    least = partition * max(parts or 0, given["warmup_num_file_parts"])
+    dataset = inputs_for(
+        system, dataset, synthetic=synthetic, batch_size=batch_size, seed=given["seed"], least=least
+    )
     options = BatchOptions(
         batch_size=batch_size,
         partition_list_size=partition,

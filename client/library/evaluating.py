@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.progress import ProgressBar
@@ -11,23 +12,28 @@ from inferometer.client.library.requests import dataset_choice, system_request
 from inferometer.client.library.running import Running
 from inferometer.client.library.runs import Run
 from inferometer.client.systems import Systems
-from inferometer.evaluators.jobs.defaults import BATCH_SIZE, MODEL
+from inferometer.evaluators.jobs.defaults import MODEL
 from inferometer.evaluators.jobs.evaluate import evaluate as evaluate_job
-from inferometer.evaluators.jobs.requests import EvaluationRequest
+from inferometer.evaluators.jobs.requests import EvaluationRequest, default_batch_size, inputs_for
 from inferometer.evaluators.measurements.batches import BatchOptions
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _STOPS = "stopping after this batch"
 
 
 def evaluate(
-    model: str = MODEL,
+    model: str | os.PathLike[str] | object = MODEL,
     *,
+    inputs: NDArray[Any] | None = None,
+    synthetic: bool = False,
     version: str | None = None,
     framework: str | None = None,
     weights: str = "pretrained",
     seed: int = 0,
     dataset: str | os.PathLike[str] | None = None,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int | None = None,
     gpu: bool = False,
     threads: int | None = None,
     agent: str | None = None,
@@ -42,14 +48,19 @@ def evaluate(
     Ctrl-C ends it after the batch, with what was measured until then; a second one raises KeyboardInterrupt.
 
     Args:
-        model: The name in its manifest.
+        model: The name in its manifest; or a file (.onnx, .pt2, .pt, MXNet's symbol), or an object in memory
+            (``torch.nn.Module``, ``mxnet.gluon.HybridBlock``, ``onnxruntime.InferenceSession``), which need no
+            manifest and run in this process.
+        inputs: An array of samples × the shape of the model's input, instead of a dataset.
+        synthetic: Whether the inputs are random tensors, for speed only; a model without a manifest gets them
+            where there are no others.
         version: A version or a constraint; None means the highest that has the weights.
         framework: The framework; None means the first installed one that has the model.
         weights: ``pretrained``, or ``random`` for speed only.
         seed: The seed of random weights.
         dataset: A name, or the path of a folder of class folders, of a zip or of an .npz; None means the
             dataset that the model names.
-        batch_size: Inputs in a batch.
+        batch_size: Inputs in a batch; None means 64, fewer for fewer ``inputs``, or what the file fixes.
         gpu: Whether it runs on the GPU.
         threads: CPU threads of an operator; None means the default.
         agent: The address of a served agent; None means this process.
@@ -66,10 +77,11 @@ def evaluate(
         StoreError: The database cannot be reached, or lost the evaluation; the message names the file that
             keeps it.
     """
-    invocation = Invocation({})
+    invocation, choice = Invocation({}), dataset_choice(dataset, inputs)
     system = system_request(
         invocation,
         model,
+        dataset=choice,
         version=version,
         framework=framework,
         weights=weights,
@@ -78,15 +90,18 @@ def evaluate(
         threads=threads,
         agent=agent,
     )
+    batch_size = default_batch_size(system, choice) if batch_size is None else batch_size
     options = BatchOptions(
         batch_size,
         batch_size,
+        fail_on_error=system.given is not None,  # what fails once fails with every input
         min_duration_s=min_duration_s,
         min_batches=min_batches,
         target_ci_percent=target_ci_percent,
         time_budget_s=time_budget_s,
     )
-    request = EvaluationRequest(system=system, dataset=dataset_choice(dataset), options=options)
+    choice = inputs_for(system, choice, synthetic=synthetic, batch_size=options.batch_size, seed=seed)
+    request = EvaluationRequest(system=system, dataset=choice, options=options)
     bar = ProgressBar(request.system.model_name)
     with Running(invocation, bar, publish=publish, stops=_STOPS) as running:
         with closing(evaluate_job(request, Systems(invocation), running.callbacks())) as found:

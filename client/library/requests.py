@@ -5,20 +5,25 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from inferometer.agent.hardware.device import CPU, Device, DeviceKind
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.discovery.choosing import choose_agents
+from inferometer.client.library.models import given_model, samples_of
 from inferometer.evaluators.jobs.requests import DatasetChoice, SystemRequest
 from inferometer.manifests.errors import ConfigurationError
 
 
 def system_request(
     invocation: Invocation,
-    model: str,
+    model: str | os.PathLike[str] | object,
     *,
+    dataset: DatasetChoice = DatasetChoice(),  # noqa: B008 - frozen
     version: str | None,
     framework: str | None,
     weights: str,
@@ -27,13 +32,23 @@ def system_request(
     threads: int | None,
     agent: str | None,
 ) -> SystemRequest:
-    """Returns a model and where it runs.
+    """Returns a model and where it runs; see ``given_model`` for one without a manifest.
 
     Raises:
         InferometerError: A value is invalid, or no agent fits.
     """
+    given = given_model(invocation, model, dataset)
+    if given is not None:
+        if version is not None or framework is not None:
+            raise ConfigurationError("version and framework choose a manifest, and this model needs none")
+        if agent is not None:
+            raise ConfigurationError(
+                f"model {given.manifest.name} has no manifest and runs in this process; an agent runs the "
+                "models of its manifests, which agent manifest init writes"
+            )
     request = SystemRequest(
-        model_name=model,
+        model_name=given.manifest.name if given else str(model),
+        given=given,
         model_version=version,
         framework_name=framework,
         session=SessionOptions(
@@ -46,8 +61,18 @@ def system_request(
     return replace(request, agents=choose_agents(invocation, agent, request) if agent else ())
 
 
-def dataset_choice(dataset: str | os.PathLike[str] | None) -> DatasetChoice:
-    """Returns the dataset: a path is what is no string, has a separator or exists; all else is a name."""
+def dataset_choice(
+    dataset: str | os.PathLike[str] | None, inputs: NDArray[Any] | None = None
+) -> DatasetChoice:
+    """Returns the dataset: a path is what is no string, has a separator or exists; all else is a name.
+
+    Raises:
+        ConfigurationError: ``inputs`` are no array of samples, or there is a dataset too.
+    """
+    if inputs is not None:
+        if dataset is not None:
+            raise ConfigurationError("inputs and dataset both name inputs; give one of them")
+        return DatasetChoice(array=samples_of(inputs))
     if dataset is None:
         return DatasetChoice()
     if isinstance(dataset, str) and os.sep not in dataset and not Path(dataset).exists():

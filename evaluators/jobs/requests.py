@@ -164,9 +164,36 @@ class DatasetChoice:
         return open_dataset(catalog.find_dataset(model.dataset, category=self.category), cache)
 
 
-def synthetic_inputs(batch_size: int, least: int = 0) -> int:
-    """Returns a number of random tensors of which every batch is full; at least ``least`` of them."""
-    return -(-max(SYNTHETIC_INPUTS, least) // batch_size) * batch_size
+def default_batch_size(system: SystemRequest, dataset: DatasetChoice) -> int:
+    """Returns the batch size where none is given: the only one of a given model, or what inputs can fill."""
+    if system.given is not None and system.given.fixed_batch is not None:
+        return system.given.fixed_batch
+    samples = defaults.BATCH_SIZE if dataset.array is None else len(dataset.array)
+    return max(1, min(defaults.BATCH_SIZE, samples))
+
+
+def inputs_for(
+    system: SystemRequest,
+    dataset: DatasetChoice,
+    *,
+    synthetic: bool,
+    batch_size: int,
+    seed: int,
+    least: int = 0,
+) -> DatasetChoice:
+    """Returns the inputs of an evaluation batch by batch.
+
+    They are random tensors if those are asked for, or if a model without a manifest has no other inputs:
+    ``least`` or more, of which every batch is full.
+
+    Raises:
+        ConfigurationError: A dataset is named too.
+    """
+    none_given = system.given is not None and not dataset.is_named and dataset.array is None
+    if not (synthetic or none_given):
+        return dataset
+    count = -(-max(SYNTHETIC_INPUTS, least) // batch_size) * batch_size
+    return replace(dataset, synthetic=count, seed=seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
