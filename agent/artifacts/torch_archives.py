@@ -23,7 +23,17 @@ _MAX_JSON_BYTES = 256 * 1024 * 1024
 _MAX_PICKLE_BYTES = 1024 * 1024
 _MAX_MEMBERS = 100_000
 _PICKLE_BEGINS = b"\x80"
-_UNREADABLE = (zipfile.BadZipFile, LookupError, ValueError, RecursionError, NotImplementedError, RuntimeError)
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 _PICKLE_FAILURES = (
     pickle.PickleError,
     ArithmeticError,

@@ -86,7 +86,7 @@ def read_program_inputs(path: Path) -> tuple[InputSignature, ...]:
         ArtifactError: It is no exported program that can be read; see ``build_program``.
     """
     with open_archive(path, _FORMAT) as archive:
-        return tuple(_Program(archive).user_inputs())
+        return tuple(_Program(archive).user_inputs().values())
 
 
 def build_program(path: Path, device: torch.device) -> torch.nn.Module:
@@ -113,9 +113,9 @@ class _Program:
         self.input_specs = [_only(spec) for spec in signature["input_specs"]]
         self.output_specs = [_only(spec) for spec in signature["output_specs"]]
 
-    def user_inputs(self) -> Sequence[InputSignature]:
-        """The inputs that a caller gives."""
-        found = []
+    def user_inputs(self) -> dict[str, InputSignature]:
+        """The inputs that a caller gives, by their names in the graph."""
+        found = {}
         for kind, spec in self.input_specs:
             if kind != "user_input":
                 continue
@@ -127,7 +127,7 @@ class _Program:
             if not all(size is None or (type(size) is int and size > 0) for size in shape):
                 raise ValueError("its input has no shape")
             name = str(_DTYPES.get(meta["dtype"], "of an unknown element type")).removeprefix("torch.")
-            found.append(InputSignature(printable(str(value["name"])), name, shape))
+            found[value["name"]] = InputSignature(printable(str(value["name"])), name, shape)
         return found
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -182,8 +182,8 @@ class _Builder:
         for number, (name, tensor) in enumerate(program.tensors().items()):
             root.register_buffer(f"tensor{number}", tensor.to(self._device))
             self._values[name] = self._graph.get_attr(f"tensor{number}")
-        for number, each in enumerate(program.user_inputs()):
-            self._values[each.name] = self._graph.placeholder(f"input{number}")
+        for number, name in enumerate(program.user_inputs()):
+            self._values[name] = self._graph.placeholder(f"input{number}")
         for kind, spec in program.input_specs:
             if kind == "constant_input":
                 self._values[spec["name"]] = _constant(spec["value"])

@@ -49,8 +49,8 @@ def evaluate(
 
     Args:
         model: The name in its manifest; or a file (.onnx, .pt2, .pt, MXNet's symbol), or an object in memory
-            (``torch.nn.Module``, ``mxnet.gluon.HybridBlock``, ``onnxruntime.InferenceSession``), which need no
-            manifest and run in this process.
+            (``torch.nn.Module``, ``mxnet.gluon.HybridBlock``, ``onnxruntime.InferenceSession``), which need
+            no manifest and run in this process.
         inputs: An array of samples × the shape of the model's input, instead of a dataset.
         synthetic: Whether the inputs are random tensors, for speed only; a model without a manifest gets them
             where there are no others.
