@@ -21,8 +21,16 @@ if TYPE_CHECKING:
     from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler
     from inferometer.agent.tracing.recorder import SpanRecorder
     from inferometer.agent.tracing.span import SpanKind, TraceLevel
-    from inferometer.client.library.evaluating import evaluate
-    from inferometer.client.library.runs import Latency, Run, TopAccuracy
+    from inferometer.client.library.evaluating import evaluate, sweep
+    from inferometer.client.library.load import (
+        LatencyPercentile,
+        LoadArguments,
+        RateSearch,
+        WorkloadRun,
+        max_qps,
+        workload,
+    )
+    from inferometer.client.library.runs import Latency, Run, Runs, TopAccuracy
     from inferometer.client.library.stored import Evaluations, evaluations
     from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
     from inferometer.evaluators.evaluation import Evaluation
@@ -64,7 +72,9 @@ __all__ = [
     "InferometerError",
     "InputError",
     "Latency",
+    "LatencyPercentile",
     "LayerWriter",
+    "LoadArguments",
     "LoadMeasurement",
     "ModelManifest",
     "OutOfMemoryError",
@@ -74,10 +84,12 @@ __all__ = [
     "Predictor",
     "PredictorOptions",
     "Profiler",
+    "RateSearch",
     "RateSearchMeasurement",
     "Report",
     "Row",
     "Run",
+    "Runs",
     "Sample",
     "SpanKind",
     "SpanRecorder",
@@ -87,9 +99,13 @@ __all__ = [
     "TraceLevel",
     "Url",
     "Weights",
+    "WorkloadRun",
     "__version__",
     "evaluate",
     "evaluations",
+    "max_qps",
+    "sweep",
+    "workload",
 ]
 
 _OWNERS = {
@@ -103,8 +119,16 @@ _OWNERS = {
     "agent.tracing.profiler": ("LayerWriter", "PredictWindow", "Profiler"),
     "agent.tracing.recorder": ("SpanRecorder",),
     "agent.tracing.span": ("SpanKind", "TraceLevel"),
-    "client.library.evaluating": ("evaluate",),
-    "client.library.runs": ("Latency", "Run", "TopAccuracy"),
+    "client.library.evaluating": ("evaluate", "sweep"),
+    "client.library.load": (
+        "LatencyPercentile",
+        "LoadArguments",
+        "RateSearch",
+        "WorkloadRun",
+        "max_qps",
+        "workload",
+    ),
+    "client.library.runs": ("Latency", "Run", "Runs", "TopAccuracy"),
     "client.library.stored": ("Evaluations", "evaluations"),
     "evaluators.datasets.base": ("Dataset", "DatasetIdentity", "Sample"),
     "evaluators.evaluation": ("Evaluation",),

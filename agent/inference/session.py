@@ -126,21 +126,10 @@ def open_session(
     entry = registry.find(manifest.framework.name)
     predictor_type = entry.load()
     random = options.weights is Weights.RANDOM
-    architecture: Architecture | None = None
-    if given is not None and given.in_memory is not None:
-        if random:
-            raise ArtifactError(
-                f"model {manifest.name} is in memory with its weights; leave out random weights"
-            )
-        artifacts = Artifacts(checksums=given.checksums, in_memory=given.in_memory)
-    else:
-        architecture = _find_architecture(manifest, entry.name, architectures, random=random)
-        # with random weights no label is right, and a download is wasted
-        manifest = with_labels(manifest, needed=not random, cache=None if random else cache)
-        artifacts = resolve_artifacts(manifest, weights=not random, cache=cache).with_architecture(
-            architecture
-        )
-    versions = {**registry.versions, **(architecture.versions if architecture else {})}
+    # with random weights no label is right, and a download is wasted
+    manifest = with_labels(manifest, needed=not random, cache=None if random else cache)
+    artifacts = _artifacts(manifest, entry.name, architectures, cache, given, random=random)
+    versions = {**registry.versions, **(artifacts.architecture.versions if artifacts.architecture else {})}
     predictor = predictor_type(manifest, artifacts, options.predictor)
     if watch is not None:
         predictor = watch.watched(predictor)
@@ -182,6 +171,24 @@ def open_session(
         predictor.close()
         raise
     return Session(predictor, pipeline, description)
+
+
+def _artifacts(
+    manifest: ModelManifest,
+    framework: str,
+    architectures: Architectures,
+    cache: ArtifactCache | None,
+    given: GivenModel | None,
+    *,
+    random: bool,
+) -> Artifacts:
+    """The model's files with its architecture, or the model in memory."""
+    if given is None or given.in_memory is None:
+        architecture = _find_architecture(manifest, framework, architectures, random=random)
+        return resolve_artifacts(manifest, weights=not random, cache=cache).with_architecture(architecture)
+    if random:
+        raise ArtifactError(f"model {manifest.name} is in memory with its weights; leave out random weights")
+    return Artifacts(checksums=given.checksums, in_memory=given.in_memory)
 
 
 def _span_attributes(manifest: ModelManifest, options: SessionOptions) -> dict[str, AttributeValue]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,15 @@ from inferometer.agent.inference.session import SessionOptions
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.discovery.choosing import choose_agents
 from inferometer.client.library.models import given_model, samples_of
-from inferometer.evaluators.jobs.requests import DatasetChoice, SystemRequest
+from inferometer.evaluators.jobs import ranges
+from inferometer.evaluators.jobs.requests import (
+    DatasetChoice,
+    EvaluationRequest,
+    SystemRequest,
+    default_batch_size,
+    inputs_for,
+)
+from inferometer.evaluators.measurements.batches import BatchOptions
 from inferometer.manifests.errors import ConfigurationError
 
 
@@ -37,6 +46,9 @@ def system_request(
     Raises:
         InferometerError: A value is invalid, or no agent fits.
     """
+    for name, value, allowed in (("seed", seed, ranges.SEED), ("threads", threads, ranges.COUNT)):
+        if value is not None and value not in allowed:
+            raise ConfigurationError(f"{name} is {value}; it must be {allowed}")
     given = given_model(invocation, model, dataset)
     if given is not None:
         if version is not None or framework is not None:
@@ -59,6 +71,41 @@ def system_request(
         ),
     )
     return replace(request, agents=choose_agents(invocation, agent, request) if agent else ())
+
+
+def evaluation_request(
+    invocation: Invocation,
+    model: str | os.PathLike[str] | object,
+    *,
+    dataset: DatasetChoice,
+    options: Callable[[int, int], BatchOptions],
+    synthetic: bool,
+    batch_size: int | None,
+    seed: int,
+    **system: Any,
+) -> EvaluationRequest:
+    """Returns an evaluation over a dataset.
+
+    Args:
+        invocation: The configuration.
+        model: The model.
+        dataset: The inputs.
+        options: Makes the options from the batch size and the size of a part.
+        synthetic: Whether the inputs are random tensors instead.
+        batch_size: Inputs in a batch; None leaves it to the model and its inputs.
+        seed: Draws random weights and tensors.
+        system: The other arguments of ``system_request``.
+
+    Raises:
+        InferometerError: A value is invalid, or the model cannot be read.
+    """
+    chosen = system_request(invocation, model, dataset=dataset, seed=seed, **system)
+    size = default_batch_size(chosen, dataset) if batch_size is None else batch_size
+    made = options(size, size)
+    if chosen.given is not None:
+        made = replace(made, fail_on_error=True)  # what fails once fails with every input
+    dataset = inputs_for(chosen, dataset, synthetic=synthetic, batch_size=size, seed=seed)
+    return EvaluationRequest(system=chosen, dataset=dataset, options=made)
 
 
 def dataset_choice(

@@ -12,8 +12,8 @@ from typing_extensions import Self
 
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.cli.stopping import StopRequest
-from inferometer.client.evaluating.progress import LiveLine, ProgressBar
 from inferometer.client.evaluating.running import spooled
+from inferometer.client.library.progress import Display
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.resources import JobCallbacks, JobStart
 from inferometer.evaluators.measurements.measurement import Measurement
@@ -39,9 +39,7 @@ class Running:
         StoreError: On entering: the database cannot be reached.
     """
 
-    def __init__(
-        self, invocation: Invocation, display: ProgressBar | LiveLine, *, publish: bool, stops: str
-    ) -> None:
+    def __init__(self, invocation: Invocation, display: Display, *, publish: bool, stops: str) -> None:
         self._invocation = invocation
         self._display = display
         self._publish = publish

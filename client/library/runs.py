@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from inferometer.client.evaluating.summary import full_rows
 from inferometer.client.library import html
-from inferometer.evaluators.conditions.conditions import Conditions
-from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.client.library.results import Result
+from inferometer.client.library.tables import Tabular
+from inferometer.evaluators.jobs.sweep import SweepCell
 from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
+from inferometer.evaluators.reports import sweep
+from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.batches import DurationReport, LatencyReport
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,25 +64,14 @@ class TopAccuracy:
     evaluated: int
 
 
-class Run:
-    """One evaluation; in a notebook it shows as a table.
+class Run(Result[BatchMeasurement]):
+    """One evaluation over a dataset; in a notebook it shows as a table with its picture.
 
     Attributes:
         evaluation: All of it, with the raw times and what it ran on.
     """
 
-    def __init__(self, evaluation: Evaluation[BatchMeasurement]) -> None:
-        self.evaluation = evaluation
-
-    @property
-    def id(self) -> str:
-        """The id, as ``agent info evaluation show`` takes it."""
-        return self.evaluation.id
-
-    @property
-    def complete(self) -> bool:
-        """Whether it ran to its end; Ctrl-C ends it with what was measured."""
-        return self.evaluation.status is Status.COMPLETE
+    _pictured = DurationReport
 
     @cached_property
     def latency(self) -> Latency:
@@ -108,11 +101,6 @@ class Run:
         return TopAccuracy(found.top1_share, found.top5_share, found.evaluated)
 
     @property
-    def conditions(self) -> Conditions | None:
-        """What disturbed the measurement, with the verdict."""
-        return self.evaluation.conditions
-
-    @property
     def times_ms(self) -> NDArray[np.float64]:
         """The predict times of the full batches, in order: float64, n, in milliseconds."""
         return self.evaluation.measurement.full_ns / _NS_PER_MS
@@ -121,17 +109,54 @@ class Run:
     def _summary(self) -> LatencySummary:
         return LatencySummary.of(self.evaluation.measurement)
 
+    def _figures(self) -> Sequence[tuple[str, str]]:
+        return full_rows(self.evaluation)
+
+
+class Runs(Tabular, Sequence[Run]):
+    """The evaluations of a sweep, in order; it shows as a table, in a notebook with its picture.
+
+    The table also has a row for each evaluation that failed.
+
+    Attributes:
+        failures: Why evaluations failed, by what was asked for, such as ``DigitsCNN on MXNet, batch size 8``.
+        complete: Whether the sweep ran to its end; Ctrl-C ends it with what was measured.
+    """
+
+    def __init__(self, cells: Sequence[SweepCell], *, complete: bool = True) -> None:
+        self._cells = tuple(cells)
+        self._runs = tuple(Run(cell.evaluation) for cell in cells if cell.evaluation is not None)
+        self.failures = {cell.name: cell.error for cell in cells if cell.error is not None}
+        self.complete = complete and all(run.complete for run in self._runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @overload
+    def __getitem__(self, place: int) -> Run: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Run]: ...
+
+    def __getitem__(self, place: int | slice) -> Run | Sequence[Run]:
+        return self._runs[place]
+
+    @property
+    def _columns(self) -> Sequence[Column]:
+        return sweep.COLUMNS
+
+    @cached_property
+    def _table(self) -> Sequence[Row]:
+        return tuple(sweep.rows_of(self._cells))
+
     def __repr__(self) -> str:
-        return "\n".join(f"{name:<12}{value}" for name, value in self._rows())
+        """The table, as wide as the terminal, and why evaluations failed."""
+        failed = (f"{name} failed: {error}" for name, error in self.failures.items())
+        return "\n".join((super().__repr__(), *failed))
 
     def _repr_html_(self) -> str:
-        return html.table([], self._rows())
-
-    def _rows(self) -> Sequence[tuple[str, str]]:
-        system = self.evaluation.system
-        manifest = system.manifest
-        on = f"{manifest.framework.name} {system.framework_version} ({system.device}, {system.agent})"
-        return (("model", f"{manifest.name} {manifest.version} on {on}"), *full_rows(self.evaluation))
+        pictured = [run.evaluation for run in self._runs if not run.evaluation.profiled]
+        return html.with_picture(super()._repr_html_(), LatencyReport(), pictured)
 
 
 def _ms(duration_ns: float | None) -> float | None:

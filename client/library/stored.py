@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Any, overload
+from typing import overload
 
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.library import html
-from inferometer.evaluators.reports.base import Row
+from inferometer.client.library.tables import Tabular
+from inferometer.evaluators.evaluation import Evaluation, of_kind
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.plots.base import MOST_CHARTS
+from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.batches import LatencyReport
 from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.manifests.errors import ConfigurationError
 
 
-class Evaluations(Sequence[Row]):
-    """Stored evaluations of every kind, the newest first, as the rows of ``agent info evaluations``."""
+class Evaluations(Tabular, Sequence[Row]):
+    """Stored evaluations of every kind, the newest first, as the rows of ``agent info evaluations``.
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    Args:
+        rows: The rows.
+        pictured: The evaluations that a notebook draws.
+    """
+
+    def __init__(self, rows: Sequence[Row], pictured: Sequence[Evaluation[BatchMeasurement]] = ()) -> None:
         self._rows = tuple(rows)
+        self._pictured = tuple(pictured)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -32,30 +43,16 @@ class Evaluations(Sequence[Row]):
     def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
         return self._rows[place]
 
-    def to_dict(self) -> dict[str, list[Any]]:
-        """Returns the values of each column by its key."""
-        keys = [column.key for column in OverviewReport.columns]
-        return {key: [row[key] for row in self._rows] for key in keys}
+    @property
+    def _columns(self) -> Sequence[Column]:
+        return OverviewReport.columns
 
-    def to_pandas(self) -> Any:
-        """Returns a ``pandas.DataFrame``.
-
-        Raises:
-            ConfigurationError: pandas is not installed.
-        """
-        try:
-            import pandas  # type: ignore[import-untyped,import-not-found,unused-ignore]
-        except ImportError as error:
-            raise ConfigurationError("pandas is not installed; pip install pandas, or use to_dict") from error
-        return pandas.DataFrame(self.to_dict())
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} evaluations: to_dict, to_pandas>"
+    @property
+    def _table(self) -> Sequence[Row]:
+        return self._rows
 
     def _repr_html_(self) -> str:
-        headings = [column.header for column in OverviewReport.columns]
-        keys = [column.key for column in OverviewReport.columns]
-        return html.table(headings, [["" if row[k] is None else str(row[k]) for k in keys] for row in self])
+        return html.with_picture(super()._repr_html_(), LatencyReport(), self._pictured)
 
 
 def evaluations(
@@ -82,4 +79,7 @@ def evaluations(
         kinds=tuple(each.kind for each in report.takes),
     )
     with closing(Invocation({}).open_store()) as store:
-        return Evaluations(tuple(report.rows(store.find(wanted))))
+        found = store.find(wanted)
+    batches = of_kind(found, BatchMeasurement)
+    pictured = [evaluation for evaluation in batches if not evaluation.profiled][:MOST_CHARTS]
+    return Evaluations(tuple(report.rows(found)), pictured)

@@ -20,7 +20,7 @@ from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.memory import ArrayInputs, SyntheticDataset
 from inferometer.evaluators.datasets.opening import open_dataset, open_path
 from inferometer.evaluators.datasets.urls import UrlsDataset
-from inferometer.evaluators.jobs import defaults
+from inferometer.evaluators.jobs import defaults, ranges
 from inferometer.evaluators.load.arrivals import ArrivalProcess, Extent, arrival_process
 from inferometer.evaluators.measurements.batches import BatchOptions
 from inferometer.evaluators.measurements.load import LoadOptions, Scenario
@@ -283,7 +283,7 @@ class LoadRequest:
         force: Whether to send even more than this machine can send on time.
 
     Raises:
-        ConfigurationError: Two options exclude each other.
+        ConfigurationError: Two options exclude each other, or a number is out of its range.
     """
 
     default_min_duration_s: ClassVar[float]
@@ -308,6 +308,7 @@ class LoadRequest:
     force: bool = False
 
     def __post_init__(self) -> None:
+        ranges.check(self, ranges.LOAD)
         if self.synthetic and (self.dataset.path or self.dataset.name):
             raise ConfigurationError("synthetic needs no dataset; leave out dataset_name and dataset_path")
         self.system.check_batches(self.max_batch_size)
