@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         workload,
     )
     from inferometer.client.library.runs import Latency, Run, Runs, TopAccuracy
+    from inferometer.client.library.serving import ServedAgent, serve
     from inferometer.client.library.stored import Evaluations, evaluations
     from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
     from inferometer.evaluators.evaluation import Evaluation
@@ -91,6 +92,7 @@ __all__ = [
     "Run",
     "Runs",
     "Sample",
+    "ServedAgent",
     "SpanKind",
     "SpanRecorder",
     "Tensor",
@@ -104,6 +106,7 @@ __all__ = [
     "evaluate",
     "evaluations",
     "max_qps",
+    "serve",
     "sweep",
     "workload",
 ]
@@ -129,6 +132,7 @@ _OWNERS = {
         "workload",
     ),
     "client.library.runs": ("Latency", "Run", "Runs", "TopAccuracy"),
+    "client.library.serving": ("ServedAgent", "serve"),
     "client.library.stored": ("Evaluations", "evaluations"),
     "evaluators.datasets.base": ("Dataset", "DatasetIdentity", "Sample"),
     "evaluators.evaluation": ("Evaluation",),

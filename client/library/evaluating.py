@@ -23,7 +23,6 @@ from inferometer.evaluators.jobs.requests import EvaluationRequest
 from inferometer.evaluators.jobs.resources import JobPart
 from inferometer.evaluators.jobs.sweep import SweepCell
 from inferometer.evaluators.jobs.sweep import sweep as sweep_job
-from inferometer.evaluators.measurements.batches import BatchOptions
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted
 
 if TYPE_CHECKING:
@@ -65,8 +64,7 @@ def evaluate(
             (``torch.nn.Module``, ``mxnet.gluon.HybridBlock``, ``onnxruntime.InferenceSession``), which need
             no manifest and run in this process.
         inputs: An array of samples × the shape of the model's input, instead of a dataset.
-        synthetic: Whether the inputs are random tensors, for speed only; a model without a manifest gets them
-            where there are no others.
+        synthetic: Whether the inputs are random tensors, as of a model without a manifest and other inputs.
         version: A version or a constraint; None means the highest that has the weights.
         framework: The framework; None means the first installed one that has the model.
         weights: ``pretrained``, or ``random`` for speed only.
@@ -79,8 +77,7 @@ def evaluate(
         agent: The address of a served agent; None means this process.
         min_duration_s: How long to measure at the least.
         min_batches: How many full batches to measure at the least.
-        target_ci_percent: Half the width of the interval of p50 to measure for; without any of these three,
-            5 percent.
+        target_ci_percent: Half the width of the interval of p50 to measure for; without these three, 5.
         time_budget_s: When repeating the dataset ends although it is not enough.
         publish: Whether it is kept in the database of the configuration.
 
@@ -91,18 +88,17 @@ def evaluate(
             keeps it.
     """
     invocation = Invocation({})
-    options = partial(
-        BatchOptions,
-        min_duration_s=min_duration_s,
-        min_batches=min_batches,
-        target_ci_percent=target_ci_percent,
-        time_budget_s=time_budget_s,
-    )
+    length = {
+        "min_duration_s": min_duration_s,
+        "min_batches": min_batches,
+        "target_ci_percent": target_ci_percent,
+        "time_budget_s": time_budget_s,
+    }
     request = evaluation_request(
         invocation,
         model,
         dataset=dataset_choice(dataset, inputs),
-        options=options,
+        length=length,
         synthetic=synthetic,
         batch_size=batch_size,
         seed=seed,
@@ -168,22 +164,20 @@ def sweep(
     Raises:
         InferometerError: A value is invalid, or no evaluation succeeded: the error of the first one.
         EvaluationInterrupted: Ctrl-C before a batch was measured.
-        StoreError: The database cannot be reached, or lost an evaluation; the message names the file that
-            keeps it.
+        StoreError: The database cannot be reached, or lost an evaluation, which a file then keeps.
     """
     invocation, chosen = Invocation({}), dataset_choice(dataset, inputs)
-    options = partial(
-        BatchOptions,
-        min_duration_s=min_duration_s,
-        min_batches=min_batches,
-        target_ci_percent=target_ci_percent,
-        time_budget_s=time_budget_s,
-    )
+    length = {
+        "min_duration_s": min_duration_s,
+        "min_batches": min_batches,
+        "target_ci_percent": target_ci_percent,
+        "time_budget_s": time_budget_s,
+    }
     make = partial(
         evaluation_request,
         invocation,
         dataset=chosen,
-        options=options,
+        length=length,
         synthetic=synthetic,
         version=version,
         weights=weights,

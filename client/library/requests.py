@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,9 +46,7 @@ def system_request(
     Raises:
         InferometerError: A value is invalid, or no agent fits.
     """
-    for name, value, allowed in (("seed", seed, ranges.SEED), ("threads", threads, ranges.COUNT)):
-        if value is not None and value not in allowed:
-            raise ConfigurationError(f"{name} is {value}; it must be {allowed}")
+    session = session_options(weights=weights, seed=seed, gpu=gpu, threads=threads)
     given = given_model(invocation, model, dataset)
     if given is not None:
         if version is not None or framework is not None:
@@ -63,14 +61,21 @@ def system_request(
         given=given,
         model_version=version,
         framework_name=framework,
-        session=SessionOptions(
-            device=Device(DeviceKind.GPU, 0) if gpu else CPU,
-            threads=threads,
-            weights=_weights(weights),
-            seed=seed,
-        ),
+        session=session,
     )
     return replace(request, agents=choose_agents(invocation, agent, request) if agent else ())
+
+
+def session_options(*, weights: str, seed: int, gpu: bool, threads: int | None) -> SessionOptions:
+    """Returns what a model is opened with.
+
+    Raises:
+        ConfigurationError: A value is invalid.
+    """
+    ranges.check_number("seed", seed, ranges.SEED)
+    ranges.check_number("threads", threads, ranges.COUNT)
+    device = Device(DeviceKind.GPU, 0) if gpu else CPU
+    return SessionOptions(device=device, threads=threads, weights=_weights(weights), seed=seed)
 
 
 def evaluation_request(
@@ -78,10 +83,10 @@ def evaluation_request(
     model: str | os.PathLike[str] | object,
     *,
     dataset: DatasetChoice,
-    options: Callable[[int, int], BatchOptions],
     synthetic: bool,
     batch_size: int | None,
     seed: int,
+    length: Mapping[str, Any],
     **system: Any,
 ) -> EvaluationRequest:
     """Returns an evaluation over a dataset.
@@ -90,10 +95,10 @@ def evaluation_request(
         invocation: The configuration.
         model: The model.
         dataset: The inputs.
-        options: Makes the options from the batch size and the size of a part.
         synthetic: Whether the inputs are random tensors instead.
         batch_size: Inputs in a batch; None leaves it to the model and its inputs.
         seed: Draws random weights and tensors.
+        length: The fields of ``BatchOptions`` that say how long to measure.
         system: The other arguments of ``system_request``.
 
     Raises:
@@ -101,11 +106,10 @@ def evaluation_request(
     """
     chosen = system_request(invocation, model, dataset=dataset, seed=seed, **system)
     size = default_batch_size(chosen, dataset) if batch_size is None else batch_size
-    made = options(size, size)
-    if chosen.given is not None:
-        made = replace(made, fail_on_error=True)  # what fails once fails with every input
+    # what fails once in a model that somebody tries for the first time fails with every input
+    options = BatchOptions(size, size, fail_on_error=chosen.given is not None, **length)
     dataset = inputs_for(chosen, dataset, synthetic=synthetic, batch_size=size, seed=seed)
-    return EvaluationRequest(system=chosen, dataset=dataset, options=made)
+    return EvaluationRequest(system=chosen, dataset=dataset, options=options)
 
 
 def dataset_choice(

@@ -1,21 +1,25 @@
-"""Which evaluations a report is on: the options, and what the store has of them."""
+"""Which evaluations a report is on: the options, and what the store has of them.
+
+What the options themselves do not need is imported in functions, so that help and completion are quick.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferometer.agent.inference.predictor import Weights
 from inferometer.client.cli.command import WEIGHTS, WHOLE_NUMBER, boolean, database_options, option, options
-from inferometer.evaluators.evaluation import Evaluation, of_kind
-from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.reports.base import Report, Row
-from inferometer.evaluators.reports.trace_report import TraceReport
-from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
+from inferometer.client.cli.output import echo
 from inferometer.manifests.errors import ConfigurationError, StoreError
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.evaluation import Evaluation
+    from inferometer.evaluators.reports.base import Report, Row
+    from inferometer.evaluators.reports.trace_report import TraceReport
+    from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
 _NAMED = 5
 
@@ -77,6 +81,9 @@ class ChosenEvaluations:
         evaluation_id: str | None,
         **names: str | None,
     ) -> None:
+        from inferometer.agent.inference.predictor import Weights
+        from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+
         if limit != -1 and limit < 1:
             raise ConfigurationError(f"limit is {limit}; it must be at least 1, or -1 for all")
         self._wanted = EvaluationFilter(
@@ -105,7 +112,7 @@ class ChosenEvaluations:
 def say_none(found: Sequence[Evaluation], store: EvaluationStore) -> None:
     """Reports on stderr that no evaluation was found, if so."""
     if not found:
-        click.echo(f"no evaluation in {store.location} matches", err=True)
+        echo(f"no evaluation in {store.location} matches", err=True)
 
 
 def rows_of(report: Report[Any], evaluations: Sequence[Evaluation], store: EvaluationStore) -> Iterator[Row]:
@@ -114,6 +121,8 @@ def rows_of(report: Report[Any], evaluations: Sequence[Evaluation], store: Evalu
     Raises:
         StoreError: Spans cannot be read.
     """
+    from inferometer.evaluators.reports.trace_report import TraceReport
+
     if isinstance(report, TraceReport):
         return report.rows_of(evaluations, store.spans)
     return report.rows(evaluations)
@@ -123,7 +132,7 @@ def undisturbed(evaluations: Sequence[Evaluation], heading: str = "") -> Sequenc
     """Leaves out evaluations that ran under a profiler, and reports it after a heading."""
     kept = [evaluation for evaluation in evaluations if not evaluation.profiled]
     if left_out := len(evaluations) - len(kept):
-        click.echo(
+        echo(
             f"{heading}left out {left_out} of {len(evaluations)} evaluations: they ran under a profiler, "
             "which slows the model down (--include_profiled shows them)",
             err=True,
@@ -136,10 +145,13 @@ def explain(
 ) -> None:
     """Says after a heading why there are no rows, and what the traces that there are cannot give."""
     for reason in _reasons(report, evaluations, rows):
-        click.echo(f"{heading}{reason}", err=True)
+        echo(f"{heading}{reason}", err=True)
 
 
 def _reasons(report: TraceReport[Any], evaluations: Sequence[Evaluation], rows: int) -> Iterator[str]:
+    from inferometer.evaluators.evaluation import of_kind
+    from inferometer.evaluators.measurements.batches import BatchMeasurement
+
     traced = [e for e in evaluations if e.trace is not None and e.trace_level >= report.level]
     if evaluations and not traced:
         yield (

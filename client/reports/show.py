@@ -14,7 +14,9 @@ import click
 from inferometer.agent.inference.given_models import INFERRED
 from inferometer.agent.inference.predictor import Weights
 from inferometer.client.cli.command import Command, database_options, format_option
+from inferometer.client.cli.completing import evaluations
 from inferometer.client.cli.invocation import current_invocation
+from inferometer.client.cli.output import echo
 from inferometer.client.evaluating.load_summary import load_rows
 from inferometer.client.evaluating.summary import conditions_rows, summary_rows
 from inferometer.client.reports.evaluation_document import as_document, heaviest, stage_shares
@@ -32,13 +34,14 @@ _BYTES_PER_GIB = 1024**3
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 _LONGEST_NAME = 40
+_INDENT = 14
 
 Lines: TypeAlias = Iterator[tuple[str, str]]
 """The left column, empty if it is that of the line above, and the right column."""
 
 
 @click.command(cls=Command)
-@click.argument("evaluation_id", metavar="[ID]", required=False)
+@click.argument("evaluation_id", metavar="[ID]", required=False, shell_complete=evaluations)
 @format_option("text", "json", help="Text, or one JSON object.")
 @database_options
 def show(evaluation_id: str | None, format_name: str) -> None:
@@ -54,7 +57,7 @@ def show(evaluation_id: str | None, format_name: str) -> None:
             click.echo(json.dumps(shown, ensure_ascii=False, indent=2))
             return
         for line in lines_of(evaluation, group, store.spans):
-            click.echo(line)
+            echo(line, indent=_INDENT)
 
 
 def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSource) -> Iterator[str]:
@@ -71,7 +74,7 @@ def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSou
     lines = itertools.chain(_what(evaluation), _where(evaluation), figures, conditions_rows(evaluation))
     rest = itertools.chain(_layers(evaluation, spans), _trace(evaluation), _group(group))
     for name, text in itertools.chain(lines, rest):
-        yield printable(f"{name:<14}{text}".rstrip())
+        yield printable(f"{name:<{_INDENT}}{text}".rstrip())
 
 
 def newest(store: EvaluationStore) -> Evaluation:
@@ -215,12 +218,12 @@ def _figures(
 ) -> Lines:
     """The figures; those of time from an evaluation that no profiler disturbed, if there is one."""
     timed = timed_by(evaluation, group)
+    trimmed_mean_ns = LatencySummary.of(timed.measurement).trimmed_mean_ns
     for name, text in summary_rows(timed):
+        if name == "throughput" and trimmed_mean_ns is not None:
+            yield "", f"trimmed mean {trimmed_mean_ns / _NS_PER_MS:.3f} ms per batch"
         if name in {"latency", "throughput"} or not name:
             yield name, text
-    summary = LatencySummary.of(timed.measurement)
-    if summary.trimmed_mean_ns is not None:
-        yield "", f"trimmed mean {summary.trimmed_mean_ns / _NS_PER_MS:.3f} ms per batch"
     shares = ", ".join(f"{name} {share:.1f} %" for name, share in stage_shares(timed).items())
     yield (
         "stages",
@@ -236,13 +239,16 @@ def _figures(
 def _layers(evaluation: Evaluation, spans: SpanSource) -> Lines:
     """The heaviest layers, where they were traced."""
     rows = list(LayersReport().rows_of(of_kind([evaluation], BatchMeasurement), spans))
-    for place, row in enumerate(heaviest(rows)):
-        name = str(row["layer_name"])
-        name = name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"
-        time_ms = float(row["duration_us_trimmed_mean"] or 0) / 1000
+    shown = heaviest(rows)
+    names = [str(row["layer_name"]) for row in shown]
+    times_ms = [f"{float(row['duration_us_trimmed_mean'] or 0) / 1000:.3f}" for row in shown]
+    widest = max(map(len, times_ms), default=0)
+    longest = min(_LONGEST_NAME, max(map(len, names), default=0))
+    for place, (row, name, time_ms) in enumerate(zip(shown, names, times_ms, strict=True)):
+        name = name if len(name) <= longest else f"…{name[1 - longest :]}"
         share = float(row["share_percent"] or 0)
         shapes = str(row["input_shapes"]).partition(" ")[0]
-        left = f"{share:5.1f} %  {time_ms:9.3f} ms  {name:<{_LONGEST_NAME}}"
+        left = f"{share:5.1f} %  {time_ms:>{widest}} ms  {name:<{longest}}"
         yield ("" if place else "heaviest"), f"{left}  {row['layer_type']} {shapes}"
     if rows:
         yield "", f"of {len(rows)} layers; share of all, and trimmed mean under the profiler"

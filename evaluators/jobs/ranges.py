@@ -61,12 +61,20 @@ LOAD = {
 
 
 def check(request: object, ranges: Mapping[str, Range]) -> None:
-    """Checks the numbers that a request has; None is one that is left out.
+    """Checks the numbers that a request has.
 
     Raises:
-        ConfigurationError: One is outside of its range; the message has its name without the unit of time.
+        ConfigurationError: One is outside of its range.
     """
     for name, allowed in ranges.items():
-        value = getattr(request, name, None)
-        if value is not None and value not in allowed:
-            raise ConfigurationError(f"{name.removesuffix('_s')} is {value}; it must be {allowed}")
+        check_number(name, getattr(request, name, None), allowed)
+
+
+def check_number(name: str, value: float | None, allowed: Range) -> None:
+    """Checks a number; None is one that is left out.
+
+    Raises:
+        ConfigurationError: It is outside of its range; the message has its name without the unit of time.
+    """
+    if value is not None and value not in allowed:
+        raise ConfigurationError(f"{name.removesuffix('_s')} is {value}; it must be {allowed}")
