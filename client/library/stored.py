@@ -11,7 +11,7 @@ from inferometer.client.library import html
 from inferometer.client.library.tables import Tabular
 from inferometer.evaluators.evaluation import Evaluation, of_kind
 from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.plots.base import MOST_CHARTS
+from inferometer.evaluators.plots.base import MOST_EVALUATIONS
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.evaluators.reports.batches import LatencyReport
 from inferometer.evaluators.reports.overview import OverviewReport
@@ -81,5 +81,5 @@ def evaluations(
     with closing(Invocation({}).open_store()) as store:
         found = store.find(wanted)
     batches = of_kind(found, BatchMeasurement)
-    pictured = [evaluation for evaluation in batches if not evaluation.profiled][:MOST_CHARTS]
+    pictured = [evaluation for evaluation in batches if not evaluation.profiled][:MOST_EVALUATIONS]
     return Evaluations(tuple(report.rows(found)), pictured)

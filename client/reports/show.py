@@ -51,7 +51,7 @@ def show(evaluation_id: str | None, format_name: str) -> None:
     """
     with closing(current_invocation().open_store()) as store:
         evaluation = newest(store) if evaluation_id is None else find_one(store, evaluation_id)
-        group = _others(store, evaluation)
+        group = others_of(store, evaluation)
         if format_name.lower() == "json":
             shown = as_document(evaluation, timed_by(evaluation, group), group, store.spans)
             click.echo(json.dumps(shown, ensure_ascii=False, indent=2))
@@ -109,8 +109,8 @@ def find_one(store: EvaluationStore, evaluation_id: str) -> Evaluation:
     return found[0]
 
 
-def _others(store: EvaluationStore, evaluation: Evaluation) -> Sequence[Evaluation]:
-    """The other evaluations of the group, the shallowest trace first."""
+def others_of(store: EvaluationStore, evaluation: Evaluation) -> Sequence[Evaluation]:
+    """Returns the other evaluations of the group, the shallowest trace first."""
     if evaluation.group_id is None:
         return ()
     members = store.find(EvaluationFilter(evaluation_id=evaluation.group_id, include_interrupted=True))

@@ -30,10 +30,14 @@ def _limit(unit: str, kind: click.ParamType[Any], name: str, text: str, default:
 _file = partial(option, type=FILE, metavar="FILE")
 _count = partial(_limit, "N", COUNT)
 _seconds = partial(_limit, "S", POSITIVE)
-safety_options = options(
+server_tls_options = options(
     _file("--tls_cert", help="Listen with TLS, with this certificate: PEM, followed by its chain."),
     _file("--tls_key", help="Key of the certificate."),
     _file("--tls_ca", help="Require client certificates signed by these authorities (mutual TLS)."),
+)
+"""Adds the options of a server's TLS, for ``ServerTls.of``."""
+safety_options = options(
+    server_tls_options,
     boolean(
         "--insecure",
         default=None,

@@ -17,7 +17,14 @@ from inferometer.agent.inference.registry import BUILTIN
 from inferometer.agent.server.server import ServerOptions
 from inferometer.client.cli.main import cli
 
-PAGES = ("README.md", "docker/README.md", "docs/operating.md", "docs/protocol.md", "docs/serving.md")
+PAGES = (
+    "README.md",
+    "docker/README.md",
+    "docs/operating.md",
+    "docs/page.md",
+    "docs/protocol.md",
+    "docs/serving.md",
+)
 _DEVICES = (DeviceKind.CPU, DeviceKind.GPU)
 IMAGES = {f"inferometer/{e.name.lower()}:amd64-{device.value}" for e in BUILTIN for device in _DEVICES}
 VALUES = {"$SECRET": "hush", "…": "x", "$PWD": "/here"}
