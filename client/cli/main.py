@@ -22,7 +22,7 @@ _COMMANDS = {
     "download": "Download the files of models and datasets into the cache.",
     "export": "Export a model as an ONNX file.",
     "info": "Reports on evaluations, models, frameworks and this machine.",
-    "manifest": "Check manifests, and print their schema.",
+    "manifest": "Check manifests, write one for a model's file, and print their schema.",
     "predict": "Evaluate a model and publish the results.",
     "report": "Write evaluations as a page in one file.",
     "serve": "Serve models to other hosts over gRPC.",

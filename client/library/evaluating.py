@@ -9,22 +9,24 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.library.progress import bar_for
-from inferometer.client.library.requests import dataset_choice, system_request
+from inferometer.client.library.requests import dataset_choice, evaluation_request
 from inferometer.client.library.running import Running
 from inferometer.client.library.runs import Run, Runs
 from inferometer.client.systems import Systems
-from inferometer.evaluators.jobs.defaults import BATCH_SIZE, MODEL
+from inferometer.evaluators.jobs.defaults import MODEL
 from inferometer.evaluators.jobs.evaluate import evaluate as evaluate_job
 from inferometer.evaluators.jobs.requests import EvaluationRequest
 from inferometer.evaluators.jobs.resources import JobPart
 from inferometer.evaluators.jobs.sweep import SweepCell
 from inferometer.evaluators.jobs.sweep import sweep as sweep_job
-from inferometer.evaluators.measurements.batches import BatchOptions
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _STOPS = "stopping after this batch"
 _log = logging.getLogger(__name__)
@@ -34,14 +36,16 @@ OneOrSeveral: TypeAlias = _Value | Sequence[_Value]
 
 
 def evaluate(
-    model: str = MODEL,
+    model: str | os.PathLike[str] | object = MODEL,
     *,
+    inputs: NDArray[Any] | None = None,
+    synthetic: bool = False,
     version: str | None = None,
     framework: str | None = None,
     weights: str = "pretrained",
     seed: int = 0,
     dataset: str | os.PathLike[str] | None = None,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int | None = None,
     gpu: bool = False,
     threads: int | None = None,
     agent: str | None = None,
@@ -56,21 +60,24 @@ def evaluate(
     Ctrl-C ends it after the batch, with what was measured until then; a second one raises KeyboardInterrupt.
 
     Args:
-        model: The name in its manifest.
+        model: The name in its manifest; or a file (.onnx, .pt2, .pt, MXNet's symbol), or an object in memory
+            (``torch.nn.Module``, ``mxnet.gluon.HybridBlock``, ``onnxruntime.InferenceSession``), which need
+            no manifest and run in this process.
+        inputs: An array of samples × the shape of the model's input, instead of a dataset.
+        synthetic: Whether the inputs are random tensors, as of a model without a manifest and other inputs.
         version: A version or a constraint; None means the highest that has the weights.
         framework: The framework; None means the first installed one that has the model.
         weights: ``pretrained``, or ``random`` for speed only.
         seed: The seed of random weights.
         dataset: A name, or the path of a folder of class folders, of a zip or of an .npz; None means the
             dataset that the model names.
-        batch_size: Inputs in a batch.
+        batch_size: Inputs in a batch; None means 64, fewer for fewer ``inputs``, or what the file fixes.
         gpu: Whether it runs on the GPU.
         threads: CPU threads of an operator; None means the default.
         agent: The address of a served agent; None means this process.
         min_duration_s: How long to measure at the least.
         min_batches: How many full batches to measure at the least.
-        target_ci_percent: Half the width of the interval of p50 to measure for; without any of these three,
-            5 percent.
+        target_ci_percent: Half the width of the interval of p50 to measure for; without these three, 5.
         time_budget_s: When repeating the dataset ends although it is not enough.
         publish: Whether it is kept in the database of the configuration.
 
@@ -81,26 +88,27 @@ def evaluate(
             keeps it.
     """
     invocation = Invocation({})
-    system = system_request(
+    length = {
+        "min_duration_s": min_duration_s,
+        "min_batches": min_batches,
+        "target_ci_percent": target_ci_percent,
+        "time_budget_s": time_budget_s,
+    }
+    request = evaluation_request(
         invocation,
         model,
+        dataset=dataset_choice(dataset, inputs),
+        length=length,
+        synthetic=synthetic,
+        batch_size=batch_size,
+        seed=seed,
         version=version,
         framework=framework,
         weights=weights,
-        seed=seed,
         gpu=gpu,
         threads=threads,
         agent=agent,
     )
-    options = BatchOptions(
-        batch_size,
-        batch_size,
-        min_duration_s=min_duration_s,
-        min_batches=min_batches,
-        target_ci_percent=target_ci_percent,
-        time_budget_s=time_budget_s,
-    )
-    request = EvaluationRequest(system=system, dataset=dataset_choice(dataset), options=options)
     display = bar_for(request.system.model_name)
     with Running(invocation, display, publish=publish, stops=_STOPS) as running:
         with closing(evaluate_job(request, Systems(invocation), running.callbacks())) as found:
@@ -109,14 +117,16 @@ def evaluate(
 
 
 def sweep(
-    model: OneOrSeveral[str] = MODEL,
+    model: OneOrSeveral[str | os.PathLike[str] | object] = MODEL,
     *,
+    inputs: NDArray[Any] | None = None,
+    synthetic: bool = False,
     version: str | None = None,
     framework: OneOrSeveral[str | None] = None,
     weights: str = "pretrained",
     seed: int = 0,
     dataset: str | os.PathLike[str] | None = None,
-    batch_size: OneOrSeveral[int] = BATCH_SIZE,
+    batch_size: OneOrSeveral[int | None] = None,
     gpu: OneOrSeveral[bool] = False,
     threads: OneOrSeveral[int | None] = None,
     agent: str | None = None,
@@ -133,7 +143,9 @@ def sweep(
     a second one raises KeyboardInterrupt.
 
     Args:
-        model: A name, or several.
+        model: A name, a file or an object, or several.
+        inputs: See ``evaluate``.
+        synthetic: See ``evaluate``.
         version: See ``evaluate``.
         framework: A framework, or several.
         weights: See ``evaluate``.
@@ -152,24 +164,28 @@ def sweep(
     Raises:
         InferometerError: A value is invalid, or no evaluation succeeded: the error of the first one.
         EvaluationInterrupted: Ctrl-C before a batch was measured.
-        StoreError: The database cannot be reached, or lost an evaluation; the message names the file that
-            keeps it.
+        StoreError: The database cannot be reached, or lost an evaluation, which a file then keeps.
     """
-    invocation, chosen = Invocation({}), dataset_choice(dataset)
-    system = partial(system_request, invocation, version=version, weights=weights, seed=seed, agent=agent)
-    options = partial(
-        BatchOptions,
-        min_duration_s=min_duration_s,
-        min_batches=min_batches,
-        target_ci_percent=target_ci_percent,
-        time_budget_s=time_budget_s,
+    invocation, chosen = Invocation({}), dataset_choice(dataset, inputs)
+    length = {
+        "min_duration_s": min_duration_s,
+        "min_batches": min_batches,
+        "target_ci_percent": target_ci_percent,
+        "time_budget_s": time_budget_s,
+    }
+    make = partial(
+        evaluation_request,
+        invocation,
+        dataset=chosen,
+        length=length,
+        synthetic=synthetic,
+        version=version,
+        weights=weights,
+        seed=seed,
+        agent=agent,
     )
     requests = [
-        EvaluationRequest(
-            system=system(name, framework=each, gpu=on_gpu, threads=number),
-            dataset=chosen,
-            options=options(size, size),
-        )
+        make(name, framework=each, gpu=on_gpu, threads=number, batch_size=size)
         for name, each, on_gpu, number, size in product(
             _values("model", model),
             _values("framework", framework),

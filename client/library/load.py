@@ -214,7 +214,7 @@ class LoadArguments(TypedDict, total=False):
 
 
 def workload(
-    model: str = MODEL,
+    model: str | os.PathLike[str] | object = MODEL,
     *,
     framework: str | None = None,
     dataset: str | os.PathLike[str] | None = None,
@@ -236,7 +236,7 @@ def workload(
     ends it with what was measured until then, which is not published.
 
     Args:
-        model: The name in its manifest.
+        model: The name in its manifest, or a file or an object as in ``evaluate``.
         framework: The framework; None means the first installed one that has the model.
         dataset: A name or a path, as in ``evaluate``; None means the dataset that the model names.
         agent: The address of a served agent; None means this process.
@@ -274,7 +274,7 @@ def workload(
 
 
 def max_qps(
-    model: str = MODEL,
+    model: str | os.PathLike[str] | object = MODEL,
     *,
     framework: str | None = None,
     dataset: str | os.PathLike[str] | None = None,
@@ -294,7 +294,7 @@ def max_qps(
     search with the probes until then, which are not published.
 
     Args:
-        model: The name in its manifest.
+        model: The name in its manifest, or a file or an object as in ``evaluate``.
         framework: The framework; None means the first installed one that has the model.
         dataset: A name or a path, as in ``evaluate``; None means the dataset that the model names.
         agent: The address of a served agent; None means this process.
@@ -328,7 +328,7 @@ def max_qps(
 
 def _shared(
     invocation: Invocation,
-    model: str,
+    model: str | os.PathLike[str] | object,
     framework: str | None,
     dataset: str | os.PathLike[str] | None,
     agent: str | None,
@@ -336,9 +336,11 @@ def _shared(
 ) -> dict[str, Any]:
     """The part of a request that both kinds have."""
     seed, rest = more.get("seed", 0), {k: v for k, v in more.items() if k not in _OF_THE_SYSTEM}
+    choice = dataset_choice(dataset)
     system = system_request(
         invocation,
         model,
+        dataset=choice,
         version=more.get("version"),
         framework=framework,
         weights=more.get("weights", "pretrained"),
@@ -347,7 +349,9 @@ def _shared(
         threads=more.get("threads"),
         agent=agent,
     )
-    return {"system": system, "dataset": dataset_choice(dataset), "seed": seed, **rest}
+    if system.given is not None and not choice.is_named:
+        rest["synthetic"] = True
+    return {"system": system, "dataset": choice, "seed": seed, **rest}
 
 
 def _put(

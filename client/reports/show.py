@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import click
 
+from inferometer.agent.inference.given_models import INFERRED
 from inferometer.agent.inference.predictor import Weights
 from inferometer.client.cli.command import Command, database_options, format_option
 from inferometer.client.cli.completing import evaluations
@@ -127,6 +128,8 @@ def _what(evaluation: Evaluation) -> Lines:
     yield "model", f"{manifest.name} {manifest.version}, weights: {weights}"
     for part, checksum in system.checksums.items():
         yield "", f"{part} {checksum}"
+    if inferred := manifest.attributes.get(INFERRED):
+        yield "", f"manifest {inferred}"
     yield "framework", f"{manifest.framework.name} {system.framework_version}"
     if measures(evaluation, BatchMeasurement):
         measurement, options = evaluation.measurement, evaluation.measurement.options
