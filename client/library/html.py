@@ -17,7 +17,8 @@ from inferometer.manifests.errors import printable
 MOST_ROWS = 200
 """The most rows of a table that are shown."""
 _ID_CHARACTERS = 8
-_LEFT, _RIGHT = "text-align: left", "text-align: right; font-variant-numeric: tabular-nums"
+_LEFT = "text-align: left; padding-right: 1em"
+_RIGHT = "text-align: right; padding-right: 1em; font-variant-numeric: tabular-nums"
 
 
 def figures(rows: Iterable[tuple[str, str]]) -> str:
@@ -38,7 +39,7 @@ def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
     if len(shown) < len(rows):
         above.append(f"the first {len(shown)} of {len(rows):,} rows")
     caption = lines([" · ".join(above)] if above else [])
-    head = _line("th", [(column.header, _LEFT) for column in inside])
+    head = _line("th", [(column.header, _side(row[column.key] for row in shown)) for column in inside])
     body = "".join(_line("td", [_cell(row[column.key], column) for column in inside]) for row in shown)
     return f'<div style="overflow-x: auto">{caption}<table>{head}{body}</table></div>'
 
@@ -62,9 +63,18 @@ def with_drawing(shown: str, drawing: Drawing | None) -> str:
 def _cell(value: Value, column: Column) -> tuple[str, str]:
     if value is None:
         return "", _LEFT
-    number = isinstance(value, int | float) and not isinstance(value, bool)
     text = cell_text(value, column)
-    return text[:_ID_CHARACTERS] if column.is_id else text, _RIGHT if number else _LEFT
+    return text[:_ID_CHARACTERS] if column.is_id else text, _side([value])
+
+
+def _side(values: Iterable[Value]) -> str:
+    """The style of a cell, or of a column: numbers stand to the right."""
+    numbers = [
+        isinstance(value, int | float) and not isinstance(value, bool)
+        for value in values
+        if value is not None
+    ]
+    return _RIGHT if numbers and all(numbers) else _LEFT
 
 
 def _line(tag: str, cells: Iterable[tuple[str, str]]) -> str:

@@ -173,7 +173,8 @@ def terminal_table(
     """
     from rich.console import Console  # a pipe or a file does not require it
 
-    console = Console(file=terminal, highlight=False)
+    # in a notebook, rich would display by itself, and the kernel asks for colours wherever the text goes
+    console = Console(file=terminal, highlight=False, force_jupyter=False, force_terminal=terminal.isatty())
     with closing(Cells(columns, rows)) as cells:
         if header and cells.count and max(map(width, _lines(columns, cells, header))) > console.width:
             yield from _fitted(console, columns, cells, every_column)
