@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any, TypeAlias, overload
 
-from inferometer.client.cli.invocation import Invocation
 from inferometer.client.compare.comparing import chosen_side
 from inferometer.client.library import html
+from inferometer.client.library.invocation import library_invocation
 from inferometer.client.library.results import Result
 from inferometer.client.library.tables import Tabular
 from inferometer.evaluators.comparing.comparison import COLUMNS
@@ -133,5 +133,5 @@ def _side(name: str, given: Named | Sequence[Named], notes: list[str]) -> Side:
 
 def _stored(name: str, given: str, notes: list[str]) -> Iterator[Evaluation]:
     """The evaluations of an id."""
-    with closing(Invocation({}).open_store()) as store:
+    with closing(library_invocation().open_store()) as store:
         yield from chosen_side(store, name, given, notes.append).evaluations

@@ -12,6 +12,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from inferometer.client.cli.invocation import Invocation
+from inferometer.client.library.invocation import library_invocation
 from inferometer.client.library.progress import bar_for
 from inferometer.client.library.requests import dataset_choice, evaluation_request
 from inferometer.client.library.running import Running
@@ -87,7 +88,7 @@ def evaluate(
         StoreError: The database cannot be reached, or lost the evaluation; the message names the file that
             keeps it.
     """
-    invocation = Invocation({})
+    invocation = library_invocation()
     length = {
         "min_duration_s": min_duration_s,
         "min_batches": min_batches,
@@ -166,7 +167,7 @@ def sweep(
         EvaluationInterrupted: Ctrl-C before a batch was measured.
         StoreError: The database cannot be reached, or lost an evaluation, which a file then keeps.
     """
-    invocation, chosen = Invocation({}), dataset_choice(dataset, inputs)
+    invocation, chosen = library_invocation(), dataset_choice(dataset, inputs)
     length = {
         "min_duration_s": min_duration_s,
         "min_batches": min_batches,

@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.load_summary import invalid_load, load_rows
 from inferometer.client.evaluating.summary import conditions_rows
+from inferometer.client.library.invocation import library_invocation
 from inferometer.client.library.progress import line_for
 from inferometer.client.library.requests import dataset_choice, system_request
 from inferometer.client.library.results import Result
@@ -258,7 +259,7 @@ def workload(
         StoreError: The database cannot be reached, or lost the evaluation; the message names the file that
             keeps it.
     """
-    invocation = Invocation({})
+    invocation = library_invocation()
     request = WorkloadRequest(
         **_shared(invocation, model, framework, dataset, agent, more),
         initial_qps=initial_qps,
@@ -313,7 +314,7 @@ def max_qps(
         StoreError: The database cannot be reached, or lost the evaluation; the message names the file that
             keeps it.
     """
-    invocation = Invocation({})
+    invocation = library_invocation()
     request = MaxQpsRequest(
         **_shared(invocation, model, framework, dataset, agent, more),
         initial_qps=initial_qps,

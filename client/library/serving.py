@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Self
 
 from inferometer.client.cli.invocation import Invocation
+from inferometer.client.library.invocation import library_invocation
 from inferometer.client.library.requests import session_options
 from inferometer.evaluators.jobs.ranges import COUNT, NOT_NEGATIVE, Range, check_number
 from inferometer.manifests.errors import InferometerError
@@ -132,7 +133,7 @@ def serve(
     for name, allowed in _RANGES.items():
         check_number(name, numbers[name], allowed)
     session = session_options(weights=weights, seed=seed, gpu=gpu, threads=threads)
-    invocation = Invocation({} if secret is None else {"secret": secret})
+    invocation = library_invocation(secret=secret)
     # gRPC makes an event loop of its own, which a thread that runs one already, as a notebook's, refuses
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_started, invocation, session, given, bound, advertise).result()

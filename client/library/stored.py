@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import overload
 
-from inferometer.client.cli.invocation import Invocation
 from inferometer.client.library import html
+from inferometer.client.library.invocation import library_invocation
 from inferometer.client.library.tables import Tabular
 from inferometer.evaluators.evaluation import Evaluation, of_kind
 from inferometer.evaluators.measurements.batches import BatchMeasurement
@@ -78,7 +78,7 @@ def evaluations(
         limit=limit,
         kinds=tuple(each.kind for each in report.takes),
     )
-    with closing(Invocation({}).open_store()) as store:
+    with closing(library_invocation().open_store()) as store:
         found = store.find(wanted)
     batches = of_kind(found, BatchMeasurement)
     pictured = [evaluation for evaluation in batches if not evaluation.profiled][:MOST_EVALUATIONS]
