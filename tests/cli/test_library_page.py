@@ -13,8 +13,8 @@ import pytest
 
 import inferometer as im
 from inferometer import _OWNERS
-from inferometer.evaluators.jobs import defaults
 from inferometer.evaluators.jobs.requests import MaxQpsRequest
+from inferometer.evaluators.precision import length
 from inferometer.manifests.files import BUILTIN
 from tests.cli.conftest import Agent
 
@@ -28,7 +28,7 @@ def test_the_examples_of_the_page_run(agent: Agent, tmp_path: Path, monkeypatch:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # other tests run beside this one
-    monkeypatch.setattr(defaults, "TARGET_CI_PERCENT", 100.0)
+    monkeypatch.setattr(length, "TIME_BUDGET_S", 0.2)
     monkeypatch.setattr(MaxQpsRequest, "default_min_duration_s", 0.1)
     for package in ("pandas", "pyarrow"):
         monkeypatch.setitem(sys.modules, package, SimpleNamespace(DataFrame=dict, table=dict))
