@@ -1,7 +1,7 @@
 """The site of the documentation, which ``make docs-site`` builds from the Markdown pages.
 
-The source is the root of the checkout, so that links to pages beside docs/ lead somewhere. docs/index.md is the
-order of the pages, and the docstrings are the reference of the library.
+The source is the root of the checkout, so that links to pages beside docs/ lead somewhere. docs/index.md has the
+order of the pages; the docstrings are the reference of the library.
 """
 
 from __future__ import annotations
@@ -43,28 +43,32 @@ html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False
 
-# What a public name is for, by the module that owns it; the first that fits counts.
-_REFERENCE = (
-    ("docs/library-reference", "", "client"),
-    ("docs/plugin-reference", "Datasets", "evaluators.datasets"),
-    ("docs/plugin-reference", "Reports", "evaluators"),
-    ("docs/plugin-reference", "Errors", "manifests.errors"),
-    ("docs/plugin-reference", "Frameworks", ""),
+# The sections of the reference, and the modules whose public names stand there; the first that fits counts.
+_SECTIONS = {
+    "docs/library-reference": ("Functions", "Results"),
+    "docs/plugin-reference": ("Frameworks", "Datasets", "Reports", "Errors"),
+}
+_OWNERS = (
+    ("client", "Results"),
+    ("evaluators.datasets", "Datasets"),
+    ("evaluators", "Reports"),
+    ("manifests.errors", "Errors"),
+    ("", "Frameworks"),
 )
 
 
-def _public_names(page: str) -> Iterator[str]:
+def _reference(page: str) -> Iterator[str]:
     """Yields what documents the public names that belong to a page, as reStructuredText in Markdown."""
-    sections: dict[str, list[str]] = {}
-    for name in inferometer.__all__:
-        thing = getattr(inferometer, name)
-        owner = f"{getattr(thing, '__module__', '')}.".removeprefix("inferometer.")
-        place, heading = next((p, h) for p, h, prefix in _REFERENCE if owner.startswith(prefix))
-        if place == page and not name.startswith("__"):
-            heading = heading or ("Functions" if inspect.isfunction(thing) else "Results")
-            sections.setdefault(heading, []).append(_documented(name, thing))
-    for heading, entries in sections.items():
-        yield f"\n## {heading}\n\n```{{eval-rst}}\n{''.join(entries)}```\n"
+    things = {name: getattr(inferometer, name) for name in inferometer.__all__ if not name.startswith("__")}
+    for section in _SECTIONS.get(page, ()):
+        entries = [_documented(name, thing) for name, thing in things.items() if _section(thing) == section]
+        yield f"\n## {section}\n\n```{{eval-rst}}\n{''.join(entries)}```\n"
+
+
+def _section(thing: object) -> str:
+    owner = str(getattr(thing, "__module__", "")).removeprefix("inferometer.")
+    section = next(section for module, section in _OWNERS if owner.startswith(module))
+    return "Functions" if section == "Results" and inspect.isfunction(thing) else section
 
 
 def _documented(name: str, thing: object) -> str:
@@ -74,15 +78,20 @@ def _documented(name: str, thing: object) -> str:
         return f".. autodata:: inferometer.{name}\n   :no-value:\n\n"
     if issubclass(thing, Exception):
         return f".. autoexception:: inferometer.{name}\n   :show-inheritance:\n\n"
-    members = "   :undoc-members:\n" if issubclass(thing, enum.Enum) else ""
-    return f".. autoclass:: inferometer.{name}\n   :members:\n{members}\n"
+    members = (
+        ":undoc-members:"
+        if issubclass(thing, enum.Enum)
+        else ":exclude-members: model_config, model_post_init"
+    )
+    return f".. autoclass:: inferometer.{name}\n   :members:\n   {members}\n\n"
 
 
 def _toctrees(index: str) -> Iterator[str]:
     """Yields a tree for each heading of the front page, of the pages in the list below it."""
     for section in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
         heading, _, text = section.partition("\n")
-        pages = "\n".join(f"/{_page(link)}" for link in re.findall(r"^- \[[^\]]+\]\(([^)]+)\.md\)", text, re.M))
+        links = re.findall(r"^- \[([^\]]+)\]\(([^)]+)\.md\)", text, re.MULTILINE)
+        pages = "\n".join(f"{title} </{_page(link)}>" for title, link in links)
         yield f"\n```{{toctree}}\n:hidden:\n:caption: {heading}\n\n{pages}\n```\n"
 
 
@@ -94,7 +103,7 @@ def _complete(app: Sphinx, docname: str, source: list[str]) -> None:
     """Adds to a page what the code host cannot show: the tree of pages, and the reference of the library."""
     if docname == root_doc:
         source[0] += "".join(_toctrees(source[0]))
-    source[0] += "".join(_public_names(docname))
+    source[0] += "".join(_reference(docname))
 
 
 def setup(app: Sphinx) -> None:
