@@ -12,13 +12,7 @@ from pathlib import Path
 import pytest
 
 ISSUED = {"demo", "test", "check", "proto", "bench"}
-DOCUMENTS = (
-    "README.md",
-    "CONTRIBUTING.md",
-    "docker/README.md",
-    "docs/dependencies.md",
-    "docs/performance.md",
-)
+DOCUMENTS = ("*.md", "docker/*.md", "docs/*.md")
 
 # Stands in for Python: it notes what it is called with, makes virtual environments of itself, and fails to
 # install while a file named "fail" is there.
@@ -73,11 +67,10 @@ def test_every_target_that_help_shows_can_be_made(root: Path, targets: set[str])
 
 
 def test_every_make_command_in_the_documents_exists(root: Path, targets: set[str]) -> None:
-    for document in DOCUMENTS:
-        if (path := root / document).exists():
-            text = path.read_text(encoding="utf-8")
-            named = set(re.findall(r"(?:^|`)\$? ?make ([a-z-]+)", text, re.MULTILINE))
-            assert named <= targets, document
+    for path in (path for pattern in DOCUMENTS for path in root.glob(pattern)):
+        text = path.read_text(encoding="utf-8")
+        named = set(re.findall(r"(?:^|`)\$? ?make ([a-z-]+)", text, re.MULTILINE))
+        assert named <= targets, path
 
 
 def test_test_checks_installs_lint_types_imports_and_stubs_before_the_tests(root: Path) -> None:

@@ -19,14 +19,14 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 RUN_PYTHON = ("README.md", "tutorial.md")
 """The pages whose blocks of Python are run here; those of others have tests of their own."""
-BUDGET_S = 1.0
+BUDGET_S = 0.3
 """How long a dataset is repeated."""
 LIMITS = {
     "workload": ("--duration=1", "--allow_invalid"),
-    "max-qps": ("--time_budget=5", "--min_duration=0.2", "--min_queries=10", "--allow_invalid"),
+    "max-qps": ("--time_budget=3", "--min_duration=0.1", "--min_queries=10", "--allow_invalid"),
 }
 SCENARIO_LIMITS = ("--min_duration=0.1", "--min_queries=20", "--allow_invalid")
-FRESH_LIMITS = ("--repeat=2", "--time_budget=1")
+FRESH_LIMITS = ("--repeat=2", "--time_budget=0.5")
 _ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
