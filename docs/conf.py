@@ -1,7 +1,7 @@
 """The site of the documentation, which ``make docs-site`` builds from the Markdown pages.
 
-The source is the root of the checkout, so that links to pages beside docs/ lead somewhere. docs/index.md has the
-order of the pages; the docstrings are the reference of the library.
+The source is the root of the checkout, so that links to pages beside docs/ lead somewhere. docs/index.md has
+the order of the pages; the docstrings are the reference of the library.
 """
 
 from __future__ import annotations
