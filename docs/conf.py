@@ -27,6 +27,7 @@ include_patterns = ["docs/*.md", "docker/README.md", "CONTRIBUTING.md", "CHANGEL
 exclude_patterns = [path.name for path in _ROOT.iterdir() if path.is_dir() and path.name not in _FOLDERS]
 
 myst_heading_anchors = 4
+smartquotes = False  # an option begins with two hyphens
 
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
