@@ -15,7 +15,7 @@ SHOWN_EVERY_S = 0.5
 class WaitingLine:
     """Shows what is being done, and since when, once that has taken ``SHOWN_AFTER_S``. Thread-safe.
 
-    A thread draws it. ``end`` returns when that thread has ended, so that none draws while a model is timed.
+    A thread draws it. ``close`` returns when it has ended, so that none draws while a model is timed.
 
     Args:
         wanted: Whether it is shown at all; log lines, for one, would go through it.
@@ -30,13 +30,13 @@ class WaitingLine:
 
     def begin(self, what: str) -> None:
         """Begins something, such as "opening ResNet50"; it ends what began before."""
-        self.end()
+        self.close()
         if self._shown:
             self._ended = Event()
             self._thread = Thread(target=self._draw, args=(what, self._ended, time.monotonic()), daemon=True)
             self._thread.start()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Removes the line."""
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -51,7 +51,7 @@ class WaitingLine:
         try:
             yield
         finally:
-            self.end()
+            self.close()
 
     @contextmanager
     def hidden(self) -> Iterator[None]:

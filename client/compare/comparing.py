@@ -36,7 +36,7 @@ from inferometer.evaluators.measurements.batches import BatchMeasurement
 from inferometer.evaluators.precision.processes import processes_of
 from inferometer.evaluators.reports.writer import Format
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.manifests.errors import ConfigurationError, StoreError
+from inferometer.manifests.errors import ConfigurationError, UnknownEvaluationError
 
 
 def chosen_side(store: EvaluationStore, name: str, given: str) -> Side:
@@ -48,7 +48,7 @@ def chosen_side(store: EvaluationStore, name: str, given: str) -> Side:
 
     Raises:
         ConfigurationError: Nothing is named, or the evaluations cannot be compared.
-        StoreError: An id does not exist, or is ambiguous.
+        UnknownEvaluationError: An id does not exist, or is ambiguous.
     """
     ids = [word.strip() for word in given.split(",") if word.strip()]
     if not ids:
@@ -63,7 +63,7 @@ def _named(store: EvaluationStore, name: str, given: str) -> list[Evaluation]:
     evaluation_id = whole_id(store, given)
     found = store.find(EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True))
     if not found:
-        raise StoreError(
+        raise UnknownEvaluationError(
             f"{store.location}: holds no evaluation or group {given}; "
             "the reports of agent info evaluation list them"
         )

@@ -166,7 +166,7 @@ class _Console:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._invocation.waiting.end()
+        self._invocation.waiting.close()
         self.stop.__exit__(kind, error, trace)
         self._display.close()
         if self._store:
@@ -185,7 +185,7 @@ class _Console:
 
         Where stdout cannot be written, the evaluation goes on, and its figures fail after it is kept.
         """
-        self._invocation.waiting.end()
+        self._invocation.waiting.close()
         self.stop.begin(self._stops)
         self._display.begin()
         with suppress(OSError):
