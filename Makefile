@@ -25,7 +25,9 @@ $(STAMP): pyproject.toml constraints.txt
 	  f"Python 3.10, 3.11 or 3.12 is needed, this is {v[0]}.{v[1]}; name another: make PYTHON=python3.11")'
 	@rm -f $@
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[all,dev]'
+	@echo "setting up $(VENV): pip installs every framework and tool, which takes some minutes" >&2
+	@if [ -t 1 ]; then set --; else set -- --quiet; fi; \
+	  $(BIN)/python -m pip install "$$@" --disable-pip-version-check --no-compile -c constraints.txt -e '.[all,dev]'
 	@touch $@
 
 install: $(STAMP) ## set up .venv with every framework and tool

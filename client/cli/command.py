@@ -7,12 +7,16 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from inferometer.client.cli.completing import OPTIONS
 from inferometer.manifests.errors import OutputError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class FiniteFloatRange(click.FloatRange):
@@ -110,8 +114,9 @@ NOT_NEGATIVE = FiniteFloatRange(min=0)
 
 
 def option(*names: str, help: str, **settings: Any) -> Callable[[_Function], _Function]:  # noqa: A002
-    """Adds an option to a command; the help shows its default."""
-    return click.option(*names, help=help, **{"show_default": True, **settings})
+    """Adds an option to a command; the help shows its default, and its values complete if they are known."""
+    defaults = {"show_default": True, "shell_complete": OPTIONS.get(names[0])}
+    return click.option(*names, help=help, **{**defaults, **settings})
 
 
 def format_option(*names: str, help: str = "Output format.") -> Callable[[_Function], _Function]:  # noqa: A002
@@ -268,6 +273,14 @@ class Group(_GlobalFlags, click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{module}:{attribute} is not a command")
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes the names of the subcommands without importing them, and the group's options."""
+        from click.shell_completion import CompletionItem
+
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=self._lazy.get(name, ("", None))[1]) for name in names]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the options and the subcommands into the help."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from inferometer.agent.artifacts.cache import ArtifactCache
     from inferometer.agent.inference.registry import Registry
     from inferometer.client.cli.configuration import Configuration
+    from inferometer.client.cli.waiting import WaitingLine
     from inferometer.client.remote.channel.connection import ClientTls
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
     from inferometer.manifests.catalog import Catalog
@@ -126,8 +127,15 @@ class Invocation:
 
         configuration = self.configuration
         most_bytes = int(configuration.max_download_gib * _BYTES_PER_GIB)
-        downloader = Downloader(DownloadLimits(max_bytes=most_bytes), DownloadBar())
+        downloader = Downloader(DownloadLimits(max_bytes=most_bytes), DownloadBar(self.waiting))
         return ArtifactCache(self.cache_directory, downloader, UnpackLimits(max_bytes=most_bytes))
+
+    @cached_property
+    def waiting(self) -> WaitingLine:
+        """The line that says what is being done."""
+        from inferometer.client.cli.waiting import WaitingLine
+
+        return WaitingLine(wanted=not (self.flags.get("verbose") or self.flags.get("debug")))
 
     @cached_property
     def architectures(self) -> Architectures:

@@ -11,11 +11,13 @@ from contextlib import suppress
 import click
 
 from inferometer.client.cli.command import Group
+from inferometer.client.cli.completing import VARIABLE
 from inferometer.client.cli.library_output import quieten_libraries
 
 PROGRAM = "agent"
 _COMMANDS = {
     "compare": "Compare evaluations and report regressions.",
+    "completion": "Print the script that completes commands in a shell.",
     "database": "Publish results that are kept in files.",
     "download": "Download the files of models and datasets into the cache.",
     "export": "Export a model as an ONNX file.",
@@ -27,6 +29,8 @@ _COMMANDS = {
     "trace": "Export stored traces for other programs.",
 }
 """The help of each command, which is the function of its name in the module of its name."""
+_MODULES = {"completion": "inferometer.client.cli.completion"}
+"""The modules that are not in ``client/commands``."""
 
 
 def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -39,7 +43,10 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
 
 @click.group(
     cls=Group,
-    lazy={name: (f"inferometer.client.commands.{name}:{name}", line) for name, line in _COMMANDS.items()},
+    lazy={
+        name: (f"{_MODULES.get(name, f'inferometer.client.commands.{name}')}:{name}", line)
+        for name, line in _COMMANDS.items()
+    },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.option(
@@ -72,6 +79,10 @@ def run(args: list[str]) -> int:
         # here, so that Ctrl-C is one line while it is imported
         from inferometer.manifests.errors import InferometerError
 
+        if asked := os.environ.get(VARIABLE):
+            from inferometer.client.cli.completion import answer_shell
+
+            return answer_shell(cli, asked)
         result = cli.main(args=args, prog_name=PROGRAM, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)

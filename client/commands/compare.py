@@ -7,13 +7,14 @@ from typing import Any
 import click
 
 from inferometer.client.cli.command import Command, FiniteFloatRange, boolean, database_options, option
+from inferometer.client.cli.completing import evaluations
 from inferometer.client.cli.output import OUTPUT_NAMES, output_options
-from inferometer.client.compare.comparing import ACCURACY_THRESHOLD, THRESHOLD
+from inferometer.client.compare import ACCURACY_THRESHOLD, THRESHOLD
 
 
 @click.command(cls=Command)
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", metavar="A", shell_complete=evaluations)
+@click.argument("b", metavar="B", shell_complete=evaluations)
 @option(
     "--noise",
     metavar="RUNS",

@@ -12,7 +12,8 @@ import click
 
 from inferometer.client.cli.exit_codes import REGRESSION, SUCCESS
 from inferometer.client.cli.invocation import Invocation
-from inferometer.client.cli.output import print_rows
+from inferometer.client.cli.output import echo, print_rows
+from inferometer.client.compare import THRESHOLD
 from inferometer.client.reports.evaluation_filter import whole_id
 from inferometer.evaluators.comparing.comparison import (
     COLUMNS,
@@ -35,10 +36,7 @@ from inferometer.evaluators.measurements.batches import BatchMeasurement
 from inferometer.evaluators.precision.processes import processes_of
 from inferometer.evaluators.reports.writer import Format
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.manifests.errors import ConfigurationError, StoreError
-
-THRESHOLD = 0.05
-ACCURACY_THRESHOLD = 0.01
+from inferometer.manifests.errors import ConfigurationError, UnknownEvaluationError
 
 
 def chosen_side(store: EvaluationStore, name: str, given: str) -> Side:
@@ -50,7 +48,7 @@ def chosen_side(store: EvaluationStore, name: str, given: str) -> Side:
 
     Raises:
         ConfigurationError: Nothing is named, or the evaluations cannot be compared.
-        StoreError: An id does not exist, or is ambiguous.
+        UnknownEvaluationError: An id does not exist, or is ambiguous.
     """
     ids = [word.strip() for word in given.split(",") if word.strip()]
     if not ids:
@@ -65,7 +63,7 @@ def _named(store: EvaluationStore, name: str, given: str) -> list[Evaluation]:
     evaluation_id = whole_id(store, given)
     found = store.find(EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True))
     if not found:
-        raise StoreError(
+        raise UnknownEvaluationError(
             f"{store.location}: holds no evaluation or group {given}; "
             "the reports of agent info evaluation list them"
         )
@@ -155,7 +153,8 @@ def run_comparison(invocation: Invocation, request: CompareRequest) -> int:
         InferometerError: The evaluations are not there or not to be compared, or nothing can be written.
     """
     wanted = None if request.figures is None else parse_figures(request.figures)
-    with closing(invocation.open_store()) as store:
+    reading = invocation.waiting.during("reading evaluations")
+    with reading, closing(invocation.open_store()) as store:
         a, b = chosen_side(store, "A", request.a), chosen_side(store, "B", request.b)
         if twice := _in_both(a, b):
             raise ConfigurationError(f"evaluation {twice} is on both sides; compare it with another one")
@@ -169,15 +168,15 @@ def run_comparison(invocation: Invocation, request: CompareRequest) -> int:
     thresholds = _thresholds(request, noise, a, figures)
     ratios = compare_sides(a, b, figures, thresholds)
     for line in _notes(request, noise, a, b, figures):
-        click.echo(line, err=True)
+        echo(line, err=True, indent=2)
     rows = rows_of(ratios, "inputs" if a.kind is BatchMeasurement else "queries")
     print_rows(COLUMNS, rows, **request.printing)
     for ratio in ratios:
         if ratio.verdict is Verdict.UNDECIDED:
-            click.echo(f"warning: {ratio.figure} is undecided: {_undecided(ratio)}", err=True)
+            echo(f"warning: {ratio.figure} is undecided: {_undecided(ratio)}", err=True, indent=2)
     printing = request.printing
     for_people = printing["output"] is None and printing["format_name"].lower() == Format.TABLE.value
-    click.echo(conclusion(ratios), err=not for_people)
+    echo(conclusion(ratios), err=not for_people, indent=2)
     verdicts = {ratio.verdict for ratio in ratios}
     failed = Verdict.WORSE in verdicts or (request.fail_on_undecided and Verdict.UNDECIDED in verdicts)
     return REGRESSION if failed else SUCCESS

@@ -101,9 +101,12 @@ class LiveLine:
 
 def line_of(progress: IssuerProgress, probe: int = 0) -> str:
     """Returns the line; ``probe`` is the number of the probe, or 0."""
+    what = f"probe {probe}  " if probe else ""
+    if progress.target_qps:
+        what += f"{progress.target_qps:.4g} queries/s  "
     total = f"/{progress.total}" if progress.total else ""
     p99 = "" if progress.p99_ns is None else f"  p99 {progress.p99_ns / _NS_PER_MS:.1f} ms"
     return (
-        f"{f'probe {probe}  ' if probe else ''}{progress.elapsed_s:5.1f} s  {progress.sent}{total} sent  "
+        f"{what}{progress.elapsed_s:5.1f} s  {progress.sent}{total} sent  "
         f"{progress.rate_qps:.1f} answers/s{p99}  backlog {progress.waiting}"
     )

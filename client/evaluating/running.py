@@ -12,11 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import click
 from typing_extensions import Self
 
 from inferometer.client.cli.exit_codes import INTERRUPTED, INVALID, NOT_STABLE, SUCCESS
 from inferometer.client.cli.invocation import Invocation
+from inferometer.client.cli.output import echo
 from inferometer.client.cli.stopping import StopRequest
 from inferometer.client.evaluating.load_summary import invalid_load, load_rows
 from inferometer.client.evaluating.progress import LiveLine, ProgressBar
@@ -27,6 +27,7 @@ from inferometer.client.evaluating.summary import (
     print_failures,
     print_predictions,
     process_rows,
+    start_line,
 )
 from inferometer.client.systems import Systems
 from inferometer.evaluators.conditions.conditions import Stability
@@ -65,18 +66,21 @@ def run_evaluation(
     Raises:
         InferometerError: The evaluation cannot be run, or not be published.
     """
-    bar = ProgressBar(request.system.model_name)
-    worst = SUCCESS
+    name = request.system.model_name
+    bar = ProgressBar(name)
     with _Console(invocation, publish, publish_predictions, bar, "stopping after this batch") as console:
 
+        def begin(part: JobPart) -> None:
+            # a fresh process draws bars of its own
+            console.begin(part, f"opening {name}" if request.repeat == 1 else "")
+
         def start(what: JobStart) -> None:
-            d = what.system
-            threads = f", threads: {d.threads}" if d.threads and not d.device.is_gpu else ""
-            console.start(what, threads, f" over {what.inputs}, {what.input_count} inputs")
-            if publish_predictions and d.manifest.output.type != "classification":
+            console.start(what)
+            if publish_predictions and what.system.manifest.output.type != "classification":
                 _say("--publish_predictions keeps nothing: the model's output has no classes")
 
-        callbacks = JobCallbacks(console.begin, start, bar, _say, console.stop)
+        worst = SUCCESS
+        callbacks = JobCallbacks(begin, start, bar, console.say, console.stop)
         group = []
         with closing(evaluate(request, Systems(invocation), callbacks)) as evaluations:
             for evaluation in evaluations:
@@ -106,15 +110,14 @@ def run_load(
     Raises:
         InferometerError: The load cannot be run, or not be published.
     """
-    job = LoadJob(request)
+    with invocation.waiting.during("measuring what this machine can send"):
+        job = LoadJob(request)
     worst = SUCCESS
     line = LiveLine(search=isinstance(request, MaxQpsRequest))
     with _Console(invocation, publish, False, line, "stopping, without waiting for the answers") as console:
-
-        def start(what: JobStart) -> None:
-            console.start(what, "", f", {what.inputs}: {what.work}")
-
-        callbacks = JobCallbacks(console.begin, start, line, _say, console.stop)
+        opening = f"opening {request.system.model_name}"
+        begin = partial(console.begin, opening=opening)
+        callbacks = JobCallbacks(begin, console.start, line, console.say, console.stop)
         with closing(job.run(Systems(invocation), callbacks)) as evaluations:
             for evaluation in evaluations:
                 if evaluation.status is Status.INTERRUPTED:
@@ -163,24 +166,35 @@ class _Console:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._invocation.waiting.close()
         self.stop.__exit__(kind, error, trace)
         self._display.close()
         if self._store:
             self._store.close()
 
-    def begin(self, part: JobPart) -> None:
-        """Announces one evaluation of several."""
+    def begin(self, part: JobPart, opening: str) -> None:
+        """Announces one evaluation of several; ``opening`` is shown until the model is open, if not empty."""
         level = "" if part.trace_level is None else f", {part.trace_level.name}"
         if part.count > 1:
             _say(f"{part.number} of {part.count}{level}:")
+        if opening:
+            self._invocation.waiting.begin(opening)
 
-    def start(self, what: JobStart, more: str, rest: str) -> None:
-        """Announces what is measured, so that a default that was not meant is seen."""
+    def start(self, what: JobStart) -> None:
+        """Prints what is measured above its figures, so that a default that was not meant is seen.
+
+        Where stdout cannot be written, the evaluation goes on, and its figures fail after it is kept.
+        """
+        self._invocation.waiting.close()
         self.stop.begin(self._stops)
         self._display.begin()
-        d = what.system
-        framework = f"{d.manifest.framework.name} {d.framework_version}"
-        _say(f"{d.manifest.name} {d.manifest.version} on {framework} ({d.device}{more}, {d.agent}){rest}")
+        with suppress(OSError):
+            echo(printable(start_line(what)))
+
+    def say(self, line: str) -> None:
+        """Prints a line that the user should know on stderr."""
+        with self._invocation.waiting.hidden():
+            _say(line)
 
     def publish(self, evaluation: Evaluation, show: Callable[[], None]) -> None:
         """Keeps an evaluation in a file, shows it and publishes it; then the file is removed.
@@ -219,12 +233,12 @@ class _Console:
             with suppress(OSError):  # publishing it again later changes nothing
                 path.unlink()
                 path.parent.rmdir()  # if no other evaluation waits there
-        click.echo(f"published   {evaluation.id} to {self._store.location}")
+        echo(f"published   {evaluation.id} to {self._store.location}", indent=12)
 
     def print_group(self) -> None:
         """Prints the id that several published evaluations have in common."""
         if self._store and self._group_id:
-            click.echo(f"group       {self._group_id}")
+            echo(f"group       {self._group_id}", indent=12)
 
 
 def spooled(invocation: Invocation, evaluation: Evaluation) -> tuple[Path | None, str]:
@@ -240,12 +254,12 @@ def spooled(invocation: Invocation, evaluation: Evaluation) -> tuple[Path | None
 
 
 def _say(line: str) -> None:
-    click.echo(printable(line), err=True)
+    echo(printable(line), err=True)
 
 
 def _print(*rows: tuple[str, str]) -> None:
     for name, value in rows:
-        click.echo(printable(f"{name:<12}{value}"))
+        echo(printable(f"{name:<12}{value}"), indent=12)
 
 
 def _show(evaluation: Evaluation[BatchMeasurement], *, inputs: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import shutil
 import subprocess
@@ -96,6 +97,25 @@ def test_the_set_up_is_done_once(checkout: Path) -> None:
 
     assert _installs(checkout) == 1
     assert "-c constraints.txt -e .[all,dev]" in (checkout / "calls").read_text(encoding="utf-8")
+
+
+def test_the_set_up_says_that_pip_runs_and_shows_its_progress_on_a_terminal(checkout: Path) -> None:
+    done = _make(checkout, "install", "PYTHON=./fake_python")
+    assert "setting up .venv: pip installs" in done.stderr
+    assert "pip install --quiet" in (checkout / "calls").read_text(encoding="utf-8")
+
+    (checkout / ".venv" / ".installed").unlink()
+    (checkout / "calls").unlink()
+    ours, terminal = pty.openpty()
+    try:
+        command = ["make", "install", "PYTHON=./fake_python"]
+        subprocess.run(command, cwd=checkout, stdout=terminal, stderr=terminal, check=True, timeout=60)
+    finally:
+        os.close(terminal)
+        os.close(ours)
+    calls = (checkout / "calls").read_text(encoding="utf-8")
+    assert "pip install" in calls
+    assert "--quiet" not in calls
 
 
 @pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt"])
