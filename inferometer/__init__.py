@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler
     from inferometer.agent.tracing.recorder import SpanRecorder
     from inferometer.agent.tracing.span import SpanKind, TraceLevel
-    from inferometer.client.library import Evaluations, Latency, Run, TopAccuracy, evaluate, evaluations
+    from inferometer.client.library.evaluating import evaluate, sweep
+    from inferometer.client.library.load import (
+        LatencyPercentile,
+        LoadArguments,
+        RateSearch,
+        WorkloadRun,
+        max_qps,
+        workload,
+    )
+    from inferometer.client.library.runs import Latency, Run, Runs, TopAccuracy
+    from inferometer.client.library.serving import ServedAgent, serve
+    from inferometer.client.library.stored import Evaluations, evaluations
     from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
     from inferometer.evaluators.evaluation import Evaluation
     from inferometer.evaluators.measurements.batches import BatchMeasurement
@@ -62,7 +73,9 @@ __all__ = [
     "InferometerError",
     "InputError",
     "Latency",
+    "LatencyPercentile",
     "LayerWriter",
+    "LoadArguments",
     "LoadMeasurement",
     "ModelManifest",
     "OutOfMemoryError",
@@ -72,11 +85,14 @@ __all__ = [
     "Predictor",
     "PredictorOptions",
     "Profiler",
+    "RateSearch",
     "RateSearchMeasurement",
     "Report",
     "Row",
     "Run",
+    "Runs",
     "Sample",
+    "ServedAgent",
     "SpanKind",
     "SpanRecorder",
     "Tensor",
@@ -85,9 +101,14 @@ __all__ = [
     "TraceLevel",
     "Url",
     "Weights",
+    "WorkloadRun",
     "__version__",
     "evaluate",
     "evaluations",
+    "max_qps",
+    "serve",
+    "sweep",
+    "workload",
 ]
 
 _OWNERS = {
@@ -101,7 +122,18 @@ _OWNERS = {
     "agent.tracing.profiler": ("LayerWriter", "PredictWindow", "Profiler"),
     "agent.tracing.recorder": ("SpanRecorder",),
     "agent.tracing.span": ("SpanKind", "TraceLevel"),
-    "client.library": ("Evaluations", "Latency", "Run", "TopAccuracy", "evaluate", "evaluations"),
+    "client.library.evaluating": ("evaluate", "sweep"),
+    "client.library.load": (
+        "LatencyPercentile",
+        "LoadArguments",
+        "RateSearch",
+        "WorkloadRun",
+        "max_qps",
+        "workload",
+    ),
+    "client.library.runs": ("Latency", "Run", "Runs", "TopAccuracy"),
+    "client.library.serving": ("ServedAgent", "serve"),
+    "client.library.stored": ("Evaluations", "evaluations"),
     "evaluators.datasets.base": ("Dataset", "DatasetIdentity", "Sample"),
     "evaluators.evaluation": ("Evaluation",),
     "evaluators.measurements.batches": ("BatchMeasurement",),

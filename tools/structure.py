@@ -34,7 +34,7 @@ LISTS = ("agent/architectures", "evaluators/reports")
 """Folders with a file for each of many models or reports, which are not counted as rooms."""
 
 _WATCHING = ("conditions", "condition_sampler", "gpu_conditions")
-ONLOOKERS = ("tracing", "run_tracing", "progress", "stopping", "manifests", *_WATCHING)
+ONLOOKERS = ("tracing", "run_tracing", "progress", "running_now", "stopping", "manifests", *_WATCHING)
 """Folders and files that a run calls on its way, and that nothing goes through."""
 
 # Runs `agent predict dataset` under a profile hook and prints the files on its way.

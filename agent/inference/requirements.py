@@ -57,6 +57,8 @@ def code_of(manifest: ModelManifest) -> str:
     files, framework = manifest.model, manifest.framework.name.casefold()
     if files.architecture:
         return f"its weights cannot run code; its architecture, {files.architecture}, is code on this machine"
+    if framework == "pytorch" and (files.graph_path or "").casefold().endswith(".pt2"):
+        return "its graph has PyTorch's operators, of which none opens a file; its files cannot run code"
     if framework == "pytorch":
         return "its graph is TorchScript, a program whose operators can read and write files"
     if framework in {"mxnet", "onnxruntime"}:

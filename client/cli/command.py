@@ -30,6 +30,23 @@ class FiniteFloatRange(click.FloatRange):
         return number
 
 
+class TensorShape(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
+    """The sizes of a tensor, with commas or an x between."""
+
+    name = "sizes"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Returns the sizes."""
+        if isinstance(value, tuple):
+            return value
+        parts = str(value).replace("x", ",").split(",")
+        if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+            self.fail(f"{value} is no shape; write sizes with commas between, such as 3,224,224", param, ctx)
+        return tuple(map(int, parts))
+
+
 _Result = TypeVar("_Result")
 
 
@@ -108,6 +125,7 @@ COUNT = click.IntRange(min=1)
 WHOLE_NUMBER = click.IntRange(min=0)
 PORT = click.IntRange(0, 65535)
 SEED = click.IntRange(0, 2**63 - 1)
+SHAPE = TensorShape()
 WEIGHTS = click.Choice(["pretrained", "random"], case_sensitive=False)
 POSITIVE = FiniteFloatRange(min=0, min_open=True)
 NOT_NEGATIVE = FiniteFloatRange(min=0)

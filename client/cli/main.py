@@ -22,14 +22,20 @@ _COMMANDS = {
     "download": "Download the files of models and datasets into the cache.",
     "export": "Export a model as an ONNX file.",
     "info": "Reports on evaluations, models, frameworks and this machine.",
-    "manifest": "Check manifests, and print their schema.",
+    "manifest": "Check manifests, write one for a model's file, and print their schema.",
     "predict": "Evaluate a model and publish the results.",
+    "report": "Write evaluations as a page in one file.",
     "serve": "Serve models to other hosts over gRPC.",
     "status": "Show the health of a served agent.",
     "trace": "Export stored traces for other programs.",
+    "web": "Serve evaluations as a page, live.",
 }
 """The help of each command, which is the function of its name in the module of its name."""
-_MODULES = {"completion": "inferometer.client.cli.completion"}
+_MODULES = {
+    "completion": "inferometer.client.cli.completion",
+    "report": "inferometer.client.web.report_command",
+    "web": "inferometer.client.web.web_command",
+}
 """The modules that are not in ``client/commands``."""
 
 

@@ -88,7 +88,6 @@ load_options = options(
         help="Also preprocess under load; by default inputs are preprocessed before the run.",
     ),
     repeat_option("opening the model anew each time, as one group."),
-    boolean("--synthetic", help="Predict random tensors instead of a dataset's inputs."),
     dataset_options,
 )
 """Adds the options that both commands have."""
@@ -189,7 +188,10 @@ def _put(kind: type[WorkloadRequest] | type[MaxQpsRequest], given: dict[str, Any
     invocation = current_invocation()
     publish, dataset = given.pop("publish"), take_dataset(given)
     allow_invalid, require_stable = given.pop("allow_invalid"), given.pop("require_stable")
-    request = kind(system=take_system(given, invocation), dataset=dataset, **given)
+    system = take_system(given, invocation, dataset)
+    if system.given is not None and not dataset.is_named:
+        given["synthetic"] = True
+    request = kind(system=system, dataset=dataset, **given)
     code = run_load(
         invocation, request, publish=publish, allow_invalid=allow_invalid, require_stable=require_stable
     )

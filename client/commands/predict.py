@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.client.cli.command import (
@@ -201,25 +202,33 @@ def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.evaluating.parsing import take_dataset, take_system
     from inferometer.client.evaluating.running import run_evaluation
-    from inferometer.evaluators.jobs.requests import EvaluationRequest
+    from inferometer.evaluators.jobs.requests import EvaluationRequest, default_batch_size, inputs_for
     from inferometer.evaluators.measurements.batches import BatchOptions
 
     invocation = current_invocation()
     tracer = invocation.configuration.tracer
-    publish, predictions, dataset = given["publish"], given["publish_predictions"], take_dataset(given)
-    parts = given["num_file_parts"]
+    publish, predictions, parts = given["publish"], given["publish_predictions"], given["num_file_parts"]
+    synthetic, dataset = given.get("synthetic", False), take_dataset(given)
+    trace_level = _trace_level(given, tracer.level)  # before the options of the system are taken
+    system = take_system(
+        given, invocation, dataset, preprocess_threads=given["preprocess_threads"], overlap=given["overlap"]
+    )
+    batch_size = given["batch_size"]
+    if click.get_current_context().get_parameter_source("batch_size") is ParameterSource.DEFAULT:
+        batch_size = default_batch_size(system, dataset)
+    partition = given["partition_list_size"] or batch_size
+    least = partition * max(parts or 0, given["warmup_num_file_parts"])
+    dataset = inputs_for(
+        system, dataset, synthetic=synthetic, batch_size=batch_size, seed=given["seed"], least=least
+    )
     options = BatchOptions(
-        batch_size=given["batch_size"],
-        partition_list_size=given["partition_list_size"] or given["batch_size"],
+        batch_size=batch_size,
+        partition_list_size=partition,
         num_file_parts=-1 if parts is None else parts,
         warmup_num_file_parts=given["warmup_num_file_parts"],
         feature_limit=0 if predictions else TOP_CLASSES,
         fail_on_error=given["fail_on_error"],
         **{name: given[name] for name in _LENGTH},
-    )
-    trace_level = _trace_level(given, tracer.level)  # before the options of the system are taken
-    system = take_system(
-        given, invocation, preprocess_threads=given["preprocess_threads"], overlap=given["overlap"]
     )
     request = EvaluationRequest(
         system=system,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import click
 
 from inferometer.client.cli.exit_codes import REGRESSION, SUCCESS
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.cli.output import echo, print_rows
-from inferometer.client.compare import THRESHOLD
+from inferometer.client.compare import ACCURACY_THRESHOLD, THRESHOLD
 from inferometer.client.reports.evaluation_filter import whole_id
 from inferometer.evaluators.comparing.comparison import (
     COLUMNS,
@@ -34,17 +34,23 @@ from inferometer.evaluators.comparing.verdict import (
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.measurements.batches import BatchMeasurement
 from inferometer.evaluators.precision.processes import processes_of
+from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.reports.writer import Format
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.manifests.errors import ConfigurationError, UnknownEvaluationError
 
+_DIFFERS = "differs: "
+_echo_error = partial(echo, err=True)
 
-def chosen_side(store: EvaluationStore, name: str, given: str) -> Side:
+
+def chosen_side(
+    store: EvaluationStore, name: str, given: str, notify: Callable[[str], None] = _echo_error
+) -> Side:
     """Returns the evaluations that ids or their unique prefixes name, each once.
 
     Evaluations of a group that ran under a profiler are left out and reported, as a group of trace levels
     holds one that did not. One that is named by its own id is not left out. ``given`` is ids of evaluations
-    or groups, separated by commas.
+    or groups, separated by commas. ``notify`` is called with a line about what is left out.
 
     Raises:
         ConfigurationError: Nothing is named, or the evaluations cannot be compared.
@@ -55,11 +61,11 @@ def chosen_side(store: EvaluationStore, name: str, given: str) -> Side:
         raise ConfigurationError(f"{name} names no evaluation; give ids, separated by commas")
     found: dict[str, Evaluation] = {}
     for each in ids:
-        found.update({evaluation.id: evaluation for evaluation in _named(store, name, each)})
+        found.update({evaluation.id: evaluation for evaluation in _named(store, name, each, notify)})
     return Side(name, tuple(found.values()))
 
 
-def _named(store: EvaluationStore, name: str, given: str) -> list[Evaluation]:
+def _named(store: EvaluationStore, name: str, given: str, notify: Callable[[str], None]) -> list[Evaluation]:
     evaluation_id = whole_id(store, given)
     found = store.find(EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True))
     if not found:
@@ -71,10 +77,9 @@ def _named(store: EvaluationStore, name: str, given: str) -> list[Evaluation]:
         return list(found)
     undisturbed = [evaluation for evaluation in found if not evaluation.profiled]
     if undisturbed and len(undisturbed) < len(found):
-        click.echo(
+        notify(
             f"{name}: left out {len(found) - len(undisturbed)} of {len(found)} evaluations of the group "
-            f"{evaluation_id}: they ran under a profiler, which slows the model down",
-            err=True,
+            f"{evaluation_id}: they ran under a profiler, which slows the model down"
         )
     return undisturbed or list(found)
 
@@ -102,8 +107,12 @@ def _difference(ratio: Ratio) -> str:
     return f"{ratio.figure} is {ratio.value:.4g} times A's{interval}"
 
 
+def undecided_line(ratio: Ratio) -> str:
+    """Returns why a figure is undecided, and how much worse B may be, in one line."""
+    return f"{ratio.figure} is undecided: {_undecided(ratio)}"
+
+
 def _undecided(ratio: Ratio) -> str:
-    """Why, and how much worse B may be."""
     if not math.isfinite(ratio.threshold):
         return (
             "the runs of --noise differ by more than 100 % in it, or have no answer at it, and give no "
@@ -131,12 +140,12 @@ class CompareRequest:
 
     a: str
     b: str
-    noise: str | None
-    threshold: float | None
-    accuracy_threshold: float
-    figures: str | None
-    fail_on_undecided: bool
-    printing: Mapping[str, Any]
+    noise: str | None = None
+    threshold: float | None = None
+    accuracy_threshold: float = ACCURACY_THRESHOLD
+    figures: str | None = None
+    fail_on_undecided: bool = False
+    printing: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.noise is not None and self.threshold is not None:
@@ -156,8 +165,7 @@ def run_comparison(invocation: Invocation, request: CompareRequest) -> int:
     reading = invocation.waiting.during("reading evaluations")
     with reading, closing(invocation.open_store()) as store:
         a, b = chosen_side(store, "A", request.a), chosen_side(store, "B", request.b)
-        if twice := _in_both(a, b):
-            raise ConfigurationError(f"evaluation {twice} is on both sides; compare it with another one")
+        check_disjoint(a, b)
         figures = chosen_figures(a, b, wanted)
         noise = None if request.noise is None else chosen_side(store, "noise", request.noise)
         if noise is not None and (judged := _in_both(noise, b)):
@@ -169,17 +177,63 @@ def run_comparison(invocation: Invocation, request: CompareRequest) -> int:
     ratios = compare_sides(a, b, figures, thresholds)
     for line in _notes(request, noise, a, b, figures):
         echo(line, err=True, indent=2)
-    rows = rows_of(ratios, "inputs" if a.kind is BatchMeasurement else "queries")
-    print_rows(COLUMNS, rows, **request.printing)
+    print_rows(COLUMNS, _rows(a, ratios), **request.printing)
     for ratio in ratios:
         if ratio.verdict is Verdict.UNDECIDED:
-            echo(f"warning: {ratio.figure} is undecided: {_undecided(ratio)}", err=True, indent=2)
+            echo(f"warning: {undecided_line(ratio)}", err=True, indent=2)
     printing = request.printing
     for_people = printing["output"] is None and printing["format_name"].lower() == Format.TABLE.value
     echo(conclusion(ratios), err=not for_people, indent=2)
     verdicts = {ratio.verdict for ratio in ratios}
     failed = Verdict.WORSE in verdicts or (request.fail_on_undecided and Verdict.UNDECIDED in verdicts)
     return REGRESSION if failed else SUCCESS
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two sides compared with the defaults of ``agent compare``, and what it prints.
+
+    Attributes:
+        rows: A row of ``COLUMNS`` for each figure.
+        notes: What qualifies the rows, one line each.
+        conclusion: What follows from all figures together.
+        worse: Whether B is worse in a figure.
+    """
+
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    conclusion: str
+    worse: bool
+
+
+def compare_by_default(a: Side, b: Side) -> Comparison:
+    """Compares two sides as ``agent compare`` does without options.
+
+    Raises:
+        ConfigurationError: They cannot be compared.
+    """
+    request = CompareRequest(a=a.name, b=b.name)
+    check_disjoint(a, b)
+    figures = chosen_figures(a, b, None)
+    ratios = compare_sides(a, b, figures, _thresholds(request, None, a, figures))
+    undecided = (undecided_line(ratio) for ratio in ratios if ratio.verdict is Verdict.UNDECIDED)
+    notes = (note for note in _notes(request, None, a, b, figures) if not note.startswith(_DIFFERS))
+    worse = any(ratio.verdict is Verdict.WORSE for ratio in ratios)
+    return Comparison(tuple(_rows(a, ratios)), (*notes, *undecided), conclusion(ratios), worse)
+
+
+def _rows(a: Side, ratios: Sequence[Ratio]) -> Iterator[Row]:
+    return rows_of(ratios, "inputs" if a.kind is BatchMeasurement else "queries")
+
+
+def check_disjoint(a: Side, b: Side) -> None:
+    """Checks that no evaluation is on both sides.
+
+    Raises:
+        ConfigurationError: One is.
+    """
+    if twice := _in_both(a, b):
+        raise ConfigurationError(f"evaluation {twice} is on both sides; compare it with another one")
 
 
 def _in_both(one: Side, other: Side) -> str | None:
@@ -216,11 +270,11 @@ def _notes(
 ) -> Iterator[str]:
     """What qualifies the rows: the source of the thresholds, what differs, and single runs."""
     if noise is not None:
-        yield from (f"differs: {difference}" for difference in noise.differences(a))
+        yield from (f"{_DIFFERS}{difference}" for difference in noise.differences(a))
     elif request.threshold is None and set(figures) != {TOP1}:
         default = f"threshold {100 * THRESHOLD:g} %, the default"
         yield f"{default}; --noise measures it, --threshold gives another"
-    yield from (f"differs: {difference}" for difference in a.differences(b))
+    yield from (f"{_DIFFERS}{difference}" for difference in a.differences(b))
     yield from (f"warning: {line}" for side in (a, b) for line in _conditions(side))
     single = [side.name for side in (a, b) if processes_of(side.evaluations) == 1]
     if single and noise is None and set(figures) != {TOP1}:

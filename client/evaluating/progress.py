@@ -26,7 +26,7 @@ class ProgressBar:
     """
 
     def __init__(self, title: str) -> None:
-        self._title = title
+        self.title = title
         self._terminal = sys.stderr.isatty()
         self._bar: Bar | None = None
         self._task: TaskID | None = None
@@ -53,7 +53,7 @@ class ProgressBar:
                 TimeRemainingColumn(),
             )
             self._bar = Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
-            self._task = self._bar.add_task(self._title, total=progress.total)
+            self._task = self._bar.add_task(self.title, total=progress.total)
             self._bar.start()
         self._bar.update(self._task, completed=progress.done, total=progress.total, refresh=True)
 

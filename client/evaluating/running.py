@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import Self
 
@@ -20,6 +20,7 @@ from inferometer.client.cli.output import echo
 from inferometer.client.cli.stopping import StopRequest
 from inferometer.client.evaluating.load_summary import invalid_load, load_rows
 from inferometer.client.evaluating.progress import LiveLine, ProgressBar
+from inferometer.client.evaluating.running_now import RunningFile
 from inferometer.client.evaluating.summary import (
     conditions_rows,
     failure_line,
@@ -31,11 +32,13 @@ from inferometer.client.evaluating.summary import (
 )
 from inferometer.client.systems import Systems
 from inferometer.evaluators.conditions.conditions import Stability
+from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.evaluation import Evaluation, Status, measures
 from inferometer.evaluators.jobs.evaluate import evaluate
 from inferometer.evaluators.jobs.load import LoadJob
 from inferometer.evaluators.jobs.requests import EvaluationRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.jobs.resources import JobCallbacks, JobPart, JobStart
+from inferometer.evaluators.load.issuer import IssuerProgress
 from inferometer.evaluators.measurements.batches import BatchMeasurement
 from inferometer.evaluators.precision.processes import process_groups
 from inferometer.evaluators.store.json_text import write_spool
@@ -44,6 +47,7 @@ from inferometer.manifests.errors import StoreError, printable
 if TYPE_CHECKING:
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
+_Progress = TypeVar("_Progress", Progress, IssuerProgress)
 FAILED_INPUTS = 1
 """The exit code of an evaluation that finished although some of its inputs failed."""
 _log = logging.getLogger(__name__)
@@ -80,7 +84,7 @@ def run_evaluation(
                 _say("--publish_predictions keeps nothing: the model's output has no classes")
 
         worst = SUCCESS
-        callbacks = JobCallbacks(begin, start, bar, console.say, console.stop)
+        callbacks = JobCallbacks(begin, start, console.progress(bar), console.say, console.stop)
         group = []
         with closing(evaluate(request, Systems(invocation), callbacks)) as evaluations:
             for evaluation in evaluations:
@@ -117,7 +121,7 @@ def run_load(
     with _Console(invocation, publish, False, line, "stopping, without waiting for the answers") as console:
         opening = f"opening {request.system.model_name}"
         begin = partial(console.begin, opening=opening)
-        callbacks = JobCallbacks(begin, console.start, line, console.say, console.stop)
+        callbacks = JobCallbacks(begin, console.start, console.progress(line), console.say, console.stop)
         with closing(job.run(Systems(invocation), callbacks)) as evaluations:
             for evaluation in evaluations:
                 if evaluation.status is Status.INTERRUPTED:
@@ -153,6 +157,7 @@ class _Console:
         self._publish = publish
         self._predictions = predictions
         self._display = display
+        self._running = RunningFile(invocation.data_directory)
         self._store: EvaluationStore | None = None
         self._group_id: str | None = None
 
@@ -169,6 +174,7 @@ class _Console:
         self._invocation.waiting.close()
         self.stop.__exit__(kind, error, trace)
         self._display.close()
+        self._running.close()
         if self._store:
             self._store.close()
 
@@ -188,6 +194,7 @@ class _Console:
         self._invocation.waiting.close()
         self.stop.begin(self._stops)
         self._display.begin()
+        self._running.begin(what)
         with suppress(OSError):
             echo(printable(start_line(what)))
 
@@ -195,6 +202,15 @@ class _Console:
         """Prints a line that the user should know on stderr."""
         with self._invocation.waiting.hidden():
             _say(line)
+
+    def progress(self, display: Callable[[_Progress], None]) -> Callable[[_Progress], None]:
+        """Returns what takes the progress: it shows it here, and tells it to other processes."""
+
+        def take(progress: _Progress) -> None:
+            display(progress)
+            self._running(progress)
+
+        return take
 
     def publish(self, evaluation: Evaluation, show: Callable[[], None]) -> None:
         """Keeps an evaluation in a file, shows it and publishes it; then the file is removed.
@@ -207,6 +223,7 @@ class _Console:
             KeyboardInterrupt: The same, by Ctrl-C.
         """
         self._display.close()
+        self._running.close()
         self._group_id = evaluation.group_id
         if self._store is None:
             self.stop.end()

@@ -68,7 +68,7 @@ def as_document(
         figures["load"] = _search_figures(evaluation)
     return {
         **describe(evaluation),
-        **_system(evaluation),
+        **system_document(evaluation),
         "dataset_name": evaluation.dataset.name,
         **figures,
         "conditions": _conditions(evaluation),
@@ -113,7 +113,8 @@ def _own(report: Report[Any], row: Row, *left_out: str) -> dict[str, Any]:
     return {key: finite(row[key]) for key in keys}
 
 
-def _system(evaluation: Evaluation) -> dict[str, Any]:
+def system_document(evaluation: Evaluation) -> dict[str, Any]:
+    """Returns the model's files, the device, the machine and its software."""
     system, machine = evaluation.system, evaluation.system.environment
     return {
         "seed": system.seed,

@@ -5,7 +5,7 @@ What the options themselves do not need is imported in functions, so that help a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -95,11 +95,20 @@ class ChosenEvaluations:
             include_interrupted=include_interrupted or evaluation_id is not None,
             evaluation_id=evaluation_id,
             kinds=None,
+            stability=None,
+            offset=0,
             **names,
         )
 
-    def find(self, store: EvaluationStore, report: Report[Any]) -> Sequence[Evaluation]:
+    def find(
+        self,
+        store: EvaluationStore,
+        report: Report[Any],
+        on_unreadable: Callable[[StoreError], None] = lambda _: None,
+    ) -> Sequence[Evaluation]:
         """Returns the evaluations that a report takes, the newest first; names those that cannot be read.
+
+        ``on_unreadable`` is called with the error of each of those, after it is printed.
 
         Raises:
             UnknownEvaluationError: Several ids begin with what was given as one.
@@ -108,7 +117,12 @@ class ChosenEvaluations:
         given, kinds = self._wanted.evaluation_id, tuple(measurement.kind for measurement in report.takes)
         whole = None if given is None else whole_id(store, given)
         wanted = replace(self._wanted, evaluation_id=whole, kinds=kinds)
-        return store.find(wanted, lambda error: click.echo(f"warning: left out {error}", err=True))
+
+        def left_out(error: StoreError) -> None:
+            click.echo(f"warning: left out {error}", err=True)
+            on_unreadable(error)
+
+        return store.find(wanted, left_out)
 
 
 def say_none(found: Sequence[Evaluation], store: EvaluationStore) -> None:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import click
 
+from inferometer.agent.inference.given_models import INFERRED
 from inferometer.agent.inference.predictor import Weights
 from inferometer.client.cli.command import Command, database_options, format_option
 from inferometer.client.cli.completing import evaluations
@@ -50,7 +51,7 @@ def show(evaluation_id: str | None, format_name: str) -> None:
     """
     with closing(current_invocation().open_store()) as store:
         evaluation = newest(store) if evaluation_id is None else find_one(store, evaluation_id)
-        group = _others(store, evaluation)
+        group = others_of(store, evaluation)
         if format_name.lower() == "json":
             shown = as_document(evaluation, timed_by(evaluation, group), group, store.spans)
             click.echo(json.dumps(shown, ensure_ascii=False, indent=2))
@@ -111,8 +112,8 @@ def find_one(store: EvaluationStore, evaluation_id: str) -> Evaluation:
     return found[0]
 
 
-def _others(store: EvaluationStore, evaluation: Evaluation) -> Sequence[Evaluation]:
-    """The other evaluations of the group, the shallowest trace first."""
+def others_of(store: EvaluationStore, evaluation: Evaluation) -> Sequence[Evaluation]:
+    """Returns the other evaluations of the group, the shallowest trace first."""
     if evaluation.group_id is None:
         return ()
     members = store.find(EvaluationFilter(evaluation_id=evaluation.group_id, include_interrupted=True))
@@ -130,6 +131,8 @@ def _what(evaluation: Evaluation) -> Lines:
     yield "model", f"{manifest.name} {manifest.version}, weights: {weights}"
     for part, checksum in system.checksums.items():
         yield "", f"{part} {checksum}"
+    if inferred := manifest.attributes.get(INFERRED):
+        yield "", f"manifest {inferred}"
     yield "framework", f"{manifest.framework.name} {system.framework_version}"
     if measures(evaluation, BatchMeasurement):
         measurement, options = evaluation.measurement, evaluation.measurement.options

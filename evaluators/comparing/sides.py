@@ -105,7 +105,7 @@ class Side:
 
     def differences(self, other: Side) -> Iterator[str]:
         """Yields the differences from another side, each as ``batch size: 16 (A), 64 (B)``."""
-        for name, left, right in self._differences(other):
+        for name, left, right in self.differing(other):
             yield f"{name}: {left} ({self.name}), {right} ({other.name})"
 
     def check_comparable(self, other: Side) -> None:
@@ -119,15 +119,15 @@ class Side:
                 f"{self.name} is {_KINDS[self.kind].name} and {other.name} {_KINDS[other.kind].name}; "
                 "compare evaluations of one kind"
             )
-        for name, left, right in self._differences(other):
+        for name, left, right in self.differing(other):
             if name in _QUESTION:
                 raise ConfigurationError(
                     f"{self.name} has {name} {left} and {other.name} {right}, so that their figures answer "
                     "different questions; compare evaluations with the same"
                 )
 
-    def _differences(self, other: Side) -> Iterator[tuple[str, str, str]]:
-        """The distinct differences between the evaluations of both sides."""
+    def differing(self, other: Side) -> Iterator[tuple[str, str, str]]:
+        """Yields the distinct differences from another side: the condition, its value here and there."""
         pairs = ((one, two) for one in self.evaluations for two in other.evaluations)
         yield from dict.fromkeys(found for one, two in pairs for found in _differences(one, two))
 

@@ -124,17 +124,24 @@ _OTHER = "smaller batch"
 
 
 class DurationPlot(Plot):
-    """A chart for each evaluation: a point a batch; of many in a row, the shortest and the longest."""
+    """A chart for each evaluation: a point a batch; of many in a row, the shortest and the longest.
+
+    Args:
+        most_points: The number of points of one evaluation beyond which batches are left out.
+    """
+
+    def __init__(self, most_points: int = MOST_POINTS) -> None:
+        self._most_points = most_points
 
     def drawing(self, chosen: Chosen, notes: Sequence[str]) -> Drawing:
         """Returns the charts."""
-        thinned = any(len(of_one) > MOST_POINTS for _, of_one in chosen)
+        thinned = any(len(of_one) > self._most_points for _, of_one in chosen)
         smaller = any(
             number(row["inputs"]) != e.measurement.batch_size for e, of_one in chosen for row in of_one
         )
         return Drawing(
             title="Predict time of each batch",
-            charts=tuple(_chart(evaluation, of_one) for evaluation, of_one in chosen),
+            charts=tuple(_chart(evaluation, of_one, self._most_points) for evaluation, of_one in chosen),
             groups=(_FULL, _OTHER) if smaller else (_FULL,),
             notes=(
                 *(("Of many batches, the shortest and the longest of each stretch are shown.",) * thinned),
@@ -143,7 +150,7 @@ class DurationPlot(Plot):
         )
 
 
-def _chart(evaluation: Evaluation, rows: Sequence[Row]) -> PointChart:
+def _chart(evaluation: Evaluation, rows: Sequence[Row], most_points: int) -> PointChart:
     scale, unit = time_unit(max(number(row["predict_us"]) for row in rows))
     series = []
     full = evaluation.measurement.batch_size
@@ -154,7 +161,7 @@ def _chart(evaluation: Evaluation, rows: Sequence[Row]) -> PointChart:
             if (row["inputs"] == full) is wanted
         ]
         if points:
-            kept = _thinned(points)
+            kept = thinned(points, most_points)
             mean = sum(y for _, y in points) / len(points)
             tooltip = f"{evaluation.id}: {len(points):,} × {group}, {readable(mean)} {unit} on average"
             x, y = zip(*kept, strict=True)
@@ -163,12 +170,12 @@ def _chart(evaluation: Evaluation, rows: Sequence[Row]) -> PointChart:
     return PointChart(heading, "batch", f"predict ({unit})", tuple(series))
 
 
-def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points, or of each of many stretches the lowest and the highest, so that no outlier is lost."""
-    if len(points) <= MOST_POINTS:
+def thinned(points: list[tuple[float, float]], most_points: int) -> list[tuple[float, float]]:
+    """Returns the points, or of many the lowest and the highest of each stretch: no outlier is lost."""
+    if len(points) <= most_points:
         return points
     kept = []
-    stretches = MOST_POINTS // 2
+    stretches = most_points // 2
     for place in range(stretches):
         stretch = points[place * len(points) // stretches : (place + 1) * len(points) // stretches]
         lowest, highest = (pick(stretch, key=lambda point: point[1]) for pick in (min, max))

@@ -88,6 +88,22 @@ class PictureFile:
         return True
 
 
+def inline_svg(report: Report[Any], evaluations: Sequence[Evaluation]) -> str | None:
+    """Returns the picture of a report as SVG for a page; None without Matplotlib or anything to draw.
+
+    Raises:
+        ConfigurationError: The report has no picture.
+    """
+    drawing = find_plot(report.name).draw(evaluations, list(report.rows(evaluations)))
+    if drawing is None:
+        return None
+    try:
+        from inferometer.evaluators.drawing.canvas import svg
+    except (ImportError, ValueError):  # not installed, or its settings are invalid
+        return None
+    return svg(drawing)
+
+
 def _format_of(path: Path) -> PictureFormat:
     try:
         return PictureFormat(path.suffix.removeprefix(".").lower())

@@ -24,7 +24,8 @@ from inferometer.evaluators.reports.base import (
     in_ms,
 )
 
-_KINDS = {"batches": "batches", "load": "workload", "rate_search": "max QPS"}
+KIND_NAMES = {"batches": "batches", "load": "workload", "rate_search": "max QPS"}
+"""The kinds of measurement as the report calls them."""
 
 
 class OverviewReport(Report[Measurement]):
@@ -56,7 +57,7 @@ class OverviewReport(Report[Measurement]):
             yield {
                 **describe(evaluation),
                 **describe_names(evaluation),
-                "kind": _KINDS[measurement.kind],
+                "kind": KIND_NAMES[measurement.kind],
                 "latency_ms_p50": None,
                 "rate_per_s": None,
                 "top1_accuracy": None,

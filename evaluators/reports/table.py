@@ -85,7 +85,7 @@ class Cells:
         cells = []
         for place, column in enumerate(columns):
             value = row[column.key]
-            cell = _shown(value, column)
+            cell = cell_text(value, column)
             self.widths[place] = max(self.widths[place], width(cell))
             if isinstance(value, int | float) and not isinstance(value, bool):
                 self._numbers[place] = True
@@ -121,8 +121,8 @@ def width(text: str) -> int:
     return len(text) if text.isascii() else cell_len(text)
 
 
-def _shown(value: Value, column: Column) -> str:
-    """A value as a table shows it: floats rounded, control characters escaped so that a line stays one."""
+def cell_text(value: Value, column: Column) -> str:
+    """Returns a value as a table shows it: floats rounded, and in one line, whatever characters it has."""
     match value:
         case None:
             return _NOTHING

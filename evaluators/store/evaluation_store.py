@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.tracing.span import SpanChunk
+from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.measurements.batches import InputPrediction
 from inferometer.evaluators.store import documents_v1
@@ -41,6 +42,14 @@ EXPIRING = {"agent": "expires_at"}
 _Read = TypeVar("_Read")
 _IDS_PER_QUERY = 500
 _PREDICTIONS = "input_prediction"
+_CHOICES = {
+    "model_name": "model.name",
+    "framework_name": "framework.name",
+    "batch_size": "batch_size",
+    "hostname": "hostname",
+    "kind": "kind",
+    "stability": "conditions.stability",
+}
 _DOCUMENTS_PER_INSERT = {_PREDICTIONS: 1000}
 _LARGE_DOCUMENTS_PER_INSERT = 4  # a document of any other part holds thousands of values
 _TELLING = ("created_at", "kind", "model_key", "elapsed_ns")
@@ -126,9 +135,11 @@ class EvaluationFilter:
         framework_version: Without a local part such as ``+cpu``, it matches any local part.
         weights: The origin of the weights.
         limit: The maximum number of evaluations, the newest first; None means all.
+        offset: How many of the newest are passed over.
         include_interrupted: Whether interrupted evaluations match.
         evaluation_id: The id of an evaluation or of a group.
         kinds: The kinds of measurement.
+        stability: The verdict on the conditions.
     """
 
     model_name: str | None = None
@@ -143,6 +154,8 @@ class EvaluationFilter:
     include_interrupted: bool = False
     evaluation_id: str | None = None
     kinds: tuple[str, ...] | None = None
+    stability: Stability | None = None
+    offset: int = 0
 
 
 class EvaluationStore(Collections):
@@ -198,8 +211,34 @@ class EvaluationStore(Collections):
         with self._wrapped("evaluations cannot be read"):
             found = self._connection.database["evaluation"].find(_query(wanted))
             found = found.sort([("created_at", -1), ("_id", -1)])
+            found = found.skip(wanted.offset) if wanted.offset else found
             heads: list[Document] = list(found.limit(wanted.limit) if wanted.limit else found)
             return self._with_parts(heads, on_unreadable)
+
+    def count(self, wanted: EvaluationFilter) -> int:
+        """Returns how many evaluations match, whatever the filter's limit and offset; reads none of them.
+
+        Raises:
+            StoreError: The database cannot be reached.
+        """
+        with self._wrapped("evaluations cannot be counted"):
+            return int(self._connection.database["evaluation"].count_documents(_query(wanted)))
+
+    def choices(self) -> Mapping[str, Sequence[str | int]]:
+        """Returns the values that the stored evaluations have of some fields of a filter, sorted.
+
+        The fields are ``model_name``, ``framework_name``, ``batch_size``, ``hostname``, ``kind`` and
+        ``stability``.
+
+        Raises:
+            StoreError: The database cannot be reached.
+        """
+        with self._wrapped("evaluations cannot be read"):
+            collection = self._connection.database["evaluation"]
+            found = {name: collection.distinct(path) for name, path in _CHOICES.items()}
+        numbers = {"batch_size"}
+        texts = {name: sorted(map(str, known)) for name, known in found.items() if name not in numbers}
+        return {**texts, **{name: sorted(map(int, found[name])) for name in numbers}}
 
     def ids(self, prefix: str) -> Sequence[str]:
         """Returns the sorted ids of evaluations and groups that begin with ``prefix``.
@@ -360,6 +399,8 @@ def _query(wanted: EvaluationFilter) -> Document:
         query["system.weights"] = random if wanted.weights is Weights.RANDOM else {"$ne": random}
     if wanted.evaluation_id is not None:
         query["$and"] = [{"$or": [{key: wanted.evaluation_id} for key in ("_id", "group_id")]}]
+    if wanted.stability is not None:
+        query["conditions.stability"] = wanted.stability.value
     if wanted.kinds is not None:
         of_kind = {"$or": [{"kind": {"$in": list(wanted.kinds)}}, documents_v1.kind_query(wanted.kinds)]}
         query["$and"] = [*query.get("$and", ()), of_kind]

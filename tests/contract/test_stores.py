@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from inferometer.agent.hardware.device import Device, DeviceKind
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.measurements.batches import Accuracy, InputPrediction
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
@@ -194,6 +195,36 @@ def test_the_newest_come_first_and_the_limit_takes_them(store: EvaluationStore) 
 def test_a_negative_limit_is_an_error(store: EvaluationStore) -> None:
     with pytest.raises(ConfigurationError, match="limit -1"):
         store.find(EvaluationFilter(limit=-1))
+
+
+def test_a_page_of_evaluations_is_found_and_all_are_counted(store: EvaluationStore) -> None:
+    start = make_evaluation().created_at
+    for age in range(5):
+        store.save(make_evaluation(created_at=start - timedelta(seconds=age)))
+    expected = ids(store, ALL)
+
+    assert ids(store, EvaluationFilter(offset=1, limit=2)) == expected[1:3]
+    assert ids(store, EvaluationFilter(offset=4, limit=2)) == expected[4:]
+    assert ids(store, EvaluationFilter(offset=5, limit=2)) == []
+    assert store.count(EvaluationFilter(offset=1, limit=2)) == 5
+    assert store.count(EvaluationFilter(batch_size=1)) == 0
+
+
+def test_the_choices_are_what_stored_evaluations_have(store: EvaluationStore) -> None:
+    assert set(map(tuple, store.choices().values())) == {()}
+    stable = make_evaluation(conditions=Conditions(Stability.STABLE))
+    for evaluation in (stable, make_evaluation(batch_size=2), make_evaluation(batch_size=1)):
+        store.save(evaluation)
+
+    assert store.choices() == {
+        "model_name": [stable.system.manifest.name],
+        "framework_name": [stable.system.manifest.framework.name],
+        "hostname": [stable.system.environment.hostname],
+        "kind": ["batches"],
+        "stability": ["stable"],
+        "batch_size": [1, 2, stable.measurement.batch_size],
+    }
+    assert ids(store, EvaluationFilter(stability=Stability.STABLE)) == [stable.id]
 
 
 WANTED = {

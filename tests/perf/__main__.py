@@ -14,6 +14,7 @@ from tests.perf import (
     issue_rate,
     mlserver_peer,
     open_inference,
+    page,
     rate_search,
     reference,
     resnet50,
@@ -37,6 +38,8 @@ SECTIONS = (
     "batching",
     "mlserver",
     "soak",
+    "page",
+    "page_beside",
 )
 
 
@@ -83,6 +86,13 @@ def main() -> None:
             print("\nmlserver: skipped; set INFEROMETER_MLSERVER_PYTHON to a Python with MLServer")
     if "soak" in sections:
         print_table("A long-running served agent", soak.measure())
+    if "page" in sections:
+        print_table("The page of evaluations", page.measure())
+    if "page_beside" in sections:
+        if rows := page.measure_beside():
+            print_table("An evaluation while the page is open", rows)
+        else:
+            print("\npage_beside: skipped; install chromium and chromium-driver")
     print(f"\nload of the machine at the end: {os.getloadavg()[0]:.1f}")
 
 

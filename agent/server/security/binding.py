@@ -83,8 +83,8 @@ def metrics_warning(host: str, port: int) -> str | None:
     )
 
 
-def check_exposure(host: str, *, tls: bool, secret: bool, insecure: bool) -> str | None:
-    """Checks that nobody exposes an agent unknowingly; returns the warning to log, or None.
+def check_exposure(host: str, *, tls: bool, secret: bool, insecure: bool, what: str = "agent") -> str | None:
+    """Checks that nobody exposes an agent unknowingly, or ``what``; returns the warning to log, or None.
 
     Raises:
         ConfigurationError: Others can reach it, TLS or a secret is missing, and the user has not accepted
@@ -95,11 +95,11 @@ def check_exposure(host: str, *, tls: bool, secret: bool, insecure: bool) -> str
         return None
     if not insecure:
         raise ConfigurationError(
-            f"host {host or '*'} can be reached by others, and the agent has no {missing}; give --tls_cert, "
+            f"host {host or '*'} can be reached by others, and the {what} has no {missing}; give --tls_cert, "
             "--tls_key and --secret or --secret_file, or accept it with --insecure"
         )
     risks = [
         *(["anybody can use it"] if not secret else []),
         *(["everything travels in clear" + (", the secret too" if secret else "")] if not tls else []),
     ]
-    return f"INSECURE: others can reach this agent, which has no {missing}: {', and '.join(risks)}"
+    return f"INSECURE: others can reach this {what}, which has no {missing}: {', and '.join(risks)}"

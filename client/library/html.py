@@ -1,0 +1,64 @@
+"""HTML for notebooks: tables with their picture. Every text is escaped, so that nothing in it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.plots.writer import inline_svg
+from inferometer.evaluators.reports.base import Column, Report, Row, Value
+from inferometer.evaluators.reports.table import cell_text
+from inferometer.manifests.errors import printable
+
+MOST_ROWS = 200
+"""The most rows of a table that are shown."""
+_ID_CHARACTERS = 8
+_LEFT, _RIGHT = "text-align: left", "text-align: right; font-variant-numeric: tabular-nums"
+
+
+def figures(rows: Iterable[tuple[str, str]]) -> str:
+    """Returns names with their values, one a row; a value without a name belongs to the row above."""
+    return f"<table>{''.join(_line('td', [(name, _LEFT), (value, _LEFT)]) for name, value in rows)}</table>"
+
+
+def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+    """Returns a table. What is the same in every row stands above it, and ids are shortened."""
+    shown = rows[:MOST_ROWS]
+    same = [column for column in columns if len(rows) > 1 and len({row[column.key] for row in rows}) == 1]
+    inside = [column for column in columns if column not in same] or list(columns[:1])
+    above = [
+        f"{column.header}: {cell_text(rows[0][column.key], column)}"
+        for column in same
+        if column not in inside and rows[0][column.key] is not None
+    ]
+    if len(shown) < len(rows):
+        above.append(f"the first {len(shown)} of {len(rows):,} rows")
+    caption = f"<div>{_text(' · '.join(above))}</div>" if above else ""
+    head = _line("th", [(column.header, _LEFT) for column in inside])
+    body = "".join(_line("td", [_cell(row[column.key], column) for column in inside]) for row in shown)
+    return f'<div style="overflow-x: auto">{caption}<table>{head}{body}</table></div>'
+
+
+def with_picture(shown: str, report: Report[Any], evaluations: Sequence[Evaluation]) -> str:
+    """Adds the picture of a report, if Matplotlib is installed and there is anything to draw."""
+    picture = inline_svg(report, evaluations)
+    return shown if picture is None else f'{shown}<div style="overflow-x: auto">{picture}</div>'
+
+
+def _cell(value: Value, column: Column) -> tuple[str, str]:
+    if value is None:
+        return "", _LEFT
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    text = cell_text(value, column)
+    return text[:_ID_CHARACTERS] if column.is_id else text, _RIGHT if number else _LEFT
+
+
+def _line(tag: str, cells: Iterable[tuple[str, str]]) -> str:
+    written = (f'<{tag} style="{style}">{_text(text)}</{tag}>' for text, style in cells)
+    return f"<tr>{''.join(written)}</tr>"
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

@@ -1,0 +1,266 @@
+"""What the page shows, as values of JSON: rows of the reports, one evaluation, a comparison.
+
+No figure is computed here: each comes from a report, or from ``evaluators.comparing``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import yaml
+
+from inferometer.client.compare.comparing import compare_by_default
+from inferometer.client.reports.show import timed_by
+from inferometer.client.web.again import again
+from inferometer.client.web.cells import columns_of, figure_of, table_of, text_of
+from inferometer.client.web.facts import facts_of, kind_of
+from inferometer.client.web.pictures import charts_of, compared_chart
+from inferometer.evaluators.comparing.comparison import COLUMNS
+from inferometer.evaluators.comparing.sides import Side
+from inferometer.evaluators.evaluation import Evaluation, Status, measures
+from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+from inferometer.evaluators.reports.base import (
+    CONDITIONS_COLUMN,
+    EVALUATION_COLUMNS,
+    STABILITY_COLUMN,
+    STATUS_COLUMN,
+    Column,
+    Report,
+    Row,
+    describe,
+)
+from inferometer.evaluators.reports.load import ProbesReport
+from inferometer.evaluators.reports.overview import KIND_NAMES, OverviewReport
+from inferometer.evaluators.reports.registry import find_report, known_reports
+from inferometer.evaluators.reports.table import cell_text
+from inferometer.evaluators.reports.trace_report import TRACED_COLUMNS, SpanSource, TraceReport
+from inferometer.evaluators.reports.writer import finite
+from inferometer.manifests.errors import ConfigurationError, InferometerError
+
+FIRST = (
+    "created_at",
+    "model_name",
+    "framework_name",
+    "batch_size",
+    "kind",
+    "latency_ms_p50",
+    "rate_per_s",
+    "top1_accuracy",
+    "stability",
+    "id",
+)
+"""The columns of the table of evaluations; the others are shown on demand."""
+NUMERIC = ("batch_size", "threads", "latency_ms_p50", "rate_per_s", "top1_accuracy")
+_HEADLINES = {
+    "latency": ("latency_ms_p50", "latency_ms_p90", "latency_ms_p99", "throughput_inputs_per_s"),
+    "accuracy": ("top1_accuracy",),
+    "workload": ("latency_ms_p50", "latency_ms_p99", "achieved_qps", "goodput_qps", "late_share"),
+    "max_qps": ("max_qps",),
+}
+_ONLY_PICTURES = ("duration", "eventflow")
+_MOST_ROWS = 2000
+_ASIDE = {
+    c.key for c in (*EVALUATION_COLUMNS, *TRACED_COLUMNS, STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN)
+}
+_OPTIONS = {
+    "arrival",
+    "concurrency",
+    "judged_percentile",
+    "latency_bound_ms",
+    "percentile",
+    "rate_qps",
+    "schedule_checksum",
+    "seed",
+}
+"""What reports repeat of the options of a load, which are among the facts."""
+
+
+def overview_columns() -> list[dict[str, Any]]:
+    """Returns the columns of the table of evaluations, in the order of the page."""
+    columns: list[dict[str, Any]] = columns_of(OverviewReport.columns, NUMERIC, FIRST)
+    return columns
+
+
+def overview_rows(evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]:
+    """Yields a row of the table for each evaluation."""
+    known = {column.key: column for column in OverviewReport.columns}
+    keys = [column["key"] for column in overview_columns()]
+    for evaluation, row in zip(evaluations, OverviewReport().rows(evaluations), strict=True):
+        created = _moment(evaluation.created_at)
+        texts = [created if key == "created_at" else text_of(row[key], known[key]) for key in keys]
+        yield {
+            "id": evaluation.id,
+            "name": f"{row['model_name']} {row['model_version']}, {row['framework_name']}, {created}",
+            "under": [
+                str(row["framework_name"]),
+                f"batch {row['batch_size']}",
+                *([] if row["kind"] == KIND_NAMES["batches"] else [str(row["kind"])]),
+                created[5:16],
+            ],
+            "conditions": None if evaluation.conditions is None else str(evaluation.conditions),
+            "values": [finite(row[key]) for key in keys],
+            "texts": texts,
+        }
+
+
+def page_reports() -> Mapping[str, Report[Any]]:
+    """Returns the reports of which a page shows the rows, by name, those of plug-ins too."""
+    return {name: find_report(name) for name in known_reports() if name not in _ONLY_PICTURES}
+
+
+def evaluation_document(
+    evaluation: Evaluation,
+    group: Sequence[Evaluation],
+    reports: Mapping[str, Report[Any]],
+    spans: SpanSource | None,
+    omitted: str = "",
+) -> dict[str, Any]:
+    """Returns all that the page shows of one evaluation.
+
+    Args:
+        evaluation: The evaluation.
+        group: The others of its group.
+        reports: See ``page_reports``.
+        spans: Gives the spans of its trace; None leaves pictures and layers out.
+        omitted: What the page says instead of them.
+    """
+    system, conditions = evaluation.system, evaluation.conditions
+    timed = timed_by(evaluation, group)
+    figures, told, tables = _reported(evaluation, timed, reports, spans)
+    command = again(evaluation)
+    batch = f"batch size {evaluation.measurement.batch_size}"
+    framework = f"{system.manifest.framework.name} {system.framework_version}".rstrip()
+    return {
+        "id": evaluation.id,
+        "title": f"{system.manifest.name} {system.manifest.version}",
+        "subtitle": f"{framework} · {system.device} · {batch} · {kind_of(evaluation)}",
+        "created_at": describe(evaluation)["created_at"],
+        "created_text": f"{_moment(evaluation.created_at)} UTC",
+        "status": evaluation.status.value,
+        "stability": None if conditions is None else conditions.stability.value,
+        "conditions": None if conditions is None else str(conditions),
+        "invalid": next((text for name, text in told if name == "INVALID"), None),
+        "remarks": list(_remarks(evaluation, timed)),
+        "figures": figures,
+        "charts": [] if spans is None else charts_of(evaluation),
+        "omitted": omitted or None,
+        "tables": tables,
+        "facts": list(facts_of(evaluation, timed, told)),
+        "manifest_name": f"{system.manifest.name} for {system.manifest.framework.name}",
+        "manifest": manifest_text(evaluation),
+        "command": {"line": command.line, "notes": list(command.notes)},
+        "group": [{"id": each.id, "text": f"{each.id}  {_part(each)}"} for each in group],
+    }
+
+
+def manifest_text(evaluation: Evaluation) -> str:
+    """Returns the model's manifest as YAML, without the fields that have their defaults."""
+    content = evaluation.system.manifest.model_dump(mode="json", exclude_defaults=True)
+    text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+    return text
+
+
+def _part(evaluation: Evaluation) -> str:
+    process = "" if evaluation.process is None else f", process {evaluation.process}"
+    return f"{evaluation.trace_level.name}{process}"
+
+
+def _moment(when: datetime) -> str:
+    return f"{when.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}"
+
+
+def _remarks(evaluation: Evaluation, timed: Evaluation) -> Iterator[str]:
+    """What qualifies the figures."""
+    conditions = evaluation.conditions
+    if conditions is not None and conditions.warning:
+        yield f"Another run may give other figures: {conditions}."
+    if timed is not evaluation:
+        whose = f"{timed.id} ({timed.trace_level.name})"
+        yield f"Latency and throughput are those of {whose}: no profiler slowed it down."
+    elif evaluation.profiled:
+        yield "Latency and throughput are under the framework's profiler, which slows the model down."
+    if evaluation.status is not Status.COMPLETE:
+        yield "It was interrupted: the figures cover what was measured until then."
+
+
+def _reported(
+    evaluation: Evaluation,
+    timed: Evaluation,
+    reports: Mapping[str, Report[Any]],
+    spans: SpanSource | None,
+) -> tuple[list[dict[str, Any]], list[tuple[str, str]], list[dict[str, Any]]]:
+    """The figures, other values by name, and tables, of all reports that take the evaluation."""
+    figures: list[dict[str, Any]] = []
+    told: list[tuple[str, str]] = []
+    tables: list[dict[str, Any]] = []
+    taking = {name: report for name, report in reports.items() if report.taken([evaluation])}
+    if measures(evaluation, RateSearchMeasurement):
+        taking[ProbesReport.name] = ProbesReport()
+    for name, report in taking.items():
+        columns = [column for column in report.columns if column.key not in _ASIDE]
+        if isinstance(report, TraceReport):
+            rows = list(report.rows_of([evaluation], spans)) if spans is not None else []
+        else:
+            rows = list(report.rows([timed if report.undisturbed else evaluation]))
+        if isinstance(report, TraceReport | ProbesReport) or len(rows) > 1:
+            if rows:
+                tables.append(_table(name, report, columns, rows))
+        elif rows:
+            columns = [column for column in columns if column.key not in _OPTIONS]
+            headlines = _HEADLINES.get(name, ())
+            figures += figure_of(name, columns, rows[0], headlines)
+            texts = (column for column in columns if isinstance(rows[0][column.key], bool | str))
+            told += [(column.header, cell_text(rows[0][column.key], column)) for column in texts]
+    return figures, told, tables
+
+
+def _table(name: str, report: Report[Any], columns: Sequence[Column], rows: Sequence[Row]) -> dict[str, Any]:
+    rest = f"; the first {_MOST_ROWS:,} of {len(rows):,} rows" if len(rows) > _MOST_ROWS else ""
+    summary = report.summary[:1].upper() + report.summary[1:]
+    return table_of(name, f"{summary}{rest}", columns, rows[:_MOST_ROWS])
+
+
+def comparison_document(a: Side, b: Side, left_out: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns a comparison as ``agent compare`` makes it by default, or why the two cannot be compared."""
+    document: dict[str, Any] = {
+        "a": _side(a),
+        "b": _side(b),
+        "command": _compare_command(a, b),
+        "error": None,
+    }
+    try:
+        compared = compare_by_default(a, b)
+    except ConfigurationError as error:
+        return document | {"error": str(error)}
+    one, other = a.evaluations[0], b.evaluations[0]
+    return document | {
+        **table_of("comparison", "", COLUMNS, compared.rows),
+        "conclusion": compared.conclusion,
+        "worse": compared.worse,
+        "notes": [*left_out, *compared.notes],
+        "differs": [list(each) for each in a.differing(b)],
+        "chart": compared_chart(one, other),
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    first = side.evaluations[0].system
+    framework = f"{first.manifest.framework.name} {first.framework_version}".rstrip()
+    return {
+        "title": f"{first.manifest.name} {first.manifest.version} · {framework}",
+        "evaluations": [
+            {"id": each.id, "text": f"{_moment(each.created_at)}  {each.id[:8]}"} for each in side.evaluations
+        ],
+    }
+
+
+def _compare_command(a: Side, b: Side) -> str:
+    one, other = (",".join(each.id for each in side.evaluations) for side in (a, b))
+    return f"agent compare {one} {other}"
+
+
+def error_document(error: InferometerError) -> Mapping[str, Any]:
+    """Returns what the page shows of an error."""
+    return {"error": str(error)}

@@ -1,0 +1,140 @@
+"""The facts about an evaluation: how it was measured, on what, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+from inferometer.agent.inference.predictor import Weights
+from inferometer.client.reports.evaluation_document import stage_shares, system_document
+from inferometer.evaluators.evaluation import Evaluation, measures
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.measurements.load import LoadMeasurement
+from inferometer.evaluators.reports.overview import KIND_NAMES
+
+_GIB = 1024**3
+_NS_PER_S = 1_000_000_000
+
+
+def facts_of(
+    evaluation: Evaluation, timed: Evaluation, told: Sequence[tuple[str, str]]
+) -> Iterator[dict[str, Any]]:
+    """Yields sections, each with a heading and its facts: a name and a text.
+
+    Args:
+        evaluation: The evaluation.
+        timed: The one that tells how long the model takes; see ``timed_by``.
+        told: Further facts about the measurement.
+    """
+    system, known, dataset = evaluation.system, system_document(evaluation), evaluation.dataset
+    measured = list(_measured(evaluation, timed))
+    known_names = {name for name, _ in measured} | {"dataset", "INVALID"}
+    yield _section("Measurement", [*measured, *((n, t) for n, t in told if n not in known_names)])
+    conditions = evaluation.conditions
+    if conditions is not None:
+        reasons = [("reason", reason) for reason in conditions.reasons]
+        yield _section(
+            "Conditions", [("verdict", conditions.stability.value), *reasons, ("note", conditions.note)]
+        )
+    yield _section(
+        "Model",
+        [
+            ("model", f"{system.manifest.name} {system.manifest.version}"),
+            (
+                "weights",
+                f"random, seed {system.seed}" if system.weights is Weights.RANDOM else system.weights.value,
+            ),
+            *((f"checksum of {part}", checksum) for part, checksum in system.checksums.items()),
+            ("dataset", " ".join(filter(None, (dataset.name, dataset.version)))),
+            ("inputs of the dataset", dataset.size),
+            ("checksum of the dataset", dataset.checksum),
+        ],
+    )
+    machine = system.environment
+    yield _section(
+        "System",
+        [
+            ("device", known["device"]),
+            ("threads", system.threads),
+            ("preprocessing threads", system.preprocess_threads),
+            ("agent", system.agent),
+            ("host", machine.hostname),
+            ("CPU", known["cpu_model"]),
+            ("usable cores", known["usable_cores"]),
+            ("memory", known["memory_bytes"] and f"{known['memory_bytes'] / _GIB:.0f} GiB"),
+            *(("GPU", f"{gpu.name}, {gpu.memory_bytes / _GIB:.0f} GiB") for gpu in machine.gpus),
+            ("GPU driver", machine.gpu_driver),
+            ("system", known["operating_system"]),
+            ("kernel", known["kernel"]),
+            ("frequency governor", known["governor"]),
+        ],
+    )
+    yield _section(
+        "Software",
+        [
+            ("framework", f"{system.manifest.framework.name} {system.framework_version}"),
+            ("Python", known["python_version"]),
+            ("inferometer", known["inferometer_version"]),
+            ("build", known["build"]),
+            *known["libraries"].items(),
+            *known["settings"].items(),
+            *known["variables"].items(),
+        ],
+    )
+    if (trace := evaluation.trace) is not None:
+        yield _section(
+            "Trace",
+            [
+                ("trace", trace.trace_id),
+                ("level", evaluation.trace_level.name),
+                ("spans", trace.span_count),
+                ("dropped", trace.dropped or None),
+                ("url", trace.url),
+                *(("note", note) for note in trace.notes),
+            ],
+        )
+
+
+def _section(heading: str, rows: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return {
+        "heading": heading,
+        "rows": [[name, str(value)] for name, value in rows if value not in (None, "")],
+    }
+
+
+def _measured(evaluation: Evaluation, timed: Evaluation) -> Iterator[tuple[str, Any]]:
+    """How it was measured: the options, and where the time went."""
+    measurement = evaluation.measurement
+    yield "kind", kind_of(evaluation)
+    yield "measured for", f"{measurement.elapsed_ns / _NS_PER_S:.3f} s"
+    if measures(evaluation, BatchMeasurement):
+        yield "inputs predicted", evaluation.measurement.predicted_inputs
+        yield "batches", len(evaluation.measurement.times.sizes)
+        if measures(timed, BatchMeasurement):
+            shares = (f"{name} {share:.1f} %" for name, share in stage_shares(timed).items())
+            yield "time of inputs", ", ".join(shares)
+    options = getattr(measurement, "options", None)
+    if options is None:
+        return
+    for each in fields(options):
+        yield each.name.replace("_", " "), _option_text(getattr(options, each.name))
+    if isinstance(measurement, LoadMeasurement) and measurement.run.checksum:
+        yield "schedule", measurement.run.checksum
+
+
+def kind_of(evaluation: Evaluation) -> str:
+    """Returns the kind of a measurement, as the reports call it."""
+    return KIND_NAMES.get(evaluation.measurement.kind, evaluation.measurement.kind)
+
+
+def _option_text(value: Any) -> str | None:
+    """An option as a text; None for one that was left out."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+    return str(getattr(value, "value", value))

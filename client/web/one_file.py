@@ -1,0 +1,141 @@
+"""``agent report``: the page in one file, with the evaluations that are asked for."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import permutations
+from typing import Any
+
+from inferometer.client.web.assets import whole_page
+from inferometer.client.web.cells import sort_key
+from inferometer.client.web.documents import (
+    comparison_document,
+    evaluation_document,
+    overview_columns,
+    overview_rows,
+    page_reports,
+)
+from inferometer.evaluators.comparing.sides import Side
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.reports.trace_report import SpanSource
+from inferometer.manifests.errors import ConfigurationError
+
+_PER_PART = 50
+_FILTERS = ("model_name", "framework_name", "batch_size", "hostname", "kind", "stability")
+
+
+def report_text(
+    evaluations: Sequence[Evaluation],
+    spans: SpanSource,
+    *,
+    source: str,
+    made_at: datetime,
+    details: int,
+    compared: int,
+    left_out: Sequence[str] = (),
+) -> str:
+    """Returns the file.
+
+    Args:
+        evaluations: The evaluations, the newest first.
+        spans: Gives the spans of their traces.
+        source: Where they come from.
+        made_at: When the report is made.
+        details: Of how many of the newest it has the pictures, with the times of all batches, and the layers.
+        compared: How many of the newest are compared with each other.
+        left_out: Why evaluations could not be read, one line each.
+
+    Raises:
+        StoreError: Spans cannot be read.
+    """
+    shared = _Shared()
+    rows = list(overview_rows(evaluations))
+    about = {"source": source, "as_of": f"as of {made_at:%Y-%m-%d %H:%M} UTC"}
+    overview = {
+        "columns": overview_columns(),
+        "rows": rows,
+        "total": len(rows),
+        "unreadable": list(left_out),
+        "filters": _filters(rows),
+        "about": about,
+        "details_per_part": _PER_PART,
+    }
+    parts: list[tuple[str, Any]] = [("list", overview)]
+    parts += _details(evaluations, spans, details, shared)
+    parts += [("comparisons", dict(_comparisons(evaluations[:compared]))), ("shared", shared.values)]
+    return whole_page((name, _packed(content)) for name, content in parts)
+
+
+class _Shared:
+    """Values that several evaluations have, each kept once, such as the facts about one machine."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._places: dict[str, int] = {}
+
+    def reference(self, value: Any) -> dict[str, int]:
+        """Returns what stands for a value."""
+        text = json.dumps(value)
+        if text not in self._places:
+            self._places[text] = len(self.values)
+            self.values.append(value)
+        return {"$": self._places[text]}
+
+    def shortened(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Returns a document with references; a section of facts is a value of its own."""
+        facts = [self.reference(section) for section in document["facts"]]
+        return document | {"facts": facts, "manifest": self.reference(document["manifest"])}
+
+
+def _details(
+    evaluations: Sequence[Evaluation], spans: SpanSource, details: int, shared: _Shared
+) -> Iterator[tuple[str, Any]]:
+    reports = page_reports()
+    groups: dict[str, list[Evaluation]] = {}
+    for each in evaluations:
+        if each.group_id is not None:
+            groups.setdefault(each.group_id, []).append(each)
+    for start in range(0, len(evaluations), _PER_PART):
+        part = {}
+        for place, each in enumerate(evaluations[start : start + _PER_PART], start=start):
+            others = [other for other in groups.get(each.group_id or "", ()) if other is not each]
+            others.sort(key=lambda other: other.trace_level)
+            omitted = "" if place < details else _omitted(each, details)
+            document = evaluation_document(each, others, reports, None if omitted else spans, omitted)
+            part[each.id] = shared.shortened(document)
+        yield f"details-{start // _PER_PART}", part
+
+
+def _omitted(evaluation: Evaluation, details: int) -> str:
+    return (
+        f"This report has times, layers and pictures of its newest {details} evaluations only. "
+        f"One for this evaluation: agent report -o {evaluation.id[:8]}.html --id={evaluation.id}"
+    )
+
+
+def _comparisons(evaluations: Sequence[Evaluation]) -> Iterator[tuple[str, Any]]:
+    """The comparison of every two, in both directions."""
+    for one, other in permutations(evaluations, 2):
+        key = f"{one.id} {other.id}"
+        try:
+            yield key, comparison_document(Side("A", (one,)), Side("B", (other,)))
+        except ConfigurationError as error:
+            command = f"agent compare {one.id} {other.id}"
+            sides = {name: {"given": each.id} for name, each in (("a", one), ("b", other))}
+            yield key, {**sides, "command": command, "error": str(error)}
+
+
+def _filters(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """The values to choose from, by the key of the column."""
+    places = {column["key"]: place for place, column in enumerate(overview_columns())}
+    found = {name: {row["values"][places[name]] for row in rows} - {None} for name in _FILTERS}
+    return {name: sorted(values, key=sort_key) for name, values in found.items()}
+
+
+def _packed(content: Any) -> str:
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode("utf-8"), mtime=0)).decode("ascii")

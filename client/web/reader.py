@@ -1,0 +1,290 @@
+"""What the server's page asks of a store: a page of evaluations, one of them, a comparison, what there is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from inferometer.client.compare.comparing import chosen_side
+from inferometer.client.reports.show import find_one, others_of
+from inferometer.client.web.cells import sort_key
+from inferometer.client.web.documents import (
+    comparison_document,
+    evaluation_document,
+    overview_columns,
+    overview_rows,
+    page_reports,
+)
+from inferometer.evaluators.conditions.conditions import Stability
+from inferometer.evaluators.reports.base import Report
+from inferometer.evaluators.reports.overview import KIND_NAMES, OverviewReport
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
+from inferometer.manifests.errors import ConfigurationError
+
+MOST_ROWS = 500
+"""The rows of one answer."""
+MOST_SORTED = 100_000
+"""The evaluations whose rows are kept, and sorted by any column."""
+_READ_AT_ONCE = 50
+_READING_S = 0.25
+_BY_TIME = "created_at"
+_KINDS = {shown: kind for kind, shown in KIND_NAMES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    """A page of the table of evaluations.
+
+    Attributes:
+        wanted: Which evaluations.
+        sort: The key of the column that they are sorted by.
+        ascending: Whether the smallest comes first.
+        offset: How many are passed over.
+        limit: How many there are on the page.
+        id_prefix: How their ids begin; empty for any.
+    """
+
+    wanted: EvaluationFilter
+    sort: str = _BY_TIME
+    ascending: bool = False
+    offset: int = 0
+    limit: int = 100
+    id_prefix: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> ListQuery:
+        """Reads the parameters of a request.
+
+        Raises:
+            ConfigurationError: One makes no sense; the message names it.
+        """
+        sort = given.get("sort") or _BY_TIME
+        keys = [column.key for column in OverviewReport.columns]
+        if sort not in keys:
+            raise ConfigurationError(f"sort is {sort[:40]!r}; it must be one of {', '.join(keys)}")
+        batch_size = given.get("batch_size")
+        wanted = EvaluationFilter(
+            model_name=given.get("model_name") or None,
+            framework_name=given.get("framework_name") or None,
+            hostname=given.get("hostname") or None,
+            batch_size=_number("batch_size", batch_size, 1) if batch_size else None,
+            kinds=_kinds(given.get("kind")),
+            stability=_stability(given.get("stability")),
+            include_interrupted=True,
+        )
+        return cls(
+            wanted,
+            sort,
+            given.get("order") == "ascending",
+            _number("offset", given.get("offset", "0"), 0),
+            _number("limit", given.get("limit", "100"), 1, MOST_ROWS),
+            given.get("id", "").strip().lower(),
+        )
+
+    @property
+    def is_by_time(self) -> bool:
+        """Whether the store itself sorts and cuts the page, so that nothing else is read."""
+        return self.sort == _BY_TIME and not self.ascending and not self.id_prefix
+
+    def takes(self, values: Mapping[str, Any]) -> bool:
+        """Whether a row with these values by column is one of the wanted, ignoring case."""
+        wanted = self.wanted
+        asked = {
+            "model_name": wanted.model_name,
+            "framework_name": wanted.framework_name,
+            "hostname": wanted.hostname,
+            "batch_size": wanted.batch_size,
+            "kind": None if wanted.kinds is None else KIND_NAMES[wanted.kinds[0]],
+            "stability": None if wanted.stability is None else wanted.stability.value,
+        }
+        return all(
+            str(values[name]).strip().casefold() == str(value).strip().casefold()
+            for name, value in asked.items()
+            if value is not None
+        )
+
+
+def _number(name: str, text: str, least: int, most: int = 2**31 - 1) -> int:
+    if not (text.isascii() and text.isdigit() and least <= int(text[:12]) <= most):
+        raise ConfigurationError(f"{name} is {text[:20]!r}; it must be a whole number from {least} to {most}")
+    return int(text)
+
+
+def _kinds(name: str | None) -> tuple[str, ...] | None:
+    if not name:
+        return None
+    if name not in _KINDS:
+        raise ConfigurationError(f"kind is {name[:40]!r}; it must be one of {', '.join(_KINDS)}")
+    return (_KINDS[name],)
+
+
+def _stability(name: str | None) -> Stability | None:
+    if not name:
+        return None
+    try:
+        return Stability(name)
+    except ValueError as error:
+        known = ", ".join(each.value for each in Stability)
+        raise ConfigurationError(f"stability is {name[:40]!r}; it must be one of {known}") from error
+
+
+class StoreReader:
+    """Answers from one store. All of its methods are called in one thread, that which first calls one.
+
+    Rows of the table are kept once they are made, as evaluations never change.
+    """
+
+    def __init__(
+        self, open_store: Callable[[], EvaluationStore], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._open = open_store
+        self._clock = clock
+        self._read_to = 0
+        self._store: EvaluationStore | None = None
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._unreadable: dict[str, None] = {}
+
+    @property
+    def store(self) -> EvaluationStore:
+        """The store, opened in this thread."""
+        if self._store is None:
+            self._store = self._open()
+        return self._store
+
+    @cached_property
+    def _reports(self) -> Mapping[str, Report[Any]]:
+        return page_reports()
+
+    def close(self) -> None:
+        """Closes the store."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def total(self) -> int:
+        """Returns how many evaluations there are.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
+        return self.store.count(EvaluationFilter(include_interrupted=True))
+
+    def about(self) -> dict[str, Any]:
+        """Returns what the page shows at its top."""
+        return {"source": self.store.location}
+
+    def filters(self) -> dict[str, Any]:
+        """Returns the values to choose from, by the key of the column."""
+        found = dict(self.store.choices())
+        found["kind"] = [KIND_NAMES.get(str(kind), str(kind)) for kind in found["kind"]]
+        return found
+
+    def page(self, query: ListQuery) -> dict[str, Any]:
+        """Returns a page of the table that is in the order of time.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
+        wanted = replace(query.wanted, offset=query.offset, limit=query.limit)
+        rows = self._read(wanted)
+        return self._answer(query, rows, self.store.count(query.wanted))
+
+    def ordered_page(self, query: ListQuery) -> dict[str, Any]:
+        """Returns a page of the table in any other order, or how many of the rows for it are read.
+
+        It reads for ``_READING_S`` at the most, so that others are answered in between: ask again.
+
+        Raises:
+            StoreError: The store cannot be read.
+            ConfigurationError: There are too many evaluations to sort them.
+        """
+        rows: Sequence[dict[str, Any]]
+        if query.id_prefix:
+            rows = self._beginning_with(query.id_prefix)
+        else:
+            total = self.total()
+            if total > MOST_SORTED:
+                raise ConfigurationError(
+                    f"{total} evaluations are too many to sort by {query.sort}; sort by time"
+                )
+            if not self._all_read(total):
+                return {"reading": {"done": len(self._rows), "total": total}}
+            rows = tuple(self._rows.values())
+        keys = [column["key"] for column in overview_columns()]
+        chosen = [row for row in rows if query.takes(dict(zip(keys, row["values"], strict=True)))]
+        at = keys.index(query.sort)
+        chosen.sort(key=lambda row: (row["values"][keys.index(_BY_TIME)], row["id"]), reverse=True)
+        known = [row for row in chosen if row["values"][at] is not None]
+        known.sort(key=lambda row: sort_key(row["values"][at]), reverse=not query.ascending)
+        ordered = [*known, *(row for row in chosen if row["values"][at] is None)]
+        return self._answer(query, ordered[query.offset : query.offset + query.limit], len(chosen))
+
+    def _beginning_with(self, prefix: str) -> Sequence[dict[str, Any]]:
+        """The rows of evaluations whose id, or whose group's, begins so."""
+        found: dict[str, dict[str, Any]] = {}
+        for each in self.store.ids(prefix)[:MOST_ROWS]:
+            wanted = EvaluationFilter(evaluation_id=each, include_interrupted=True)
+            found.update((row["id"], row) for row in self._read(wanted))
+        return list(found.values())
+
+    def _all_read(self, total: int) -> bool:
+        """Reads rows that are not known, the newest first; returns whether all are."""
+        deadline_s = self._clock() + _READING_S
+        if len(self._rows) + len(self._unreadable) >= total:
+            self._read_to = 0
+            return True
+        while self._read_to < total:
+            if self._clock() > deadline_s:
+                return False
+            wanted = EvaluationFilter(include_interrupted=True, offset=self._read_to, limit=_READ_AT_ONCE)
+            self._read(wanted)
+            self._read_to += _READ_AT_ONCE
+            if len(self._rows) + len(self._unreadable) >= total:
+                break
+        self._read_to = 0
+        return True
+
+    def evaluation(self, evaluation_id: str) -> dict[str, Any]:
+        """Returns one evaluation by its id or a unique beginning of it.
+
+        Raises:
+            StoreError: There is none, or it cannot be read.
+        """
+        found = find_one(self.store, evaluation_id)
+        others = others_of(self.store, found)
+        return evaluation_document(found, others, self._reports, self.store.spans)
+
+    def comparison(self, a: str, b: str) -> dict[str, Any]:
+        """Returns the comparison of two evaluations, or of groups.
+
+        Raises:
+            StoreError: One does not exist.
+            ConfigurationError: A side holds no evaluation that can be compared.
+        """
+        left_out: list[str] = []
+        one, other = (
+            chosen_side(self.store, name, given, left_out.append) for name, given in (("A", a), ("B", b))
+        )
+        return comparison_document(one, other, left_out)
+
+    def _read(self, wanted: EvaluationFilter) -> list[dict[str, Any]]:
+        """The rows of evaluations, in the order of the store."""
+        found = self.store.find(wanted, lambda error: self._unreadable.setdefault(str(error)))
+        missing = [each for each in found if each.id not in self._rows]
+        self._rows.update((row["id"], row) for row in overview_rows(missing))
+        return [self._rows[each.id] for each in found]
+
+    def _answer(self, query: ListQuery, rows: Sequence[dict[str, Any]], matched: int) -> dict[str, Any]:
+        return {
+            "columns": overview_columns(),
+            "rows": list(rows),
+            "total": self.total(),
+            "matched": matched,
+            "offset": query.offset,
+            "limit": query.limit,
+            "sort": {"key": query.sort, "descending": not query.ascending},
+            "unreadable": list(self._unreadable),
+        }

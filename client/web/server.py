@@ -1,0 +1,149 @@
+"""The server of the page: its files, the API that it reads, and events; read-only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from inferometer.client.evaluating.running_now import running_now
+from inferometer.client.web.assets import SERVED, content_of, content_type_of, served_page
+from inferometer.client.web.events import Events
+from inferometer.client.web.guard import Guard
+from inferometer.client.web.reader import ListQuery, StoreReader
+from inferometer.evaluators.store.evaluation_store import EvaluationStore
+from inferometer.manifests.errors import ConfigurationError, InferometerError, StoreError
+
+_T = TypeVar("_T")
+
+
+class PageServer:
+    """The page over one store, as an ASGI application.
+
+    All that reads the store happens in one thread of its own, one thing after the other, so that reading for
+    one page does not hold up the others' files and events.
+
+    Args:
+        open_store: Opens the store; called in that thread.
+        data_directory: Where running evaluations tell of their progress.
+        secret: What a reader has to show; None for nothing.
+        names: See ``Guard``.
+    """
+
+    def __init__(
+        self,
+        open_store: Callable[[], EvaluationStore],
+        data_directory: Path,
+        *,
+        secret: str | None = None,
+        names: Iterable[str] | None = (),
+    ) -> None:
+        self._reader = StoreReader(open_store)
+        self._data_directory = data_directory
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="page-store")
+        self.events = Events(self._look)
+        routes = [
+            Route("/", self._page),
+            Route("/compare", self._page),
+            Route("/evaluations/{id}", self._page),
+            Route("/static/{name}", self._static),
+            Route("/api/about", self._about),
+            Route("/api/filters", self._filters),
+            Route("/api/evaluations", self._evaluations),
+            Route("/api/evaluations/{id}", self._evaluation),
+            Route("/api/compare", self._comparison),
+            Route("/api/events", self._events),
+        ]
+        known: dict[Any, Any] = {InferometerError: self._failed, 404: _missing, 405: _missing}
+        starlette = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=known)
+        self.app = Guard(starlette, secret, names)
+
+    async def prepare(self) -> None:
+        """Opens the store, so that what is wrong with it shows before anything is served.
+
+        Raises:
+            StoreError: It cannot be opened.
+        """
+        await self._read(lambda: self._reader.store)
+
+    async def close(self) -> None:
+        """Ends all streams, and closes the store."""
+        self.events.close()
+        await self._read(self._reader.close)
+        self._thread.shutdown(wait=False)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        yield
+
+    async def _read(self, read: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, read)
+
+    async def _answer(self, read: Callable[[], Any]) -> Response:
+        """The JSON of what ``read`` returns, written in the same thread."""
+        return _json(await self._read(lambda: json.dumps(read(), ensure_ascii=False, allow_nan=False)))
+
+    async def _page(self, _: Request) -> Response:
+        return Response(served_page(), media_type="text/html; charset=utf-8")
+
+    async def _static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in SERVED:
+            return _missing()
+        return Response(
+            content_of(name), media_type=content_type_of(name), headers={"Cache-Control": "no-cache"}
+        )
+
+    async def _about(self, _: Request) -> Response:
+        return await self._answer(self._reader.about)
+
+    async def _filters(self, _: Request) -> Response:
+        return await self._answer(self._reader.filters)
+
+    async def _evaluations(self, request: Request) -> Response:
+        query = ListQuery.of(request.query_params)
+        read = self._reader.page if query.is_by_time else self._reader.ordered_page
+        return await self._answer(lambda: read(query))
+
+    async def _evaluation(self, request: Request) -> Response:
+        return await self._answer(lambda: self._reader.evaluation(request.path_params["id"]))
+
+    async def _comparison(self, request: Request) -> Response:
+        a, b = request.query_params.get("a", ""), request.query_params.get("b", "")
+        return await self._answer(lambda: self._reader.comparison(a, b))
+
+    async def _events(self, _: Request) -> Response:
+        return StreamingResponse(self.events.stream(), media_type="text/event-stream")
+
+    async def _look(self) -> dict[str, Any]:
+        def look() -> dict[str, Any]:
+            running = [asdict(each) for each in running_now(self._data_directory)]
+            return {"evaluations": {"total": self._reader.total()}, "running": running}
+
+        return await self._read(look)
+
+    async def _failed(self, _: Request, error: Exception) -> Response:
+        status = (
+            400 if isinstance(error, ConfigurationError) else 404 if isinstance(error, StoreError) else 500
+        )
+        return _json(json.dumps({"error": str(error)}), status)
+
+
+def _json(text: str, status: int = 200) -> Response:
+    return Response(text.encode("utf-8"), status, media_type="application/json")
+
+
+def _missing(_: Any = None, error: Any = None) -> Response:
+    status = getattr(error, "status_code", 404)
+    reason = "this page is read-only" if status == 405 else "there is nothing here"
+    return _json(json.dumps({"error": reason}), status)
