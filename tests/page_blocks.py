@@ -44,8 +44,9 @@ class Typed:
 
     @cached_property
     def words(self) -> list[str]:
-        """The words of the command, without comments and variables before it."""
-        return [*itertools.dropwhile(re.compile(r"\w+=").match, shlex.split(self.line, comments=True))]
+        """The words of the command, without comments, variables before it, and where its output goes."""
+        words = itertools.dropwhile(re.compile(r"\w+=").match, shlex.split(self.line, comments=True))
+        return [*itertools.takewhile(lambda word: word not in {">", ">>", "|"}, words)]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-
 from inferometer.client.cli.exit_codes import REGRESSION, SUCCESS
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.cli.output import echo, print_rows

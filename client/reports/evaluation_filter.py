@@ -13,7 +13,7 @@ import click
 
 from inferometer.client.cli.command import WEIGHTS, WHOLE_NUMBER, boolean, database_options, option, options
 from inferometer.client.cli.output import echo
-from inferometer.manifests.errors import ConfigurationError, UnknownEvaluationError
+from inferometer.manifests.errors import ConfigurationError, StoreError, UnknownEvaluationError
 
 if TYPE_CHECKING:
     from inferometer.evaluators.evaluation import Evaluation

@@ -1,7 +1,7 @@
 """Every command that the README, the tutorial and the guides show runs, in the order of its page.
 
 Evaluations end earlier than a reader's: limits are added to what repeats. Of the output that a page shows,
-the words are compared that its lines begin with, because figures differ from run to run.
+the words are looked for that its lines begin with, because figures differ from run to run.
 """
 
 from __future__ import annotations
@@ -45,13 +45,15 @@ def _limited(words: list[str]) -> list[str]:
     return [*words, *FRESH_LIMITS] if any(word.startswith("--repeat") for word in words) else words
 
 
-def _beginnings(text: str) -> set[str]:
-    """The first words of the lines that are not indented, without what differs from run to run.
+def _beginnings(shown: str) -> set[str]:
+    """The first words of the lines that are not indented. Words in capitals are verdicts, such as INVALID."""
+    words = {line.split()[0] for line in shown.splitlines() if re.match(r"[^\s…]", line)}
+    return {_constant(word) for word in words if not word[:2].isupper()}
 
-    Words in capitals are verdicts, such as INVALID.
-    """
-    words = {line.split()[0] for line in text.splitlines() if re.match(r"[^\s…]", line)}
-    return {re.sub(rf"{_ID}|[0-9a-f]{{8}}|[\d.,]+", "#", word) for word in words if not word[:2].isupper()}
+
+def _constant(text: str) -> str:
+    """The text without what differs from run to run."""
+    return re.sub(rf"{_ID}|\b[0-9a-f]{{8}}\b|[\d.,]+", "#", text)
 
 
 def _ids(text: str) -> list[str]:
@@ -78,7 +80,7 @@ class _Reader:
         codes = block.value.split(" or ") if block.key == "exits with" else ["0"]
         assert str(answer.code) in codes, f"{place} exits with {answer.code}: {answer.stderr}"
         shown, printed = "\n".join(typed.shown), answer.stdout + answer.stderr
-        assert _beginnings(shown) <= _beginnings(printed), place
+        assert _beginnings(shown) <= set(_constant(printed).split()), place
         new = [name for name in _ids(printed) if name not in self._ids.values()]
         fresh = [name[:8] for name in _ids(shown) if name[:8] not in self._ids]
         self._ids.update(zip(fresh, new, strict=False))
