@@ -89,11 +89,13 @@ def invalid_reason(search: RateSearchMeasurement) -> str:
 
 
 def _near(search: RateSearchMeasurement) -> Sequence[LoadRun]:
-    """The probes that an answer rests on: all where it has no rate, or none is near."""
+    """The probes around an answer's interval, which bear it: all where it has no rate, or none is near."""
     answer = search.answer
     if answer is None or answer.rate_qps is None:
         return search.probes
+    low_qps = answer.rate_qps if answer.low_qps is None else answer.low_qps
+    high_qps = answer.rate_qps if answer.high_qps is None else answer.high_qps
     # what was sent above the highest rate that this machine can send says nothing about that rate
-    highest_qps = answer.rate_qps * (1 if answer.method == Method.AT_LEAST.value else NEAR)
-    near = [run for run in search.probes if answer.rate_qps / NEAR <= run.rate_qps <= highest_qps]
+    highest_qps = answer.rate_qps if answer.method == Method.AT_LEAST.value else high_qps * NEAR
+    near = [run for run in search.probes if low_qps / NEAR <= run.rate_qps <= highest_qps]
     return near or search.probes

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from inferometer.evaluators.load.arrivals import ArrivalProcess
-from inferometer.evaluators.load.intervals import t_quantile_95
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.max_qps.answer import NEAR, Method
 from inferometer.evaluators.max_qps.late_fraction import (
@@ -21,7 +20,6 @@ from inferometer.evaluators.max_qps.late_fraction import (
 )
 from inferometer.evaluators.max_qps.probe import Probe
 from inferometer.evaluators.max_qps.single_server import (
-    GROUPS,
     ServedQueries,
     SingleServer,
     SolvedRate,
@@ -148,9 +146,7 @@ class Estimator:
                 "which the late queries do not bear out"
             )
             return _of_root(root, reason)
-        half = t_quantile_95(GROUPS - 1) * solved.error_qps
-        low_qps = max(solved.rate_qps - half, 0.0)
-        return Estimate(solved.rate_qps, low_qps, solved.rate_qps + half, Method.SINGLE_SERVER)
+        return Estimate(solved.rate_qps, solved.low_qps, solved.high_qps, Method.SINGLE_SERVER)
 
     def _single_server(
         self, seen: Sequence[Evidence], near_qps: float | None, simulated: int

@@ -14,6 +14,7 @@ and not in the distance at which queries that waited end; the model has it as a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.evaluators.load.arrivals import ArrivalProcess
+from inferometer.evaluators.load.intervals import t_quantile_95
 from inferometer.evaluators.load.queries import Outcome, Queries
 from inferometer.evaluators.statistics import random_state
 
@@ -43,6 +45,8 @@ _STEPS = 40
 _NEAR = (0.98, 1.02)
 _CLOSE_LOG = 0.005
 _CLOSE_SHARE = 1e-4
+_CLOSE_END = 0.1
+_END_STEPS = 5
 _LEAST_SLOPE = 0.5
 _NS_PER_S = 1_000_000_000
 
@@ -179,6 +183,40 @@ class SingleServer:
             shares.append(np.count_nonzero(walk > bound_s - self._delay_s) / len(walk))
         return np.asarray(shares)
 
+    def _end_qps(self, rate: float, guess: float, bound_s: float, late_fraction: float) -> float:
+        """An end of the interval: from there on, a share is outside of the t interval of the groups' shares.
+
+        Late queries in few of the groups, after stalls that another run may not have, so widen the interval.
+
+        Args:
+            rate: The rate at which the mean of the groups' shares is the share.
+            guess: Where the end is if shares are linear: above the rate or below.
+            bound_s: The bound.
+            late_fraction: The share.
+        """
+        sign = -1.0 if guess > rate else 1.0
+
+        def outside(at: float) -> float:
+            if at <= 0:
+                return sign
+            shares = self.late_fractions(at, bound_s)
+            error = float(shares.std(ddof=1)) / math.sqrt(GROUPS)
+            return late_fraction - float(shares.mean()) - sign * t_quantile_95(GROUPS - 1) * error
+
+        inner, outer, step = rate, guess, guess - rate
+        for _ in range(_END_STEPS):
+            if sign * outside(outer) > 0:
+                break
+            step *= 2
+            inner, outer = outer, float(np.clip(outer + step, 0.0, self.capacity_qps))
+        while abs(outer - inner) > max(_CLOSE_END * abs(outer - rate), _CLOSE_SHARE * rate):
+            middle = (inner + outer) / 2
+            if sign * outside(middle) > 0:
+                outer = middle
+            else:
+                inner = middle
+        return outer
+
     def solve(self, bound_s: float, late_fraction: float, near_qps: float | None = None) -> SolvedRate | None:
         """Returns the rate at which a share of the queries is later than a bound.
 
@@ -210,9 +248,11 @@ class SingleServer:
                 high, high_log = rate, found_log
             else:
                 low, low_log = rate, found_log
-        return self._with_error(rate, shares, bound_s)
+        return self._with_error(rate, shares, bound_s, late_fraction)
 
-    def _with_error(self, rate: float, shares: NDArray[np.float64], bound_s: float) -> SolvedRate:
+    def _with_error(
+        self, rate: float, shares: NDArray[np.float64], bound_s: float, late_fraction: float
+    ) -> SolvedRate:
         """The rate with the error that the groups' shares differ by, through the slope of the share."""
         step = 0.02
         above, below = (float(self.late_fractions(rate * (1 + s), bound_s).mean()) for s in (step, -step))
@@ -224,7 +264,15 @@ class SingleServer:
         spread = share_error * np.sqrt(self._simulated_s.size)
         # a server that is slower by a part keeps the bound up to a rate that is lower by as much
         error = max(share_error / slope, self._speed_error, _CLOSE_SHARE)
-        return SolvedRate(rate, float(rate * error), float(slope), float(spread))
+        half = t_quantile_95(GROUPS - 1) * rate * error
+        return SolvedRate(
+            rate_qps=rate,
+            error_qps=float(rate * error),
+            low_qps=self._end_qps(rate, max(rate - half, 0.0), bound_s, late_fraction),
+            high_qps=self._end_qps(rate, rate + half, bound_s, late_fraction),
+            slope=float(slope),
+            spread=float(spread),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +282,8 @@ class SolvedRate:
     Attributes:
         rate_qps: The rate.
         error_qps: Its standard error, by how much the groups of service times differ.
+        low_qps: The lower end of its 95 % interval.
+        high_qps: The upper end.
         slope: By how much the logarithm of the share grows with that of the rate.
         spread: The standard error of the share that n queries show at that rate, as a part of it, is this
             over the root of n. Late queries are bursty, so it is more than 1 / root of the share.
@@ -241,6 +291,8 @@ class SolvedRate:
 
     rate_qps: float
     error_qps: float
+    low_qps: float
+    high_qps: float
     slope: float
     spread: float
 

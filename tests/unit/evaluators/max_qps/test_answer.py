@@ -19,8 +19,13 @@ def probe(rate_qps: float, invalid: bool, queries: int = 100) -> LoadRun:
     return LoadRun(rate_qps, "poisson", 1, "", run_of(due, due + 1), invalid=LAG if invalid else "")
 
 
-def search(*probes: LoadRun, method: Method = Method.SINGLE_SERVER, rate_qps: float | None = 100.0):  # type: ignore[no-untyped-def]
-    answer = RateAnswer(rate_qps, rate_qps, rate_qps, method.value)
+def search(
+    *probes: LoadRun,
+    method: Method = Method.SINGLE_SERVER,
+    rate_qps: float | None = 100.0,
+    high_qps: float | None = None,
+) -> RateSearchMeasurement:
+    answer = RateAnswer(rate_qps, rate_qps, high_qps or rate_qps, method.value)
     return RateSearchMeasurement(LoadOptions("poisson", 10.0, latency_bound_ms=100), probes, 1, answer)
 
 
@@ -41,6 +46,13 @@ def test_an_answer_is_invalid_where_most_queries_near_it_are_of_invalid_probes()
 )
 def test_an_answer_is_valid_where_most_queries_near_it_are(probes: tuple[LoadRun, ...]) -> None:
     assert invalid_reason(search(*probes)) == ""
+
+
+def test_an_answer_rests_on_all_probes_of_its_interval() -> None:
+    probes = probe(28, False, 100), probe(66, True, 1000)
+
+    assert invalid_reason(search(*probes, rate_qps=28)) == ""
+    assert invalid_reason(search(*probes, rate_qps=28, high_qps=63)).startswith("1 of 2 probes")
 
 
 def test_what_could_not_be_sent_does_not_make_what_could_invalid() -> None:

@@ -90,6 +90,34 @@ def test_no_rate_is_slow_enough_when_the_service_is_too_slow() -> None:
     assert SingleServer(np.full(1000, 0.2), PoissonArrivals(), seed=1).solve(0.1, 0.01) is None
 
 
+@pytest.mark.parametrize("stalls", [1, 2, 3])
+def test_stalls_that_may_have_come_by_chance_leave_the_rate_without_them_in_the_interval(stalls: int) -> None:
+    """One to three stalls in 1,500 queries: in another run of as many queries there may be none."""
+    service = np.full(1500, 0.011)
+    without = SingleServer(service, PoissonArrivals(), seed=1).solve(0.1, 0.01)
+    service[[100, 700, 1300][:stalls]] = 0.25
+
+    found = SingleServer(service, PoissonArrivals(), seed=1).solve(0.1, 0.01)
+
+    assert without is not None
+    assert found is not None
+    assert found.rate_qps < 0.95 * without.rate_qps
+    assert found.low_qps < found.rate_qps < 0.99 * without.rate_qps < found.high_qps
+    assert found.high_qps < 1 / 0.011
+
+
+def test_stalls_all_along_are_of_the_system() -> None:
+    service = np.full(1500, 0.011)
+    without = SingleServer(service, PoissonArrivals(), seed=1).solve(0.1, 0.01)
+    service[75::150] = 0.25
+
+    found = SingleServer(service, PoissonArrivals(), seed=1).solve(0.1, 0.01)
+
+    assert without is not None
+    assert found is not None
+    assert found.high_qps < 0.9 * without.rate_qps
+
+
 def test_a_seed_gives_the_same_answer() -> None:
     service = np.random.default_rng(1).exponential(0.01, 1000)
 
