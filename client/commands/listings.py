@@ -150,9 +150,18 @@ def frameworks(**output: Any) -> None:
 @output_options
 def datasets(**output: Any) -> None:
     """List the datasets."""
-    keys = ("name", "version", "category", "license", "description")
-    rows = [{key: getattr(dataset, key) for key in keys} for dataset in current_invocation().catalog.datasets]
-    print_rows(tuple(Column(key, key, wraps=(key == "description")) for key in keys), rows, **output)
+    columns = (
+        Column("name", "name"),
+        Column("version", "version"),
+        Column("category", "category"),
+        Column("license", "license", detail=1),
+        Column("description", "description", least=30, wraps=True),
+    )
+    rows = [
+        {column.key: getattr(dataset, column.key) for column in columns}
+        for dataset in current_invocation().catalog.datasets
+    ]
+    print_rows(columns, rows, **output)
 
 
 @click.command(cls=Command)

@@ -188,7 +188,7 @@ class _Console:
         self.stop.begin(self._stops)
         self._display.begin()
         with suppress(OSError):
-            echo(printable(_start_line(what)))
+            echo(printable(_start_line(what)), indent=2)
 
     def say(self, line: str) -> None:
         """Prints a line that the user should know on stderr."""
