@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ class WaitingLine:
         self._ended = Event()
         self._thread: Thread | None = None
         self._hidden = 0
+        self._is_drawn = False
 
     def begin(self, what: str) -> None:
         """Begins something, such as "opening ResNet50"; it ends what began before."""
@@ -42,7 +44,7 @@ class WaitingLine:
         if thread is not None:
             self._ended.set()
             thread.join()
-            self._write("")
+            self._clear()
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
@@ -66,8 +68,7 @@ class WaitingLine:
         """Keeps the line away until ``show``."""
         with self._lock:
             self._hidden += 1
-            if self._thread is not None:
-                self._write("")
+            self._clear()
 
     def show(self) -> None:
         """Ends ``hide``."""
@@ -80,9 +81,16 @@ class WaitingLine:
             wait_s = SHOWN_EVERY_S
             with self._lock:
                 if not self._hidden:
+                    self._is_drawn = True
                     self._write(f"{what} … {time.monotonic() - began_s:.0f} s")
+
+    def _clear(self) -> None:
+        if self._is_drawn:
+            self._write("")
+            self._is_drawn = False
 
     def _write(self, text: str) -> None:
         """Replaces the line; what another part prints after it begins at its beginning."""
-        sys.stderr.write(f"\r{text}\033[K\r")
+        line = text[: shutil.get_terminal_size().columns - 1]
+        sys.stderr.write(f"\r{line}\033[K\r")
         sys.stderr.flush()

@@ -13,8 +13,7 @@ import click
 
 from inferometer.agent.inference.given_models import INFERRED
 from inferometer.agent.inference.predictor import Weights
-from inferometer.client.cli.command import Command, database_options, format_option
-from inferometer.client.cli.completing import evaluations
+from inferometer.client.cli.command import Command, database_options, evaluations_argument, format_option
 from inferometer.client.cli.invocation import current_invocation
 from inferometer.client.cli.output import echo
 from inferometer.client.evaluating.load_summary import load_rows
@@ -41,7 +40,7 @@ Lines: TypeAlias = Iterator[tuple[str, str]]
 
 
 @click.command(cls=Command)
-@click.argument("evaluation_id", metavar="[ID]", required=False, shell_complete=evaluations)
+@evaluations_argument("evaluation_id", metavar="[ID]", required=False)
 @format_option("text", "json", help="Text, or one JSON object.")
 @database_options
 def show(evaluation_id: str | None, format_name: str) -> None:

@@ -13,7 +13,7 @@ from inferometer.client.cli import download_bar, waiting
 from inferometer.client.cli.download_bar import DownloadBar
 from inferometer.client.cli.waiting import WaitingLine
 from inferometer.client.evaluating import progress
-from inferometer.client.evaluating.progress import ProgressBar, line_of
+from inferometer.client.evaluating.progress import LiveLine, ProgressBar, line_of
 from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.load.issuer import IssuerProgress
 
@@ -119,6 +119,16 @@ def test_the_line_of_a_search_has_the_rate_that_is_probed() -> None:
     )
 
     assert line_of(progress, 3) == (
-        "probe 3  118.2 queries/s    1.0 s  10/100 sent  9.5 answers/s  p99 2.0 ms  backlog 1"
+        "probe 3  at 118.2 queries/s    1.0 s  10/100 sent  9.5 answers/s  p99 2.0 ms  backlog 1"
     )
     assert "queries/s" not in line_of(replace(progress, target_qps=0.0))
+
+
+def test_a_line_is_no_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    with redirect_stderr(Terminal()) as terminal:
+        LiveLine(search=True)(
+            IssuerProgress(sent=10, total=100, waiting=1, elapsed_s=1.0, rate_qps=9.5, target_qps=118.25)
+        )
+
+    assert terminal.getvalue() == "\rprobe 1  at 118.2 queries/s    1.0 s  10\033[K"
