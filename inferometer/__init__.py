@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from inferometer.agent import __version__
     from inferometer.agent.artifacts.model_files import Artifacts
+    from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
     from inferometer.agent.hardware.device import Device, DeviceKind
     from inferometer.agent.hardware.environment import FrameworkDetails
     from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors, Weights
@@ -72,12 +73,14 @@ __all__ = [
     "FrameworkEntry",
     "InferometerError",
     "InputError",
+    "InputSignature",
     "Latency",
     "LatencyPercentile",
     "LayerWriter",
     "LoadArguments",
     "LoadMeasurement",
     "ModelManifest",
+    "ModelSignature",
     "OutOfMemoryError",
     "Pixels",
     "PredictWindow",
@@ -114,6 +117,7 @@ __all__ = [
 _OWNERS = {
     "agent": ("__version__",),
     "agent.artifacts.model_files": ("Artifacts",),
+    "agent.artifacts.signature": ("InputSignature", "ModelSignature"),
     "agent.hardware.device": ("Device", "DeviceKind"),
     "agent.hardware.environment": ("FrameworkDetails",),
     "agent.inference.predictor": ("Predictor", "PredictorOptions", "Tensors", "Weights"),

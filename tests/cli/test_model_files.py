@@ -62,7 +62,7 @@ def test_a_file_is_evaluated_without_a_manifest_or_data(agent, predict, files, n
 
     assert answer.code == 0, answer.stderr
     assert said in answer.stderr.splitlines()[0]
-    assert "over 64 synthetic tensors, seed 0, 64 inputs" in answer.stderr
+    assert "over 64 synthetic tensors, seed 0, 64 inputs" in answer.stdout
     assert ("PyTorch has deprecated TorchScript" in answer.stderr) == (name in {"traced.pt", "scripted.pt"})
     assert answer.figure("failures") == "0"
     assert "per batch of 4, over 16 full batches" in answer.figure("latency")

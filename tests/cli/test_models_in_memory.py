@@ -120,6 +120,14 @@ def test_files_are_evaluated_from_the_library(agent: Agent, onnx_file: Path, tmp
     assert len(im.evaluations()) == 4
 
 
+def test_files_and_objects_are_put_under_load_and_swept(agent: Agent, onnx_file: Path) -> None:
+    run = im.workload(onnx_file, duration_s=0.2, initial_qps=50, publish=False)
+    assert run.evaluation.dataset.category == "synthetic"
+    runs = im.sweep([onnx_file, TinyNet()], inputs=SAMPLES, batch_size=[2, 4], min_batches=1, publish=False)
+    found = [(run.evaluation.system.manifest.name, run.evaluation.measurement.batch_size) for run in runs]
+    assert found == [("net", 2), ("net", 4), ("TinyNet", 2), ("TinyNet", 4)]
+
+
 def test_models_with_a_manifest_take_arrays_and_random_tensors(agent: Agent) -> None:
     digits = np.zeros((9, 1, 16, 16), np.float32)
     run = im.evaluate(inputs=digits, min_batches=1, publish=False)
