@@ -106,8 +106,8 @@ def overview_rows(evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]
 
 
 def page_reports() -> Mapping[str, Report[Any]]:
-    """Returns the reports of which a page shows the rows, by name, those of plug-ins too."""
-    return {name: find_report(name) for name in known_reports() if name not in _ONLY_PICTURES}
+    """Returns the reports by name, those of plug-ins too: to look for those takes long."""
+    return {name: find_report(name) for name in known_reports()}
 
 
 def evaluation_document(
@@ -144,7 +144,7 @@ def evaluation_document(
         "invalid": next((text for name, text in told if name == "INVALID"), None),
         "remarks": list(_remarks(evaluation, timed)),
         "figures": figures,
-        "charts": [] if spans is None else charts_of(evaluation),
+        "charts": [] if spans is None else charts_of(evaluation, reports),
         "omitted": omitted or None,
         "tables": tables,
         "facts": list(facts_of(evaluation, timed, told)),
@@ -195,7 +195,8 @@ def _reported(
     figures: list[dict[str, Any]] = []
     told: list[tuple[str, str]] = []
     tables: list[dict[str, Any]] = []
-    taking = {name: report for name, report in reports.items() if report.taken([evaluation])}
+    tabled = {name: report for name, report in reports.items() if name not in _ONLY_PICTURES}
+    taking = {name: report for name, report in tabled.items() if report.taken([evaluation])}
     if measures(evaluation, RateSearchMeasurement):
         taking[ProbesReport.name] = ProbesReport()
     for name, report in taking.items():
