@@ -21,9 +21,11 @@ from inferometer.client.cli.stopping import StopRequest
 from inferometer.client.discovery.choosing import choose_agents
 from inferometer.client.evaluating.progress import ProgressBar
 from inferometer.client.evaluating.running import spooled
+from inferometer.client.evaluating.running_now import RunningFile
 from inferometer.client.evaluating.summary import full_rows
 from inferometer.client.systems import Systems
 from inferometer.evaluators.conditions.conditions import Conditions
+from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.defaults import BATCH_SIZE, MODEL
 from inferometer.evaluators.jobs.evaluate import evaluate as evaluate_job
@@ -301,18 +303,25 @@ def _run(
 ) -> Evaluation[BatchMeasurement]:
     """Evaluates once, with a bar and Ctrl-C; publishes."""
     bar, stop = ProgressBar(request.system.model_name), StopRequest()
+    running = RunningFile(invocation.data_directory)
     with ExitStack() as stack:
         store = stack.enter_context(closing(invocation.open_store())) if publish else None
         stack.callback(bar.close)
+        stack.callback(running.close)
         if threading.current_thread() is threading.main_thread():  # only there can signals be handled
             stack.enter_context(stop)
 
-        def start(_: JobStart) -> None:
+        def start(what: JobStart) -> None:
             stop.begin("stopping after this batch")
             bar.begin()
+            running.begin(what)
+
+        def progress(done: Progress) -> None:
+            bar(done)
+            running(done)
 
         callbacks = JobCallbacks(
-            on_start=start, on_progress=bar, on_warning=_log.warning, stop_requested=stop
+            on_start=start, on_progress=progress, on_warning=_log.warning, stop_requested=stop
         )
         with closing(evaluate_job(request, Systems(invocation), callbacks)) as found:
             evaluation = next(found)

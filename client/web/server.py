@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,7 +64,7 @@ class PageServer:
             Route("/api/events", self._events),
         ]
         known: dict[Any, Any] = {InferometerError: self._failed, 404: _missing, 405: _missing}
-        starlette = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=known)
+        starlette = Starlette(routes=routes, exception_handlers=known)
         self.app = Guard(starlette, secret, names)
 
     async def prepare(self) -> None:
@@ -81,10 +80,6 @@ class PageServer:
         self.events.close()
         await self._read(self._reader.close)
         self._thread.shutdown(wait=False)
-
-    @asynccontextmanager
-    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        yield
 
     async def _read(self, read: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, read)
