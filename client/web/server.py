@@ -24,6 +24,7 @@ from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import ConfigurationError, InferometerError, StoreError
 
 _T = TypeVar("_T")
+_OF_ONE = ("/api/evaluations/", "/api/compare")
 
 
 class PageServer:
@@ -127,10 +128,10 @@ class PageServer:
 
         return await self._read(look)
 
-    async def _failed(self, _: Request, error: Exception) -> Response:
-        status = (
-            400 if isinstance(error, ConfigurationError) else 404 if isinstance(error, StoreError) else 500
-        )
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        status = 400 if isinstance(error, ConfigurationError) else 503
+        if isinstance(error, StoreError) and request.url.path.startswith(_OF_ONE):
+            status = 404
         return _json(json.dumps({"error": str(error)}), status)
 
 
