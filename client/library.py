@@ -303,7 +303,7 @@ def _run(
 ) -> Evaluation[BatchMeasurement]:
     """Evaluates once, with a bar and Ctrl-C; publishes."""
     bar, stop = ProgressBar(request.system.model_name), StopRequest()
-    running = RunningFile(invocation.data_directory)
+    running = RunningFile(invocation.data_directory if publish else None)
     with ExitStack() as stack:
         store = stack.enter_context(closing(invocation.open_store())) if publish else None
         stack.callback(bar.close)

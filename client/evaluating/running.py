@@ -154,7 +154,7 @@ class _Console:
         self._publish = publish
         self._predictions = predictions
         self._display = display
-        self._running = RunningFile(invocation.data_directory)
+        self._running = RunningFile(invocation.data_directory if publish else None)
         self._store: EvaluationStore | None = None
         self._group_id: str | None = None
 
