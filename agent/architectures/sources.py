@@ -23,6 +23,11 @@ _PACKAGES: Mapping[str, str] = {"torchvision": "PyTorch", "timm": "PyTorch", "gl
 """The framework of each package whose models are named ``package:NAME``; ``PACKAGE_models`` builds them."""
 
 
+def is_built_in(name: str) -> bool:
+    """Whether the program has an architecture of this name; case does not matter."""
+    return name.strip().casefold() in ARCHITECTURES
+
+
 def missing_package(name: str) -> str | None:
     """Returns the package that an architecture ``package:NAME`` requires and that is not installed.
 

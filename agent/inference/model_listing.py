@@ -63,6 +63,10 @@ class ListedModel:
         """Whether it runs in this version of its framework; None means that it is not installed."""
         return version is not None and Constraint(self.constraint).allows(version)
 
+    def is_missing(self, cache_directory: Path) -> bool:
+        """Whether one of its files is neither on this machine nor at a URL."""
+        return self.availability(cache_directory) is Availability.MISSING
+
     def availability(self, cache_directory: Path) -> Availability:
         """Where its files are; see ``agent.artifacts.locations.availability``."""
         return availability_of(
@@ -140,8 +144,7 @@ def _listing(entries: Iterable[Mapping[str, Any]]) -> ModelListing:
 
 def _entry(path: Path, state: list[int]) -> tuple[dict[str, Any], bool]:
     """The entry of a file in the index, and whether the file could be read."""
-    from inferometer.agent.hardware.environment import container_architecture
-    from inferometer.agent.inference.requirements import unsupported
+    from inferometer.agent.inference.requirements import unsupported_here
     from inferometer.manifests.loader import load_manifest
     from inferometer.manifests.schema import DatasetManifest, ModelManifest
 
@@ -153,7 +156,7 @@ def _entry(path: Path, state: list[int]) -> tuple[dict[str, Any], bool]:
     if not isinstance(manifest, ModelManifest):
         return entry | {"dataset": manifest.name if isinstance(manifest, DatasetManifest) else None}, True
     files = manifest.model
-    problems = unsupported(manifest, container_architecture(platform.machine()))
+    problems = unsupported_here(manifest)
     model = ListedModel(
         name=manifest.name,
         version=manifest.version,

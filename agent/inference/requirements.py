@@ -6,6 +6,8 @@ of a manifest is silently ignored.
 
 from __future__ import annotations
 
+import platform
+
 from inferometer.agent.hardware.environment import container_architecture
 from inferometer.manifests.errors import ManifestError
 from inferometer.manifests.inputs import ImageParameters, InputParameters
@@ -85,6 +87,11 @@ def _of_input(parameters: InputParameters) -> list[str]:
         number = parameters.input_layer[1:]
         found.append(f"input_layer: found {number}; supported: 0, the first input, or an input's name")
     return found
+
+
+def unsupported_here(manifest: ModelManifest) -> list[str]:
+    """Returns the unsupported requirements of a model on this machine."""
+    return unsupported(manifest, container_architecture(platform.machine()))
 
 
 def require_supported(manifest: ModelManifest, architecture: str = "") -> ModelManifest:

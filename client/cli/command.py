@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from inferometer.client.cli.completing import OPTIONS
+from inferometer.client.cli.completing import OPTIONS, evaluations
 from inferometer.manifests.errors import OutputError
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ def profiled(name: str, function: Callable[[], _Result]) -> _Result:
         click.echo(f"profile: {path} (python -m pstats {path})", err=True)
 
 
+COMPLETION_VARIABLE = "_AGENT_COMPLETE"
+"""The variable by which the script of a shell asks for completions."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -159,6 +161,11 @@ def option(*names: str, help: str, **settings: Any) -> Callable[[_Function], _Fu
     """Adds an option to a command; the help shows its default, and its values complete if they are known."""
     defaults = {"show_default": True, "shell_complete": OPTIONS.get(names[0])}
     return click.option(*names, help=help, **{**defaults, **settings})
+
+
+def evaluations_argument(name: str, **settings: Any) -> Callable[[_Function], _Function]:
+    """Adds an argument that is the id of an evaluation, or several with commas between; ids complete."""
+    return click.argument(name, shell_complete=evaluations, **settings)
 
 
 def format_option(*names: str, help: str = "Output format.") -> Callable[[_Function], _Function]:  # noqa: A002

@@ -17,8 +17,6 @@ from inferometer.manifests.errors import InferometerError
 if TYPE_CHECKING:
     from inferometer.client.cli.invocation import Invocation
 
-VARIABLE = "_AGENT_COMPLETE"
-"""The variable by which the script of a shell asks for completions."""
 _MOST_IDS = 200
 Names: TypeAlias = Callable[[click.Context, click.Parameter, str], list[str]]
 
@@ -49,18 +47,12 @@ def _invocation(context: click.Context) -> Invocation:
 
 
 def _models(context: click.Context, _: str) -> Iterable[str]:
-    from inferometer.agent.inference.model_listing import list_models
-
-    found = _invocation(context)
-    listing = list_models(found.manifest_directories, found.cache_directory)
-    return dict.fromkeys(model.name for model in listing.models if not model.hidden)
+    models = _invocation(context).listing.models
+    return dict.fromkeys(model.name for model in models if not model.hidden)
 
 
 def _datasets(context: click.Context, _: str) -> Iterable[str]:
-    from inferometer.agent.inference.model_listing import list_models
-
-    found = _invocation(context)
-    return list_models(found.manifest_directories, found.cache_directory).datasets
+    return _invocation(context).listing.datasets
 
 
 def _frameworks(context: click.Context, _: str) -> Iterable[str]:
@@ -69,11 +61,8 @@ def _frameworks(context: click.Context, _: str) -> Iterable[str]:
 
 def _evaluations(context: click.Context, begun: str) -> Iterable[str]:
     """The ids in the database, unless it is a local file that does not exist, which this does not make."""
-    from inferometer.evaluators.store.opening import local_file
-
     found = _invocation(context)
-    address, name = found.database
-    if address is None and not local_file(name, found.data_directory).exists():
+    if not found.has_store:
         return []
     with closing(found.open_store()) as store:
         return store.ids(begun)[:_MOST_IDS]

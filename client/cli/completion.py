@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from inferometer.client.cli.command import Command
-from inferometer.client.cli.completing import VARIABLE
+from inferometer.client.cli.command import COMPLETION_VARIABLE, Command
 from inferometer.manifests.errors import IMPORT_FAILURES, InferometerError
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def answer_shell(cli: click.Command, instruction: str) -> int:
 
     Args:
         cli: The command line.
-        instruction: The value of ``VARIABLE``, such as ``bash_complete``.
+        instruction: The value of ``COMPLETION_VARIABLE``, such as ``bash_complete``.
     """
     shell, _, what = instruction.partition("_")
     with _silence(), _alarm():
@@ -128,7 +127,7 @@ def _completer(cli: click.Command, shell: str) -> ShellComplete:
         source_template = script
         source = ShellComplete.source  # bash's own starts a shell to look at its version
 
-    return Completer(cli, {}, _PROGRAM, VARIABLE)
+    return Completer(cli, {}, _PROGRAM, COMPLETION_VARIABLE)
 
 
 def _completed(completer: ShellComplete) -> str:

@@ -17,6 +17,7 @@ from inferometer.manifests.errors import ConfigurationError
 if TYPE_CHECKING:
     from inferometer.agent.architectures.sources import Architectures
     from inferometer.agent.artifacts.cache import ArtifactCache
+    from inferometer.agent.inference.model_listing import ModelListing
     from inferometer.agent.inference.registry import Registry
     from inferometer.client.cli.configuration import Configuration
     from inferometer.client.cli.waiting import WaitingLine
@@ -118,6 +119,13 @@ class Invocation:
         return catalog
 
     @cached_property
+    def listing(self) -> ModelListing:
+        """The models and the names of datasets, which is quicker than the catalogue."""
+        from inferometer.agent.inference.model_listing import list_models
+
+        return list_models(self.manifest_directories, self.cache_directory)
+
+    @cached_property
     def cache(self) -> ArtifactCache:
         """The cache of downloads; it shows the progress of each download with a bar on stderr."""
         from inferometer.agent.artifacts.archives import UnpackLimits
@@ -207,6 +215,14 @@ class Invocation:
         settings = self.configuration.database
         name = self.flags.get("database_name") or settings.name or DEFAULT_DATABASE
         return self.flags.get("database_address") or settings.address, name
+
+    @property
+    def has_store(self) -> bool:
+        """Whether the database is a server, or a local file that exists."""
+        from inferometer.evaluators.store.opening import local_file
+
+        address, name = self.database
+        return address is not None or local_file(name, self.data_directory).exists()
 
     def open_store(self) -> EvaluationStore:
         """Opens the database that the options or the configuration name.

@@ -10,8 +10,7 @@ from contextlib import suppress
 
 import click
 
-from inferometer.client.cli.command import Group
-from inferometer.client.cli.completing import VARIABLE
+from inferometer.client.cli.command import COMPLETION_VARIABLE, Group
 from inferometer.client.cli.library_output import quieten_libraries
 
 PROGRAM = "agent"
@@ -85,7 +84,7 @@ def run(args: list[str]) -> int:
         # here, so that Ctrl-C is one line while it is imported
         from inferometer.manifests.errors import InferometerError
 
-        if asked := os.environ.get(VARIABLE):
+        if asked := os.environ.get(COMPLETION_VARIABLE):
             from inferometer.client.cli.completion import answer_shell
 
             return answer_shell(cli, asked)

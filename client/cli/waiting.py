@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ SHOWN_EVERY_S = 0.5
 class WaitingLine:
     """Shows what is being done, and since when, once that has taken ``SHOWN_AFTER_S``. Thread-safe.
 
-    A thread draws it. ``end`` returns when that thread has ended, so that none draws while a model is timed.
+    A thread draws it. ``close`` returns when it has ended, so that none draws while a model is timed.
 
     Args:
         wanted: Whether it is shown at all; log lines, for one, would go through it.
@@ -27,22 +28,23 @@ class WaitingLine:
         self._ended = Event()
         self._thread: Thread | None = None
         self._hidden = 0
+        self._is_drawn = False
 
     def begin(self, what: str) -> None:
         """Begins something, such as "opening ResNet50"; it ends what began before."""
-        self.end()
+        self.close()
         if self._shown:
             self._ended = Event()
             self._thread = Thread(target=self._draw, args=(what, self._ended, time.monotonic()), daemon=True)
             self._thread.start()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Removes the line."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._ended.set()
             thread.join()
-            self._write("")
+            self._clear()
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
@@ -51,7 +53,7 @@ class WaitingLine:
         try:
             yield
         finally:
-            self.end()
+            self.close()
 
     @contextmanager
     def hidden(self) -> Iterator[None]:
@@ -66,8 +68,7 @@ class WaitingLine:
         """Keeps the line away until ``show``."""
         with self._lock:
             self._hidden += 1
-            if self._thread is not None:
-                self._write("")
+            self._clear()
 
     def show(self) -> None:
         """Ends ``hide``."""
@@ -80,9 +81,16 @@ class WaitingLine:
             wait_s = SHOWN_EVERY_S
             with self._lock:
                 if not self._hidden:
+                    self._is_drawn = True
                     self._write(f"{what} … {time.monotonic() - began_s:.0f} s")
+
+    def _clear(self) -> None:
+        if self._is_drawn:
+            self._write("")
+            self._is_drawn = False
 
     def _write(self, text: str) -> None:
         """Replaces the line; what another part prints after it begins at its beginning."""
-        sys.stderr.write(f"\r{text}\033[K\r")
+        line = text[: shutil.get_terminal_size().columns - 1]
+        sys.stderr.write(f"\r{line}\033[K\r")
         sys.stderr.flush()

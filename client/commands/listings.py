@@ -55,11 +55,8 @@ def models(
            to download   downloaded when the model is opened, or by: agent download models
            missing       neither on this machine nor at a URL
     """  # noqa: D301 - the backspace tells click not to wrap the lines
-    from inferometer.agent.inference.model_listing import list_models
-
     invocation = current_invocation()
-    cache = invocation.cache_directory
-    listing = list_models(invocation.manifest_directories, cache)
+    listing = invocation.listing
     for problem in listing.problems:
         click.echo(f"warning: left out {problem}", err=True)
     only = invocation.registry.find(framework_name).name.casefold() if framework_name else None
@@ -93,8 +90,6 @@ def _model_row(model: ListedModel, invocation: Invocation) -> dict[str, str | bo
 
 def _obstacle(model: ListedModel, invocation: Invocation) -> str:
     """Why a model cannot run here; empty if it can, with random weights if none are published."""
-    from inferometer.agent.artifacts.locations import Availability
-
     versions = {name.casefold(): version for name, version in invocation.registry.versions.items()}
     framework = model.framework.casefold()
     if versions.get(framework) is None:
@@ -103,15 +98,14 @@ def _obstacle(model: ListedModel, invocation: Invocation) -> str:
         return f"needs {model.framework} {model.constraint}; installed is {versions[framework]}"
     if model.problem:
         return model.problem
-    if model.availability(invocation.cache_directory) is Availability.MISSING:
+    if model.is_missing(invocation.cache_directory):
         return "its files are missing"
     return "" if model.architecture is None else _obstacle_of_code(model.architecture, model, invocation)
 
 
 def _obstacle_of_code(architecture: str, model: ListedModel, invocation: Invocation) -> str:
     """The same of an architecture; PyTorch exports it for ONNX Runtime."""
-    from inferometer.agent.architectures.catalogue import ARCHITECTURES
-    from inferometer.agent.architectures.sources import missing_package
+    from inferometer.agent.architectures.sources import is_built_in, missing_package
 
     if model.framework.casefold() == "onnxruntime":
         if invocation.registry.versions.get("PyTorch") is None:
@@ -120,7 +114,7 @@ def _obstacle_of_code(architecture: str, model: ListedModel, invocation: Invocat
             return "needs the package onnx, with which PyTorch exports it"
     if package := missing_package(architecture):
         return f"needs the package {package}"
-    if ":" not in architecture and architecture.strip().casefold() not in ARCHITECTURES:
+    if ":" not in architecture and not is_built_in(architecture):  # those files name, or nothing
         try:
             invocation.architectures.find(architecture, model.framework)
         except ArtifactError as error:
@@ -156,9 +150,18 @@ def frameworks(**output: Any) -> None:
 @output_options
 def datasets(**output: Any) -> None:
     """List the datasets."""
-    keys = ("name", "version", "category", "license", "description")
-    rows = [{key: getattr(dataset, key) for key in keys} for dataset in current_invocation().catalog.datasets]
-    print_rows(tuple(Column(key, key, wraps=(key == "description")) for key in keys), rows, **output)
+    columns = (
+        Column("name", "name"),
+        Column("version", "version"),
+        Column("category", "category"),
+        Column("license", "license", detail=1),
+        Column("description", "description", least=30, wraps=True),
+    )
+    rows = [
+        {column.key: getattr(dataset, column.key) for column in columns}
+        for dataset in current_invocation().catalog.datasets
+    ]
+    print_rows(columns, rows, **output)
 
 
 @click.command(cls=Command)

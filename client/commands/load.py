@@ -23,7 +23,7 @@ from inferometer.evaluators.jobs import defaults
 if TYPE_CHECKING:
     from inferometer.evaluators.jobs.requests import MaxQpsRequest, WorkloadRequest
 
-_load_options = options(
+load_options = options(
     system_options,
     option(
         "--initial_qps",
@@ -94,7 +94,7 @@ _load_options = options(
 
 
 @click.command(cls=Command)
-@_load_options
+@load_options
 @option("--duration", "duration_s", type=POSITIVE, metavar="S", help="Duration of the run.")
 @option(
     "--latency_bound",
@@ -143,7 +143,7 @@ def workload(**given: Any) -> None:
 
 
 @click.command("max-qps", cls=Command)
-@_load_options
+@load_options
 @option(
     "--latency_bound",
     "latency_bound_ms",

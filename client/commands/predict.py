@@ -39,7 +39,7 @@ _LENGTH = ("min_duration_s", "min_batches", "target_ci_percent", "time_budget_s"
 _LARGEST = 2**31 - 1  # of a number of parts; see BatchOptions
 
 
-_evaluation_options = options(
+evaluation_options = options(
     system_options,
     option(
         "-b",
@@ -135,7 +135,7 @@ predict.add_command(max_qps)
 
 
 @predict.command(cls=Command)
-@_evaluation_options
+@evaluation_options
 @option(
     "--num_file_parts",
     type=int,
@@ -162,7 +162,7 @@ def dataset(**given: Any) -> None:
 
 
 @predict.command(cls=Command)
-@_evaluation_options
+@evaluation_options
 @option(
     "--urls_file_path",
     type=FILE,

@@ -19,7 +19,7 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.compare import ComparisonRequest, check_one_threshold, compare
 from inferometer.evaluators.reports.writer import Format
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.manifests.errors import ConfigurationError, StoreError
+from inferometer.manifests.errors import ConfigurationError, UnknownEvaluationError
 
 _echo_error = partial(echo, err=True)
 
@@ -35,7 +35,7 @@ def chosen_side(
 
     Raises:
         ConfigurationError: Nothing is named, or the evaluations cannot be compared.
-        StoreError: An id does not exist, or is ambiguous.
+        UnknownEvaluationError: An id does not exist, or is ambiguous.
     """
     ids = [word.strip() for word in given.split(",") if word.strip()]
     if not ids:
@@ -50,7 +50,7 @@ def _named(store: EvaluationStore, name: str, given: str, notify: Callable[[str]
     evaluation_id = whole_id(store, given)
     found = store.find(EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True))
     if not found:
-        raise StoreError(
+        raise UnknownEvaluationError(
             f"{store.location}: holds no evaluation or group {given}; "
             "the reports of agent info evaluation list them"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -89,7 +90,8 @@ class LiveLine:
         if self._runs and progress.elapsed_s < self._elapsed_s:
             self._runs += 1
         self._elapsed_s = progress.elapsed_s
-        self._stream.write(f"\r{line_of(progress, self._runs)}\033[K")
+        line = line_of(progress, self._runs)[: shutil.get_terminal_size().columns - 1]
+        self._stream.write(f"\r{line}\033[K")
         self._stream.flush()
 
     def close(self) -> None:
@@ -103,7 +105,7 @@ def line_of(progress: IssuerProgress, probe: int = 0) -> str:
     """Returns the line; ``probe`` is the number of the probe, or 0."""
     what = f"probe {probe}  " if probe else ""
     if progress.target_qps:
-        what += f"{progress.target_qps:.4g} queries/s  "
+        what += f"at {progress.target_qps:.4g} queries/s  "
     total = f"/{progress.total}" if progress.total else ""
     p99 = "" if progress.p99_ns is None else f"  p99 {progress.p99_ns / _NS_PER_MS:.1f} ms"
     return (

@@ -29,7 +29,6 @@ from inferometer.client.evaluating.summary import (
     print_failures,
     print_predictions,
     process_rows,
-    start_line,
 )
 from inferometer.client.systems import Systems
 from inferometer.evaluators.conditions.conditions import Stability
@@ -142,7 +141,7 @@ def run_sweep(
                     worst = max(worst, _stability_code(cell.evaluation, required=require_stable))
         finally:
             bar.close()
-            invocation.waiting.end()
+            invocation.waiting.close()
             if cells:
                 write(COLUMNS, rows_of(cells), Format.TABLE, sys.stdout)
         console.print_group()
@@ -212,7 +211,7 @@ class _Console:
         self._publish = publish
         self._predictions = predictions
         self._display = display
-        self._running = RunningFile(invocation.data_directory)
+        self._running = RunningFile(invocation.data_directory if publish else None)
         self._store: EvaluationStore | None = None
         self._group_id: str | None = None
 
@@ -226,7 +225,7 @@ class _Console:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._invocation.waiting.end()
+        self._invocation.waiting.close()
         self.stop.__exit__(kind, error, trace)
         self._display.close()
         self._running.close()
@@ -246,12 +245,12 @@ class _Console:
 
         Where stdout cannot be written, the evaluation goes on, and its figures fail after it is kept.
         """
-        self._invocation.waiting.end()
+        self._invocation.waiting.close()
         self.stop.begin(self._stops)
         self._display.begin()
         self._running.begin(what)
         with suppress(OSError):
-            echo(printable(start_line(what)), err=self._aside)
+            echo(printable(_start_line(what)), err=self._aside, indent=2)
 
     def say(self, line: str) -> None:
         """Prints a line that the user should know on stderr."""
@@ -340,6 +339,18 @@ def _show(evaluation: Evaluation[BatchMeasurement], *, inputs: bool) -> None:
         print_predictions(evaluation)
         print_failures(evaluation)
     _print(*full_rows(evaluation))
+
+
+def _start_line(what: JobStart) -> str:
+    """What is measured in one line: the model, what it runs on, and its inputs or its load."""
+    d = what.system
+    framework = f"{d.manifest.framework.name} {d.framework_version}"
+    threads = f", threads: {d.threads}" if d.threads and not d.device.is_gpu else ""
+    weights = ", random weights" if d.weights.value == "random" else ""
+    where = f"({d.device}{threads}{weights}, {d.agent})"
+    inputs = f"over {what.inputs}, {what.input_count} inputs"
+    work = f": {what.work}" if what.work else ""
+    return f"{d.manifest.name} {d.manifest.version} on {framework} {where} {inputs}{work}"
 
 
 def _exit_code(evaluation: Evaluation[BatchMeasurement], *, published: bool) -> int:

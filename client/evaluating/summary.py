@@ -13,7 +13,6 @@ from inferometer.agent.inference.results import LOCAL_AGENT, InputFailure
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.datasets.folder import printable
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.jobs.resources import JobStart
 from inferometer.evaluators.measurements.batches import BatchMeasurement, InputPrediction, LatencySummary
 from inferometer.evaluators.precision.intervals import AUTOCORRELATION_TIMES, Interval
 from inferometer.evaluators.precision.length import reached
@@ -33,18 +32,6 @@ _COLUMNS = (
 _NS_PER_MS = 1_000_000
 _WITH_NETWORK = (("", "from the request to the answer of the server: the network is in it"),)
 _PROFILED = (("", "under the framework's profiler, which slows the model down; --leveled measures both"),)
-
-
-def start_line(what: JobStart) -> str:
-    """Returns what is measured in one line: the model, what it runs on, and its inputs or its load."""
-    d = what.system
-    framework = f"{d.manifest.framework.name} {d.framework_version}"
-    threads = f", threads: {d.threads}" if d.threads and not d.device.is_gpu else ""
-    weights = ", random weights" if d.weights is Weights.RANDOM else ""
-    where = f"({d.device}{threads}{weights}, {d.agent})"
-    inputs = f"over {what.inputs}, {what.input_count} inputs"
-    work = f": {what.work}" if what.work else ""
-    return f"{d.manifest.name} {d.manifest.version} on {framework} {where} {inputs}{work}"
 
 
 def full_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, str], ...]:

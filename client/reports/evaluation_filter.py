@@ -13,7 +13,7 @@ import click
 
 from inferometer.client.cli.command import WEIGHTS, WHOLE_NUMBER, boolean, database_options, option, options
 from inferometer.client.cli.output import echo
-from inferometer.manifests.errors import ConfigurationError, StoreError
+from inferometer.manifests.errors import ConfigurationError, StoreError, UnknownEvaluationError
 
 if TYPE_CHECKING:
     from inferometer.evaluators.evaluation import Evaluation
@@ -28,14 +28,15 @@ def whole_id(store: EvaluationStore, given: str) -> str:
     """Returns the only id that begins with what was given; that itself where it is an id, or begins none.
 
     Raises:
-        StoreError: Several ids begin with it, or the database cannot be reached.
+        UnknownEvaluationError: Several ids begin with it.
+        StoreError: The database cannot be reached.
     """
     found = store.ids(given) if given else ()
     if given in found or not found:
         return given
     if len(found) > 1:
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        raise StoreError(
+        raise UnknownEvaluationError(
             f"{len(found)} ids begin with {given}: {', '.join(found[:_NAMED])}{more}; give more of the one"
         )
     return found[0]
@@ -110,7 +111,8 @@ class ChosenEvaluations:
         ``on_unreadable`` is called with the error of each of those, after it is printed.
 
         Raises:
-            StoreError: The database cannot be read, or several ids begin with what was given as one.
+            UnknownEvaluationError: Several ids begin with what was given as one.
+            StoreError: The database cannot be read.
         """
         given, kinds = self._wanted.evaluation_id, tuple(measurement.kind for measurement in report.takes)
         whole = None if given is None else whole_id(store, given)

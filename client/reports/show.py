@@ -13,8 +13,7 @@ import click
 
 from inferometer.agent.inference.given_models import INFERRED
 from inferometer.agent.inference.predictor import Weights
-from inferometer.client.cli.command import Command, database_options, format_option
-from inferometer.client.cli.completing import evaluations
+from inferometer.client.cli.command import Command, database_options, evaluations_argument, format_option
 from inferometer.client.cli.invocation import current_invocation
 from inferometer.client.cli.output import echo
 from inferometer.client.evaluating.load_summary import load_rows
@@ -28,7 +27,7 @@ from inferometer.evaluators.measurements.rate_search import RateSearchMeasuremen
 from inferometer.evaluators.reports.layers import LayersReport
 from inferometer.evaluators.reports.trace_report import SpanSource
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.manifests.errors import StoreError, printable
+from inferometer.manifests.errors import UnknownEvaluationError, printable
 
 _BYTES_PER_GIB = 1024**3
 _NS_PER_MS = 1_000_000
@@ -41,7 +40,7 @@ Lines: TypeAlias = Iterator[tuple[str, str]]
 
 
 @click.command(cls=Command)
-@click.argument("evaluation_id", metavar="[ID]", required=False, shell_complete=evaluations)
+@evaluations_argument("evaluation_id", metavar="[ID]", required=False)
 @format_option("text", "json", help="Text, or one JSON object.")
 @database_options
 def show(evaluation_id: str | None, format_name: str) -> None:
@@ -81,11 +80,13 @@ def newest(store: EvaluationStore) -> Evaluation:
     """Returns the newest evaluation.
 
     Raises:
-        StoreError: There is none.
+        UnknownEvaluationError: There is none.
     """
     found = store.find(EvaluationFilter(limit=1, include_interrupted=True))
     if not found:
-        raise StoreError(f"{store.location}: holds no evaluation yet; agent predict publishes them")
+        raise UnknownEvaluationError(
+            f"{store.location}: holds no evaluation yet; agent predict publishes them"
+        )
     return found[0]
 
 
@@ -93,19 +94,20 @@ def find_one(store: EvaluationStore, evaluation_id: str) -> Evaluation:
     """Returns the evaluation with an id, or with the only one that begins so.
 
     Raises:
-        StoreError: There is none, or there are several; or it is the id of a group, whose evaluations are
-            named.
+        UnknownEvaluationError: There is none, or there are several; or it is the id of a group, whose
+            evaluations are named.
+        StoreError: The database cannot be reached.
     """
     evaluation_id = whole_id(store, evaluation_id)
     wanted = EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True)
     found = store.find(wanted)
     if not found:
-        raise StoreError(
+        raise UnknownEvaluationError(
             f"{store.location}: holds no evaluation {evaluation_id}; agent info evaluations lists them"
         )
     if found[0].id != evaluation_id:
         members = ", ".join(f"{each.id} ({each.trace_level.name})" for each in found)
-        raise StoreError(f"{evaluation_id} is a group of evaluations; name one of {members}")
+        raise UnknownEvaluationError(f"{evaluation_id} is a group of evaluations; name one of {members}")
     return found[0]
 
 

@@ -16,9 +16,15 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from inferometer.evaluators.drawing.charts import Chart, Drawing, PointChart
+from inferometer.evaluators.drawing.charts import (
+    BELOW_AXES_INCHES,
+    HEADING_INCHES,
+    Chart,
+    Drawing,
+    PointChart,
+    height_of,
+)
 from inferometer.evaluators.drawing.painting import groups_of, paint, shortened
-from inferometer.evaluators.drawing.sizes import BELOW_AXES_INCHES, HEADING_INCHES, height_of
 from inferometer.evaluators.drawing.style import ALARM, PALE, SMALL, TINY, Palette, Tip
 from inferometer.manifests.errors import printable
 

@@ -11,6 +11,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from inferometer.evaluators.drawing.charts import (
+    ROW_INCHES,
     BarChart,
     BarRow,
     Box,
@@ -19,9 +20,9 @@ from inferometer.evaluators.drawing.charts import (
     Label,
     PointChart,
     Timeline,
+    row_inches,
 )
 from inferometer.evaluators.drawing.point_painting import paint_points
-from inferometer.evaluators.drawing.sizes import ROW_INCHES, row_inches
 from inferometer.evaluators.drawing.style import GRID, INK, PALE, SMALL, STEPS, TINY, Fill, Palette, Tip, tick
 from inferometer.manifests.errors import printable
 

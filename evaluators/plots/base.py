@@ -9,8 +9,7 @@ from datetime import timezone
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias
 
-from inferometer.evaluators.drawing.charts import Drawing, Label
-from inferometer.evaluators.drawing.sizes import how_many_fit
+from inferometer.evaluators.drawing.charts import Drawing, Label, how_many_fit
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.reports.base import M, Row, Value
 from inferometer.evaluators.reports.registry import ALIASES

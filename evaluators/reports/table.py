@@ -176,7 +176,7 @@ def terminal_table(
     # in a notebook, rich would display by itself, and the kernel asks for colours wherever the text goes
     console = Console(file=terminal, highlight=False, force_jupyter=False, force_terminal=terminal.isatty())
     with closing(Cells(columns, rows)) as cells:
-        if header and cells.count and max(map(width, _lines(columns, cells, header))) > console.width:
+        if header and max(map(width, _lines(columns, cells, header))) > console.width:
             yield from _fitted(console, columns, cells, every_column)
             return
         lines = _lines(columns, cells, header)
@@ -191,6 +191,7 @@ def _fitted(console: Console, columns: Sequence[Column], cells: Cells, every_col
     places, above = list(range(len(columns))), []
     if not every_column:
         places.sort(key=lambda place: columns[place].detail)
+    if not every_column and cells.count:
         above = [place for place in places if _is_known_once(columns[place], cells, place)]
         places = [place for place in places if place not in above] or places[:1]
     known = [place for place in above if cells.first[place] not in ("", _NOTHING)]

@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 
 from inferometer.evaluators.drawing import canvas
-from inferometer.evaluators.drawing.charts import Band, Drawing, Label, Mark, PointChart, Rule, Series
-from inferometer.evaluators.drawing.sizes import TALL_POINT_INCHES
+from inferometer.evaluators.drawing.charts import (
+    TALL_POINT_INCHES,
+    Band,
+    Drawing,
+    Label,
+    Mark,
+    PointChart,
+    Rule,
+    Series,
+)
 from inferometer.evaluators.drawing.style import ALARM
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.measurements.load import LoadMeasurement

@@ -12,13 +12,13 @@ import pytest
 
 from inferometer.evaluators.drawing import canvas
 from inferometer.evaluators.drawing.charts import (
+    MOST_INCHES,
     BarChart,
     BoxChart,
     PointChart,
     Timeline,
 )
 from inferometer.evaluators.drawing.painting import shortened
-from inferometer.evaluators.drawing.sizes import MOST_INCHES
 from inferometer.evaluators.drawing.style import MOST_GROUPS, OTHER, Palette
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.plots import batches, eventflow, layers
