@@ -3,13 +3,15 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.docs-installed
+SITE   ?= build/site
 # How many tests run at once.
 JOBS   ?= 2
 EXAMPLES ?= 10000
 SEED     ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check proto proto-check docs images-check image-test structure bench gpu-check fuzz crash soak clean
+.PHONY: help install demo test check proto proto-check docs docs-install docs-site images-check image-test structure bench gpu-check fuzz crash soak clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +25,9 @@ $(STAMP): pyproject.toml constraints.txt
 	  f"Python 3.10, 3.11 or 3.12 is needed, this is {v[0]}.{v[1]}; name another: make PYTHON=python3.11")'
 	@rm -f $@
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[all,dev]'
+	@echo "setting up $(VENV): pip installs every framework and tool, which takes some minutes" >&2
+	@if [ -t 1 ]; then set --; else set -- --quiet; fi; \
+	  $(BIN)/python -m pip install "$$@" --disable-pip-version-check --no-compile -c constraints.txt -e '.[all,dev]'
 	@touch $@
 
 install: $(STAMP) ## set up .venv with every framework and tool
@@ -51,6 +55,15 @@ proto-check: $(STAMP) # fails when the committed stubs are not what the .proto f
 
 docs: $(STAMP) ## write docs/commands.md from the commands
 	$(BIN)/python -m tools.command_reference
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs-install: $(DOCS_STAMP) # what docs-site requires; it needs Python 3.11 or newer
+
+docs-site: $(DOCS_STAMP) ## build the site of the documentation in build/site; SITE is another folder
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env -c docs -d build/doctrees . $(SITE)
 
 images-check: $(STAMP) ## run the commands of the Dockerfiles on this machine; IMAGES names some
 	$(BIN)/python -m tools.check_images $(IMAGES)

@@ -78,15 +78,18 @@ class Systems:
         return self._open_remote(request, request.agents[0], trace)
 
     def _open_here(self, request: SystemRequest, trace: TraceScope | None) -> Session:
-        invocation = self._invocation
-        manifest = select_model(
-            invocation.catalog,
-            invocation.registry,
-            request.model_name,
-            request.model_version,
-            request.framework_name or invocation.configuration.framework,
-            request.session.weights,
-        )
+        invocation, given = self._invocation, request.given
+        if given is not None:
+            manifest = given.manifest
+        else:
+            manifest = select_model(
+                invocation.catalog,
+                invocation.registry,
+                request.model_name,
+                request.model_version,
+                request.framework_name or invocation.configuration.framework,
+                request.session.weights,
+            )
         return open_session(
             manifest,
             request.session,
@@ -96,6 +99,7 @@ class Systems:
             # The user names the URLs, so that they may lead to this machine and its network.
             fetch=partial(fetch_image, allow_private=True),
             trace=trace,
+            given=given,
         )
 
     def _open_remote(self, request: SystemRequest, address: str, trace: TraceScope | None) -> RemoteAgent:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from inferometer.agent import __version__
     from inferometer.agent.artifacts.model_files import Artifacts
+    from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
     from inferometer.agent.hardware.device import Device, DeviceKind
     from inferometer.agent.hardware.environment import FrameworkDetails
     from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors, Weights
@@ -21,7 +22,19 @@ if TYPE_CHECKING:
     from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler
     from inferometer.agent.tracing.recorder import SpanRecorder
     from inferometer.agent.tracing.span import SpanKind, TraceLevel
-    from inferometer.client.library import Evaluations, Latency, Run, TopAccuracy, evaluate, evaluations
+    from inferometer.client.library.comparing import Comparison, compare
+    from inferometer.client.library.evaluating import evaluate, sweep
+    from inferometer.client.library.load import (
+        LatencyPercentile,
+        LoadArguments,
+        RateSearch,
+        WorkloadRun,
+        max_qps,
+        workload,
+    )
+    from inferometer.client.library.runs import Latency, Run, Runs, TopAccuracy
+    from inferometer.client.library.serving import ServedAgent, serve
+    from inferometer.client.library.stored import Evaluations, evaluations
     from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
     from inferometer.evaluators.evaluation import Evaluation
     from inferometer.evaluators.measurements.batches import BatchMeasurement
@@ -46,6 +59,7 @@ __all__ = [
     "Artifacts",
     "BatchMeasurement",
     "Column",
+    "Comparison",
     "ConfigurationError",
     "Dataset",
     "DatasetError",
@@ -61,10 +75,14 @@ __all__ = [
     "FrameworkEntry",
     "InferometerError",
     "InputError",
+    "InputSignature",
     "Latency",
+    "LatencyPercentile",
     "LayerWriter",
+    "LoadArguments",
     "LoadMeasurement",
     "ModelManifest",
+    "ModelSignature",
     "OutOfMemoryError",
     "Pixels",
     "PredictWindow",
@@ -72,11 +90,14 @@ __all__ = [
     "Predictor",
     "PredictorOptions",
     "Profiler",
+    "RateSearch",
     "RateSearchMeasurement",
     "Report",
     "Row",
     "Run",
+    "Runs",
     "Sample",
+    "ServedAgent",
     "SpanKind",
     "SpanRecorder",
     "Tensor",
@@ -85,14 +106,21 @@ __all__ = [
     "TraceLevel",
     "Url",
     "Weights",
+    "WorkloadRun",
     "__version__",
+    "compare",
     "evaluate",
     "evaluations",
+    "max_qps",
+    "serve",
+    "sweep",
+    "workload",
 ]
 
 _OWNERS = {
     "agent": ("__version__",),
     "agent.artifacts.model_files": ("Artifacts",),
+    "agent.artifacts.signature": ("InputSignature", "ModelSignature"),
     "agent.hardware.device": ("Device", "DeviceKind"),
     "agent.hardware.environment": ("FrameworkDetails",),
     "agent.inference.predictor": ("Predictor", "PredictorOptions", "Tensors", "Weights"),
@@ -101,7 +129,19 @@ _OWNERS = {
     "agent.tracing.profiler": ("LayerWriter", "PredictWindow", "Profiler"),
     "agent.tracing.recorder": ("SpanRecorder",),
     "agent.tracing.span": ("SpanKind", "TraceLevel"),
-    "client.library": ("Evaluations", "Latency", "Run", "TopAccuracy", "evaluate", "evaluations"),
+    "client.library.comparing": ("Comparison", "compare"),
+    "client.library.evaluating": ("evaluate", "sweep"),
+    "client.library.load": (
+        "LatencyPercentile",
+        "LoadArguments",
+        "RateSearch",
+        "WorkloadRun",
+        "max_qps",
+        "workload",
+    ),
+    "client.library.runs": ("Latency", "Run", "Runs", "TopAccuracy"),
+    "client.library.serving": ("ServedAgent", "serve"),
+    "client.library.stored": ("Evaluations", "evaluations"),
     "evaluators.datasets.base": ("Dataset", "DatasetIdentity", "Sample"),
     "evaluators.evaluation": ("Evaluation",),
     "evaluators.measurements.batches": ("BatchMeasurement",),

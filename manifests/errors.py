@@ -2,10 +2,11 @@
 
 InferometerError
 ├── ManifestError              a manifest file that cannot be read or does not fit the schema
-├── NotFoundError              a name or version that no catalogue holds
+├── NotFoundError              a name, version or id that no catalogue and no database holds
 │   ├── UnknownModelError
 │   ├── UnknownFrameworkError
-│   └── UnknownDatasetError
+│   ├── UnknownDatasetError
+│   └── UnknownEvaluationError
 ├── FrameworkUnavailableError  a known framework that is not installed, or of another version
 ├── ConfigurationError         a configuration file, environment variable or option that is not valid
 ├── ArtifactError              a graph, weights or label file that is missing, truncated or changed
@@ -101,6 +102,12 @@ class UnknownDatasetError(NotFoundError):
     """No manifest describes a dataset of this name or version."""
 
     kind = "dataset"
+
+
+class UnknownEvaluationError(NotFoundError):
+    """No single evaluation has this id, or begins with it."""
+
+    kind = "evaluation"
 
 
 class FrameworkUnavailableError(InferometerError):

@@ -1,5 +1,7 @@
 """Generator of docs/commands.md: every command with its options, as click shows them.
 
+Options that several commands share stand once, in a section of their own.
+
 python -m tools.command_reference            write the page
 python -m tools.command_reference --check    fail if the page is out of date
 """
@@ -9,13 +11,18 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
 
-from inferometer.client.cli.command import is_global
+from inferometer.client.cli.command import database_options, is_global, tls_options
 from inferometer.client.cli.main import PROGRAM, cli
+from inferometer.client.cli.output import output_options
+from inferometer.client.cli.system_options import dataset_options, system_options
+from inferometer.client.commands.load import load_options
+from inferometer.client.commands.predict import evaluation_options
+from inferometer.client.reports.evaluation_filter import filter_options
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
 MEND = "run: make docs"
@@ -27,23 +34,43 @@ Options start with one or two dashes; their value follows `=` or a space. An opt
 `--gpu`, is a boolean: `--gpu`, `--gpu=true` and `--gpu=false` all work. `agent --version` prints the version.
 [configuration.md](configuration.md) describes the configuration file, environment variables and exit codes.
 """
+_SHARED = {
+    "evaluation options": evaluation_options,
+    "load options": load_options,
+    "system options": system_options,
+    "filter options": filter_options,
+    "output options": output_options,
+    "dataset options": dataset_options,
+    "TLS options": tls_options,
+    "database options": database_options,
+}
+"""What several commands accept; one that holds another comes before it."""
 _UNWRAPPED = "\b"  # before a paragraph, it tells click not to wrap the lines
 
 
 def page() -> str:
     """Returns the page."""
+    shared = {title: dict(_records(title, click.command()(add(_nothing)))) for title, add in _SHARED.items()}
     parts = [_HEAD]
     for path, command in _commands(PROGRAM, cli):
         if path == PROGRAM:
-            parts += [_section("Global options", _GLOBAL_INTRODUCTION), _options(path, command, shared=True)]
+            parts += [_section("Global options", _GLOBAL_INTRODUCTION), _table(_records(path, command, True))]
             continue
-        parts.append(_section(f"`{path}`", _usage(path, command)))
-        parts.append(_help(command))
-        parts.append(_options(path, command, shared=False))
+        parts += [_section(f"`{path}`", _usage(path, command)), _help(command)]
+        parts += _options(dict(_records(path, command)), shared)
+    parts.append(_section("Shared options", _SHARED_INTRODUCTION))
+    for title, records in sorted(shared.items(), key=lambda item: item[0].lower()):
+        others = {other: o for other, o in shared.items() if other != title}
+        parts += [f"### {title[0].upper()}{title[1:]}", *_options(records, others)]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
 _GLOBAL_INTRODUCTION = "Every command accepts these options, in any position."
+_SHARED_INTRODUCTION = "Options that several commands accept; each command above names those that it accepts."
+
+
+def _nothing(**given: object) -> None:
+    """Stands in for a command, to which shared options are added."""
 
 
 def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
@@ -81,19 +108,36 @@ def _help(command: click.Command) -> str:
     )
 
 
-def _options(path: str, command: click.Command, *, shared: bool) -> str:
-    """Returns a table of the command's own options, or of the shared ones."""
+def _records(path: str, command: click.Command, globally: bool = False) -> Iterator[tuple[str, str]]:
+    """Yields the names and the meaning of the command's own options, or of the global ones."""
     context = _context(path, command)
-    rows = [
-        (record[0], _meaning(parameter, record[1]))
-        for parameter in command.get_params(context)
-        if isinstance(parameter, click.Option) and shared == is_global(parameter) and not parameter.is_eager
-        if (record := parameter.get_help_record(context))
-    ]
-    if not rows:
-        return ""
-    lines = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in rows]
-    return "\n".join(["| option | meaning |", "|---|---|", *lines])
+    for parameter in command.get_params(context):
+        if (
+            isinstance(parameter, click.Option)
+            and globally == is_global(parameter)
+            and not parameter.is_eager
+            and (record := parameter.get_help_record(context))
+        ):
+            yield record[0], _meaning(parameter, record[1])
+
+
+def _options(records: dict[str, str], shared: dict[str, dict[str, str]]) -> Iterator[str]:
+    """Yields a table of what only this command accepts, and a line that names its shared options."""
+    left, named = records.items(), []
+    for title, group in shared.items():
+        if group.items() <= records.items() and not group.items().isdisjoint(left):
+            left -= group.items()
+            named.append(title)
+    yield _table((name, text) for name, text in records.items() if (name, text) in left)
+    links = [f"[{title}](#{title.lower().replace(' ', '-')})" for title in sorted(named, key=str.lower)]
+    if links:
+        several = ", ".join(links[:-1]) + " and " + links[-1] if links[1:] else links[0]
+        yield f"{'Also accepts' if left else 'Accepts'} the {several}."
+
+
+def _table(records: Iterable[tuple[str, str]]) -> str:
+    lines = [f"| `{_cell(names)}` | {_cell(text)} |" for names, text in records]
+    return "\n".join(["| option | meaning |", "|---|---|", *lines]) if lines else ""
 
 
 def _meaning(option: click.Option, text: str) -> str:

@@ -17,23 +17,6 @@ show() { # prints a command as one would type it, then runs it
   "$agent" "$@"
 }
 
-report() { # prints a report with the columns that fit a terminal; $1 is its name, the others are columns
-  local name="$1" columns rows
-  shift
-  columns="$*"
-  printf '\n$ agent info evaluation %s    # here with some of its columns\n' "$name"
-  rows="$("$agent" info evaluation "$name" -f csv)"
-  awk -F, -v columns="$columns" '
-    NR == 1 { for (i = 1; i <= NF; i++) place[$i] = i; count = split(columns, wanted, " ") }
-    { for (i = 1; i <= count; i++) {
-        if (!(wanted[i] in place)) { print "the report has no column " wanted[i] > "/dev/stderr"; exit 1 }
-        value = $place[wanted[i]]
-        if (value ~ /^[0-9]+\.[0-9][0-9][0-9][0-9]+$/) value = sprintf("%.4f", value)
-        printf "%-*s", (length(wanted[i]) > 11 ? length(wanted[i]) : 11) + 2, value
-      }
-      print "" }' <<< "$rows"
-}
-
 differences() { # prints what differs between the first evaluation and each other one besides the framework
   local ids id text
   mapfile -t ids < <("$agent" info evaluation latency -f csv | tail -n +2 | cut -d, -f1 | tac)
@@ -49,6 +32,6 @@ echo "The results of this demo go to $AGENT_DATA_DIR, which is removed at its en
 for framework in PyTorch MXNet ONNXRuntime; do
   show predict dataset --model_name=DigitsCNN --framework_name="$framework" --batch_size=16
 done
-report latency framework_name threads batch_size latency_ms_trimmed_mean latency_ms_p50 latency_ms_p99 throughput_inputs_per_s
-report accuracy framework_name framework_version top1_accuracy top5_accuracy evaluated_inputs failed_inputs
+show info evaluation latency --columns=framework,threads,batch_size,mean,p50,p99,throughput
+show info evaluation accuracy --columns=framework,framework_version,top-1,top-5,evaluated_inputs,failed_inputs
 differences

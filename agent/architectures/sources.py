@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,20 @@ _BUILT_IN: Mapping[str, str] = {"PyTorch": "PyTorch", "MXNet": "MXNet", "ONNXRun
 
 _PACKAGES: Mapping[str, str] = {"torchvision": "PyTorch", "timm": "PyTorch", "gluon": "MXNet"}
 """The framework of each package whose models are named ``package:NAME``; ``PACKAGE_models`` builds them."""
+
+
+def is_built_in(name: str) -> bool:
+    """Whether the program has an architecture of this name; case does not matter."""
+    return name.strip().casefold() in ARCHITECTURES
+
+
+def missing_package(name: str) -> str | None:
+    """Returns the package that an architecture ``package:NAME`` requires and that is not installed.
+
+    Nothing is imported; gluon is a part of MXNet.
+    """
+    package = name.partition(":")[0].strip().casefold() if ":" in name else "gluon"
+    return None if package == "gluon" or find_spec(package) is not None else package
 
 
 class Architectures:

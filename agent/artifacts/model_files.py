@@ -23,13 +23,15 @@ class Artifacts:
     """A model's verified files, or its architecture in code, if it has no graph.
 
     ``weights`` is None if they are in the graph's file. ``checksums`` are ``sha256:…`` of each, by ``graph``
-    and ``weights``, and by ``architecture`` for a user's file.
+    and ``weights``, and by ``architecture`` for a user's file. A model ``in_memory`` has no files: it is the
+    object that its owner has built, and keeps.
     """
 
     graph: Path | None = None
     weights: Path | None = None
     checksums: Mapping[str, str] = field(default_factory=dict)
     architecture: Architecture | None = None
+    in_memory: object | None = None
 
     def with_architecture(self, architecture: Architecture | None) -> Artifacts:
         """Returns the same files with the model in code that the weights belong to."""

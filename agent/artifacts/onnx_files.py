@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from inferometer.agent.artifacts.urls import shown
@@ -40,13 +41,8 @@ def check_external_data(graph: Path, weights: Path | None) -> None:
     Raises:
         ArtifactError: It reads another file, which has no checksum, or it is not an ONNX model.
     """
-    try:
-        with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            others = {each: (graph.parent / each).resolve() for each in _locations(content)}
-    except (ValueError, IndexError) as error:
-        raise ArtifactError(f"{graph}: is no ONNX model: {error}") from error
-    except OSError as error:
-        raise ArtifactError(f"{graph}: cannot be read: {error.strerror or error}") from error
+    with mapped(graph) as content:
+        others = {each: (graph.parent / each).resolve() for each in locations(content)}
     named = weights and weights.resolve()
     if refused := sorted(name for name, path in others.items() if path != named):
         raise ArtifactError(
@@ -55,13 +51,28 @@ def check_external_data(graph: Path, weights: Path | None) -> None:
         )
 
 
-def _locations(content: mmap.mmap) -> Iterator[str]:
-    """The locations of all external tensors, which are found without reading the tensors in the file."""
+@contextmanager
+def mapped(graph: Path) -> Iterator[mmap.mmap]:
+    """Maps an ``.onnx`` file into memory; what is wrong with its messages inside raises ArtifactError."""
+    try:
+        with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            yield content
+    except (ValueError, IndexError) as error:
+        reason = error if graph.stat().st_size else "it is empty"
+        raise ArtifactError(f"{graph}: is no ONNX model: {reason}") from error
+    except OSError as error:
+        raise ArtifactError(f"{graph}: cannot be read: {error.strerror or error}") from error
+
+
+def locations(content: mmap.mmap) -> Iterator[str]:
+    """Yields the locations of all external tensors, found without reading the tensors in the file."""
     waiting = [("ModelProto", 0, len(content))]
     while waiting:
         message, start, end = waiting.pop()
         keys, values = set(), []
-        for number, begin, stop in _fields(content, start, end):
+        for number, begin, stop, value in message_fields(content, start, end):
+            if value is not None:
+                continue
             if message == _ENTRY and number == _KEY:
                 keys.add(content[begin:stop])
             elif message == _ENTRY and number == _VALUE:
@@ -72,22 +83,32 @@ def _locations(content: mmap.mmap) -> Iterator[str]:
             yield from (value.decode() for value in values)
 
 
-def _fields(content: mmap.mmap, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The fields of a message that have a length: their numbers, and where their content begins and ends."""
+def message_fields(content: mmap.mmap, position: int, end: int) -> Iterator[tuple[int, int, int, int | None]]:
+    """Yields the fields of a message: the number, where the content begins and ends, and a whole number.
+
+    The last is None for fields with a length. Fields of 4 and of 8 bytes are left out.
+
+    Raises:
+        ValueError: The message is damaged.
+        IndexError: The same, at the end of the file.
+    """
     while position < end:
         tag, position = _varint(content, position)
         if tag > _MAX_TAG:  # of which readers of protobuf may take the lower bits only
             raise ValueError("a field of too high a number")
         number, wire_type = tag >> 3, tag & 7
         if wire_type == _VARINT:
-            _, position = _varint(content, position)
+            value, after = _varint(content, position)
+            if after <= end:
+                yield number, position, after, value
+            position = after
         elif wire_type in {_EIGHT_BYTES, _FOUR_BYTES}:
             position += 8 if wire_type == _EIGHT_BYTES else 4
         elif wire_type == _LENGTH:
             length, begin = _varint(content, position)
             position = begin + length
             if position <= end:
-                yield number, begin, position
+                yield number, begin, position, None
         else:
             raise ValueError(f"a field of wire type {wire_type}")
         if position > end:

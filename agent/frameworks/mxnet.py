@@ -1,8 +1,9 @@
-"""The predictor for MXNet 1.x: a symbol file (JSON) with its parameters, or a gluon model in code."""
+"""The predictor for MXNet 1.x: a symbol (JSON) with its parameters, or a gluon model in code or in memory."""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import re
 import threading
@@ -10,6 +11,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ import numpy as np
 from inferometer.agent.architectures.architecture import Architecture
 from inferometer.agent.architectures.mxnet.random_weights import draw_weights
 from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.mxnet_symbols import find_symbol, symbol_inputs, symbol_stem
+from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
 from inferometer.agent.frameworks.mxnet_workers import CpuWorkers, worker_count
 from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
 from inferometer.agent.hardware.loaded_libraries import cuda_library_versions, loaded_library
@@ -34,11 +38,13 @@ from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.manifests.errors import (
     ArtifactError,
+    ConfigurationError,
     DeviceError,
     PredictionError,
     one_line,
     suggestion,
 )
+from inferometer.manifests.original import FIRST_INPUT
 from inferometer.manifests.schema import ModelManifest
 
 _FEATURES = (
@@ -80,7 +86,7 @@ _ONE_AT_A_TIME = threading.RLock()
 class MXNetPredictor(Predictor):
     """A symbol in MXNet; ``model.graph_path`` is the JSON file, ``model.weights_path`` the parameters.
 
-    A model in code (``artifacts.architecture``) is a hybrid block of gluon.
+    A model in code (``artifacts.architecture``) is a hybrid block of gluon, and so is one in memory.
 
     Outputs have the symbol's names. An executor is bound to a batch size; those of the last few sizes are
     kept, and share the parameters. On a small network, an executor takes 0.2 ms for one input and a
@@ -102,6 +108,47 @@ class MXNetPredictor(Predictor):
         self._executors: OrderedDict[int, Any] = OrderedDict()
         self._other_executors: OrderedDict[int, Any] = OrderedDict()
         self._apart: Callable[[Any], None] | None = None
+
+    @classmethod
+    def signature_of_file(cls, path: Path) -> ModelSignature:
+        """Reads the inputs of a symbol, with the parameters beside it; see ``Predictor``."""
+        graph, weights, note = find_symbol(path)
+        parameters = _read_parameters(weights) if weights else {}
+        inputs = symbol_inputs(graph, {name: array.shape for name, array in parameters.items()})
+        if weights is None and len(inputs) > 1:
+            raise ArtifactError(
+                f"{graph}: has no parameters beside it; their name would be {symbol_stem(graph)}-0000.params"
+            )
+        if {array.dtype for array in parameters.values()} == {np.float16}:
+            inputs = tuple(replace(each, element_type=each.element_type or "float16") for each in inputs)
+        return ModelSignature(inputs, graph, weights, notes=(note,) if note else ())
+
+    @classmethod
+    def signature_of_object(cls, model: object, example: InputSignature | None) -> ModelSignature:
+        """Returns the parameters and the input of a hybrid block; see ``Predictor``.
+
+        An example of floats becomes the dtype of the block's parameters.
+        """
+        assert isinstance(model, mxnet.gluon.HybridBlock)  # noqa: S101 - as the registry has it
+        if example is None or example.element_type is None:
+            raise ConfigurationError(
+                f"{type(model).__name__} does not tell its input; give inputs, an array of samples"
+            )
+        with _ONE_AT_A_TIME:
+            arrays = {name: array.asnumpy() for name, array in _parameters_of(model).items()}
+        floats = {str(array.dtype) for array in arrays.values() if array.dtype.kind == "f"}
+        element_type = example.element_type
+        if np.dtype(element_type).kind == "f":
+            element_type = floats.pop() if len(floats) == 1 else "float32"
+        state = hashlib.sha256()
+        for name, array in arrays.items():
+            state.update(f"{name} {array.dtype} {array.shape}\n".encode())
+            state.update(np.ascontiguousarray(array).data)
+        return ModelSignature(
+            (InputSignature(FIRST_INPUT, element_type, example.shape),),
+            attributes={"parameters": sum(array.size for array in arrays.values())},
+            checksums={"parameters": f"sha256:{state.hexdigest()}"},
+        )
 
     def load(self) -> None:
         """Reads symbol and parameters and binds them for one input; see ``Predictor``."""
@@ -191,11 +238,13 @@ class MXNetPredictor(Predictor):
     def _load(self) -> None:
         self._context = self._find_device()
         self._threads = _WORKERS.fix(self.options.threads, self.options.operator_threads)
-        architecture = self.artifacts.architecture
-        if architecture is None:
+        architecture, block = self.artifacts.architecture, self.artifacts.in_memory
+        if architecture is None and block is None:
             self._symbol = self._read_symbol()
         try:
-            if architecture is None:
+            if block is not None:
+                self._symbol, self._weights = self._borrow(block)
+            elif architecture is None:
                 self._weights = self._read_weights()
                 self._check_weights()
             else:
@@ -205,8 +254,9 @@ class MXNetPredictor(Predictor):
             self._output_names = list(self._symbol.list_outputs())
         except _FAILURES as error:
             self.close()
+            what = f"{self}, {architecture.name}" if architecture else self.artifacts.graph or self
             raise ArtifactError(
-                f"{f'{self}, {architecture.name}' if architecture else self.artifacts.graph}: does not take "
+                f"{what}: does not take "
                 f"{self._parameters.element_type.value} inputs of {self._parameters.dimensions} with "
                 f"{self.artifacts.weights or 'random weights'}: {_reason(error)}"
             ) from error
@@ -258,10 +308,22 @@ class MXNetPredictor(Predictor):
                 raise ArtifactError(
                     f"{self.artifacts.weights}: are not the weights of {self}: {_reason(error)}"
                 ) from error
-        symbol = net(mxnet.sym.var(self._parameters.input_layer))
-        if isinstance(symbol, list | tuple):  # of a block with several outputs
-            symbol = mxnet.sym.Group(symbol)
-        return symbol, {parameter.name: parameter.data() for parameter in parameters.values()}
+        return self._symbol_of(net), {parameter.name: parameter.data() for parameter in parameters.values()}
+
+    def _borrow(self, block: Any) -> tuple[Any, dict[str, Any]]:
+        """The symbol of a block of the caller, and its parameters, which are read and not copied."""
+        weights = _parameters_of(block)
+        others = {str(array.context) for array in weights.values() if array.context != self._context}
+        if others:
+            raise DeviceError(
+                f"{self}: is on {', '.join(sorted(others))}, and is to run on {self._context}; move it there"
+            )
+        return self._symbol_of(block), weights
+
+    def _symbol_of(self, block: Any) -> Any:
+        symbol = block(mxnet.sym.var(self._parameters.input_layer))
+        # of a block with several outputs, a sequence
+        return mxnet.sym.Group(symbol) if isinstance(symbol, list | tuple) else symbol
 
     def _read_symbol(self) -> Any:
         graph = self.artifacts.graph
@@ -285,16 +347,7 @@ class MXNetPredictor(Predictor):
         weights = self.artifacts.weights
         if weights is None:
             return {}
-        try:
-            loaded = mxnet.nd.load(str(weights)) or {}
-            if not isinstance(loaded, dict):
-                raise TypeError("its arrays have no names")
-            return {
-                re.sub("^(arg|aux):", "", name): array.as_in_context(self._context)
-                for name, array in loaded.items()
-            }
-        except _FAILURES as error:
-            raise ArtifactError(f"{weights}: is no file of MXNet parameters: {_reason(error)}") from error
+        return {name: array.as_in_context(self._context) for name, array in _read_parameters(weights).items()}
 
     def _check_weights(self) -> None:
         arguments = self._symbol.list_arguments()
@@ -336,6 +389,28 @@ class MXNetPredictor(Predictor):
         if len(self._executors) > _EXECUTORS:
             self._executors.popitem(last=False)
         return executor
+
+
+def _read_parameters(weights: Path) -> dict[str, Any]:
+    """The arrays of a file of parameters, without the ``arg:`` and ``aux:`` of their names."""
+    try:
+        loaded = mxnet.nd.load(str(weights)) or {}
+        if not isinstance(loaded, dict):
+            raise TypeError("its arrays have no names")
+    except _FAILURES as error:
+        raise ArtifactError(f"{weights}: is no file of MXNet parameters: {_reason(error)}") from error
+    return {re.sub("^(arg|aux):", "", name): array for name, array in loaded.items()}
+
+
+def _parameters_of(block: Any) -> dict[str, Any]:
+    """The parameters of a block by name, where they are."""
+    try:
+        return {parameter.name: parameter.data() for parameter in block.collect_params().values()}
+    except _FAILURES as error:  # also DeferredInitializationError
+        raise ArtifactError(
+            f"{type(block).__name__}: has parameters without values; call initialize, and the block once "
+            f"with a batch ({_reason(error)})"
+        ) from error
 
 
 _WORKERS = CpuWorkers(mxnet)

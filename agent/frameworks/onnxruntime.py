@@ -21,6 +21,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.artifacts.onnx_files import check_external_data
+from inferometer.agent.artifacts.onnx_inputs import read_onnx_signature
+from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
 from inferometer.agent.hardware.device import CPU
 from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
 from inferometer.agent.hardware.loaded_libraries import cuda_library_versions
@@ -45,7 +47,8 @@ _CUDA = "CUDAExecutionProvider"
 class ONNXRuntimePredictor(Predictor):
     """An ONNX graph in ONNX Runtime; ``model.graph_path`` is the ``.onnx`` file.
 
-    A model in code (``artifacts.architecture``) is exported from PyTorch during ``load``.
+    A model in code (``artifacts.architecture``) is exported from PyTorch during ``load``. A model in memory
+    is an ``InferenceSession``, which keeps its own threads and is not profiled.
 
     Outputs have the graph's names. Each session has its own threads. On a GPU, ONNX Runtime runs operators
     that CUDA lacks, and those that compute shapes, on the CPU; a session entirely on the CPU is an error.
@@ -58,10 +61,23 @@ class ONNXRuntimePredictor(Predictor):
         self._output_names: list[str] = []
         self._shape: tuple[int, ...] | None = None
 
+    @classmethod
+    def signature_of_file(cls, path: Path) -> ModelSignature:
+        """Reads the inputs of an ``.onnx`` file; see ``Predictor``."""
+        return read_onnx_signature(path)
+
+    @classmethod
+    def signature_of_object(cls, model: object, example: InputSignature | None) -> ModelSignature:
+        """Returns the inputs of an ``InferenceSession``; see ``Predictor``."""
+        assert isinstance(model, onnxruntime.InferenceSession)  # noqa: S101 - as the registry has it
+        return ModelSignature(tuple(map(_signature_of_node, model.get_inputs())))
+
     def load(self) -> None:
         """Builds the session on the requested device; see ``Predictor``."""
         self._check_device()
-        if self.artifacts.architecture is None:
+        if self.artifacts.in_memory is not None:
+            session: Any = self.artifacts.in_memory
+        elif self.artifacts.architecture is None:
             check_external_data(self._graph_file(), self.artifacts.weights)
             session = self._open(self._graph_file())
         else:
@@ -100,7 +116,7 @@ class ONNXRuntimePredictor(Predictor):
         # imported here because most runs need none
         from inferometer.agent.frameworks.onnxruntime_profiler import ONNXRuntimeProfiler
 
-        if self._session is None:
+        if self._session is None or self.artifacts.in_memory is not None:  # which cannot be opened again
             return None
         return ONNXRuntimeProfiler(self, level, gpu=self.options.device.is_gpu)
 
@@ -141,10 +157,13 @@ class ONNXRuntimePredictor(Predictor):
 
     @property
     def threads(self) -> int | None:
-        """The number of the session's threads, with the one that calls it; None before ``load``."""
+        """The number of the session's threads, with the one that calls it; None before ``load``.
+
+        None also for a session of the caller that leaves the number to ONNX Runtime.
+        """
         if self._session is None:
             return None
-        return int(self._session.get_session_options().intra_op_num_threads)
+        return int(self._session.get_session_options().intra_op_num_threads) or None
 
     def close(self) -> None:
         """Frees the session with its threads and its memory on the device."""
@@ -215,6 +234,17 @@ class ONNXRuntimePredictor(Predictor):
                 suggestion(wanted, names) if len(names) == 1 else f"it has {len(names)}: {', '.join(names)}"
             )
             raise ArtifactError(f'{self.artifacts.graph}: has no single input "{wanted}"; {advice}')
+
+
+_ELEMENT_TYPES = {"float": "float32", "double": "float64"}
+"""ONNX Runtime's names of element types that are not NumPy's."""
+
+
+def _signature_of_node(node: Any) -> InputSignature:
+    """The signature of an input, whose type is ``tensor(float)``."""
+    name = node.type.removeprefix("tensor(").removesuffix(")")
+    shape = tuple(size if isinstance(size, int) and size > 0 else None for size in node.shape)
+    return InputSignature(node.name, _ELEMENT_TYPES.get(name, name), shape)
 
 
 def _settings_of(session: Any) -> dict[str, str]:

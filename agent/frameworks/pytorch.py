@@ -1,15 +1,18 @@
-"""The predictor for PyTorch: architectures in code with their weights, and TorchScript archives.
+"""The predictor for PyTorch: architectures with their weights, exported programs, TorchScript, and modules.
 
-Python unpickles nothing: weights are read with ``weights_only=True``. An exported program (``.pt2``) is
-rejected, because ``torch.export.load`` unpickles constants and evaluates expressions of the file.
+Python unpickles nothing: weights are read with ``weights_only=True``, and exported programs (``.pt2``) by
+``pytorch_programs``, because ``torch.export.load`` unpickles constants and evaluates expressions of the file.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import pickle  # only for the name of its exception
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,9 @@ import torch
 
 from inferometer.agent.architectures.architecture import Architecture
 from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
+from inferometer.agent.artifacts.torch_archives import TorchFile, torch_file, traced_inputs
+from inferometer.agent.frameworks.pytorch_programs import build_program, read_program_inputs
 from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
 from inferometer.agent.hardware.loaded_libraries import readable_cudnn_version
 from inferometer.agent.inference.predictor import (
@@ -29,10 +35,19 @@ from inferometer.agent.inference.predictor import (
 )
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
-from inferometer.manifests.errors import ArtifactError, DeviceError, PredictionError, one_line
+from inferometer.manifests.errors import (
+    ArtifactError,
+    ConfigurationError,
+    DeviceError,
+    PredictionError,
+    one_line,
+)
+from inferometer.manifests.original import FIRST_INPUT
 from inferometer.manifests.schema import ModelManifest
 
 _FAILURES = (*CODE_FAILURES, pickle.UnpicklingError, torch.jit.Error)
+_PROGRAM = ".pt2"
+"""Files of this name can run no code, as ``requirements.code_of`` says; TorchScript is not read from them."""
 ONNX_OPSET = 17
 """ONNX Runtime supports it since 1.12."""
 _DTYPES = {
@@ -53,9 +68,10 @@ _FLAGS = {"oneDNN": "USE_MKLDNN", "MKL": "USE_MKL", "OpenMP": "USE_OPENMP"}
 class PyTorchPredictor(Predictor):
     """A model in PyTorch.
 
-    The weights of a model in code (``artifacts.architecture``) are a state dict; otherwise the graph is a
-    TorchScript archive. Outputs have the names of the mapping that the model returns, or are ``output0``,
-    ``output1``, … if it returns a tensor or a sequence of tensors.
+    The weights of a model in code (``artifacts.architecture``) are a state dict; otherwise the graph is an
+    exported program or a TorchScript archive, or the model is a module in memory, which is not moved, and set
+    to ``eval()`` until it is closed. Outputs have the names of the mapping that the model returns, or are
+    ``output0``, ``output1``, … if it returns a tensor or a sequence of tensors.
 
     PyTorch keeps the number of threads per calling thread, and starts each with the number set last.
     Therefore ``predict`` sets it whenever the calling thread has another number.
@@ -67,6 +83,44 @@ class PyTorchPredictor(Predictor):
         self._found_threads: int | None = None
         self._device = torch.device("cpu")
         self._module: Callable[[torch.Tensor], object] | None = None
+        self._were_training: list[torch.nn.Module] = []
+
+    @classmethod
+    def signature_of_file(cls, path: Path) -> ModelSignature:
+        """Reads the inputs of an exported program or a TorchScript archive; see ``Predictor``."""
+        kind = torch_file(path)
+        if kind is TorchFile.PROGRAM:
+            return ModelSignature(read_program_inputs(path), path)
+        if kind is not TorchFile.TORCHSCRIPT or path.suffix == _PROGRAM:
+            raise _no_graph(path, kind)
+        inputs = traced_inputs(path) or _script_inputs(path)
+        if len(inputs) == 1:  # which TorchScript names after a variable of the program
+            # the batch that it was traced with is an example
+            shape = inputs[0].shape and (None, *inputs[0].shape[1:])
+            inputs = (replace(inputs[0], name=FIRST_INPUT, shape=shape),)
+        note = "PyTorch has deprecated TorchScript: torch.export.save writes a .pt2, which is read too"
+        return ModelSignature(inputs, path, notes=(note,))
+
+    @classmethod
+    def signature_of_object(cls, model: object, example: InputSignature | None) -> ModelSignature:
+        """Returns the class, the parameters and the input of a module; see ``Predictor``.
+
+        An example of floats becomes the dtype of the module's parameters.
+        """
+        assert isinstance(model, torch.nn.Module)  # noqa: S101 - as the registry has it
+        if example is None or example.element_type is None:
+            raise ConfigurationError(
+                f"{type(model).__name__} does not tell its input; give inputs, an array of samples"
+            )
+        floats = {p.dtype for p in model.parameters() if p.is_floating_point()}
+        element_type = example.element_type
+        if np.dtype(element_type).kind == "f":
+            element_type = str(floats.pop()).removeprefix("torch.") if len(floats) == 1 else "float32"
+        return ModelSignature(
+            (InputSignature(FIRST_INPUT, element_type, example.shape),),
+            attributes={"parameters": sum(each.numel() for each in model.parameters())},
+            checksums=_checksum(model),
+        )
 
     def load(self) -> None:
         """Builds or reads the module, gives it its weights and moves it to the device; see ``Predictor``."""
@@ -86,6 +140,9 @@ class PyTorchPredictor(Predictor):
                 raise ArtifactError(
                     f"{self.artifacts.weights}: are not the weights of {self}: {_reason(error)}"
                 ) from error
+        if self.artifacts.in_memory is not None:
+            self._module = self._borrow(module)
+            return
         try:
             self._module = module.to(self._device).eval()
         except RuntimeError as error:
@@ -137,6 +194,9 @@ class PyTorchPredictor(Predictor):
         """Frees the module, and on a GPU returns its memory to the driver."""
         if self._module is not None:
             self._module = None
+            for module in self._were_training:
+                module.training = True
+            self._were_training = []
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
 
@@ -202,27 +262,107 @@ class PyTorchPredictor(Predictor):
             )
         return module
 
+    def _borrow(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Sets a module of the caller to ``eval()``; ``close`` sets it back. It is not moved."""
+        tensors = itertools.chain(module.parameters(), module.buffers())
+        others = {str(each.device) for each in tensors if each.device != self._device}
+        if others:
+            raise DeviceError(
+                f"{self}: is on {', '.join(sorted(others))}, and is to run on {self._device}; move it there"
+            )
+        self._were_training = [each for each in module.modules() if each.training]
+        try:
+            module.eval()
+        except NotImplementedError:  # of the module of an exported program, which has no other mode
+            self._were_training = []
+        return module
+
     def _build(self) -> torch.nn.Module:
+        if isinstance(self.artifacts.in_memory, torch.nn.Module):
+            return self.artifacts.in_memory
         if self.artifacts.architecture is not None:
             return self._from_architecture(self.artifacts.architecture)
         graph = self.artifacts.graph
         if graph is None:
             raise ArtifactError(f"{self}: needs graph_path or architecture")
-        if graph.suffix == ".pt2":
-            raise ArtifactError(
-                f"{graph}: loading an exported program runs code of the file; give architecture and "
-                "weights_path, or a TorchScript archive"
+        kind = torch_file(graph)
+        if kind is TorchFile.PROGRAM:
+            return build_program(graph, self._device)
+        if kind is not TorchFile.TORCHSCRIPT or graph.suffix == _PROGRAM:
+            raise _no_graph(graph, kind)
+        return _load_script(graph)
+
+
+def _load_script(graph: Path) -> torch.nn.Module:
+    """Reads a TorchScript archive."""
+    try:
+        with warnings.catch_warnings():
+            # torch.jit is deprecated, and still what most archives are
+            warnings.simplefilter("ignore", DeprecationWarning)
+            module: torch.nn.Module = torch.jit.load(  # type: ignore[no-untyped-call]  # as torch has it
+                graph, map_location="cpu"
             )
-        try:
-            with warnings.catch_warnings():
-                # torch.jit is deprecated; its archives are still the only graph files that run no Python code
-                warnings.simplefilter("ignore", DeprecationWarning)
-                module: torch.nn.Module = torch.jit.load(  # type: ignore[no-untyped-call]  # as torch has it
-                    graph, map_location="cpu"
-                )
-        except _FAILURES as error:
-            raise ArtifactError(f"{graph}: is no TorchScript archive: {_reason(error)}") from error
-        return module
+    except _FAILURES as error:
+        raise ArtifactError(f"{graph}: is no TorchScript archive: {_reason(error)}") from error
+    return module
+
+
+def _script_inputs(path: Path) -> tuple[InputSignature, ...]:
+    """The inputs of a TorchScript archive that keeps none of its own; their shapes are not known."""
+    module = _load_script(path)
+    halves = {p.dtype for p in module.parameters() if p.is_floating_point()} == {torch.float16}
+    element_type = "float16" if halves else None
+    inputs = list(module.graph.inputs())[1:]  # type: ignore[union-attr,operator]  # the first is the module
+    return tuple(InputSignature(f"input{number}", element_type) for number in range(len(inputs)))
+
+
+def _no_graph(path: Path, kind: TorchFile) -> ArtifactError:
+    """The error for a file that is no graph, with what to do instead."""
+    export = "torch.export.save(torch.export.export(module, (example,)), 'net.pt2')"
+    if kind is TorchFile.OLD_PROGRAM:
+        return ArtifactError(f"{path}: is {kind.value}; save it again with a newer one: {export}")
+    if kind is TorchFile.COMPILED:
+        return ArtifactError(f"{path}: is {kind.value}, which is machine code; save the program: {export}")
+    if kind is TorchFile.TORCHSCRIPT:
+        return ArtifactError(
+            f"{path}: is TorchScript, and {_PROGRAM} is for programs; call it {path.stem}.pt"
+        )
+    if kind is not TorchFile.PICKLE:
+        return ArtifactError(f"{path}: is no TorchScript archive, and no exported program")
+    held = "holds pickled Python objects, which are not read"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            state = torch.load(path, map_location="meta", weights_only=True)
+        if isinstance(state, Mapping) and any(isinstance(each, torch.Tensor) for each in state.values()):
+            held = f"is a state dict of {len(state)} entries: weights without their network"
+    except _FAILURES:  # it is no state dict
+        pass
+    return ArtifactError(
+        f"{path}: {held}. Save the network too: {export}; or evaluate the module from Python: "
+        "inferometer.evaluate(module, inputs=array); or name weights and architecture in a manifest"
+    )
+
+
+_MOST_HASHED_BYTES = 2**31
+
+
+def _checksum(module: torch.nn.Module) -> Mapping[str, str]:
+    """The SHA-256 of names, dtypes, shapes and content of all tensors, unless hashing them takes long."""
+    tensors = list(itertools.chain(module.named_parameters(), module.named_buffers()))
+    if sum(each.numel() * each.element_size() for _, each in tensors) > _MOST_HASHED_BYTES:
+        return {}
+    state = hashlib.sha256()
+    if any(tensor.is_meta for _, tensor in tensors):
+        raise ArtifactError(f"{type(module).__name__}: has parameters on the device meta, without values")
+    try:
+        for name, tensor in tensors:
+            state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            state.update(content.numpy().data)
+    except RuntimeError:  # of quantized and sparse tensors, which have no plain content
+        return {}
+    return {"parameters": f"sha256:{state.hexdigest()}"}
 
 
 def _libraries(build: str) -> Mapping[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +28,12 @@ from inferometer.manifests.versions import Constraint
 
 _INDEX = "models.json"
 _AGENT = Path(__file__).parents[1]
-_READERS = (Path(__file__), _AGENT / "artifacts" / "locations.py", _AGENT.parent / "manifests")
+_READERS = (
+    Path(__file__),
+    Path(__file__).with_name("requirements.py"),
+    _AGENT / "artifacts" / "locations.py",
+    _AGENT.parent / "manifests",
+)
 _LIBRARIES = ("packaging", "pydantic", "pydantic_core", "yaml")
 _SETTLED_NS = 2_000_000_000
 """The least age of a change: file systems have a coarse clock, on which two changes can look like one."""
@@ -37,8 +43,9 @@ _SETTLED_NS = 2_000_000_000
 class ListedModel:
     """The entry of a model in a list; ``constraint`` is that of the framework's version.
 
-    ``dataset`` is the default one of its evaluations. A model ``in_code`` can have random weights. ``files``
-    has the possible paths of each of its files, and its URL or None.
+    ``dataset`` is the default one of its evaluations. ``architecture`` is None for a model that is not in
+    code. ``problem`` is the first field that this program or this machine does not support, or empty.
+    ``files`` has the possible paths of each of its files, and its URL or None.
     """
 
     name: str
@@ -48,12 +55,17 @@ class ListedModel:
     dataset: str | None
     description: str
     hidden: bool
-    in_code: bool
+    architecture: str | None
+    problem: str
     files: tuple[tuple[tuple[str, ...], str | None], ...]
 
     def runs_in(self, version: str | None) -> bool:
         """Whether it runs in this version of its framework; None means that it is not installed."""
         return version is not None and Constraint(self.constraint).allows(version)
+
+    def is_missing(self, cache_directory: Path) -> bool:
+        """Whether one of its files is neither on this machine nor at a URL."""
+        return self.availability(cache_directory) is Availability.MISSING
 
     def availability(self, cache_directory: Path) -> Availability:
         """Where its files are; see ``agent.artifacts.locations.availability``."""
@@ -64,10 +76,11 @@ class ListedModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelListing:
-    """The models, in the order of ``Catalog.models``, and the problems of invalid manifests."""
+    """The models in the order of ``Catalog.models``, the problems of invalid manifests, names of datasets."""
 
     models: tuple[ListedModel, ...]
     problems: tuple[str, ...]
+    datasets: tuple[str, ...] = ()
 
 
 def list_models(
@@ -105,8 +118,10 @@ def list_models(
 
 def _listing(entries: Iterable[Mapping[str, Any]]) -> ModelListing:
     found: dict[tuple[str, ...], ListedModel] = {}
-    problems = []
+    problems, datasets = [], []
     for entry in entries:
+        if entry["dataset"] is not None:
+            datasets.append(entry["dataset"])
         if entry["problem"] is not None:
             problems.append(entry["problem"])
         if entry["model"] is not None:
@@ -124,22 +139,24 @@ def _listing(entries: Iterable[Mapping[str, Any]]) -> ModelListing:
     ordered = sorted(found.values(), key=lambda model: model.framework.casefold())
     ordered.sort(key=lambda model: Version(model.version), reverse=True)
     ordered.sort(key=lambda model: model.name.casefold())
-    return ModelListing(tuple(ordered), tuple(problems))
+    return ModelListing(tuple(ordered), tuple(problems), tuple(sorted(set(datasets))))
 
 
 def _entry(path: Path, state: list[int]) -> tuple[dict[str, Any], bool]:
     """The entry of a file in the index, and whether the file could be read."""
+    from inferometer.agent.inference.requirements import unsupported_here
     from inferometer.manifests.loader import load_manifest
-    from inferometer.manifests.schema import ModelManifest
+    from inferometer.manifests.schema import DatasetManifest, ModelManifest
 
+    entry: dict[str, Any] = {"state": state, "problem": None, "model": None, "dataset": None}
     try:
         manifest = load_manifest(path)
     except ManifestError as error:
-        was_read = not isinstance(error.__cause__, OSError)
-        return {"state": state, "problem": str(error), "model": None}, was_read
+        return entry | {"problem": str(error)}, not isinstance(error.__cause__, OSError)
     if not isinstance(manifest, ModelManifest):
-        return {"state": state, "problem": None, "model": None}, True
+        return entry | {"dataset": manifest.name if isinstance(manifest, DatasetManifest) else None}, True
     files = manifest.model
+    problems = unsupported_here(manifest)
     model = ListedModel(
         name=manifest.name,
         version=manifest.version,
@@ -148,10 +165,11 @@ def _entry(path: Path, state: list[int]) -> tuple[dict[str, Any], bool]:
         dataset=manifest.dataset,
         description=manifest.description,
         hidden=manifest.hidden,
-        in_code=files.architecture is not None,
+        architecture=files.architecture,
+        problem=problems[0] if problems else "",
         files=tuple((tuple(map(str, file.candidates)), file.url) for file in model_files(manifest).values()),
     )
-    return {"state": state, "problem": None, "model": asdict(model)}, True
+    return entry | {"model": asdict(model)}, True
 
 
 def _state(path: Path) -> list[int]:
@@ -169,7 +187,7 @@ def _program() -> list[Any]:
     for library in _LIBRARIES:
         spec = find_spec(library)
         sources.append(Path(spec.origin if spec and spec.origin else library))
-    return [__version__, *([str(source), *_state(source)] for source in sources)]
+    return [__version__, platform.machine(), *([str(source), *_state(source)] for source in sources)]
 
 
 def _read(index: Path, program: list[Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.device import CPU, Device
 from inferometer.agent.hardware.environment import FrameworkDetails
@@ -22,6 +24,7 @@ from inferometer.agent.hardware.threads import default_threads
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.manifests.errors import (
+    ArtifactError,
     ConfigurationError,
     DeviceLostError,
     InferometerError,
@@ -90,6 +93,33 @@ class Predictor(Closeable):
         self.manifest = manifest
         self.artifacts = artifacts
         self.options = options
+
+    @classmethod
+    def signature_of_file(cls, path: Path) -> ModelSignature:
+        """Reads the inputs of a model's file, so that it needs no manifest; loads as little as possible.
+
+        Args:
+            path: The file; its name ends in one of the framework's ``FrameworkEntry.suffixes``.
+
+        Raises:
+            ArtifactError: It is not a model's file, or this framework does not tell its inputs, which is the
+                default.
+        """
+        raise ArtifactError(f"{path}: its framework does not tell a model's inputs; write a manifest")
+
+    @classmethod
+    def signature_of_object(cls, model: object, example: InputSignature | None) -> ModelSignature:
+        """Returns the inputs of a model in memory, and what identifies it.
+
+        Args:
+            model: The model, of one of the framework's ``FrameworkEntry.classes``.
+            example: The dtype and the shape of a batch that it is to take; None if there is none.
+
+        Raises:
+            ConfigurationError: The inputs are not known without an example.
+            ArtifactError: This framework takes no models in memory, which is the default.
+        """
+        raise ArtifactError(f"{type(model).__name__}: its framework takes no models in memory")
 
     @abstractmethod
     def load(self) -> None:

@@ -36,12 +36,17 @@ class FrameworkEntry:
         predictor: Its predictor as ``"module:Class"``, imported when a model is opened.
         distributions: The Python distributions of the framework; the first installed one is used.
         install: The command that installs it.
+        suffixes: How the names of its models' files end; see ``Predictor.signature_of_file``.
+        classes: The classes of its models in memory, as ``"module.Class"``; a subclass counts too. See
+            ``Predictor.signature_of_object``.
     """
 
     name: str
     predictor: str
     distributions: tuple[str, ...]
     install: str
+    suffixes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
     @property
     def installed_version(self) -> str | None:
@@ -88,18 +93,24 @@ BUILTIN = (
         "inferometer.agent.frameworks.pytorch:PyTorchPredictor",
         ("torch",),
         "pip install 'inferometer[pytorch]'",
+        suffixes=(".pt2", ".pt", ".pth", ".ts"),
+        classes=("torch.nn.modules.module.Module",),
     ),
     FrameworkEntry(
         "MXNet",
         "inferometer.agent.frameworks.mxnet:MXNetPredictor",
         ("mxnet", "mxnet-cu112", "mxnet-cu110", "mxnet-cu102"),
         "pip install 'inferometer[mxnet]'",
+        suffixes=("-symbol.json", ".json", ".params"),
+        classes=("mxnet.gluon.block.HybridBlock",),
     ),
     FrameworkEntry(
         "ONNXRuntime",
         "inferometer.agent.frameworks.onnxruntime:ONNXRuntimePredictor",
         ("onnxruntime", "onnxruntime-gpu"),
         "pip install 'inferometer[onnxruntime]'",
+        suffixes=(".onnx",),
+        classes=("onnxruntime.capi.onnxruntime_inference_collection.InferenceSession",),
     ),
 )
 

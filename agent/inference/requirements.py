@@ -6,6 +6,8 @@ of a manifest is silently ignored.
 
 from __future__ import annotations
 
+import platform
+
 from inferometer.agent.hardware.environment import container_architecture
 from inferometer.manifests.errors import ManifestError
 from inferometer.manifests.inputs import ImageParameters, InputParameters
@@ -57,6 +59,8 @@ def code_of(manifest: ModelManifest) -> str:
     files, framework = manifest.model, manifest.framework.name.casefold()
     if files.architecture:
         return f"its weights cannot run code; its architecture, {files.architecture}, is code on this machine"
+    if framework == "pytorch" and (files.graph_path or "").casefold().endswith(".pt2"):
+        return "its graph has PyTorch's operators, of which none opens a file; its files cannot run code"
     if framework == "pytorch":
         return "its graph is TorchScript, a program whose operators can read and write files"
     if framework in {"mxnet", "onnxruntime"}:
@@ -83,6 +87,11 @@ def _of_input(parameters: InputParameters) -> list[str]:
         number = parameters.input_layer[1:]
         found.append(f"input_layer: found {number}; supported: 0, the first input, or an input's name")
     return found
+
+
+def unsupported_here(manifest: ModelManifest) -> list[str]:
+    """Returns the unsupported requirements of a model on this machine."""
+    return unsupported(manifest, container_architecture(platform.machine()))
 
 
 def require_supported(manifest: ModelManifest, architecture: str = "") -> ModelManifest:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.architectures.architecture import Architecture
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
-from inferometer.agent.artifacts.model_files import resolve_artifacts
+from inferometer.agent.artifacts.model_files import Artifacts, resolve_artifacts
 from inferometer.agent.artifacts.urls import shown
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.device import CPU, Device
@@ -35,6 +35,7 @@ from inferometer.manifests.schema import ModelManifest
 
 if TYPE_CHECKING:
     from inferometer.agent.artifacts.cache import ArtifactCache
+    from inferometer.agent.inference.given_models import GivenModel
 
 MAX_THREADS = 1024
 """The highest number of threads: more than is useful, and few enough to be harmless."""
@@ -103,13 +104,14 @@ def open_session(
     clock: Clock = time.perf_counter_ns,
     machine: str | None = None,
     trace: TraceScope | None = None,
+    given: GivenModel | None = None,
 ) -> Session:
     """Loads a model.
 
-    Without a ``cache``, all of the model's files must be on this machine. ``fetch`` returns the content at
-    the URL of an input, and ``max_pixels`` bounds the images that are decoded or resized to. ``machine`` is
-    the required architecture of a manifest's container; None means this machine's. ``trace`` receives the
-    span ``load``, which includes no download.
+    With ``given``, a model in memory, that is what runs. Without a ``cache``, all of the model's files must
+    be on this machine. ``fetch`` returns the content at the URL of an input, and ``max_pixels`` bounds the
+    images that are decoded or resized to. ``machine`` is the required architecture of a manifest's container;
+    None means this machine's. ``trace`` receives the span ``load``, which includes no download.
 
     Raises:
         UnknownFrameworkError, FrameworkUnavailableError: The framework is unknown or not installed, or the
@@ -124,11 +126,10 @@ def open_session(
     entry = registry.find(manifest.framework.name)
     predictor_type = entry.load()
     random = options.weights is Weights.RANDOM
-    architecture = _find_architecture(manifest, entry.name, architectures, random=random)
     # with random weights no label is right, and a download is wasted
     manifest = with_labels(manifest, needed=not random, cache=None if random else cache)
-    artifacts = resolve_artifacts(manifest, weights=not random, cache=cache).with_architecture(architecture)
-    versions = {**registry.versions, **(architecture.versions if architecture else {})}
+    artifacts = _artifacts(manifest, entry.name, architectures, cache, given, random=random)
+    versions = {**registry.versions, **(artifacts.architecture.versions if artifacts.architecture else {})}
     predictor = predictor_type(manifest, artifacts, options.predictor)
     if watch is not None:
         predictor = watch.watched(predictor)
@@ -170,6 +171,24 @@ def open_session(
         predictor.close()
         raise
     return Session(predictor, pipeline, description)
+
+
+def _artifacts(
+    manifest: ModelManifest,
+    framework: str,
+    architectures: Architectures,
+    cache: ArtifactCache | None,
+    given: GivenModel | None,
+    *,
+    random: bool,
+) -> Artifacts:
+    """The model's files with its architecture, or the model in memory."""
+    if given is None or given.in_memory is None:
+        architecture = _find_architecture(manifest, framework, architectures, random=random)
+        return resolve_artifacts(manifest, weights=not random, cache=cache).with_architecture(architecture)
+    if random:
+        raise ArtifactError(f"model {manifest.name} is in memory with its weights; leave out random weights")
+    return Artifacts(checksums=given.checksums, in_memory=given.in_memory)
 
 
 def _span_attributes(manifest: ModelManifest, options: SessionOptions) -> dict[str, AttributeValue]:

@@ -7,12 +7,16 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from inferometer.client.cli.completing import OPTIONS, evaluations
 from inferometer.manifests.errors import OutputError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class FiniteFloatRange(click.FloatRange):
@@ -24,6 +28,46 @@ class FiniteFloatRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
         return number
+
+
+class Counts(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
+    """Whole numbers above 0 with commas between, each once."""
+
+    name = "counts"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Returns the numbers."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            numbers = tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value} is no number; write one, or several with commas between", param, ctx)
+        for number in numbers:
+            if number < 1:
+                self.fail(f"{number} is not in the range x>=1.", param, ctx)
+            if numbers.count(number) > 1:
+                self.fail(f"{value} names {number} twice; leave out one", param, ctx)
+        return numbers
+
+
+class TensorShape(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
+    """The sizes of a tensor, with commas or an x between."""
+
+    name = "sizes"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Returns the sizes."""
+        if isinstance(value, tuple):
+            return value
+        parts = str(value).replace("x", ",").split(",")
+        if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+            self.fail(f"{value} is no shape; write sizes with commas between, such as 3,224,224", param, ctx)
+        return tuple(map(int, parts))
 
 
 _Result = TypeVar("_Result")
@@ -55,6 +99,8 @@ def profiled(name: str, function: Callable[[], _Result]) -> _Result:
         click.echo(f"profile: {path} (python -m pstats {path})", err=True)
 
 
+COMPLETION_VARIABLE = "_AGENT_COMPLETE"
+"""The variable by which the script of a shell asks for completions."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -104,14 +150,22 @@ COUNT = click.IntRange(min=1)
 WHOLE_NUMBER = click.IntRange(min=0)
 PORT = click.IntRange(0, 65535)
 SEED = click.IntRange(0, 2**63 - 1)
+COUNTS = Counts()
+SHAPE = TensorShape()
 WEIGHTS = click.Choice(["pretrained", "random"], case_sensitive=False)
 POSITIVE = FiniteFloatRange(min=0, min_open=True)
 NOT_NEGATIVE = FiniteFloatRange(min=0)
 
 
 def option(*names: str, help: str, **settings: Any) -> Callable[[_Function], _Function]:  # noqa: A002
-    """Adds an option to a command; the help shows its default."""
-    return click.option(*names, help=help, **{"show_default": True, **settings})
+    """Adds an option to a command; the help shows its default, and its values complete if they are known."""
+    defaults = {"show_default": True, "shell_complete": OPTIONS.get(names[0])}
+    return click.option(*names, help=help, **{**defaults, **settings})
+
+
+def evaluations_argument(name: str, **settings: Any) -> Callable[[_Function], _Function]:
+    """Adds an argument that is the id of an evaluation, or several with commas between; ids complete."""
+    return click.argument(name, shell_complete=evaluations, **settings)
 
 
 def format_option(*names: str, help: str = "Output format.") -> Callable[[_Function], _Function]:  # noqa: A002
@@ -268,6 +322,14 @@ class Group(_GlobalFlags, click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{module}:{attribute} is not a command")
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes the names of the subcommands without importing them, and the group's options."""
+        from click.shell_completion import CompletionItem
+
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=self._lazy.get(name, ("", None))[1]) for name in names]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the options and the subcommands into the help."""

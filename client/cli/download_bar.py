@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
+    from inferometer.client.cli.waiting import WaitingLine
+
 SHOWN_AFTER_S = 1.0
 SHOWN_EVERY_S = 0.25
 
@@ -22,9 +24,13 @@ class DownloadBar:
     """Shows the progress of each download that takes longer than ``SHOWN_AFTER_S``. Thread-safe.
 
     A bar is removed when its download ends. Bars are drawn only in calls, at most every ``SHOWN_EVERY_S``.
+
+    Args:
+        waiting: The line that is kept away while there is a bar; None for none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: WaitingLine | None = None) -> None:
+        self._waiting = waiting
         self._terminal = sys.stderr.isatty()
         self._lock = Lock()
         self._next_s: dict[str, float] = {}
@@ -47,6 +53,8 @@ class DownloadBar:
 
     def _draw(self, progress: DownloadProgress) -> None:
         if self._bar is None:
+            if self._waiting is not None:
+                self._waiting.hide()
             self._bar = _new_bar()
             self._bar.start()
         if progress.url not in self._tasks:
@@ -64,6 +72,8 @@ class DownloadBar:
         if not self._tasks:
             self._bar.stop()
             self._bar = None
+            if self._waiting is not None:
+                self._waiting.show()
 
 
 def _new_bar() -> Bar:

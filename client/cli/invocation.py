@@ -17,8 +17,10 @@ from inferometer.manifests.errors import ConfigurationError
 if TYPE_CHECKING:
     from inferometer.agent.architectures.sources import Architectures
     from inferometer.agent.artifacts.cache import ArtifactCache
+    from inferometer.agent.inference.model_listing import ModelListing
     from inferometer.agent.inference.registry import Registry
     from inferometer.client.cli.configuration import Configuration
+    from inferometer.client.cli.waiting import WaitingLine
     from inferometer.client.remote.channel.connection import ClientTls
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
     from inferometer.manifests.catalog import Catalog
@@ -117,6 +119,13 @@ class Invocation:
         return catalog
 
     @cached_property
+    def listing(self) -> ModelListing:
+        """The models and the names of datasets, which is quicker than the catalogue."""
+        from inferometer.agent.inference.model_listing import list_models
+
+        return list_models(self.manifest_directories, self.cache_directory)
+
+    @cached_property
     def cache(self) -> ArtifactCache:
         """The cache of downloads; it shows the progress of each download with a bar on stderr."""
         from inferometer.agent.artifacts.archives import UnpackLimits
@@ -126,8 +135,15 @@ class Invocation:
 
         configuration = self.configuration
         most_bytes = int(configuration.max_download_gib * _BYTES_PER_GIB)
-        downloader = Downloader(DownloadLimits(max_bytes=most_bytes), DownloadBar())
+        downloader = Downloader(DownloadLimits(max_bytes=most_bytes), DownloadBar(self.waiting))
         return ArtifactCache(self.cache_directory, downloader, UnpackLimits(max_bytes=most_bytes))
+
+    @cached_property
+    def waiting(self) -> WaitingLine:
+        """The line that says what is being done."""
+        from inferometer.client.cli.waiting import WaitingLine
+
+        return WaitingLine(wanted=not (self.flags.get("verbose") or self.flags.get("debug")))
 
     @cached_property
     def architectures(self) -> Architectures:
@@ -199,6 +215,14 @@ class Invocation:
         settings = self.configuration.database
         name = self.flags.get("database_name") or settings.name or DEFAULT_DATABASE
         return self.flags.get("database_address") or settings.address, name
+
+    @property
+    def has_store(self) -> bool:
+        """Whether the database is a server, or a local file that exists."""
+        from inferometer.evaluators.store.opening import local_file
+
+        address, name = self.database
+        return address is not None or local_file(name, self.data_directory).exists()
 
     def open_store(self) -> EvaluationStore:
         """Opens the database that the options or the configuration name.

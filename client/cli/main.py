@@ -10,17 +10,18 @@ from contextlib import suppress
 
 import click
 
-from inferometer.client.cli.command import Group
+from inferometer.client.cli.command import COMPLETION_VARIABLE, Group
 from inferometer.client.cli.library_output import quieten_libraries
 
 PROGRAM = "agent"
 _COMMANDS = {
     "compare": "Compare evaluations and report regressions.",
+    "completion": "Print the script that completes commands in a shell.",
     "database": "Publish results that are kept in files.",
     "download": "Download the files of models and datasets into the cache.",
     "export": "Export a model as an ONNX file.",
     "info": "Reports on evaluations, models, frameworks and this machine.",
-    "manifest": "Check manifests, and print their schema.",
+    "manifest": "Check manifests, write one for a model's file, and print their schema.",
     "predict": "Evaluate a model and publish the results.",
     "report": "Write evaluations as a page in one file.",
     "serve": "Serve models to other hosts over gRPC.",
@@ -29,11 +30,12 @@ _COMMANDS = {
     "web": "Serve evaluations as a page, live.",
 }
 """The help of each command, which is the function of its name in the module of its name."""
-_ELSEWHERE = {
+_MODULES = {
+    "completion": "inferometer.client.cli.completion",
     "report": "inferometer.client.web.report_command",
     "web": "inferometer.client.web.web_command",
 }
-"""The modules of commands that are not with the others."""
+"""The modules that are not in ``client/commands``."""
 
 
 def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -47,7 +49,7 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
 @click.group(
     cls=Group,
     lazy={
-        name: (f"{_ELSEWHERE.get(name, f'inferometer.client.commands.{name}')}:{name}", line)
+        name: (f"{_MODULES.get(name, f'inferometer.client.commands.{name}')}:{name}", line)
         for name, line in _COMMANDS.items()
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -82,6 +84,10 @@ def run(args: list[str]) -> int:
         # here, so that Ctrl-C is one line while it is imported
         from inferometer.manifests.errors import InferometerError
 
+        if asked := os.environ.get(COMPLETION_VARIABLE):
+            from inferometer.client.cli.completion import answer_shell
+
+            return answer_shell(cli, asked)
         result = cli.main(args=args, prog_name=PROGRAM, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import click
+
 from inferometer.client.cli.command import boolean, format_option, option, options
 from inferometer.client.cli.paths import FILE
 from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.selection import choose_columns, sort_rows
+from inferometer.evaluators.reports.table import folded
 from inferometer.evaluators.reports.writer import Format, write
 
 output_options = options(
@@ -17,10 +22,30 @@ output_options = options(
     boolean("--append", help="Append to the file if it exists."),
     boolean("--overwrite", help="Replace the file if it exists."),
     boolean("--no_header", help="Omit the heading of a table or csv."),
+    option(
+        "--columns",
+        "chosen",
+        metavar="NAMES",
+        help="Only these columns, in this order, with commas between: names of csv and json, or headings.",
+    ),
+    option(
+        "--sort",
+        "order",
+        metavar="NAMES",
+        help="Sort by these columns; -NAME sorts from the highest value down.",
+    ),
 )
-"""Adds the options that say how rows are printed, and where."""
-OUTPUT_NAMES = ("format_name", "output", "append", "overwrite", "no_header")
+"""Adds the options that say which rows and columns are printed, how, and where."""
+OUTPUT_NAMES = ("format_name", "output", "append", "overwrite", "no_header", "chosen", "order")
 """The names of their values, which ``print_rows`` takes."""
+
+
+def echo(line: str, *, err: bool = False, indent: int = 0) -> None:
+    """Prints a line; in a terminal, one that is too long goes on in further lines, which are indented."""
+    if (sys.stderr if err else sys.stdout).isatty():
+        lines = folded(line[indent:], shutil.get_terminal_size().columns - indent)
+        line = line[:indent] + f"\n{' ' * indent}".join(lines)
+    click.echo(line, err=err)
 
 
 def print_rows(
@@ -32,14 +57,23 @@ def print_rows(
     append: bool,
     overwrite: bool,
     no_header: bool,
+    chosen: str | None,
+    order: str | None,
 ) -> int:
-    """Writes rows as the options of ``output_options`` ask, and returns their number."""
+    """Writes rows as the options of ``output_options`` ask, and returns their number.
+
+    Raises:
+        ConfigurationError: A column is unknown, or the options exclude each other.
+        OutputError: The rows cannot be written.
+    """
+    shown = columns if chosen is None else choose_columns(columns, chosen)
     return write(
-        columns,
-        rows,
+        shown,
+        rows if order is None else sort_rows(columns, rows, order),
         Format(format_name.lower()),
         output or sys.stdout,
         append=append,
         overwrite=overwrite,
         header=not no_header,
+        every_column=chosen is not None,
     )

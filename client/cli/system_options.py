@@ -11,6 +11,7 @@ from inferometer.client.cli.command import (
     COUNT,
     POSITIVE,
     SEED,
+    SHAPE,
     WEIGHTS,
     WHOLE_NUMBER,
     boolean,
@@ -29,6 +30,19 @@ system_options = options(
         "--model_version",
         metavar="VERSION",
         help="Version or constraint.  [default: the highest that has the weights]",
+    ),
+    option(
+        "--model_path",
+        type=FILE,
+        metavar="FILE",
+        help="Model in a file, without a manifest: .onnx, .pt2 (torch.export), .pt (TorchScript), or MXNet's "
+        "symbol with its parameters beside it. It runs in this process.",
+    ),
+    option(
+        "--input_shape",
+        type=SHAPE,
+        metavar="SIZES",
+        help="Input shape of --model_path without the batch, such as 3,224,224.  [default: the file's]",
     ),
     option(
         "--framework_name",
@@ -92,6 +106,11 @@ def repeat_option(explanation: str) -> Callable[[Any], Any]:
 
 
 dataset_options = options(
+    boolean(
+        "--synthetic",
+        help="Predict random tensors instead of a dataset's inputs, for speed only; the default of "
+        "--model_path.",
+    ),
     option("--dataset_name", metavar="NAME", help="Dataset.  [default: the one that the model names]"),
     option(
         "--dataset_path",
@@ -100,4 +119,4 @@ dataset_options = options(
         help="Dataset: a folder of class folders, a zip or an .npz.",
     ),
 )
-"""Adds ``dataset_name`` and ``dataset_path``."""
+"""Adds ``dataset_name``, ``dataset_path`` and ``synthetic``."""

@@ -15,17 +15,17 @@ from inferometer.evaluators.reports.writer import Format
 
 _COLUMNS = (
     Column("address", "address"),
-    Column("state", "state"),
+    Column("state", "state", wraps=True),
     Column("hostname", "host"),
-    Column("architecture", "arch"),
-    Column("cpu_model", "cpu"),
+    Column("architecture", "arch", detail=2),
+    Column("cpu_model", "cpu", detail=1),
     Column("gpus", "gpu"),
     Column("frameworks", "frameworks"),
     Column("model_count", "models"),
     Column("open_sessions", "open"),
-    Column("started_at", "started"),
-    Column("inferometer_version", "version"),
-    Column("source", "known from"),
+    Column("started_at", "started", detail=1, is_time=True),
+    Column("inferometer_version", "version", detail=2),
+    Column("source", "known from", detail=2),
 )
 _MODELS = Column("models", "model names")
 
@@ -53,7 +53,8 @@ def agents(model_name: str | None, framework_name: str | None, **output: Any) ->
             wanted is None or (agent.agent_info and wanted in map(str.casefold, agent.agent_info.frameworks))
         )
     ]
-    names = Format(str(output["format_name"]).lower()) is not Format.TABLE
+    is_table = Format(str(output["format_name"]).lower()) is Format.TABLE
+    names = not is_table or output["chosen"] is not None
     print_rows((*_COLUMNS, _MODELS) if names else _COLUMNS, rows, **output)
 
 

@@ -6,14 +6,21 @@ from typing import Any
 
 import click
 
-from inferometer.client.cli.command import Command, FiniteFloatRange, boolean, database_options, option
+from inferometer.client.cli.command import (
+    Command,
+    FiniteFloatRange,
+    boolean,
+    database_options,
+    evaluations_argument,
+    option,
+)
 from inferometer.client.cli.output import OUTPUT_NAMES, output_options
-from inferometer.client.compare.comparing import ACCURACY_THRESHOLD, THRESHOLD
+from inferometer.evaluators.jobs.defaults import ACCURACY_THRESHOLD, THRESHOLD
 
 
 @click.command(cls=Command)
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@evaluations_argument("a", metavar="A")
+@evaluations_argument("b", metavar="B")
 @option(
     "--noise",
     metavar="RUNS",

@@ -15,7 +15,6 @@ from inferometer.client.cli.command import COUNT, Command, Group, boolean, optio
 from inferometer.client.cli.invocation import current_invocation
 from inferometer.client.cli.output import OUTPUT_NAMES, output_options, print_rows
 from inferometer.client.cli.paths import FILE
-from inferometer.client.reports.all_reports import all_reports
 from inferometer.client.reports.evaluation_filter import (
     ChosenEvaluations,
     explain,
@@ -24,18 +23,15 @@ from inferometer.client.reports.evaluation_filter import (
     say_none,
     undisturbed,
 )
-from inferometer.client.reports.show import show
 from inferometer.evaluators.reports.base import Report, Row
-from inferometer.evaluators.reports.layers import LayerRunsReport
-from inferometer.evaluators.reports.load import ProbesReport
 from inferometer.evaluators.reports.registry import ALIASES, find_report, known_reports
-from inferometer.evaluators.reports.trace_report import TraceReport
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:  # a picture needs Matplotlib, which only --plot loads
     from inferometer.evaluators.plots.writer import PictureFile
 
 
+_READING = "reading evaluations"
 _plot_option = option(
     "--plot", type=FILE, metavar="FILE", help="Plot the rows to this file: .html, .svg or .png."
 )
@@ -46,14 +42,14 @@ class ReportGroup(Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The reports' names, and the commands beside them."""
-        return sorted([*known_reports(), *self.commands])
+        return sorted([*known_reports(), *super().list_commands(ctx)])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a report, or one of those beside them."""
-        if cmd_name in self.commands:
-            return self.commands[cmd_name]
         if cmd_name not in ALIASES and cmd_name not in known_reports():
-            return None
+            return super().get_command(ctx, cmd_name)
+        from inferometer.evaluators.reports.trace_report import TraceReport
+
         report = find_report(cmd_name)
         command: click.Command = Command(
             cmd_name, callback=lambda **given: _report(cmd_name, **given), help=f"Show {report.summary}."
@@ -72,7 +68,13 @@ class ReportGroup(Group):
         return command
 
 
-@click.group(cls=ReportGroup)
+@click.group(
+    cls=ReportGroup,
+    lazy={
+        "all": ("inferometer.client.reports.all_reports:all_reports", "Write every report into a folder."),
+        "show": ("inferometer.client.reports.show:show", "Show one evaluation."),
+    },
+)
 def evaluation() -> None:
     """Reports on published evaluations."""
 
@@ -89,14 +91,12 @@ def evaluations(**given: Any) -> None:
 
     printing = {key: given.pop(key) for key in OUTPUT_NAMES}
     wanted, report = ChosenEvaluations(**given), OverviewReport()
-    with closing(current_invocation().open_store()) as store:
-        found = wanted.find(store, report)
+    invocation = current_invocation()
+    with closing(invocation.open_store()) as store:
+        with invocation.waiting.during(_READING):
+            found = wanted.find(store, report)
         print_rows(report.columns, report.rows(found), **printing)
         say_none(found, store)
-
-
-evaluation.add_command(show)
-evaluation.add_command(all_reports)
 
 
 def _report(
@@ -110,6 +110,10 @@ def _report(
     **given: Any,
 ) -> None:
     """Finds the evaluations and prints the report on them."""
+    from inferometer.evaluators.reports.layers import LayerRunsReport
+    from inferometer.evaluators.reports.load import ProbesReport
+    from inferometer.evaluators.reports.trace_report import TraceReport
+
     if raw and (top_layers is not None or plot is not None):
         raise ConfigurationError("--raw shows single runs: leave out --top_layers and --plot")
     if probes and plot is not None:
@@ -128,9 +132,11 @@ def _report(
         picture = PictureFile(plot, overwrite=overwrite)
         # without an output file, it is for the picture alone
         printing["overwrite"] = overwrite and output is not None
-    with closing(current_invocation().open_store()) as store:
+    invocation = current_invocation()
+    with closing(invocation.open_store()) as store:
         report: Report[Any] = LayerRunsReport() if raw else ProbesReport() if probes else find_report(name)
-        found = evaluations = wanted.find(store, report)
+        with invocation.waiting.during(_READING):
+            found = evaluations = wanted.find(store, report)
         if report.undisturbed and not include_profiled:
             evaluations = undisturbed(found)
         rows = rows_of(report, evaluations, store)
@@ -141,7 +147,8 @@ def _report(
         if isinstance(report, TraceReport):
             explain(report, evaluations, count)
         if picture is not None:
-            drawn = picture.write(report, evaluations, list(shown), datetime.now(timezone.utc))
+            with invocation.waiting.during("drawing"):
+                drawn = picture.write(report, evaluations, list(shown), datetime.now(timezone.utc))
             click.echo(
                 f"drawn to {picture}" if drawn else f"nothing to draw: {picture} is not written", err=True
             )

@@ -50,10 +50,13 @@ def export(model_name: str, model_version: str | None, weights: str, seed: int, 
     if manifest.model.architecture is not None:
         found = invocation.architectures.find(manifest.model.architecture, _FRAMEWORK)
         artifacts = artifacts.with_architecture(found)
-    pytorch = importlib.import_module("inferometer.agent.frameworks.pytorch")
+    waiting = invocation.waiting
+    with waiting.during("importing PyTorch"):
+        pytorch = importlib.import_module("inferometer.agent.frameworks.pytorch")
     options = PredictorOptions(weights=chosen, seed=seed)
     try:
         with (
+            waiting.during(f"exporting {manifest.name} {manifest.version}"),
             tempfile.TemporaryDirectory(dir=output.parent, prefix=".export-") as folder,
             pytorch.PyTorchPredictor(manifest, artifacts, options) as predictor,
         ):

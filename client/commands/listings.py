@@ -3,27 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from inferometer.client.cli.command import Command, boolean, option
-from inferometer.client.cli.invocation import current_invocation
+from inferometer.client.cli.invocation import Invocation, current_invocation
 from inferometer.client.cli.output import output_options, print_rows
 from inferometer.evaluators.reports.base import Column
-from inferometer.manifests.errors import UnknownModelError
+from inferometer.manifests.errors import ArtifactError, UnknownModelError
 
 if TYPE_CHECKING:
     from inferometer.agent.inference.model_listing import ListedModel
 
 
+_MODEL_COLUMNS = (
+    Column("name", "name"),
+    Column("version", "version"),
+    Column("framework_name", "framework"),
+    Column("runnable", "runnable"),
+    Column("files", "files"),
+    Column("obstacle", "obstacle", wraps=True),
+    Column("framework_constraint", "needs", detail=1),
+    Column("dataset", "dataset", detail=2),
+    Column("description", "description", detail=2, least=40, wraps=True),
+)
+
+
 @click.command(cls=Command)
-@option("--model_name", metavar="NAME", help="Only this model.")
+@option("--model_name", "--name", metavar="NAME", help="Only this model.")
 @option("--framework_name", metavar="NAME", help="Only models for this framework.")
+@boolean("--runnable", default=None, help="Only models that can run here; false for the others.")
 @boolean("--include_hidden", help="Also list hidden models.")
 @output_options
-def models(model_name: str | None, framework_name: str | None, include_hidden: bool, **output: Any) -> None:
-    """List the models, whether an installed framework can run them, and where their weights are.
+def models(
+    model_name: str | None,
+    framework_name: str | None,
+    runnable: bool | None,
+    include_hidden: bool,
+    **output: Any,
+) -> None:
+    """List the models, whether they can run here and why not, and where their weights are.
 
     ONNX Runtime runs models that are built in code by exporting them from PyTorch, which must be installed.
 
@@ -34,52 +55,71 @@ def models(model_name: str | None, framework_name: str | None, include_hidden: b
            to download   downloaded when the model is opened, or by: agent download models
            missing       neither on this machine nor at a URL
     """  # noqa: D301 - the backspace tells click not to wrap the lines
-    from inferometer.agent.inference.model_listing import list_models
-
     invocation = current_invocation()
-    cache = invocation.cache_directory
-    listing = list_models(invocation.manifest_directories, cache)
+    listing = invocation.listing
     for problem in listing.problems:
         click.echo(f"warning: left out {problem}", err=True)
     only = invocation.registry.find(framework_name).name.casefold() if framework_name else None
     wanted = model_name.strip().casefold() if model_name is not None else None
     if wanted is not None and all(model.name.casefold() != wanted for model in listing.models):
         raise UnknownModelError.of(model_name or "", (m.name for m in listing.models if not m.hidden))
-    versions = {name.casefold(): version for name, version in invocation.registry.versions.items()}
     rows = [
-        {
-            "name": model.name,
-            "version": model.version,
-            "framework_name": model.framework,
-            "framework_constraint": model.constraint,
-            "runnable": _runnable(model, versions),
-            "files": model.availability(cache).value,
-            "dataset": model.dataset,
-            "description": model.description,
-        }
+        _model_row(model, invocation)
         for model in listing.models
         if only in {None, model.framework.casefold()}
         and wanted in {None, model.name.casefold()}
         and (include_hidden or not model.hidden)
     ]
-    columns = (
-        Column("name", "name"),
-        Column("version", "version"),
-        Column("framework_name", "framework"),
-        Column("framework_constraint", "needs"),
-        Column("runnable", "runnable"),
-        Column("files", "files"),
-        Column("dataset", "dataset"),
-        Column("description", "description"),
-    )
-    print_rows(columns, rows, **output)
+    print_rows(_MODEL_COLUMNS, [row for row in rows if runnable in {None, row["runnable"]}], **output)
 
 
-def _runnable(model: ListedModel, versions: Mapping[str, str | None]) -> bool:
-    """Whether an installed framework can run a model; PyTorch exports models in code for ONNX Runtime."""
+def _model_row(model: ListedModel, invocation: Invocation) -> dict[str, str | bool | None]:
+    obstacle = _obstacle(model, invocation)
+    return {
+        "name": model.name,
+        "version": model.version,
+        "framework_name": model.framework,
+        "runnable": not obstacle,
+        "files": model.availability(invocation.cache_directory).value,
+        "obstacle": obstacle or None,
+        "framework_constraint": model.constraint,
+        "dataset": model.dataset,
+        "description": model.description,
+    }
+
+
+def _obstacle(model: ListedModel, invocation: Invocation) -> str:
+    """Why a model cannot run here; empty if it can, with random weights if none are published."""
+    versions = {name.casefold(): version for name, version in invocation.registry.versions.items()}
     framework = model.framework.casefold()
-    exported = model.in_code and framework == "onnxruntime"
-    return model.runs_in(versions.get(framework)) and not (exported and versions.get("pytorch") is None)
+    if versions.get(framework) is None:
+        return f"{model.framework} is not installed"
+    if not model.runs_in(versions[framework]):
+        return f"needs {model.framework} {model.constraint}; installed is {versions[framework]}"
+    if model.problem:
+        return model.problem
+    if model.is_missing(invocation.cache_directory):
+        return "its files are missing"
+    return "" if model.architecture is None else _obstacle_of_code(model.architecture, model, invocation)
+
+
+def _obstacle_of_code(architecture: str, model: ListedModel, invocation: Invocation) -> str:
+    """The same of an architecture; PyTorch exports it for ONNX Runtime."""
+    from inferometer.agent.architectures.sources import is_built_in, missing_package
+
+    if model.framework.casefold() == "onnxruntime":
+        if invocation.registry.versions.get("PyTorch") is None:
+            return "needs PyTorch, which exports it"
+        if find_spec("onnx") is None:
+            return "needs the package onnx, with which PyTorch exports it"
+    if package := missing_package(architecture):
+        return f"needs the package {package}"
+    if ":" not in architecture and not is_built_in(architecture):  # those files name, or nothing
+        try:
+            invocation.architectures.find(architecture, model.framework)
+        except ArtifactError as error:
+            return str(error)
+    return ""
 
 
 @click.command(cls=Command)
@@ -101,7 +141,7 @@ def frameworks(**output: Any) -> None:
         Column("name", "name"),
         Column("installed_version", "installed"),
         Column("supported_versions", "supported"),
-        Column("install", "install with"),
+        Column("install", "install with", wraps=True),
     )
     print_rows(columns, rows, **output)
 
@@ -110,9 +150,18 @@ def frameworks(**output: Any) -> None:
 @output_options
 def datasets(**output: Any) -> None:
     """List the datasets."""
-    keys = ("name", "version", "category", "license", "description")
-    rows = [{key: getattr(dataset, key) for key in keys} for dataset in current_invocation().catalog.datasets]
-    print_rows(tuple(Column(key, key) for key in keys), rows, **output)
+    columns = (
+        Column("name", "name"),
+        Column("version", "version"),
+        Column("category", "category"),
+        Column("license", "license", detail=1),
+        Column("description", "description", least=30, wraps=True),
+    )
+    rows = [
+        {column.key: getattr(dataset, column.key) for column in columns}
+        for dataset in current_invocation().catalog.datasets
+    ]
+    print_rows(columns, rows, **output)
 
 
 @click.command(cls=Command)
@@ -132,4 +181,4 @@ def system(**output: Any) -> None:
         elif isinstance(value, Mapping):
             value = ", ".join(f"{name} {version}" for name, version in value.items()) or "none"
         rows.append({"name": field.name, "value": "none" if value is None else value})
-    print_rows((Column("name", "name"), Column("value", "value")), rows, **output)
+    print_rows((Column("name", "name"), Column("value", "value", wraps=True)), rows, **output)

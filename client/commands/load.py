@@ -23,7 +23,7 @@ from inferometer.evaluators.jobs import defaults
 if TYPE_CHECKING:
     from inferometer.evaluators.jobs.requests import MaxQpsRequest, WorkloadRequest
 
-_load_options = options(
+load_options = options(
     system_options,
     option(
         "--initial_qps",
@@ -88,14 +88,13 @@ _load_options = options(
         help="Also preprocess under load; by default inputs are preprocessed before the run.",
     ),
     repeat_option("opening the model anew each time, as one group."),
-    boolean("--synthetic", help="Predict random tensors instead of a dataset's inputs."),
     dataset_options,
 )
 """Adds the options that both commands have."""
 
 
 @click.command(cls=Command)
-@_load_options
+@load_options
 @option("--duration", "duration_s", type=POSITIVE, metavar="S", help="Duration of the run.")
 @option(
     "--latency_bound",
@@ -144,7 +143,7 @@ def workload(**given: Any) -> None:
 
 
 @click.command("max-qps", cls=Command)
-@_load_options
+@load_options
 @option(
     "--latency_bound",
     "latency_bound_ms",
@@ -189,7 +188,10 @@ def _put(kind: type[WorkloadRequest] | type[MaxQpsRequest], given: dict[str, Any
     invocation = current_invocation()
     publish, dataset = given.pop("publish"), take_dataset(given)
     allow_invalid, require_stable = given.pop("allow_invalid"), given.pop("require_stable")
-    request = kind(system=take_system(given, invocation), dataset=dataset, **given)
+    system = take_system(given, invocation, dataset)
+    if system.given is not None and not dataset.is_named:
+        given["synthetic"] = True
+    request = kind(system=system, dataset=dataset, **given)
     code = run_load(
         invocation, request, publish=publish, allow_invalid=allow_invalid, require_stable=require_stable
     )

@@ -1,4 +1,4 @@
-"""``agent manifest``: checks manifests, and prints their schema."""
+"""``agent manifest``: checks manifests, writes one for a model's file, and prints their schema."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 
 import click
 
-from inferometer.client.cli.command import Command, Group
+from inferometer.client.cli.command import SHAPE, Command, Group, boolean, option
+from inferometer.client.cli.paths import FILE
 
 
 @click.group(cls=Group)
 def manifest() -> None:
-    """Check manifests, and print their schema."""
+    """Check manifests, write one for a model's file, and print their schema."""
 
 
 @manifest.command(cls=Command)
@@ -62,6 +63,49 @@ def _described(file: Path) -> list[str]:
         ]
     kind = "framework" if isinstance(found, FrameworkManifest) else "dataset"
     return [f"{file}: {kind} {getattr(found, 'name', '')} {getattr(found, 'version', '')}"]
+
+
+@manifest.command(cls=Command)
+@click.argument("model", metavar="MODEL", type=FILE)
+@option("-o", "--output", type=FILE, metavar="FILE", help="The manifest.  [default: MODEL's name with .yml]")
+@option(
+    "--input_shape",
+    type=SHAPE,
+    metavar="SIZES",
+    help="Input shape without the batch, such as 3,224,224.  [default: the file's]",
+)
+@option("--name", metavar="NAME", help="Name of the model.  [default: that of the file]")
+@boolean("--overwrite", help="Replace an existing manifest.")
+def init(
+    model: Path, output: Path | None, input_shape: tuple[int, ...] | None, name: str | None, overwrite: bool
+) -> None:
+    """Write a manifest for a model's file, with comments that say what to fill in.
+
+    MODEL is a file as --model_path of agent predict takes it. The manifest is valid as it is; what the file
+    does not tell, such as the mean of images and the labels, is in its comments.
+    """
+    from inferometer.agent.artifacts.checksums import digest
+    from inferometer.agent.inference.given_models import Wanted, model_of_file
+    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.evaluators.reports.output_file import OutputFile
+    from inferometer.manifests.errors import printable
+    from inferometer.manifests.template import manifest_text
+
+    wanted = Wanted(shape=input_shape, images=True, name=name)
+    given = model_of_file(model, current_invocation().registry, wanted)
+    files = given.manifest.model
+    target = output or model.parent / f"{given.manifest.name}.yml"
+    named = [each for each in (files.graph_path, files.weights_path) if each is not None]
+    checksums = {each: f"sha256:{digest(model.parent / each)}" for each in named}
+    text = manifest_text(given.manifest, model.parent, target.parent, checksums, given.fixed_batch)
+    file = OutputFile(target, appendable=False)
+    if overwrite:
+        file.replace(text)
+    else:
+        file.create(text)
+    for note in given.notes:
+        click.echo(printable(note), err=True)
+    click.echo(f"written     {printable(str(target))}")
 
 
 @manifest.command(cls=Command)

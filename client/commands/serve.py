@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import click
 
-from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.server.native.call_tracing import ServerTracing
-from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.agent.server.server import ServerOptions
 from inferometer.agent.server.server import serve as serve_until_stopped
 from inferometer.agent.tracing.address import TraceAddress
 from inferometer.agent.tracing.exporting import TraceExport
@@ -25,7 +23,7 @@ from inferometer.client.cli.command import (
     option,
 )
 from inferometer.client.cli.invocation import current_invocation
-from inferometer.client.serving.dataset_runner import run_dataset
+from inferometer.client.serving.agent import make_agent
 from inferometer.client.serving.model_options import model_options, take_serving
 from inferometer.client.serving.publication import make_heartbeat, publication_options
 from inferometer.client.serving.safety_options import safety_options, take_safety
@@ -109,23 +107,16 @@ def serve(
         raise ConfigurationError(f"--local listens on {_LOCAL} only, --host says {host}; give one of them")
     level = TraceLevel.named(trace_level)
     collector = tracer_address or invocation.configuration.tracer.address
-    server = AgentServer(
-        invocation.catalog,
-        invocation.registry,
-        ServerOptions(
-            host=host,
-            secret=invocation.secret,
-            max_message_bytes=given.pop("max_message_mb") * _BYTES_PER_MIB,
-            serving=replace(serving, predict_timeout_s=predict_timeout_s or None),
-            **safety,
-            **given,
-        ),
-        dataset_runner=partial(run_dataset, invocation.catalog, invocation.cache),
-        architectures=invocation.architectures,
-        cache=invocation.cache,
-        fetch=partial(fetch_image, allow_private=allow_private_urls),
-        tracing=ServerTracing(TraceExport.open(TraceAddress.parse(collector)) if collector else None, level),
+    options = ServerOptions(
+        host=host,
+        secret=invocation.secret,
+        max_message_bytes=given.pop("max_message_mb") * _BYTES_PER_MIB,
+        serving=replace(serving, predict_timeout_s=predict_timeout_s or None),
+        **safety,
+        **given,
     )
+    tracing = ServerTracing(TraceExport.open(TraceAddress.parse(collector)) if collector else None, level)
+    server = make_agent(invocation, options, allow_private_urls=allow_private_urls, tracing=tracing)
     agent, secure = server.registry_service, bool(safety["tls"])
     heartbeat = make_heartbeat(invocation, agent, server.address, secure, advertise, heartbeat_s)
 

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from inferometer.client.cli.command import Command, Group, boolean, database_options, format_option, option
+from inferometer.client.cli.command import (
+    Command,
+    Group,
+    boolean,
+    database_options,
+    evaluations_argument,
+    format_option,
+    option,
+)
 from inferometer.client.cli.invocation import current_invocation
 from inferometer.client.cli.paths import FILE
 from inferometer.manifests.errors import ConfigurationError, StoreError
@@ -27,7 +35,7 @@ def trace() -> None:
 
 
 @trace.command(cls=Command)
-@click.argument("evaluation_id", metavar="ID")
+@evaluations_argument("evaluation_id", metavar="ID")
 @format_option("chrome", "otlp-json", "flamegraph", help="Format of the file.")
 @option("-o", "--output", type=FILE, metavar="FILE", help="Write to this file.")
 @boolean("--overwrite", help="Replace the file if it exists.")

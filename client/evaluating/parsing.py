@@ -6,13 +6,18 @@ from collections.abc import MutableMapping
 from dataclasses import replace
 from typing import Any
 
+import click
+from click.core import ParameterSource
+
 from inferometer.agent.hardware.device import CPU, Device, DeviceKind
+from inferometer.agent.inference.given_models import GivenModel, Wanted, model_of_file
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.discovery.choosing import choose_agents
 from inferometer.evaluators.jobs.defaults import ANSWER_TIMEOUT_S
 from inferometer.evaluators.jobs.requests import DatasetChoice, SystemRequest
+from inferometer.manifests.errors import ConfigurationError, printable
 
 Values = MutableMapping[str, Any]
 """The values of a command's options by name. Each function takes out those that it reads."""
@@ -33,19 +38,80 @@ def take_dataset(values: Values) -> DatasetChoice:
     )
 
 
-def take_system(values: Values, invocation: Invocation, **session: Any) -> SystemRequest:
+def take_given(values: Values, invocation: Invocation, dataset: DatasetChoice) -> GivenModel | None:
+    """Reads the options of a model without a manifest, and reports what was found and assumed.
+
+    Args:
+        values: The values; the name of the model and its framework stay in them.
+        invocation: Has the frameworks.
+        dataset: The inputs, of which images need preprocessing.
+
+    Returns:
+        The model; None if it is one with a manifest.
+
+    Raises:
+        ConfigurationError: Other options exclude it, or its input cannot be described.
+        ArtifactError: There is no such file, or it is no model that can be read.
+    """
+    path, shape = values.pop("model_path"), values.pop("input_shape")
+    if path is None:
+        if shape is not None:
+            raise ConfigurationError("input_shape is for a model_path; a manifest has dimensions")
+        return None
+    if values["model_version"] is not None:
+        raise ConfigurationError("model_version chooses a manifest, and model_path needs none; leave it out")
+    if values["agent_address"] or invocation.configuration.agent:
+        raise ConfigurationError(
+            "model_path is for this process, and an agent is named; it runs the models of its manifests, "
+            "which agent manifest init writes"
+        )
+    named = _on_command_line("model_name")
+    wanted = Wanted(
+        shape=shape,
+        images=dataset.is_named,
+        tensors=not dataset.holds_images,
+        name=values["model_name"] if named else None,
+    )
+    given = model_of_file(path, invocation.registry, wanted)
+    framework = given.manifest.framework.name
+    if _on_command_line("framework_name") and values["framework_name"].casefold() != framework.casefold():
+        named_framework = values["framework_name"]
+        raise ConfigurationError(f"{path}: is for {framework}; found framework_name {named_framework}")
+    found, *rest = given.notes
+    assumed = given.manifest.inputs[0].type == "image"
+    hint = "; agent manifest init writes a manifest to correct it" if assumed else ""
+    for note in (found + hint, *rest):
+        invocation.notify(printable(note))
+    return given
+
+
+def _on_command_line(name: str) -> bool:
+    """Whether an option is given, and not only set in the environment or by default."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def take_system(
+    values: Values, invocation: Invocation, dataset: DatasetChoice, **session: Any
+) -> SystemRequest:
     """Reads the options that choose a model and where it runs; the seed stays in the values.
 
-    ``session`` has more of ``SessionOptions``.
+    Args:
+        values: The values.
+        invocation: Has the configuration.
+        dataset: The inputs of the model.
+        session: More of ``SessionOptions``.
 
     Raises:
         ConfigurationError: A value is invalid, or no agent fits.
+        ArtifactError: There is no such file of a model, or it cannot be read.
         AgentError: No agent that fits is alive.
         StoreError: The database of agents cannot be reached.
     """
     gpu, gpu_device_id = values.pop("gpu"), values.pop("gpu_device_id")
+    given, name = take_given(values, invocation, dataset), values.pop("model_name")
     request = SystemRequest(
-        model_name=values.pop("model_name"),
+        model_name=given.manifest.name if given else name,
         model_version=values.pop("model_version"),
         framework_name=values.pop("framework_name"),
         session=SessionOptions(
@@ -57,5 +123,6 @@ def take_system(values: Values, invocation: Invocation, **session: Any) -> Syste
         ),
         open_timeout_s=values.pop("open_timeout"),
         answer_timeout_s=values.pop("agent_timeout", ANSWER_TIMEOUT_S),
+        given=given,
     )
     return replace(request, agents=choose_agents(invocation, values.pop("agent_address"), request))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ class ProgressBar:
     """
 
     def __init__(self, title: str) -> None:
-        self._title = title
+        self.title = title
         self._terminal = sys.stderr.isatty()
         self._bar: Bar | None = None
         self._task: TaskID | None = None
@@ -53,7 +54,7 @@ class ProgressBar:
                 TimeRemainingColumn(),
             )
             self._bar = Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
-            self._task = self._bar.add_task(self._title, total=progress.total)
+            self._task = self._bar.add_task(self.title, total=progress.total)
             self._bar.start()
         self._bar.update(self._task, completed=progress.done, total=progress.total, refresh=True)
 
@@ -89,7 +90,8 @@ class LiveLine:
         if self._runs and progress.elapsed_s < self._elapsed_s:
             self._runs += 1
         self._elapsed_s = progress.elapsed_s
-        self._stream.write(f"\r{line_of(progress, self._runs)}\033[K")
+        line = line_of(progress, self._runs)[: shutil.get_terminal_size().columns - 1]
+        self._stream.write(f"\r{line}\033[K")
         self._stream.flush()
 
     def close(self) -> None:
@@ -101,9 +103,12 @@ class LiveLine:
 
 def line_of(progress: IssuerProgress, probe: int = 0) -> str:
     """Returns the line; ``probe`` is the number of the probe, or 0."""
+    what = f"probe {probe}  " if probe else ""
+    if progress.target_qps:
+        what += f"at {progress.target_qps:.4g} queries/s  "
     total = f"/{progress.total}" if progress.total else ""
     p99 = "" if progress.p99_ns is None else f"  p99 {progress.p99_ns / _NS_PER_MS:.1f} ms"
     return (
-        f"{f'probe {probe}  ' if probe else ''}{progress.elapsed_s:5.1f} s  {progress.sent}{total} sent  "
+        f"{what}{progress.elapsed_s:5.1f} s  {progress.sent}{total} sent  "
         f"{progress.rate_qps:.1f} answers/s{p99}  backlog {progress.waiting}"
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -12,11 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-import click
 from typing_extensions import Self
 
-from inferometer.client.cli.exit_codes import INTERRUPTED, INVALID, NOT_STABLE, SUCCESS
+from inferometer.client.cli.exit_codes import INTERRUPTED, INVALID, NOT_STABLE, SUCCESS, exit_code
 from inferometer.client.cli.invocation import Invocation
+from inferometer.client.cli.output import echo
 from inferometer.client.cli.stopping import StopRequest
 from inferometer.client.evaluating.load_summary import invalid_load, load_rows
 from inferometer.client.evaluating.progress import LiveLine, ProgressBar
@@ -37,9 +38,12 @@ from inferometer.evaluators.jobs.evaluate import evaluate
 from inferometer.evaluators.jobs.load import LoadJob
 from inferometer.evaluators.jobs.requests import EvaluationRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.jobs.resources import JobCallbacks, JobPart, JobStart
+from inferometer.evaluators.jobs.sweep import SweepCell, sweep
 from inferometer.evaluators.load.issuer import IssuerProgress
 from inferometer.evaluators.measurements.batches import BatchMeasurement
 from inferometer.evaluators.precision.processes import process_groups
+from inferometer.evaluators.reports.sweep import COLUMNS, rows_of
+from inferometer.evaluators.reports.writer import Format, write
 from inferometer.evaluators.store.json_text import write_spool
 from inferometer.manifests.errors import StoreError, printable
 
@@ -69,18 +73,21 @@ def run_evaluation(
     Raises:
         InferometerError: The evaluation cannot be run, or not be published.
     """
-    bar = ProgressBar(request.system.model_name)
-    worst = SUCCESS
+    name = request.system.model_name
+    bar = ProgressBar(name)
     with _Console(invocation, publish, publish_predictions, bar, "stopping after this batch") as console:
 
+        def begin(part: JobPart) -> None:
+            # a fresh process draws bars of its own
+            console.begin(part, f"opening {name}" if request.repeat == 1 else "")
+
         def start(what: JobStart) -> None:
-            d = what.system
-            threads = f", threads: {d.threads}" if d.threads and not d.device.is_gpu else ""
-            console.start(what, threads, f" over {what.inputs}, {what.input_count} inputs")
-            if publish_predictions and d.manifest.output.type != "classification":
+            console.start(what)
+            if publish_predictions and what.system.manifest.output.type != "classification":
                 _say("--publish_predictions keeps nothing: the model's output has no classes")
 
-        callbacks = JobCallbacks(console.begin, start, console.progress(bar), _say, console.stop)
+        worst = SUCCESS
+        callbacks = JobCallbacks(begin, start, console.progress(bar), console.say, console.stop)
         group = []
         with closing(evaluate(request, Systems(invocation), callbacks)) as evaluations:
             for evaluation in evaluations:
@@ -90,6 +97,53 @@ def run_evaluation(
                 if evaluation.process is not None:
                     group.append(replace(evaluation, spans=()))
         _print(*process_rows(process_groups(group)))
+        console.print_group()
+    return worst
+
+
+def run_sweep(
+    invocation: Invocation,
+    requests: Sequence[EvaluationRequest],
+    *,
+    publish: bool,
+    publish_predictions: bool,
+    require_stable: bool = False,
+) -> int:
+    """Evaluates one request after the other, publishes each evaluation, and prints one table on stdout.
+
+    The table also has those that failed, and is printed when the sweep is interrupted.
+
+    Returns:
+        The exit code: the highest if several evaluations have different ones.
+
+    Raises:
+        InferometerError: The evaluations cannot be run, or not be published.
+    """
+    bar, cells, worst = ProgressBar(requests[0].system.model_name), list[SweepCell](), SUCCESS
+    stops = "stopping after this batch"
+    with _Console(invocation, publish, publish_predictions, bar, stops, aside=True) as console:
+
+        def begin(part: JobPart) -> None:
+            console.begin(part, f"opening {requests[0].system.model_name}")
+
+        callbacks = JobCallbacks(begin, console.start, console.progress(bar), console.say, console.stop)
+        try:
+            with closing(sweep(requests, Systems(invocation), callbacks)) as found:
+                for cell in found:
+                    cells.append(cell)
+                    if cell.evaluation is None:
+                        console.say(f"failed: {cell.error}")
+                        worst = max(worst, FAILED_INPUTS if cell.error is None else exit_code(cell.error))
+                        continue
+                    cells[-1] = SweepCell(cell.request, replace(cell.evaluation, spans=()))
+                    console.publish(cell.evaluation, lambda: None)
+                    worst = max(worst, _exit_code(cell.evaluation, published=publish))
+                    worst = max(worst, _stability_code(cell.evaluation, required=require_stable))
+        finally:
+            bar.close()
+            invocation.waiting.end()
+            if cells:
+                write(COLUMNS, rows_of(cells), Format.TABLE, sys.stdout)
         console.print_group()
     return worst
 
@@ -110,15 +164,14 @@ def run_load(
     Raises:
         InferometerError: The load cannot be run, or not be published.
     """
-    job = LoadJob(request)
+    with invocation.waiting.during("measuring what this machine can send"):
+        job = LoadJob(request)
     worst = SUCCESS
     line = LiveLine(search=isinstance(request, MaxQpsRequest))
     with _Console(invocation, publish, False, line, "stopping, without waiting for the answers") as console:
-
-        def start(what: JobStart) -> None:
-            console.start(what, "", f", {what.inputs}: {what.work}")
-
-        callbacks = JobCallbacks(console.begin, start, console.progress(line), _say, console.stop)
+        opening = f"opening {request.system.model_name}"
+        begin = partial(console.begin, opening=opening)
+        callbacks = JobCallbacks(begin, console.start, console.progress(line), console.say, console.stop)
         with closing(job.run(Systems(invocation), callbacks)) as evaluations:
             for evaluation in evaluations:
                 if evaluation.status is Status.INTERRUPTED:
@@ -138,6 +191,7 @@ class _Console:
     """What both kinds of job print, and the store that they publish to, which is open while this is entered.
 
     ``display`` shows the progress of each evaluation; ``stops`` is printed when a signal requests to stop.
+    With ``aside``, stdout has something else, and the lines go to stderr.
     """
 
     def __init__(
@@ -147,8 +201,11 @@ class _Console:
         predictions: bool,
         display: ProgressBar | LiveLine,
         stops: str,
+        *,
+        aside: bool = False,
     ) -> None:
         self.stop = StopRequest()
+        self._aside = aside
         self._stops = stops
         self._invocation = invocation
         self._publish = publish
@@ -168,26 +225,37 @@ class _Console:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._invocation.waiting.close()
         self.stop.__exit__(kind, error, trace)
         self._display.close()
         self._running.close()
         if self._store:
             self._store.close()
 
-    def begin(self, part: JobPart) -> None:
-        """Announces one evaluation of several."""
-        level = "" if part.trace_level is None else f", {part.trace_level.name}"
+    def begin(self, part: JobPart, opening: str) -> None:
+        """Announces one evaluation of several; ``opening`` is shown until the model is open, if not empty."""
+        what = part.name if part.trace_level is None else part.trace_level.name
         if part.count > 1:
-            _say(f"{part.number} of {part.count}{level}:")
+            _say(f"{part.number} of {part.count}{', ' if what else ''}{what}:")
+        if opening:
+            self._invocation.waiting.begin(opening)
 
-    def start(self, what: JobStart, more: str, rest: str) -> None:
-        """Announces what is measured, so that a default that was not meant is seen."""
+    def start(self, what: JobStart) -> None:
+        """Prints what is measured above its figures, so that a default that was not meant is seen.
+
+        Where stdout cannot be written, the evaluation goes on, and its figures fail after it is kept.
+        """
+        self._invocation.waiting.close()
         self.stop.begin(self._stops)
         self._display.begin()
         self._running.begin(what)
-        d = what.system
-        framework = f"{d.manifest.framework.name} {d.framework_version}"
-        _say(f"{d.manifest.name} {d.manifest.version} on {framework} ({d.device}{more}, {d.agent}){rest}")
+        with suppress(OSError):
+            echo(printable(_start_line(what)), err=self._aside, indent=2)
+
+    def say(self, line: str) -> None:
+        """Prints a line that the user should know on stderr."""
+        with self._invocation.waiting.hidden():
+            _say(line)
 
     def progress(self, display: Callable[[_Progress], None]) -> Callable[[_Progress], None]:
         """Returns what takes the progress: it shows it here, and tells it to other processes."""
@@ -236,12 +304,12 @@ class _Console:
             with suppress(OSError):  # publishing it again later changes nothing
                 path.unlink()
                 path.parent.rmdir()  # if no other evaluation waits there
-        click.echo(f"published   {evaluation.id} to {self._store.location}")
+        echo(f"published   {evaluation.id} to {self._store.location}", err=self._aside, indent=12)
 
     def print_group(self) -> None:
         """Prints the id that several published evaluations have in common."""
         if self._store and self._group_id:
-            click.echo(f"group       {self._group_id}")
+            echo(f"group       {self._group_id}", err=self._aside, indent=12)
 
 
 def spooled(invocation: Invocation, evaluation: Evaluation) -> tuple[Path | None, str]:
@@ -257,12 +325,12 @@ def spooled(invocation: Invocation, evaluation: Evaluation) -> tuple[Path | None
 
 
 def _say(line: str) -> None:
-    click.echo(printable(line), err=True)
+    echo(printable(line), err=True)
 
 
 def _print(*rows: tuple[str, str]) -> None:
     for name, value in rows:
-        click.echo(printable(f"{name:<12}{value}"))
+        echo(printable(f"{name:<12}{value}"), indent=12)
 
 
 def _show(evaluation: Evaluation[BatchMeasurement], *, inputs: bool) -> None:
@@ -271,6 +339,18 @@ def _show(evaluation: Evaluation[BatchMeasurement], *, inputs: bool) -> None:
         print_predictions(evaluation)
         print_failures(evaluation)
     _print(*full_rows(evaluation))
+
+
+def _start_line(what: JobStart) -> str:
+    """What is measured in one line: the model, what it runs on, and its inputs or its load."""
+    d = what.system
+    framework = f"{d.manifest.framework.name} {d.framework_version}"
+    threads = f", threads: {d.threads}" if d.threads and not d.device.is_gpu else ""
+    weights = ", random weights" if d.weights.value == "random" else ""
+    where = f"({d.device}{threads}{weights}, {d.agent})"
+    inputs = f"over {what.inputs}, {what.input_count} inputs"
+    work = f": {what.work}" if what.work else ""
+    return f"{d.manifest.name} {d.manifest.version} on {framework} {where} {inputs}{work}"
 
 
 def _exit_code(evaluation: Evaluation[BatchMeasurement], *, published: bool) -> int:

@@ -72,10 +72,11 @@ def all_reports(
     Each report is a file with its name. A report without rows has only its headings, and stderr gives the
     reason.
     """
-    wanted = ChosenEvaluations(**chosen)
+    wanted, invocation = ChosenEvaluations(**chosen), current_invocation()
     folder = _Folder(output, overwrite=overwrite)
     try:
-        with closing(current_invocation().open_store()) as store:
+        writing = invocation.waiting.during("writing reports")
+        with writing, closing(invocation.open_store()) as store:
             found: dict[tuple[type[Measurement], ...], Sequence[Evaluation]] = {}
             for name in REPORTS:
                 report = find_report(name)

@@ -1,21 +1,25 @@
-"""Which evaluations a report is on: the options, and what the store has of them."""
+"""Which evaluations a report is on: the options, and what the store has of them.
+
+What the options themselves do not need is imported in functions, so that help and completion are quick.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferometer.agent.inference.predictor import Weights
 from inferometer.client.cli.command import WEIGHTS, WHOLE_NUMBER, boolean, database_options, option, options
-from inferometer.evaluators.evaluation import Evaluation, of_kind
-from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.reports.base import Report, Row
-from inferometer.evaluators.reports.trace_report import TraceReport
-from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.manifests.errors import ConfigurationError, StoreError
+from inferometer.client.cli.output import echo
+from inferometer.manifests.errors import ConfigurationError, StoreError, UnknownEvaluationError
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.evaluation import Evaluation
+    from inferometer.evaluators.reports.base import Report, Row
+    from inferometer.evaluators.reports.trace_report import TraceReport
+    from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
 _NAMED = 5
 
@@ -24,14 +28,15 @@ def whole_id(store: EvaluationStore, given: str) -> str:
     """Returns the only id that begins with what was given; that itself where it is an id, or begins none.
 
     Raises:
-        StoreError: Several ids begin with it, or the database cannot be reached.
+        UnknownEvaluationError: Several ids begin with it.
+        StoreError: The database cannot be reached.
     """
     found = store.ids(given) if given else ()
     if given in found or not found:
         return given
     if len(found) > 1:
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        raise StoreError(
+        raise UnknownEvaluationError(
             f"{len(found)} ids begin with {given}: {', '.join(found[:_NAMED])}{more}; give more of the one"
         )
     return found[0]
@@ -77,6 +82,9 @@ class ChosenEvaluations:
         evaluation_id: str | None,
         **names: str | None,
     ) -> None:
+        from inferometer.agent.inference.predictor import Weights
+        from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+
         if limit != -1 and limit < 1:
             raise ConfigurationError(f"limit is {limit}; it must be at least 1, or -1 for all")
         self._wanted = EvaluationFilter(
@@ -103,7 +111,8 @@ class ChosenEvaluations:
         ``on_unreadable`` is called with the error of each of those, after it is printed.
 
         Raises:
-            StoreError: The database cannot be read, or several ids begin with what was given as one.
+            UnknownEvaluationError: Several ids begin with what was given as one.
+            StoreError: The database cannot be read.
         """
         given, kinds = self._wanted.evaluation_id, tuple(measurement.kind for measurement in report.takes)
         whole = None if given is None else whole_id(store, given)
@@ -119,7 +128,7 @@ class ChosenEvaluations:
 def say_none(found: Sequence[Evaluation], store: EvaluationStore) -> None:
     """Reports on stderr that no evaluation was found, if so."""
     if not found:
-        click.echo(f"no evaluation in {store.location} matches", err=True)
+        echo(f"no evaluation in {store.location} matches", err=True)
 
 
 def rows_of(report: Report[Any], evaluations: Sequence[Evaluation], store: EvaluationStore) -> Iterator[Row]:
@@ -128,6 +137,8 @@ def rows_of(report: Report[Any], evaluations: Sequence[Evaluation], store: Evalu
     Raises:
         StoreError: Spans cannot be read.
     """
+    from inferometer.evaluators.reports.trace_report import TraceReport
+
     if isinstance(report, TraceReport):
         return report.rows_of(evaluations, store.spans)
     return report.rows(evaluations)
@@ -137,7 +148,7 @@ def undisturbed(evaluations: Sequence[Evaluation], heading: str = "") -> Sequenc
     """Leaves out evaluations that ran under a profiler, and reports it after a heading."""
     kept = [evaluation for evaluation in evaluations if not evaluation.profiled]
     if left_out := len(evaluations) - len(kept):
-        click.echo(
+        echo(
             f"{heading}left out {left_out} of {len(evaluations)} evaluations: they ran under a profiler, "
             "which slows the model down (--include_profiled shows them)",
             err=True,
@@ -150,10 +161,13 @@ def explain(
 ) -> None:
     """Says after a heading why there are no rows, and what the traces that there are cannot give."""
     for reason in _reasons(report, evaluations, rows):
-        click.echo(f"{heading}{reason}", err=True)
+        echo(f"{heading}{reason}", err=True)
 
 
 def _reasons(report: TraceReport[Any], evaluations: Sequence[Evaluation], rows: int) -> Iterator[str]:
+    from inferometer.evaluators.evaluation import of_kind
+    from inferometer.evaluators.measurements.batches import BatchMeasurement
+
     traced = [e for e in evaluations if e.trace is not None and e.trace_level >= report.level]
     if evaluations and not traced:
         yield (

@@ -11,9 +11,11 @@ from typing import TypeAlias
 
 import click
 
+from inferometer.agent.inference.given_models import INFERRED
 from inferometer.agent.inference.predictor import Weights
-from inferometer.client.cli.command import Command, database_options, format_option
+from inferometer.client.cli.command import Command, database_options, evaluations_argument, format_option
 from inferometer.client.cli.invocation import current_invocation
+from inferometer.client.cli.output import echo
 from inferometer.client.evaluating.load_summary import load_rows
 from inferometer.client.evaluating.summary import conditions_rows, summary_rows
 from inferometer.client.reports.evaluation_document import as_document, heaviest, stage_shares
@@ -25,19 +27,20 @@ from inferometer.evaluators.measurements.rate_search import RateSearchMeasuremen
 from inferometer.evaluators.reports.layers import LayersReport
 from inferometer.evaluators.reports.trace_report import SpanSource
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.manifests.errors import StoreError, printable
+from inferometer.manifests.errors import UnknownEvaluationError, printable
 
 _BYTES_PER_GIB = 1024**3
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 _LONGEST_NAME = 40
+_INDENT = 14
 
 Lines: TypeAlias = Iterator[tuple[str, str]]
 """The left column, empty if it is that of the line above, and the right column."""
 
 
 @click.command(cls=Command)
-@click.argument("evaluation_id", metavar="[ID]", required=False)
+@evaluations_argument("evaluation_id", metavar="[ID]", required=False)
 @format_option("text", "json", help="Text, or one JSON object.")
 @database_options
 def show(evaluation_id: str | None, format_name: str) -> None:
@@ -53,7 +56,7 @@ def show(evaluation_id: str | None, format_name: str) -> None:
             click.echo(json.dumps(shown, ensure_ascii=False, indent=2))
             return
         for line in lines_of(evaluation, group, store.spans):
-            click.echo(line)
+            echo(line, indent=_INDENT)
 
 
 def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSource) -> Iterator[str]:
@@ -70,18 +73,20 @@ def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSou
     lines = itertools.chain(_what(evaluation), _where(evaluation), figures, conditions_rows(evaluation))
     rest = itertools.chain(_layers(evaluation, spans), _trace(evaluation), _group(group))
     for name, text in itertools.chain(lines, rest):
-        yield printable(f"{name:<14}{text}".rstrip())
+        yield printable(f"{name:<{_INDENT}}{text}".rstrip())
 
 
 def newest(store: EvaluationStore) -> Evaluation:
     """Returns the newest evaluation.
 
     Raises:
-        StoreError: There is none.
+        UnknownEvaluationError: There is none.
     """
     found = store.find(EvaluationFilter(limit=1, include_interrupted=True))
     if not found:
-        raise StoreError(f"{store.location}: holds no evaluation yet; agent predict publishes them")
+        raise UnknownEvaluationError(
+            f"{store.location}: holds no evaluation yet; agent predict publishes them"
+        )
     return found[0]
 
 
@@ -89,19 +94,20 @@ def find_one(store: EvaluationStore, evaluation_id: str) -> Evaluation:
     """Returns the evaluation with an id, or with the only one that begins so.
 
     Raises:
-        StoreError: There is none, or there are several; or it is the id of a group, whose evaluations are
-            named.
+        UnknownEvaluationError: There is none, or there are several; or it is the id of a group, whose
+            evaluations are named.
+        StoreError: The database cannot be reached.
     """
     evaluation_id = whole_id(store, evaluation_id)
     wanted = EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True)
     found = store.find(wanted)
     if not found:
-        raise StoreError(
+        raise UnknownEvaluationError(
             f"{store.location}: holds no evaluation {evaluation_id}; agent info evaluations lists them"
         )
     if found[0].id != evaluation_id:
         members = ", ".join(f"{each.id} ({each.trace_level.name})" for each in found)
-        raise StoreError(f"{evaluation_id} is a group of evaluations; name one of {members}")
+        raise UnknownEvaluationError(f"{evaluation_id} is a group of evaluations; name one of {members}")
     return found[0]
 
 
@@ -124,6 +130,8 @@ def _what(evaluation: Evaluation) -> Lines:
     yield "model", f"{manifest.name} {manifest.version}, weights: {weights}"
     for part, checksum in system.checksums.items():
         yield "", f"{part} {checksum}"
+    if inferred := manifest.attributes.get(INFERRED):
+        yield "", f"manifest {inferred}"
     yield "framework", f"{manifest.framework.name} {system.framework_version}"
     if measures(evaluation, BatchMeasurement):
         measurement, options = evaluation.measurement, evaluation.measurement.options
@@ -212,12 +220,12 @@ def _figures(
 ) -> Lines:
     """The figures; those of time from an evaluation that no profiler disturbed, if there is one."""
     timed = timed_by(evaluation, group)
+    trimmed_mean_ns = LatencySummary.of(timed.measurement).trimmed_mean_ns
     for name, text in summary_rows(timed):
+        if name == "throughput" and trimmed_mean_ns is not None:
+            yield "", f"trimmed mean {trimmed_mean_ns / _NS_PER_MS:.3f} ms per batch"
         if name in {"latency", "throughput"} or not name:
             yield name, text
-    summary = LatencySummary.of(timed.measurement)
-    if summary.trimmed_mean_ns is not None:
-        yield "", f"trimmed mean {summary.trimmed_mean_ns / _NS_PER_MS:.3f} ms per batch"
     shares = ", ".join(f"{name} {share:.1f} %" for name, share in stage_shares(timed).items())
     yield (
         "stages",
@@ -233,13 +241,16 @@ def _figures(
 def _layers(evaluation: Evaluation, spans: SpanSource) -> Lines:
     """The heaviest layers, where they were traced."""
     rows = list(LayersReport().rows_of(of_kind([evaluation], BatchMeasurement), spans))
-    for place, row in enumerate(heaviest(rows)):
-        name = str(row["layer_name"])
-        name = name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"
-        time_ms = float(row["duration_us_trimmed_mean"] or 0) / 1000
+    shown = heaviest(rows)
+    names = [str(row["layer_name"]) for row in shown]
+    times_ms = [f"{float(row['duration_us_trimmed_mean'] or 0) / 1000:.3f}" for row in shown]
+    widest = max(map(len, times_ms), default=0)
+    longest = min(_LONGEST_NAME, max(map(len, names), default=0))
+    for place, (row, name, time_ms) in enumerate(zip(shown, names, times_ms, strict=True)):
+        name = name if len(name) <= longest else f"…{name[1 - longest :]}"
         share = float(row["share_percent"] or 0)
         shapes = str(row["input_shapes"]).partition(" ")[0]
-        left = f"{share:5.1f} %  {time_ms:9.3f} ms  {name:<{_LONGEST_NAME}}"
+        left = f"{share:5.1f} %  {time_ms:>{widest}} ms  {name:<{longest}}"
         yield ("" if place else "heaviest"), f"{left}  {row['layer_type']} {shapes}"
     if rows:
         yield "", f"of {len(rows)} layers; share of all, and trimmed mean under the profiler"

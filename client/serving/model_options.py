@@ -27,7 +27,8 @@ from inferometer.client.cli.invocation import Invocation
 from inferometer.manifests.errors import ConfigurationError
 
 _BYTES_PER_MIB = 1024 * 1024
-_BATCHING = ("max_batch_size", "max_queue_delay_ms", "preferred_batch_sizes", "max_queue", "memory_limit")
+BATCHING = ("max_batch_size", "max_queue_delay_ms", "preferred_batch_sizes", "max_queue", "memory_limit")
+"""The options of the queue and of the memory, which ``serving_options`` takes."""
 _DEFAULTS = BatchingOptions()
 
 
@@ -107,7 +108,7 @@ def take_serving(values: dict[str, Any], invocation: Invocation) -> ServingOptio
         weights=Weights(values.pop("weights").lower()),
         seed=values.pop("seed"),
     )
-    given = {name: values.pop(name) for name in _BATCHING}
+    given = {name: values.pop(name) for name in BATCHING}
     return serving_options(given, invocation.configuration.serving, session)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from click.core import ParameterSource
 from inferometer.agent.server.security.credentials import ServerTls
 from inferometer.agent.server.security.limits import Limits
 from inferometer.client.cli.command import COUNT, POSITIVE, boolean, option, options
+from inferometer.client.cli.configuration import ServingSettings
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.cli.paths import FILE
 
@@ -76,10 +78,25 @@ def take_safety(values: dict[str, Any], invocation: Invocation) -> dict[str, Any
         if limit is not None and context.get_parameter_source(name) is ParameterSource.DEFAULT:
             values[name] = limit
 
-    def chosen(name: str) -> Any:
-        return getattr(configured, name) if given[name] is None else given[name]
+    return chosen_safety(given, configured)
 
-    certificate, key = given["tls_cert"], given["tls_key"]
+
+def chosen_safety(given: Mapping[str, Any], configured: ServingSettings) -> dict[str, Any]:
+    """Returns ``tls``, ``insecure`` and ``limits`` of ``ServerOptions``.
+
+    Args:
+        given: The values of the options by name; what is left out, or None, is that of the configuration.
+        configured: The configuration.
+
+    Raises:
+        ConfigurationError: A certificate is given without its key, or a file of TLS cannot be used.
+    """
+
+    def chosen(name: str) -> Any:
+        value = given.get(name)
+        return getattr(configured, name) if value is None else value
+
+    certificate, key = given.get("tls_cert"), given.get("tls_key")
     if certificate is None and key is None:  # a certificate goes with its own key
         certificate, key = configured.tls_cert, configured.tls_key
     return {

@@ -141,7 +141,7 @@ COLUMNS = (
     Column("ratio", "B / A", decimals=4),
     Column("ratio_low", "low", decimals=4),
     Column("ratio_high", "high", decimals=4),
-    Column("threshold", "threshold", decimals=4),
+    Column("threshold", "threshold", decimals=4, detail=1),
     Column("verdict", "verdict"),
 )
 """``a`` and ``b`` are in the row's ``unit``; ``ratio_low`` and ``ratio_high`` are its 95 % interval."""

@@ -16,8 +16,15 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from inferometer.evaluators.drawing.charts import Chart, Drawing, PointChart
-from inferometer.evaluators.drawing.painting import groups_of, height_of, paint, shortened
+from inferometer.evaluators.drawing.charts import (
+    BELOW_AXES_INCHES,
+    HEADING_INCHES,
+    Chart,
+    Drawing,
+    PointChart,
+    height_of,
+)
+from inferometer.evaluators.drawing.painting import groups_of, paint, shortened
 from inferometer.evaluators.drawing.style import ALARM, PALE, SMALL, TINY, Palette, Tip
 from inferometer.manifests.errors import printable
 
@@ -27,10 +34,8 @@ _LEFT_OF_POINTS = 0.9
 _RIGHT = 2.0
 _RIGHT_WITHOUT_LEGEND = 0.3
 _TITLE = 0.5
-_HEADING = 0.5
 _NO_HEADING = 0.1
 _WARNING = 0.18
-_BELOW_AXES = 0.55
 _LEGEND_ENTRY = 0.19
 _NOTE_LINE = 0.16
 _NOTE_CHARACTERS = 185
@@ -124,12 +129,12 @@ def _figure(drawing: Drawing, tip: Tip) -> Figure:
 def _chart_inches(chart: Chart, palette: Palette) -> float:
     """The height of a chart with its heading and axis labels."""
     legend = _LEGEND_ENTRY * len(palette.legend(groups_of(chart))) if palette.needs_legend else 0
-    return _heading_inches(chart) + max(height_of(chart) + _BELOW_AXES, legend + 0.1)
+    return _heading_inches(chart) + max(height_of(chart) + BELOW_AXES_INCHES, legend + 0.1)
 
 
 def _heading_inches(chart: Chart) -> float:
     warning = _WARNING * len(_warning_lines(chart))
-    return (_HEADING if chart.heading.name else _NO_HEADING) + warning
+    return (HEADING_INCHES if chart.heading.name else _NO_HEADING) + warning
 
 
 def _warning_lines(chart: Chart) -> list[tuple[str, str]]:
@@ -151,7 +156,7 @@ def _place(figure: Figure, chart: Chart, palette: Palette, tip: Tip, top: float,
         detail = shortened(heading.detail, 150)
         figure.text(0.15 / _WIDTH, 1 - (top + 0.24) / height, detail, size=SMALL, color=PALE, va="top")
     for place, (line, colour) in enumerate(_warning_lines(chart)):
-        y = 1 - (top + (_HEADING if heading.name else _NO_HEADING) - 0.08 + place * _WARNING) / height
+        y = 1 - (top + (HEADING_INCHES if heading.name else _NO_HEADING) - 0.08 + place * _WARNING) / height
         figure.text(0.15 / _WIDTH, y, line, size=SMALL, color=colour, weight="bold", va="top")
     entries = palette.legend(groups_of(chart))
     has_legend = palette.needs_legend

@@ -11,6 +11,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from inferometer.evaluators.drawing.charts import (
+    ROW_INCHES,
     BarChart,
     BarRow,
     Box,
@@ -19,15 +20,12 @@ from inferometer.evaluators.drawing.charts import (
     Label,
     PointChart,
     Timeline,
+    row_inches,
 )
-from inferometer.evaluators.drawing.point_painting import POINT_INCHES, TALL_POINT_INCHES, paint_points
+from inferometer.evaluators.drawing.point_painting import paint_points
 from inferometer.evaluators.drawing.style import GRID, INK, PALE, SMALL, STEPS, TINY, Fill, Palette, Tip, tick
 from inferometer.manifests.errors import printable
 
-ROW_INCHES = 0.25
-"""The height of a row with one line."""
-BIG_ROW_INCHES = 0.46
-"""The height of a row with two lines, or two bars."""
 LABEL_CHARACTERS = 58
 """The characters that fit beside the axes."""
 DETAIL_CHARACTERS = 72
@@ -36,19 +34,6 @@ _THIN_INCHES = 0.02
 _CHARACTER_INCHES = 0.064
 _LOGARITHMIC_FROM = 20
 _EDGE = "#FFFFFF"
-
-
-def height_of(chart: Chart) -> float:
-    """The height of a chart's axes in inches."""
-    match chart:
-        case BarChart():
-            return sum(_row_inches(row, chart.stacked) for row in chart.rows)
-        case BoxChart():
-            return BIG_ROW_INCHES * len(chart.boxes)
-        case PointChart():
-            return TALL_POINT_INCHES if chart.tall else POINT_INCHES
-        case Timeline():
-            return ROW_INCHES * max(1, len(chart.lanes))
 
 
 def groups_of(chart: Chart) -> set[str]:
@@ -82,10 +67,6 @@ def paint(axes: Axes, chart: Chart, palette: Palette, tip: Tip) -> None:
             paint_points(axes, chart, palette, tip)
         case Timeline():
             _paint_timeline(axes, chart, palette, tip)
-
-
-def _row_inches(row: BarRow, stacked: bool) -> float:
-    return BIG_ROW_INCHES if row.label.detail or (len(row.bars) > 1 and not stacked) else ROW_INCHES
 
 
 def _axes_inches(axes: Axes) -> float:
@@ -145,7 +126,7 @@ def _paint_bars(axes: Axes, chart: BarChart, palette: Palette, tip: Tip) -> None
     top = 0.0
     middles = []
     for row in chart.rows:
-        height = _row_inches(row, chart.stacked) / ROW_INCHES
+        height = row_inches(row, chart.stacked) / ROW_INCHES
         middles.append(top + height / 2)
         if chart.stacked:
             _paint_stack(axes, row, top + 0.14 * height, 0.72 * height, inches / end, palette, tip)

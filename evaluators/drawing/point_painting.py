@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from inferometer.evaluators.drawing.charts import Mark, PointChart, Series
 from inferometer.evaluators.drawing.style import (
@@ -26,9 +26,6 @@ from inferometer.evaluators.drawing.style import (
 )
 from inferometer.manifests.errors import printable
 
-POINT_INCHES = 1.7
-"""The height of a chart of points."""
-TALL_POINT_INCHES = 3.4
 _MANY = 100
 _EDGE_PLACE = 0.975
 _WIDE_DECADES = 3
@@ -128,7 +125,10 @@ def _scale(axes: Axes, chart: PointChart) -> None:
     margin = 0.5 if counted else 0.0
     margin += 0.01 * (last - first) or (0.0 if counted else 0.05 * abs(last) or 1.0)
     axes.set_xlim(first - margin, last + margin)
-    axes.xaxis.set_major_locator(MaxNLocator(10, steps=STEPS, integer=counted))
+    if counted and first == last:  # a locator of integers gives up where only one is in sight
+        axes.xaxis.set_major_locator(FixedLocator([first]))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(10, steps=STEPS, integer=counted))
 
 
 def _make_logarithmic(axes: Axes, axis: Axis, decades: float) -> None:

@@ -98,11 +98,16 @@ _log = logging.getLogger(__name__)
 
 
 def evaluate(
-    request: EvaluationRequest, resources: JobResources, callbacks: JobCallbacks[Progress] | None = None
+    request: EvaluationRequest,
+    resources: JobResources,
+    callbacks: JobCallbacks[Progress] | None = None,
+    *,
+    group_id: str | None = None,
 ) -> Generator[Evaluation[BatchMeasurement], None, None]:
     """Evaluates the model, and yields each evaluation as soon as it is complete.
 
-    What can fail without the model fails before the model is loaded. Several evaluations have one group id.
+    What can fail without the model fails before the model is loaded. Several evaluations have one group id,
+    and one has that of the group that it is given.
     With ``repeat``, each runs in a fresh process. After an interrupted evaluation there are no more. Close
     the iterator to end the job early.
 
@@ -113,7 +118,8 @@ def evaluate(
     """
     callbacks = callbacks or JobCallbacks()
     levels, fresh = request.trace_levels, request.repeat > 1
-    group_id = str(uuid.uuid4()) if len(levels) > 1 else None
+    if group_id is None and len(levels) > 1:
+        group_id = str(uuid.uuid4())
     if fresh:
         _ = resources.catalog  # says here, once, which manifests are left out
     for number, level in enumerate(levels, start=1):

@@ -6,17 +6,21 @@ Messages name an option as the command line does, without its dashes: ``duration
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
 
 from inferometer.agent.artifacts.cache import ArtifactCache
+from inferometer.agent.inference.given_models import GivenModel
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.datasets.memory import ArrayInputs, SyntheticDataset
 from inferometer.evaluators.datasets.opening import open_dataset, open_path
 from inferometer.evaluators.datasets.urls import UrlsDataset
-from inferometer.evaluators.jobs import defaults
+from inferometer.evaluators.jobs import defaults, ranges
 from inferometer.evaluators.load.arrivals import ArrivalProcess, Extent, arrival_process
 from inferometer.evaluators.measurements.batches import BatchOptions
 from inferometer.evaluators.measurements.load import LoadOptions, Scenario
@@ -24,6 +28,8 @@ from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError
 from inferometer.manifests.schema import ModelManifest
 
+SYNTHETIC_INPUTS = 64
+"""The least number of random tensors of an evaluation batch by batch."""
 _DISTURBING = (TraceLevel.MODEL_TRACE, TraceLevel.FRAMEWORK_TRACE, TraceLevel.SYSTEM_LIBRARY_TRACE)
 """Levels of which each takes times that those below it would change."""
 
@@ -40,6 +46,11 @@ class SystemRequest:
         session: What the model is opened with.
         open_timeout_s: How long an agent may take to open the model, with its downloads.
         answer_timeout_s: How long an agent may take to answer one batch.
+        given: A file or an object in memory that is the model, instead of one of a manifest; it runs in this
+            process.
+
+    Raises:
+        ConfigurationError: A given model is to run on an agent.
     """
 
     model_name: str = defaults.MODEL
@@ -49,6 +60,22 @@ class SystemRequest:
     session: SessionOptions = SessionOptions()  # noqa: RUF009 - frozen
     open_timeout_s: float = defaults.OPEN_TIMEOUT_S
     answer_timeout_s: float = defaults.ANSWER_TIMEOUT_S
+    given: GivenModel | None = None
+
+    def __post_init__(self) -> None:
+        if self.given is not None and self.agents:
+            raise ConfigurationError(
+                f"model {self.given.manifest.name} has no manifest and runs in this process; an agent runs "
+                "the models of its manifests, which agent manifest init writes"
+            )
+
+    def check_batches(self, batch_size: int) -> None:
+        """Raises ConfigurationError if a given model takes no batches of this size."""
+        fixed = self.given and self.given.fixed_batch
+        if self.given and fixed and fixed != batch_size:
+            raise ConfigurationError(
+                f"model {self.given.manifest.name} takes batches of {fixed} only; found {batch_size}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +88,8 @@ class DatasetChoice:
         category: The category that a dataset of a name must have, and one at a path gets; None means any.
         urls_path: A file with one URL or path a line.
         duplicates: How many times that list is gone through.
+        synthetic: A number of random tensors instead, which ``seed`` draws; for speed only.
+        array: Inputs in memory instead: samples × the shape of the model's input.
 
     Raises:
         ConfigurationError: More than one is named.
@@ -71,10 +100,27 @@ class DatasetChoice:
     category: str | None = None
     urls_path: Path | None = None
     duplicates: int = 1
+    synthetic: int | None = None
+    seed: int = 0
+    array: NDArray[Any] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.path and self.name:
             raise ConfigurationError("dataset_path and dataset_name both name a dataset; give one of them")
+        if self.synthetic is not None and (self.is_named or self.array is not None):
+            raise ConfigurationError("synthetic needs no dataset; leave out dataset_name and dataset_path")
+        if self.array is not None and self.is_named:
+            raise ConfigurationError("inputs are the dataset; leave out the other one")
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the user names a dataset."""
+        return bool(self.name or self.path or self.urls_path)
+
+    @property
+    def holds_images(self) -> bool:
+        """Whether it has nothing but images; an .npz and the dataset of a manifest may have tensors."""
+        return bool(self.urls_path) or (self.path is not None and self.path.suffix.casefold() != ".npz")
 
     def open(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset | None:
         """Opens the dataset; None where the model is to name it.
@@ -100,15 +146,54 @@ class DatasetChoice:
 
         Raises:
             ConfigurationError: The manifest names none.
+            DatasetError: Inputs in memory do not fit the model.
         """
+        parameters = model.inputs[0].parameters
+        if self.synthetic is not None:
+            return SyntheticDataset(parameters, self.synthetic, self.seed)
+        if self.array is not None:
+            return ArrayInputs(self.array, parameters)
         if (chosen := self.open(catalog, cache)) is not None:
             return chosen
         if model.dataset is None:
             known = ", ".join(dict.fromkeys(dataset.name for dataset in catalog.datasets))
             raise ConfigurationError(
-                f"model {model.name} names no dataset; give dataset_name (known: {known}) or dataset_path"
+                f"model {model.name} names no dataset; give dataset_name (known: {known}) or dataset_path, "
+                "or synthetic for its speed only"
             )
         return open_dataset(catalog.find_dataset(model.dataset, category=self.category), cache)
+
+
+def default_batch_size(system: SystemRequest, dataset: DatasetChoice) -> int:
+    """Returns the batch size where none is given: the only one of a given model, or what inputs can fill."""
+    if system.given is not None and system.given.fixed_batch is not None:
+        return system.given.fixed_batch
+    samples = defaults.BATCH_SIZE if dataset.array is None else len(dataset.array)
+    return max(1, min(defaults.BATCH_SIZE, samples))
+
+
+def inputs_for(
+    system: SystemRequest,
+    dataset: DatasetChoice,
+    *,
+    synthetic: bool,
+    batch_size: int,
+    seed: int,
+    least: int = 0,
+) -> DatasetChoice:
+    """Returns the inputs of an evaluation batch by batch.
+
+    They are random tensors if those are asked for, or if a model without a manifest has no other inputs:
+    ``least`` or more, of which every batch is full.
+
+    Raises:
+        ConfigurationError: A dataset is named too.
+    """
+    none_given = system.given is not None and not dataset.is_named and dataset.array is None
+    if not (synthetic or none_given):
+        return dataset
+    count = -(-max(SYNTHETIC_INPUTS, least) // batch_size) * batch_size
+    return replace(dataset, synthetic=count, seed=seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +216,8 @@ class EvaluationRequest:
 
     Raises:
         ConfigurationError: Only one level is left of a leveled evaluation, or nothing is repeated that a time
-            budget could end.
+            budget could end; the model takes no such batches; or it is in memory, which is of no use to fresh
+            processes.
     """
 
     system: SystemRequest = SystemRequest()
@@ -145,6 +231,11 @@ class EvaluationRequest:
     tracer_address: str | None = None
 
     def __post_init__(self) -> None:
+        self.system.check_batches(self.options.batch_size)
+        if self.repeat > 1 and self.system.given is not None and self.system.given.in_memory is not None:
+            raise ConfigurationError(
+                "repeat starts fresh processes, and a model in memory is in this one only; save it to a file"
+            )
         if self.leveled and self.trace_level < TraceLevel.FRAMEWORK_TRACE:
             raise ConfigurationError(
                 f"leveled down to {self.trace_level.name} is one level only; "
@@ -192,7 +283,7 @@ class LoadRequest:
         force: Whether to send even more than this machine can send on time.
 
     Raises:
-        ConfigurationError: Two options exclude each other.
+        ConfigurationError: Two options exclude each other, or a number is out of its range.
     """
 
     default_min_duration_s: ClassVar[float]
@@ -217,8 +308,10 @@ class LoadRequest:
     force: bool = False
 
     def __post_init__(self) -> None:
+        ranges.check(self, ranges.LOAD)
         if self.synthetic and (self.dataset.path or self.dataset.name):
             raise ConfigurationError("synthetic needs no dataset; leave out dataset_name and dataset_path")
+        self.system.check_batches(self.max_batch_size)
         if len(self.system.agents) > 1:
             raise ConfigurationError(
                 f"{len(self.system.agents)} agents are named, but a load is for one; name one, or any"

@@ -69,12 +69,14 @@ class JobPart:
     Attributes:
         number: Counted from 1.
         count: The evaluations of the job.
-        trace_level: How deep this one looks; None under load.
+        trace_level: How deep this one looks; None under load and in a sweep.
+        name: What tells this one from the others of a sweep; empty for other jobs.
     """
 
     number: int
     count: int
     trace_level: TraceLevel | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ class IssuerProgress:
         waiting: Queries that are due or sent, and have no outcome yet.
         elapsed_s: The time since the run began.
         rate_qps: Right answers per second since the last check.
+        target_qps: The rate at which queries are due; 0 if they are sent without a schedule.
         p99_ns: The 99th percentile of the latency of the last 1,000 queries, where one without an answer
             counts with its age. None before the first.
     """
@@ -59,6 +60,7 @@ class IssuerProgress:
     elapsed_s: float
     rate_qps: float = 0.0
     p99_ns: float | None = None
+    target_qps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class RunWatch:
         self._log = log
         self._limits = limits
         self._due_ns = np.empty(0, np.int64) if schedule is None else schedule.offsets_ns
+        self._target_qps = 0.0 if schedule is None else schedule.rate_qps
         self._total = total
         self._growing = 0
         self._last_ns, self._last_answered = log.began_ns, 0
@@ -158,6 +161,7 @@ class RunWatch:
                 elapsed_s=elapsed_ns / _NS_PER_S,
                 rate_qps=rate_qps,
                 p99_ns=percentile(latency_ns, 99) if len(latency_ns) else None,
+                target_qps=self._target_qps,
             )
         )
 

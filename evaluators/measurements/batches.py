@@ -252,7 +252,7 @@ class LatencySummary:
 
     @classmethod
     def of(cls, measurement: BatchMeasurement, *, intervals: bool = True) -> LatencySummary:
-        """Computes the figures from the raw times; without ``intervals`` those are None, and it takes half."""
+        """Computes the figures from the raw times; without ``intervals`` those are None, in half the time."""
         batch_size, full_ns = measurement.batch_size, measurement.full_ns
         end_to_end = _per_second(measurement.predicted_inputs, measurement.elapsed_ns)
         if not len(full_ns):

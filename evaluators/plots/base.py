@@ -9,14 +9,14 @@ from datetime import timezone
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias
 
-from inferometer.evaluators.drawing.charts import Drawing, Label
+from inferometer.evaluators.drawing.charts import Drawing, Label, how_many_fit
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.reports.base import M, Row, Value
 from inferometer.evaluators.reports.registry import ALIASES
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
-MOST_CHARTS = 20
-"""The maximum number of evaluations in one picture."""
+MOST_EVALUATIONS = 20
+"""The maximum number of evaluations in one picture, in which charts of a certain height fit."""
 _HERE = "inferometer.evaluators.plots"
 PLOTS: Mapping[str, str] = MappingProxyType(
     {
@@ -50,8 +50,12 @@ class Plot(ABC, Generic[M]):
             evaluations: The reported evaluations, as the source of raw times.
             rows: The report's rows on them.
         """
-        chosen, notes = by_evaluation(evaluations, [row for row in rows if self.shows(row)])
-        return self.drawing(chosen, notes) if chosen else None
+        shown = [row for row in rows if self.shows(row)]
+        chosen, notes = by_evaluation(evaluations, shown)
+        drawing = self.drawing(chosen, notes) if chosen else None
+        if drawing is None or (fitting := how_many_fit(drawing.charts)) == len(drawing.charts):
+            return drawing
+        return self.drawing(*by_evaluation(evaluations, shown, fitting))
 
     def shows(self, row: Row) -> bool:
         """Whether a row has something to draw."""
@@ -99,19 +103,19 @@ def label_of(evaluation: Evaluation, *more: str, warning: str = "") -> Label:
 
 
 def by_evaluation(
-    evaluations: Sequence[Evaluation[M]], rows: Sequence[Row]
+    evaluations: Sequence[Evaluation[M]], rows: Sequence[Row], most: int = MOST_EVALUATIONS
 ) -> tuple[Chosen[M], tuple[str, ...]]:
     """Groups rows by their evaluation, in the order of the rows.
 
     Returns:
-        The first ``MOST_CHARTS`` evaluations with rows, each with its rows, and a note if others are hidden.
+        The first ``most`` evaluations with rows, each with its rows, and a note if others are hidden.
     """
     known = {evaluation.id: evaluation for evaluation in evaluations}
     found: dict[str, list[Row]] = {}
     for row in rows:
         if (key := str(row["id"])) in known:
             found.setdefault(key, []).append(row)
-    chosen = [(known[key], of_one) for key, of_one in found.items()][:MOST_CHARTS]
+    chosen = [(known[key], of_one) for key, of_one in found.items()][:most]
     hidden = len(found) > len(chosen)
     return chosen, (f"{len(chosen):,} of {len(found):,} evaluations are shown.",) if hidden else ()
 

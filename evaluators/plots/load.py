@@ -66,7 +66,7 @@ def _chart(evaluation: Evaluation, options: LoadOptions, run: LoadRun, row: Row)
     # on a logarithmic axis, the unit suits the median
     scale, unit = time_unit((median_ns if logarithmic else highest_ns) / 1000)
     scale *= 1000
-    rules = () if bound_ns is None else (Rule(bound_ns / scale, f"bound {options.latency_bound_ms:g} ms"),)
+    rules = () if bound_ns is None else (Rule(bound_ns / scale, _bound(bound_ns / scale, unit)),)
     return PointChart(
         heading=label_of(evaluation, *_details(options, run, row), warning=_warning(run)),
         x_axis="when the query was due (s since the run began)",
@@ -77,6 +77,11 @@ def _chart(evaluation: Evaluation, options: LoadOptions, run: LoadRun, row: Row)
         y_logarithmic=logarithmic,
         tall=True,
     )
+
+
+def _bound(value: float, unit: str) -> str:
+    """The text of a bound, in the unit of the axis."""
+    return f"bound {value:,.6g} {unit}"
 
 
 def _points(queries: Queries, timeout_ns: int) -> list[tuple[str, NDArray[np.int64], NDArray[np.int64]]]:
@@ -210,7 +215,7 @@ def _search_chart(
     bands, rules = _answer(search)
     # higher percentiles have larger points and lie below, which hides none
     sized = [(*group, _SMALLEST + _LARGER * place) for place, group in enumerate(groups.items())][::-1]
-    bound = f"bound {options.latency_bound_ms:g} ms for p{options.percentile:g}"
+    bound = f"{_bound(bound_ns / scale, unit)} for p{options.percentile:g}"
     return PointChart(
         heading=label_of(evaluation, _headline(search), warning=_search_warning(search)),
         x_axis="rate (queries/s)",

@@ -88,6 +88,15 @@ class PictureFile:
         return True
 
 
+def inline_svg(drawing: Drawing) -> str | None:
+    """Returns a drawing as SVG that a page can hold; None where Matplotlib is not installed."""
+    try:
+        from inferometer.evaluators.drawing.canvas import svg
+    except (ImportError, ValueError):  # a ValueError: its settings are invalid
+        return None
+    return svg(drawing)
+
+
 def _format_of(path: Path) -> PictureFormat:
     try:
         return PictureFormat(path.suffix.removeprefix(".").lower())

@@ -29,15 +29,24 @@ class Column:
         key: The stable name in json and csv, which includes the unit.
         header: The heading in a table.
         decimals: Digits after the decimal point in a table; json and csv keep the full value.
-        detail: Whether it tells less than the others: a terminal that is too narrow shows it last, or not.
+        detail: How much less it tells than those with 0: a terminal that is too narrow shows columns with a
+            higher number after those with a lower one, or not.
         is_id: Whether its values are ids, of which such a terminal shows the beginning.
+        is_time: Whether its values are times in ISO 8601, which such a terminal shows to the minute.
+        stays: Whether it stays in the table there although it is the same in every row.
+        least: The least width of a text there.
+        wraps: Whether a text without room goes on in further lines there; otherwise its end is cut off.
     """
 
     key: str
     header: str
     decimals: int = 3
-    detail: bool = False
+    detail: int = 0
     is_id: bool = False
+    is_time: bool = False
+    stays: bool = False
+    least: int = 20
+    wraps: bool = False
 
 
 class Report(ABC, Generic[M]):
@@ -63,20 +72,20 @@ class Report(ABC, Generic[M]):
 
 EVALUATION_COLUMNS = (
     Column("id", "id", is_id=True),
-    Column("created_at", "created at", detail=True),
+    Column("created_at", "created at", detail=1, is_time=True),
     Column("model_name", "model"),
-    Column("model_version", "model version", detail=True),
+    Column("model_version", "model version", detail=2),
     Column("framework_name", "framework"),
-    Column("framework_version", "framework version", detail=True),
-    Column("machine_architecture", "architecture", detail=True),
-    Column("using_gpu", "GPU", detail=True),
+    Column("framework_version", "framework version", detail=2),
+    Column("machine_architecture", "architecture", detail=2),
+    Column("using_gpu", "GPU", detail=2),
     Column("batch_size", "batch size"),
-    Column("hostname", "host", detail=True),
-    Column("weights", "weights", detail=True),
-    Column("threads", "threads", detail=True),
+    Column("hostname", "host", detail=2),
+    Column("weights", "weights", detail=2),
+    Column("threads", "threads", detail=2),
 )
-STATUS_COLUMN = Column("status", "status", detail=True)
-CONDITIONS_COLUMN = Column("conditions", "conditions", detail=True)
+STATUS_COLUMN = Column("status", "status", detail=2)
+CONDITIONS_COLUMN = Column("conditions", "conditions", least=10)
 _NAMES = ("id", "model_name", "framework_name", "batch_size")
 NAME_COLUMNS = tuple(column for column in EVALUATION_COLUMNS if column.key in _NAMES)
 """The few of ``EVALUATION_COLUMNS`` that reports with many rows for an evaluation have."""

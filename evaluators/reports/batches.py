@@ -26,10 +26,10 @@ _STAGES = ("read", "preprocess", "predict", "postprocess")
 def _latency_columns() -> Iterator[Column]:
     for name in _FIGURES:
         key, shown = f"latency_ms_{name}", name.replace("_", " ")
-        yield Column(key, f"{shown} (ms)", detail=name == "trimmed_mean")
+        yield Column(key, f"{shown} (ms)", detail=2 * (name == "trimmed_mean"))
         if name in _WITH_INTERVAL:
-            yield Column(f"{key}_low", f"{shown} low (ms)", detail=True)
-            yield Column(f"{key}_high", f"{shown} high (ms)", detail=True)
+            yield Column(f"{key}_low", f"{shown} low (ms)", detail=3)
+            yield Column(f"{key}_high", f"{shown} high (ms)", detail=3)
 
 
 class LatencyReport(Report[BatchMeasurement]):
@@ -47,12 +47,12 @@ class LatencyReport(Report[BatchMeasurement]):
         *EVALUATION_COLUMNS,
         *_latency_columns(),
         Column("throughput_inputs_per_s", "throughput (inputs/s)", decimals=1),
-        Column("throughput_inputs_per_s_low", "throughput low", decimals=1, detail=True),
-        Column("throughput_inputs_per_s_high", "throughput high", decimals=1, detail=True),
-        Column("end_to_end_inputs_per_s", "end to end (inputs/s)", decimals=1),
-        Column("measured_batches", "measured batches"),
-        Column("process", "process"),
-        Column("trace_level", "trace level"),
+        Column("throughput_inputs_per_s_low", "throughput low", decimals=1, detail=3),
+        Column("throughput_inputs_per_s_high", "throughput high", decimals=1, detail=3),
+        Column("end_to_end_inputs_per_s", "end to end (inputs/s)", decimals=1, detail=1),
+        Column("measured_batches", "measured batches", detail=1),
+        Column("process", "process", detail=1),
+        Column("trace_level", "trace level", detail=1),
         STATUS_COLUMN,
         CONDITIONS_COLUMN,
     )
@@ -91,8 +91,8 @@ class AccuracyReport(Report[BatchMeasurement]):
     takes = (BatchMeasurement,)
     columns = (
         *EVALUATION_COLUMNS,
-        Column("top1_accuracy", "top-1 (share)", decimals=4),
-        Column("top5_accuracy", "top-5 (share)", decimals=4),
+        Column("top1_accuracy", "top-1 (share)", decimals=4, stays=True),
+        Column("top5_accuracy", "top-5 (share)", decimals=4, stays=True),
         Column("evaluated_inputs", "evaluated inputs"),
         Column("failed_inputs", "failed inputs"),
         Column("dataset_name", "dataset"),

@@ -22,16 +22,16 @@ class EventflowReport(TraceReport[BatchMeasurement]):
     level = TraceLevel.APPLICATION_TRACE
     takes = (BatchMeasurement,)
     columns = (
-        Column("id", "id"),
-        Column("span_id", "span"),
-        Column("parent_id", "parent"),
+        Column("id", "id", is_id=True),
+        Column("span_id", "span", detail=1),
+        Column("parent_id", "parent", detail=1),
         Column("name", "name"),
         Column("level", "level"),
-        Column("start_unix_ns", "start (ns since 1970)"),
+        Column("start_unix_ns", "start (ns since 1970)", detail=1),
         Column("duration_us", "duration (us)"),
         Column("batch", "batch"),
-        Column("thread", "thread"),
-        Column("attributes", "attributes"),
+        Column("thread", "thread", detail=1),
+        Column("attributes", "attributes", detail=1),
     )
 
     def rows_of_one(self, evaluation: BatchEvaluation, chunks: Iterator[SpanChunk]) -> Iterator[Row]:

@@ -24,11 +24,11 @@ from inferometer.evaluators.traces.layers import Layer, layers
 _NS_PER_US = 1000
 _RUNTIME_CALL = "runtime call"
 _MEAN_COLUMNS = (
-    Column("occurrences", "times"),
+    Column("occurrences", "times", detail=1),
     Column("duration_us_trimmed_mean", "trimmed mean (us)", decimals=1),
 )
 _TOTAL_COLUMNS = (
-    Column("total_us", "total (us)", decimals=1),
+    Column("total_us", "total (us)", decimals=1, detail=1),
     Column("share_percent", "share (%)", decimals=2),
 )
 
@@ -67,7 +67,7 @@ class LayerRunsReport(TraceReport[BatchMeasurement]):
         Column("layer_index", "index"),
         Column("layer_name", "layer"),
         Column("layer_type", "type"),
-        Column("started_at_ns", "started (ns since 1970)"),
+        Column("started_at_ns", "started (ns since 1970)", detail=1),
         Column("duration_us", "duration (us)", decimals=1),
     )
 
@@ -113,14 +113,14 @@ class LayersReport(TraceReport[BatchMeasurement]):
         Column("layer_index", "index"),
         Column("layer_name", "layer"),
         Column("layer_type", "type"),
-        Column("input_shapes", "inputs"),
-        Column("output_shapes", "outputs"),
+        Column("input_shapes", "inputs", detail=1),
+        Column("output_shapes", "outputs", detail=2),
         *_MEAN_COLUMNS,
-        Column("duration_us_p50", "p50 (us)", decimals=1),
-        Column("duration_us_p99", "p99 (us)", decimals=1),
+        Column("duration_us_p50", "p50 (us)", decimals=1, detail=1),
+        Column("duration_us_p99", "p99 (us)", decimals=1, detail=1),
         *_TOTAL_COLUMNS,
-        Column("allocated_bytes", "allocated (bytes)"),
-        Column("peak_bytes", "peak (bytes)"),
+        Column("allocated_bytes", "allocated (bytes)", detail=2),
+        Column("peak_bytes", "peak (bytes)", detail=2),
     )
 
     def rows_of_one(self, evaluation: BatchEvaluation, chunks: Iterator[SpanChunk]) -> Iterator[Row]:
@@ -159,7 +159,7 @@ class LayerTreeReport(TraceReport[BatchMeasurement]):
         Column("layers", "layers"),
         *_MEAN_COLUMNS,
         *_TOTAL_COLUMNS,
-        Column("allocated_bytes", "allocated (bytes)"),
+        Column("allocated_bytes", "allocated (bytes)", detail=2),
     )
 
     def rows_of_one(self, evaluation: BatchEvaluation, chunks: Iterator[SpanChunk]) -> Iterator[Row]:

@@ -40,12 +40,12 @@ _OF_SUMMARY = ("target_qps", "achieved_qps", "goodput_qps", "queries", "repeated
 
 def _interval_columns(name: str) -> tuple[Column, ...]:
     key, shown = f"latency_ms_{name}", name.replace("_", ".")
-    low, high = (Column(f"{key}_{end}", f"{shown} {end} (ms)", detail=True) for end in ("low", "high"))
-    return Column(key, f"{shown} (ms)"), low, high
+    low, high = (Column(f"{key}_{end}", f"{shown} {end} (ms)", detail=3) for end in ("low", "high"))
+    return Column(key, f"{shown} (ms)", detail=int(name not in {"p50", "p99"})), low, high
 
 
-def _outcome_columns(names: Iterable[str]) -> Iterator[Column]:
-    return (Column(name, name.replace("_", " ")) for name in names)
+def _outcome_columns(names: Iterable[str], detail: int = 0) -> Iterator[Column]:
+    return (Column(name, name.replace("_", " "), detail=detail) for name in names)
 
 
 class WorkloadReport(Report[LoadMeasurement]):
@@ -60,31 +60,31 @@ class WorkloadReport(Report[LoadMeasurement]):
     takes = (LoadMeasurement,)
     columns = (
         *EVALUATION_COLUMNS,
-        Column("arrival", "arrival", detail=True),
-        Column("seed", "seed", detail=True),
-        Column("schedule_checksum", "schedule", detail=True),
-        Column("concurrency", "concurrency", detail=True),
-        Column("rate_qps", "asked for (queries/s)", decimals=2, detail=True),
-        Column("target_qps", "target (queries/s)", decimals=2),
+        Column("arrival", "arrival", detail=2),
+        Column("seed", "seed", detail=2),
+        Column("schedule_checksum", "schedule", detail=3),
+        Column("concurrency", "concurrency", detail=2),
+        Column("rate_qps", "asked for (queries/s)", decimals=2, detail=2),
+        Column("target_qps", "target (queries/s)", decimals=2, detail=1),
         Column("achieved_qps", "achieved (queries/s)", decimals=2),
         Column("latency_bound_ms", "bound (ms)"),
         Column("goodput_qps", "goodput (queries/s)", decimals=2),
         Column("late_share", "late (share)", decimals=4),
         *(column for name in _PERCENTILES.values() for column in _interval_columns(name)),
-        Column("judged_percentile", "judged percentile"),
+        Column("judged_percentile", "judged percentile", detail=1),
         *_interval_columns("judged"),
-        Column("kept_bound", "kept the bound"),
+        Column("kept_bound", "kept the bound", stays=True),
         *(
-            Column(f"{part}_ms_{name}", f"{part} {name} (ms)")
+            Column(f"{part}_ms_{name}", f"{part} {name} (ms)", detail=2)
             for part, names in _SPREADS.items()
             for name in names
         ),
-        Column("queries", "queries"),
-        *_outcome_columns(_OUTCOMES),
-        Column("repeated_answers", "repeated answers"),
-        Column("mean_batch_size", "mean batch size", decimals=2),
-        Column("stopped", "stopped"),
-        Column("invalid", "INVALID"),
+        Column("queries", "queries", detail=1),
+        *_outcome_columns(_OUTCOMES, detail=1),
+        Column("repeated_answers", "repeated answers", detail=2),
+        Column("mean_batch_size", "mean batch size", decimals=2, detail=2),
+        Column("stopped", "stopped", wraps=True),
+        Column("invalid", "INVALID", wraps=True),
         STATUS_COLUMN,
         CONDITIONS_COLUMN,
     )
@@ -173,20 +173,20 @@ class MaxQpsReport(Report[RateSearchMeasurement]):
     takes = (RateSearchMeasurement,)
     columns = (
         *EVALUATION_COLUMNS,
-        Column("arrival", "arrival", detail=True),
-        Column("seed", "seed", detail=True),
-        Column("percentile", "percentile"),
+        Column("arrival", "arrival", detail=2),
+        Column("seed", "seed", detail=2),
+        Column("percentile", "percentile", detail=1),
         Column("latency_bound_ms", "bound (ms)"),
         Column("max_qps", "max QPS", decimals=2),
         Column("max_qps_low", "low", decimals=2),
         Column("max_qps_high", "high", decimals=2),
-        Column("method", "method"),
-        Column("note", "note"),
-        Column("invalid", "INVALID"),
-        Column("probes", "probes"),
-        Column("stopped_probes", "stopped early"),
-        Column("invalid_probes", "INVALID probes"),
-        Column("load_s", "load (s)", decimals=1),
+        Column("method", "method", detail=1),
+        Column("note", "note", wraps=True),
+        Column("invalid", "INVALID", wraps=True),
+        Column("probes", "probes", detail=1),
+        Column("stopped_probes", "stopped early", detail=1),
+        Column("invalid_probes", "INVALID probes", detail=1),
+        Column("load_s", "load (s)", decimals=1, detail=1),
         STATUS_COLUMN,
         CONDITIONS_COLUMN,
     )
@@ -229,12 +229,12 @@ class ProbesReport(Report[RateSearchMeasurement]):
         *NAME_COLUMNS,
         Column("probe", "probe"),
         Column("rate_qps", "rate (queries/s)", decimals=2),
-        Column("seed", "seed"),
-        Column("schedule_checksum", "schedule"),
-        Column("load_s", "load (s)", decimals=1),
+        Column("seed", "seed", detail=2),
+        Column("schedule_checksum", "schedule", detail=3),
+        Column("load_s", "load (s)", decimals=1, detail=1),
         Column("queries", "queries"),
-        *_outcome_columns(_WITHOUT_ANSWER),
-        Column("judged_queries", "judged queries"),
+        *_outcome_columns(_WITHOUT_ANSWER, detail=1),
+        Column("judged_queries", "judged queries", detail=1),
         Column("late_share", "late (share)", decimals=4),
         Column("latency_ms_p50", "p50 (ms)"),
         Column("percentile", "percentile"),
@@ -243,9 +243,9 @@ class ProbesReport(Report[RateSearchMeasurement]):
         Column("latency_ms_percentile_high", "high (ms)"),
         Column("latency_ms_p99_9", "p99.9 (ms)"),
         Column("latency_bound_ms", "bound (ms)"),
-        Column("lag_ms_p99", "lag p99 (ms)"),
-        Column("stopped", "stopped"),
-        Column("invalid", "INVALID"),
+        Column("lag_ms_p99", "lag p99 (ms)", detail=2),
+        Column("stopped", "stopped", wraps=True),
+        Column("invalid", "INVALID", wraps=True),
         STABILITY_COLUMN,
     )
 

@@ -44,9 +44,9 @@ class OverviewReport(Report[Measurement]):
         *EVALUATION_COLUMNS[2:],
         Column("latency_ms_p50", "p50 (ms)"),
         Column("rate_per_s", "rate (1/s)", decimals=1),
-        Column("top1_accuracy", "top-1", decimals=4),
         STABILITY_COLUMN,
-        Column("invalid", "INVALID", detail=True),
+        Column("top1_accuracy", "top-1", decimals=4),
+        Column("invalid", "INVALID", detail=1),
         STATUS_COLUMN,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -21,7 +22,8 @@ _BYTES_IN_MEMORY = 1_000_000
 _LINES_IN_A_PIECE = 1000
 _ID_LENGTH = 8
 _WHOLE_ID_LENGTH = 36
-_LEAST_TEXT = 20
+_TIME_LENGTH = 16
+_LINES_OF_NAMES = 2
 _SEPARATOR = "\t"  # cells hold no tab and no line feed, as both are escaped
 
 
@@ -156,20 +158,26 @@ def plain_table(columns: Sequence[Column], rows: Iterable[Row], *, header: bool)
 
 
 def terminal_table(
-    columns: Sequence[Column], rows: Iterable[Row], terminal: TextIO, *, header: bool
+    columns: Sequence[Column],
+    rows: Iterable[Row],
+    terminal: TextIO,
+    *,
+    header: bool,
+    every_column: bool = False,
 ) -> Iterator[str]:
     """Yields the pieces of the table for a terminal; see ``plain_table``.
 
     A table with a header that is wider than the terminal is made to fit: what is the same in every row goes
-    above it, ids are shortened, and the columns that tell least, which come last then, are left out and
-    named.
+    above it, ids are shortened, long texts are cut or go on in further lines, and the columns that tell
+    least, which come last then, are left out and named. With ``every_column``, none is moved or left out.
     """
     from rich.console import Console  # a pipe or a file does not require it
 
-    console = Console(file=terminal, highlight=False)
+    # in a notebook, rich would display by itself, and the kernel asks for colours wherever the text goes
+    console = Console(file=terminal, highlight=False, force_jupyter=False, force_terminal=terminal.isatty())
     with closing(Cells(columns, rows)) as cells:
-        if header and cells.count and max(map(width, _lines(columns, cells, header))) > console.width:
-            yield from _fitted(console, columns, cells)
+        if header and max(map(width, _lines(columns, cells, header))) > console.width:
+            yield from _fitted(console, columns, cells, every_column)
             return
         lines = _lines(columns, cells, header)
         if header:  # alone in a style, as printing with one takes long
@@ -177,34 +185,123 @@ def terminal_table(
         yield from joined(f"{line}\n" for line in lines)
 
 
-def _fitted(console: Console, columns: Sequence[Column], cells: Cells) -> Iterator[str]:
+def _fitted(console: Console, columns: Sequence[Column], cells: Cells, every_column: bool) -> Iterator[str]:
     """Yields the table without what is wider than the terminal."""
-    places = sorted(range(len(columns)), key=lambda place: columns[place].detail)
-    above = [place for place in places if (cells.same[place] if cells.count > 1 else columns[place].detail)]
-    places = [place for place in places if place not in above] or places[:1]
-    widths = [
-        max(_ID_LENGTH if cells.short[p] else cells.widths[p], width(columns[p].header)) for p in places
-    ]
-    numeric, left_out = cells.numeric, []
-    while (too_wide := sum(widths) + len(_GAP) * (len(widths) - 1) - console.width) > 0:
-        text = not (numeric[places[-1]] or cells.short[places[-1]])
-        least = max(_LEAST_TEXT, width(columns[places[-1]].header))
-        if len(widths) == 1 or (text and widths[-1] - too_wide >= least):
-            widths[-1] -= too_wide
-        else:
-            left_out.append(columns[places.pop()].header)
-            widths.pop()
-    known = [place for place in above if cells.first[place] != _NOTHING]
-    yield from _wrapped([f"{columns[p].header}: {cells.first[p]}" for p in known], console.width)
-    right = [numeric[place] for place in places]
-    heading = map(_aligned, [columns[place].header for place in places], widths, right)
-    yield f"{_bold(console, _GAP.join(heading).rstrip())}\n"
+    room = _Room(columns, cells, console.width)
+    places, above = list(range(len(columns))), []
+    if not every_column:
+        places.sort(key=lambda place: columns[place].detail)
+    if not every_column and cells.count:
+        above = [place for place in places if _is_known_once(columns[place], cells, place)]
+        places = [place for place in places if place not in above] or places[:1]
+    known = [place for place in above if cells.first[place] not in ("", _NOTHING)]
+    yield from wrapped(
+        [f"{columns[p].header}: {room.shortened(p, cells.first[p])}" for p in known], room.wide
+    )
+    left_out = room.squeeze(places) if every_column else room.fit(places)
+    for line in room.heading(places):
+        yield f"{_bold(console, line)}\n"
     for row in cells:
-        whole = [row[place][:_ID_LENGTH] if cells.short[place] else row[place] for place in places]
-        yield f"{_GAP.join(map(_aligned, map(_cut, whole, widths), widths, right)).rstrip()}\n"
+        yield from room.lines(places, [room.cell(place, row[place]) for place in places])
     if left_out:
-        names = ", ".join(reversed(left_out))
-        yield from _wrapped([*f"not shown, but in csv and json: {names}".split(" ")], console.width, " ")
+        yield from _named(sorted(left_out), columns, room.wide)
+
+
+def _is_known_once(column: Column, cells: Cells, place: int) -> bool:
+    """Whether a column goes above the table, or is empty: it is the same in every row, or tells little."""
+    if cells.count > 1:
+        return cells.same[place] and not column.stays
+    return bool(column.detail) or cells.first[place] == _NOTHING
+
+
+def _named(places: Sequence[int], columns: Sequence[Column], wide: int) -> Iterator[str]:
+    """Names the columns that are not shown, or as many as two lines hold."""
+    names = [columns[place].header for place in places]
+    for count in range(len(names), 0, -1):
+        rest = f" and {len(names) - count} more" if count < len(names) else ""
+        lines = folded(f"not shown, but in csv and json: {', '.join(names[:count])}{rest}", wide)
+        if len(lines) <= _LINES_OF_NAMES or count == 1:
+            yield from (f"{line}\n" for line in lines)
+            return
+
+
+class _Room:
+    """The widths of the columns of a table that is too wide for a terminal."""
+
+    def __init__(self, columns: Sequence[Column], cells: Cells, wide: int) -> None:
+        self.wide = wide
+        self._columns, self._cells = columns, cells
+        self._is_text = [not (n or c.is_id) for n, c in zip(cells.numeric, columns, strict=True)]
+        self.widths = [
+            max(self._own_width(place), max(map(width, column.header.split(" "))))
+            for place, column in enumerate(columns)
+        ]
+
+    def _own_width(self, place: int) -> int:
+        """The width of a column's cells."""
+        most = _ID_LENGTH if self._cells.short[place] else self._cells.widths[place]
+        return min(most, _TIME_LENGTH) if self._columns[place].is_time else most
+
+    def fit(self, places: list[int]) -> list[int]:
+        """Takes the last of the ``places`` out until the others have room; returns those it took out.
+
+        Texts are narrowed before a column that tells much is left out.
+        """
+        left_out: list[int] = []
+        while (too_wide := self._needed(places) - self.wide) > 0:
+            last = places[-1]
+            if len(places) == 1 or self._spare(last) >= too_wide:
+                self.widths[last] -= too_wide
+            elif self._columns[last].detail <= 1 and sum(map(self._spare, places)) >= too_wide:
+                self.squeeze(places)
+            else:
+                left_out.append(places.pop())
+        return left_out
+
+    def squeeze(self, places: Sequence[int]) -> list[int]:
+        """Narrows the texts among the ``places``, the widest first; leaves none out."""
+        while (too_wide := self._needed(places) - self.wide) > 0:
+            widest = max(places, key=self._spare)
+            if self._spare(widest) <= 0:
+                break
+            self.widths[widest] -= min(too_wide, self._spare(widest))
+        return []
+
+    def heading(self, places: Sequence[int]) -> Iterator[str]:
+        """The lines of the heading, in which long ones are folded and end in the last line."""
+        headings = [folded(self._columns[place].header, self.widths[place]) for place in places]
+        most = max(map(len, headings))
+        for line in zip(*([""] * (most - len(each)) + each for each in headings), strict=True):
+            yield self._joined(places, line)
+
+    def lines(self, places: Sequence[int], row: Sequence[Sequence[str]]) -> Iterator[str]:
+        """The lines of a row, whose cells may have several."""
+        for line in itertools.zip_longest(*row, fillvalue=""):
+            yield f"{self._joined(places, line)}\n"
+
+    def cell(self, place: int, text: str) -> list[str]:
+        """The lines of a cell."""
+        if self._cells.short[place]:
+            return [text[:_ID_LENGTH]]
+        text, wide = self.shortened(place, text), self.widths[place]
+        return folded(text, wide) if self._columns[place].wraps else [_cut(text, wide)]
+
+    def shortened(self, place: int, text: str) -> str:
+        """A time to the minute; any other text."""
+        return text[:_TIME_LENGTH].replace("T", " ") if self._columns[place].is_time else text
+
+    def _joined(self, places: Sequence[int], line: Sequence[str]) -> str:
+        numeric, widths = self._cells.numeric, self.widths
+        aligned = (_aligned(t, widths[p], numeric[p]) for p, t in zip(places, line, strict=True))
+        return _GAP.join(aligned).rstrip()
+
+    def _needed(self, places: Sequence[int]) -> int:
+        return sum(self.widths[place] for place in places) + len(_GAP) * (len(places) - 1)
+
+    def _spare(self, place: int) -> int:
+        """By how much a column can be narrowed."""
+        least = max(self._columns[place].least, *map(width, self._columns[place].header.split(" ")))
+        return max(0, self.widths[place] - least) if self._is_text[place] else 0
 
 
 def _cut(cell: str, wide: int) -> str:
@@ -216,8 +313,8 @@ def _cut(cell: str, wide: int) -> str:
     return f"{cell}…"
 
 
-def _wrapped(items: Sequence[str], wide: int, gap: str = _GAP) -> Iterator[str]:
-    """Yields lines of as many items as fit."""
+def wrapped(items: Sequence[str], wide: int, gap: str = _GAP) -> Iterator[str]:
+    """Yields lines of as many items as fit; an item that is wider than a line is cut."""
     line = ""
     for item in items:
         if line and width(line) + len(gap) + width(item) > wide:
@@ -226,6 +323,34 @@ def _wrapped(items: Sequence[str], wide: int, gap: str = _GAP) -> Iterator[str]:
         line += f"{gap if line else ''}{_cut(item, wide)}"
     if line:
         yield f"{line}\n"
+
+
+def folded(text: str, wide: int) -> list[str]:
+    """Returns the lines of a text that are no wider.
+
+    It is split between words, where there are two blanks first; a word that is wider than a line is split.
+    """
+    wide = max(wide, 1)
+    lines = [""]
+    for part in re.split(r"(?<=\S)(?=\s\s)", text):  # each with the blanks before it
+        whole = width(part.lstrip()) <= wide
+        for word in [part] if whole else re.split(r"(?<=\S)(?=\s)", part):
+            _add(lines, word, wide)
+    return lines
+
+
+def _add(lines: list[str], word: str, wide: int) -> None:
+    """Adds a word to the last line, or to further ones."""
+    if width(lines[-1] + word) > wide and lines[-1]:
+        lines.append("")
+        word = word.lstrip()
+    while width(word) > wide:
+        head = word[:wide]
+        while width(head) > wide and len(head) > 1:
+            head = head[:-1]
+        lines[-1:] = [head, ""]
+        word = word[len(head) :]
+    lines[-1] += word
 
 
 def _bold(console: Console, text: str) -> str:

@@ -26,7 +26,7 @@ BatchEvaluation: TypeAlias = Evaluation[BatchMeasurement]
 SpanSource: TypeAlias = Callable[[str], Iterator[SpanChunk]]
 """Yields the spans of an evaluation's trace, by its id; see ``EvaluationStore.spans``."""
 
-TRACED_COLUMNS = (*NAME_COLUMNS, Column("trace_level", "trace level"), STABILITY_COLUMN)
+TRACED_COLUMNS = (*NAME_COLUMNS, Column("trace_level", "trace level", detail=1), STABILITY_COLUMN)
 
 
 class TraceReport(Report[M]):

@@ -39,6 +39,7 @@ def write(
     append: bool = False,
     overwrite: bool = False,
     header: bool = True,
+    every_column: bool = False,
 ) -> int:
     """Writes rows.
 
@@ -52,6 +53,7 @@ def write(
         append: Appends to the file. A csv gets no second header line; a json array is extended.
         overwrite: Replaces the file.
         header: Whether table and csv begin with a header line; json has none.
+        every_column: Whether a table has every column although the terminal is too narrow for it.
 
     Returns:
         The number of rows. Without any, a table and a csv are their header line, and json is ``[]``.
@@ -65,7 +67,7 @@ def write(
     if not isinstance(destination, Path):
         if append or overwrite:
             raise ConfigurationError("append and overwrite are for a file; name one as the output")
-        return _write_stream(columns, rows, output_format, destination, header)
+        return _write_stream(columns, rows, output_format, destination, header, every_column)
     file = OutputFile(destination)
     is_there = file.exists()
     if is_there and not (append or overwrite):
@@ -89,11 +91,16 @@ def _counted(rows: Iterable[Row]) -> tuple[Iterator[Row], Iterator[int]]:
 
 
 def _write_stream(
-    columns: Sequence[Column], rows: Iterable[Row], output_format: Format, stream: TextIO, header: bool
+    columns: Sequence[Column],
+    rows: Iterable[Row],
+    output_format: Format,
+    stream: TextIO,
+    header: bool,
+    every_column: bool,
 ) -> int:
     counted, count = _counted(rows)
     if output_format is Format.TABLE and stream.isatty():
-        pieces = terminal_table(columns, counted, stream, header=header)
+        pieces = terminal_table(columns, counted, stream, header=header, every_column=every_column)
     else:
         pieces = _pieces(columns, counted, output_format, header)
     # outside of the try in _put: an error while rows are made is no fault of the output

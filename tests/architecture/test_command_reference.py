@@ -30,22 +30,44 @@ def test_the_committed_page_is_what_the_commands_say(root: Path) -> None:
     assert committed == page(), "docs/commands.md is out of date; run: make docs"
 
 
+def _sections(level: str) -> dict[str, str]:
+    """The texts under the headings of a level, up to the next heading of any level."""
+    return dict(re.findall(rf"^{level} (.*)\n((?:(?!##).*\n?)*)", page(), re.MULTILINE))
+
+
+def _accepted(text: str, shared: dict[str, str]) -> str:
+    """The text of a section with those of the shared options that it links, directly or through them."""
+    links = re.findall(r"\]\(#([\w-]+)\)", text)
+    return text + "".join(_accepted(shared[link], shared) for link in links)
+
+
 def test_the_page_has_every_command_with_every_option() -> None:
-    sections = dict(re.findall(r"^## `(agent[^`]*)`\n(.*?)(?=^## |\Z)", page(), re.MULTILINE | re.DOTALL))
-    (shared,) = re.findall(r"^## Global options\n(.*?)(?=^## )", page(), re.MULTILINE | re.DOTALL)
+    sections = {name.strip("`"): text for name, text in _sections("##").items()}
+    shared = {title.lower().replace(" ", "-"): text for title, text in _sections("###").items()}
+    everywhere, _ = sections.pop("Global options"), sections.pop("Shared options")
 
     expected = {path: command for path, command in _commands("agent", cli) if path != "agent"}
     assert set(sections) == set(expected)
     for path, command in expected.items():
-        options = [
-            o for o in command.params if isinstance(o, click.Option) and not o.hidden and not o.is_eager
-        ]
-        for option in options:
-            place = shared if is_global(option) else sections[path]
-            assert re.search(rf"^\| `[^`]*{re.escape(option.opts[-1])}\b", place, re.MULTILINE), (
-                path,
-                option.name,
-            )
+        text = _accepted(sections[path], shared)
+        options = {
+            o.opts[-1]: is_global(o)
+            for o in command.params
+            if isinstance(o, click.Option) and not o.hidden and not o.is_eager
+        }
+        for name, is_everywhere in options.items():
+            place = everywhere if is_everywhere else text
+            assert re.search(rf"^\| `[^`]*{re.escape(name)}\b", place, re.MULTILINE), (path, name)
+        rows = re.findall(r"^\| `", text, re.MULTILINE)
+        assert len(rows) == sum(not is_everywhere for is_everywhere in options.values()), path
+
+
+def test_an_option_that_commands_share_stands_once() -> None:
+    names = "database_address|tls_server_name|open_timeout|no_header|arrival|initial_qps"
+    rows = re.findall(rf"^\| `--(?:{names})\b.*", page(), re.MULTILINE)
+
+    assert len(rows) == len(set(rows))
+    assert len(rows) > 5
 
 
 def test_the_page_does_not_depend_on_the_terminal_or_the_environment(root: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import shutil
 import subprocess
@@ -12,13 +13,7 @@ from pathlib import Path
 import pytest
 
 ISSUED = {"demo", "test", "check", "proto", "bench"}
-DOCUMENTS = (
-    "README.md",
-    "CONTRIBUTING.md",
-    "docker/README.md",
-    "docs/dependencies.md",
-    "docs/performance.md",
-)
+DOCUMENTS = ("*.md", "docker/*.md", "docs/*.md")
 
 # Stands in for Python: it notes what it is called with, makes virtual environments of itself, and fails to
 # install while a file named "fail" is there.
@@ -73,11 +68,10 @@ def test_every_target_that_help_shows_can_be_made(root: Path, targets: set[str])
 
 
 def test_every_make_command_in_the_documents_exists(root: Path, targets: set[str]) -> None:
-    for document in DOCUMENTS:
-        if (path := root / document).exists():
-            text = path.read_text(encoding="utf-8")
-            named = set(re.findall(r"(?:^|`)\$? ?make ([a-z-]+)", text, re.MULTILINE))
-            assert named <= targets, document
+    for path in (path for pattern in DOCUMENTS for path in root.glob(pattern)):
+        text = path.read_text(encoding="utf-8")
+        named = set(re.findall(r"(?:^|`)\$? ?make ([a-z-]+)", text, re.MULTILINE))
+        assert named <= targets, path
 
 
 def test_test_checks_installs_lint_types_imports_and_stubs_before_the_tests(root: Path) -> None:
@@ -103,6 +97,25 @@ def test_the_set_up_is_done_once(checkout: Path) -> None:
 
     assert _installs(checkout) == 1
     assert "-c constraints.txt -e .[all,dev]" in (checkout / "calls").read_text(encoding="utf-8")
+
+
+def test_the_set_up_says_that_pip_runs_and_shows_its_progress_on_a_terminal(checkout: Path) -> None:
+    done = _make(checkout, "install", "PYTHON=./fake_python")
+    assert "setting up .venv: pip installs" in done.stderr
+    assert "pip install --quiet" in (checkout / "calls").read_text(encoding="utf-8")
+
+    (checkout / ".venv" / ".installed").unlink()
+    (checkout / "calls").unlink()
+    ours, terminal = pty.openpty()
+    try:
+        command = ["make", "install", "PYTHON=./fake_python"]
+        subprocess.run(command, cwd=checkout, stdout=terminal, stderr=terminal, check=True, timeout=60)
+    finally:
+        os.close(terminal)
+        os.close(ours)
+    calls = (checkout / "calls").read_text(encoding="utf-8")
+    assert "pip install" in calls
+    assert "--quiet" not in calls
 
 
 @pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt"])

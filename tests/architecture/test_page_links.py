@@ -40,10 +40,14 @@ def test_every_relative_link_leads_somewhere(root: Path) -> None:
     assert {page.name: broken for page in _pages(root) if (broken := list(_broken(page)))} == {}
 
 
-def test_the_readme_links_every_page(root: Path) -> None:
-    links = set(re.findall(r"\]\(([^)#\s]+)", _prose(root / "README.md")))
+def test_the_front_page_of_the_documentation_lists_every_page(root: Path) -> None:
+    index = root / "docs" / "index.md"
+    links = re.findall(r"^- \[[^\]]+\]\(([^)]+)\): ", _prose(index), re.MULTILINE)
 
-    assert {f"docs/{page.name}" for page in (root / "docs").glob("*.md")} <= links
+    assert sorted(link for link in links if "/" not in link and "#" not in link) == sorted(
+        page.name for page in (root / "docs").glob("*.md") if page != index
+    )
+    assert "docs/index.md" in _prose(root / "README.md")
 
 
 @pytest.mark.parametrize("link", ["missing.md", "page.md#no-such-heading", "#no-such-heading"])

@@ -1,4 +1,4 @@
-"""Commands, options, images and the systemd unit on the pages for operators exist."""
+"""Commands, options, images and the systemd unit on the pages exist; no block of commands goes untested."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from inferometer.agent.hardware.device import DeviceKind
 from inferometer.agent.inference.registry import BUILTIN
 from inferometer.agent.server.server import ServerOptions
 from inferometer.client.cli.main import cli
+from tests.page_blocks import Typed, blocks
 
-PAGES = (
-    "README.md",
-    "docker/README.md",
-    "docs/operating.md",
-    "docs/page.md",
-    "docs/protocol.md",
-    "docs/serving.md",
+ROOT = Path(__file__).parents[2]
+GENERATED = "docs/commands.md"  # test_command_reference.py
+PAGES = sorted(
+    str(page.relative_to(ROOT))
+    for pattern in ("README.md", "CONTRIBUTING.md", "docs/*.md", "docker/README.md")
+    for page in ROOT.glob(pattern)
+    if str(page.relative_to(ROOT)) != GENERATED
 )
 _DEVICES = (DeviceKind.CPU, DeviceKind.GPU)
 IMAGES = {f"inferometer/{e.name.lower()}:amd64-{device.value}" for e in BUILTIN for device in _DEVICES}
@@ -39,20 +40,21 @@ FOREIGN = {
     "--cpus",
     "--profile",
     "--gpus",
+    "--check",  # of tools/train_digits_cnn.py
+    "--enable_cuda_profiling",  # of ONNX Runtime's build
 }
 
 
-def _typed(root: Path, page: str) -> Iterator[list[str]]:
-    """The command lines in a page's blocks of shell, each as one line and without a prompt."""
-    text = (root / page).read_text(encoding="utf-8")
-    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        if language in ("", "console", "sh", "bash"):
-            for line in block.replace("\\\n", " ").splitlines():
-                typed = re.sub(r"^(?:[\w-]+)?\$ ", "", line)
-                for name, value in VALUES.items():
-                    typed = typed.replace(name, value)
-                if re.match(r"(\w+=\S+ )*(agent|docker run) ", typed):
-                    yield shlex.split(typed, comments=True)
+def _typed(page: str) -> Iterator[list[str]]:
+    """The command lines of ``agent`` and of ``docker run`` on a page, as words."""
+    for block in blocks(ROOT / page):
+        for typed in block.commands if block.language == "console" else ():
+            line = typed.line
+            for name, value in VALUES.items():
+                line = line.replace(name, value)
+            words = Typed(line, typed.host, ()).words
+            if words[0] == "agent" or words[:2] == ["docker", "run"]:
+                yield words
 
 
 def _arguments(words: list[str]) -> list[str]:
@@ -78,19 +80,55 @@ def _options(command: click.Command) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_line_is_one_that_the_program_takes(root: Path, page: str) -> None:
-    lines = list(_typed(root, page))
-
-    assert lines or page == "docs/protocol.md"
-    for words in lines:
+def test_every_command_line_is_one_that_the_program_takes(page: str) -> None:
+    for words in _typed(page):
         arguments = _arguments(words)
         if arguments and "-h" not in arguments:  # an image without arguments serves
             parsed(arguments)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_option_that_is_named_is_one_of_a_command(root: Path, page: str) -> None:
-    text = re.sub(r"^```.*?^```", "", (root / page).read_text(encoding="utf-8"), flags=re.M | re.S)
+def test_every_block_of_commands_says_that_it_is_one(page: str) -> None:
+    """Those of ``console`` without a reason not to run are run by tests/cli/test_page_runs.py."""
+    for block in blocks(ROOT / page):
+        if block.language == "console":
+            first = next(block.commands, None)
+            prompt = f"{first.host}$ " if first else "no prompt"
+            assert block.text.startswith(prompt), f"{block.place} begins without a prompt"
+            assert block.key in ("", "not run", "exits with"), f"{block.place}: {block.key}"
+            assert bool(block.key) == bool(block.value.strip()), f"{block.place} has no reason"
+        else:
+            assert not block.shows_commands, f"{block.place} shows commands: ```console, each after a prompt"
+            assert block.key in ("", "file"), f"{block.place}: {block.key}"
+
+
+def test_every_mark_stands_before_a_block() -> None:
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        marks = re.findall(r"^<!-- (?:not run|exits with|file):", text, re.MULTILINE)
+        assert len(marks) == sum(bool(block.key) for block in blocks(ROOT / page)), page
+
+
+@pytest.mark.parametrize(
+    ("text", "shows"),
+    [
+        ("agent info models", True),
+        ("gpu-host$ nvidia-smi", True),
+        ("AGENT_SECRET=x agent info models", True),
+        ("agent: gpu-host:50051", False),
+        ("conditions  disturbed", False),
+    ],
+)
+def test_a_command_in_another_block_is_found(tmp_path: Path, text: str, shows: bool) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"```\n{text}\n```\n", encoding="utf-8")
+
+    assert [block.shows_commands for block in blocks(page)] == [shows]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_option_that_is_named_is_one_of_a_command(page: str) -> None:
+    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.M | re.S)
     named = {
         option for code in re.findall(r"`([^`]+)`", text) for option in re.findall(r"--[a-z][\w-]*", code)
     }

@@ -42,7 +42,7 @@ def test_flags_of_one_letter_stand_together_and_before_an_option_with_a_value(ag
 def test_flag_that_is_turned_off_is_off(agent, caplog):
     answer = agent("-v=false", *FEW, "--debug=false")
     assert answer.code == 0
-    assert answer.error.startswith("DigitsCNN 1.0 on ONNXRuntime")
+    assert answer.stderr == ""
     assert caplog.messages == []
 
 
@@ -80,7 +80,6 @@ def test_unknown_letter_is_named(agent, word, named):
 def test_debug_shows_no_chatter_of_libraries():
     command = [sys.executable, "-c", "from inferometer.client.cli.main import main; main()", "--debug", *FEW]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    first, *logged = answer.stderr.splitlines()
-    assert first.startswith("DigitsCNN")
+    logged = answer.stderr.splitlines()
     assert logged
     assert all(line.split()[1].startswith("inferometer.") for line in logged), logged

@@ -117,7 +117,7 @@ def test_agents_share_a_dataset_and_the_record_names_them(agent, served_agent, r
     for figure in ("top-1", "top-5", "failures"):
         assert shared.figure(figure) == alone.figure(figure)
     assert shared.stderr.startswith(f"left out: agent {refusing}: cannot be reached")
-    assert f"{one}, {other}" in shared.stderr
+    assert f"{one}, {other}" in shared.stdout
     assert urls.code == 2
     assert f"names {one} twice" in urls.error
     rows = agent("info", "evaluation", "accuracy", "-f", "csv").rows

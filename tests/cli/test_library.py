@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import inferometer as im
-from inferometer.client import library
+from inferometer.client.cli.stopping import StopRequest
+from inferometer.client.library import running
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import StoreError
 from tests.cli.conftest import Agent
@@ -73,13 +74,13 @@ def test_a_wrong_value_is_one_line(agent: Agent, wrong: dict[str, object], said:
 
 
 def test_ctrl_c_keeps_what_was_measured(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    class PressedAfterFive(library.StopRequest):
+    class PressedAfterFive(StopRequest):
         def __call__(self) -> bool:
             asked.append(None)
             return len(asked) > 5
 
     asked: list[None] = []
-    monkeypatch.setattr(library, "StopRequest", PressedAfterFive)
+    monkeypatch.setattr(running, "StopRequest", PressedAfterFive)
 
     run = im.evaluate(batch_size=16, min_batches=10_000)
 
@@ -105,7 +106,15 @@ def test_an_evaluation_that_cannot_be_published_is_kept_in_a_file(
 
 def test_stored_evaluations_are_rows_the_newest_first(agent: Agent) -> None:
     runs = [im.evaluate(framework=name, batch_size=16, min_batches=5) for name in FRAMEWORKS]
-    agent("predict", "workload", "--synthetic", "--initial_qps=40", "--min_duration=0.3", "--allow_invalid")
+    agent(
+        "predict",
+        "workload",
+        "--synthetic",
+        "--initial_qps=40",
+        "--min_duration=0.3",
+        "--min_queries=12",
+        "--allow_invalid",
+    )
 
     every = im.evaluations()
     assert [row["kind"] for row in every] == ["workload", *["batches"] * 3]
@@ -121,7 +130,7 @@ def test_a_notebook_gets_tables_in_which_nothing_runs(agent: Agent) -> None:
     run = im.evaluate(batch_size=16, min_batches=5)
     assert "<td" in run._repr_html_()
     assert run.id in run._repr_html_()
-    rows = library.Evaluations([{**im.evaluations()[0], "model_name": "<script>alert(1)</script>"}])
+    rows = im.Evaluations([{**im.evaluations()[0], "model_name": "<script>alert(1)</script>"}])
     assert "<script>" not in rows._repr_html_()
     assert "&lt;script&gt;" in rows._repr_html_()
 
@@ -129,12 +138,12 @@ def test_a_notebook_gets_tables_in_which_nothing_runs(agent: Agent) -> None:
 def test_without_pandas_its_table_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(im.ConfigurationError, match="pandas is not installed"):
-        library.Evaluations([]).to_pandas()
+        im.Evaluations([]).to_pandas()
 
 
 def test_with_pandas_its_table_has_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=dict))
-    assert library.Evaluations([]).to_pandas()["latency_ms_p50"] == []
+    assert im.Evaluations([]).to_pandas()["latency_ms_p50"] == []
 
 
 def test_the_import_loads_nothing_of_it() -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from inferometer.agent.architectures import sources
 from inferometer.agent.inference.registry import FrameworkEntry
 
 MODEL = """\
 name: {name}
 framework: {{name: ONNXRuntime, version: '{needs}'}}
 inputs: [{{type: image, parameters: {{dimensions: [3, 8, 8]}}}}]
-output: {{type: raw}}
+output: {{type: {output}}}
 model: {{{files}}}
 hidden: {hidden}
 """
@@ -37,10 +40,15 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AGENT_MANIFESTS", str(folder))
 
     def write(
-        name: str, *, needs: str = "*", files: str = "graph_path: a.onnx", hidden: str = "false"
+        name: str,
+        *,
+        needs: str = "*",
+        files: str = "graph_path: a.onnx",
+        hidden: str = "false",
+        output: str = "raw",
     ) -> Path:
         path = folder / f"{name}.yml"
-        path.write_text(MODEL.format(name=name, needs=needs, files=files, hidden=hidden))
+        path.write_text(MODEL.format(name=name, needs=needs, files=files, hidden=hidden, output=output))
         return path
 
     return write
@@ -71,7 +79,7 @@ def test_one_model_is_listed_by_its_name(agent, write) -> None:
 def test_what_is_built_in_code_runs_in_onnx_runtime_only_beside_pytorch(
     agent, write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write("File")
+    write("File").with_name("a.onnx").touch()
     write("Newer", needs=">=99")
     write("Code", files="architecture: resnet18")
     names = ("File", "Newer", "Code")
@@ -85,6 +93,46 @@ def test_what_is_built_in_code_runs_in_onnx_runtime_only_beside_pytorch(
     without = property(lambda entry: None if entry.name == "PyTorch" else version(entry))
     monkeypatch.setattr(FrameworkEntry, "installed_version", without)
     assert runnable() == ["true", "false", "false"]
+
+
+def test_a_model_that_cannot_run_here_is_listed_with_its_obstacle(agent, write) -> None:
+    write("Gone")
+    write("Newer", needs=">=99")
+    write("Strange", files="architecture: resnet18", output="semanticsegment")
+    write("Unknown", files="architecture: resnet19")
+    write("Code", files="architecture: resnet18")
+
+    rows = listed(agent)
+
+    obstacles = {name: rows[name]["obstacle"] for name in ("Gone", "Newer", "Strange", "Unknown", "Code")}
+    assert obstacles["Gone"] == "its files are missing"
+    assert obstacles["Newer"].startswith("needs ONNXRuntime >=99; installed is ")
+    assert obstacles["Strange"].startswith("field output.type: found 'semanticsegment'")
+    assert 'unknown ONNXRuntime architecture "resnet19"' in obstacles["Unknown"]
+    assert obstacles["Code"] == ""
+    assert all((rows[name]["runnable"] == "true") == (not told) for name, told in obstacles.items())
+
+
+def test_a_model_of_a_package_runs_only_beside_it(agent, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def googlenet(*more: str) -> list[tuple[str, str]]:
+        rows = agent(
+            "info", "models", "--name=GoogLeNet", "--framework_name=PyTorch", "-f", "csv", *more
+        ).rows
+        return [(row["version"], row["obstacle"]) for row in rows]
+
+    installed = importlib.util.find_spec("torchvision") is not None
+    obstacle = "" if installed else "needs the package torchvision"
+    assert googlenet() == [("1.1", obstacle), ("1.0", "")]
+    run = ("predict", "dataset", "--model_name=GoogLeNet", "--weights=random", "--model_version=1.1")
+    image_folder = tmp_path / "images" / "tench"
+    image_folder.mkdir(parents=True)
+    Image.new("RGB", (224, 224)).save(image_folder / "a.png")
+    opened = agent(*run, "--framework_name=PyTorch", "--publish=no", f"--dataset_path={image_folder.parent}")
+    assert (opened.code == 0) is installed, opened.stderr
+    monkeypatch.setattr(sources, "find_spec", lambda name: None)
+    assert googlenet() == [("1.1", "needs the package torchvision"), ("1.0", "")]
+    assert [version for version, _ in googlenet("--runnable")] == ["1.0"]
+    assert [version for version, _ in googlenet("--runnable=false")] == ["1.1"]
 
 
 def test_a_manifest_that_changes_is_listed_as_it_is_now(agent, write) -> None:

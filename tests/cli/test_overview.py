@@ -54,7 +54,7 @@ def test_every_kind_of_evaluation_is_listed_the_newest_first(agent: Agent) -> No
 def test_without_an_evaluation_the_list_is_empty_and_there_is_no_newest(agent: Agent) -> None:
     assert agent("info", "evaluations", "-f", "csv").rows == []
     answer = agent("info", "evaluation", "show")
-    assert answer.code == 5
+    assert answer.code == 2
     assert "holds no evaluation yet; agent predict publishes them" in answer.error
 
 

@@ -36,8 +36,10 @@ def test_summary_says_what_was_measured(agent, framework):
         "predict", "dataset", "--num_file_parts=-1", f"--framework_name={framework}", "--batch_size=32"
     )
     assert answer.code == 0
-    assert re.match(
-        rf"DigitsCNN 1\.0 on {framework} \S+ \(cpu.*\) over digits_validation, 450 inputs", answer.error
+    assert answer.stderr == ""
+    assert re.fullmatch(
+        rf"DigitsCNN 1\.0 on {framework} \S+ \(cpu, threads: \d+, local\) over digits_validation, 450 inputs",
+        answer.stdout.splitlines()[0],
     )
     top1 = re.fullmatch(r"(0\.\d{4})  \((\d+) of 450 inputs\)", answer.figure("top-1"))
     assert top1
@@ -79,7 +81,7 @@ def test_repeating_starts_processes_and_gives_the_interval_over_them(agent):
     assert re.fullmatch(f"p50 {interval}  mean {interval}  ms over 2 processes", answer.figure("processes"))
     rows = agent("info", "evaluation", "latency", "--id", answer.figure("group"), "-f", "csv").rows
     assert [row["process"] for row in rows] == ["2", "1"]
-    assert answer.stderr.count("DigitsCNN 1.0 on ONNXRuntime") == 2
+    assert answer.stdout.count("DigitsCNN 1.0 on ONNXRuntime") == 2
     wrong = agent(*few, "--repeat=2", "--model_name=DigitCNN")
     assert wrong.code == 2
     assert wrong.stderr.splitlines()[-1].startswith('agent: unknown model "DigitCNN"; did you mean')
@@ -120,10 +122,10 @@ def test_framework_comes_from_flag_then_environment_then_configuration(agent, tm
     config = tmp_path / "config.yaml"
     config.write_text("framework: ONNXRuntime\n")
     few = ("--num_file_parts=1", "--publish=false", f"--config={config}")
-    assert "on ONNXRuntime" in agent("predict", "dataset", *few).stderr
+    assert "on ONNXRuntime" in agent("predict", "dataset", *few).stdout
     monkeypatch.setenv("AGENT_FRAMEWORK", "MXNet")
-    assert "on MXNet" in agent("predict", "dataset", *few).stderr
-    assert "on PyTorch" in agent("predict", "dataset", *few, "--framework_name", "pytorch").stderr
+    assert "on MXNet" in agent("predict", "dataset", *few).stdout
+    assert "on PyTorch" in agent("predict", "dataset", *few, "--framework_name", "pytorch").stdout
 
 
 @pytest.mark.parametrize("kind", ["folder", "zip", "npz"])
@@ -271,8 +273,8 @@ def test_signal_stops_the_run_in_order_and_says_what_was_kept(tmp_path, agent, n
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as run:
-        assert run.stderr is not None
-        line = run.stderr.readline()
+        assert run.stdout is not None
+        line = run.stdout.readline()
         assert "over" in line
         run.send_signal(number)
         _, stderr = run.communicate(timeout=60)

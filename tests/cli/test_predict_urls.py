@@ -134,8 +134,9 @@ def test_urls_redirects_and_files_are_predicted_in_the_order_of_the_list(call, s
     lines = [site.url("digit/0"), "# a comment", site.url("moved/1"), "", "here.png", tmp_path / "there.png"]
     answer = call(lines, "-b", "2", f"--framework_name={framework}")
     assert answer.code == 0, answer.stderr
-    assert f"on {framework}" in answer.error
-    assert answer.error.endswith(f"over {tmp_path / 'list.txt'}, 4 inputs")
+    first = answer.stdout.splitlines()[0]
+    assert f"on {framework}" in first
+    assert first.endswith(f"over {tmp_path / 'list.txt'}, 4 inputs")
     rows = table(answer)
     assert [row[0].partition(":")[0] for row in rows] == ["1", "3", "5", "6"]
     assert rows[1][0] == f"3:{site.url('moved/1')}"
@@ -196,7 +197,7 @@ def test_fail_on_error_stops_at_the_first_failure_and_publishes_nothing(call, si
     lines = [site.url(f"digit/{number}") for number in range(4)] + [site.url("missing"), site.url("digit/5")]
     answer = call(lines, "-b", "2", "--num_warmup_url_parts=0", "--fail_on_error")
     assert answer.code == 1
-    assert answer.stdout == ""
+    assert answer.stdout.count("\n") == 1, "what was to be measured, and no figure"
     last = answer.stderr.splitlines()[-1]
     assert "404" in last
     assert "stopped after 4 of 6 inputs" in last

@@ -91,7 +91,7 @@ def test_the_version_is_chosen_by_the_weights(agent, images, remote, request):
     assert refused.code != 0
     assert "GoogLeNet 1.0 for PyTorch has no published weights; GoogLeNet 1.1" in refused.error
     assert ran.code == 0, ran.stderr
-    assert "GoogLeNet 1.0 on PyTorch" in ran.stderr
+    assert "GoogLeNet 1.0 on PyTorch" in ran.stdout
 
 
 @pytest.mark.parametrize("framework", ["PyTorch", "MXNet", "ONNXRuntime"])

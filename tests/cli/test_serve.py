@@ -21,7 +21,7 @@ def test_remote_run_gives_the_same_accuracy_as_a_local_one(agent, served_agent):
         local = agent(*common)
         remote = agent(*common, f"--agent={served_agent}")
         assert remote.code == 0, remote.stderr
-        assert served_agent in remote.error
+        assert served_agent in remote.stdout.splitlines()[0]
         for figure in ("top-1", "top-5", "failures"):
             assert remote.figure(figure) == local.figure(figure)
     rows = agent("info", "evaluation", "accuracy", "-f", "csv").rows
@@ -35,7 +35,7 @@ def test_agent_address_may_stand_in_the_environment(agent, served_agent, monkeyp
     monkeypatch.setenv("AGENT_ADDRESS", served_agent)
     answer = agent("predict", "dataset", ONNX, "--num_file_parts=1", "--publish=false")
     assert answer.code == 0
-    assert served_agent in answer.error
+    assert served_agent in answer.stdout.splitlines()[0]
 
 
 def test_corrupt_image_fails_alike_on_a_remote_agent(agent, served_agent, tmp_path):

@@ -37,7 +37,7 @@ def test_model_is_evaluated_over_mutual_tls_and_the_record_says_so(
     with served(*tls, trusting, SECRET) as (address, _):
         done = agent(*FEW, f"--agent=grpcs://{address}", *showing, SECRET)
         assert done.code == 0, done.stderr
-        assert f"grpcs://{address}" in done.error
+        assert f"grpcs://{address}" in done.stdout
         load = (
             "predict",
             "workload",

@@ -82,12 +82,12 @@ def test_show_of_what_is_not_there_or_is_a_group_says_what_to_do(
     agent: Agent, leveled: tuple[str, str]
 ) -> None:
     missing = agent(*REPORT, "show", "nobody")
-    assert missing.code == 5
+    assert missing.code == 2
     assert "holds no evaluation nobody; agent info evaluations lists them" in missing.error
 
     group = agent(*EVALUATE, "--leveled").figure("group")
     answer = agent(*REPORT, "show", group)
-    assert answer.code == 5
+    assert answer.code == 2
     assert f"{group} is a group of evaluations; name one of" in answer.error
 
 
@@ -129,7 +129,7 @@ def test_the_beginning_of_several_ids_is_refused_and_they_are_named(agent: Agent
 
     for call in ((*REPORT, "show"), ("trace", "export"), (*REPORT, "latency", "--id")):
         answer = agent(*call, "same")
-        assert (answer.code, answer.stdout) == (5, "")
+        assert (answer.code, answer.stdout) == (2, "")
         assert "7 ids begin with same: same-0, same-1, same-2, same-3, same-4 and 2 more; " in answer.error
     nothing = agent(*REPORT, "latency", "--id", "", "-f", "csv")
     assert (nothing.code, nothing.rows) == (0, [])

@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 
 from inferometer.evaluators.drawing import canvas
-from inferometer.evaluators.drawing.charts import Band, Drawing, Label, Mark, PointChart, Rule, Series
-from inferometer.evaluators.drawing.point_painting import TALL_POINT_INCHES
+from inferometer.evaluators.drawing.charts import (
+    TALL_POINT_INCHES,
+    Band,
+    Drawing,
+    Label,
+    Mark,
+    PointChart,
+    Rule,
+    Series,
+)
 from inferometer.evaluators.drawing.style import ALARM
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.measurements.load import LoadMeasurement
@@ -47,6 +55,16 @@ def test_a_workload_is_its_latencies_and_service_times_by_when_queries_were_due(
     assert chart.bands == (Band(0, 1.2, "empty start: not counted"),)
     assert chart.heading.warning == ""
     assert "poisson at 100 queries/s · p99 12 ms" in chart.heading.detail
+
+
+def test_a_bound_has_the_unit_of_its_axis(workloads: list[Evaluation]) -> None:
+    fast = queries([0.1 + 0.01 * (n % 5) for n in range(100)])
+    measurement = LoadMeasurement(replace(OPTIONS, latency_bound_ms=0.5), run(fast), 10**9)
+
+    [chart] = charts_of("workload", [loaded(workloads[0], 9, measurement)])
+
+    assert chart.y_axis == "time (µs)"
+    assert chart.rules == (Rule(500, "bound 500 µs"),)
 
 
 def test_queries_without_an_answer_are_crosses_for_as_long_as_there_was_none(

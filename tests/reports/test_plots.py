@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from datetime import timedelta
@@ -11,6 +12,7 @@ import pytest
 
 from inferometer.evaluators.drawing import canvas
 from inferometer.evaluators.drawing.charts import (
+    MOST_INCHES,
     BarChart,
     BoxChart,
     PointChart,
@@ -20,15 +22,18 @@ from inferometer.evaluators.drawing.painting import shortened
 from inferometer.evaluators.drawing.style import MOST_GROUPS, OTHER, Palette
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.plots import batches, eventflow, layers
-from inferometer.evaluators.plots.base import MOST_CHARTS, PLOTS, find_plot, label_of
+from inferometer.evaluators.plots.base import MOST_EVALUATIONS, PLOTS, find_plot, label_of
 from inferometer.evaluators.reports.registry import REPORTS
 from inferometer.manifests.errors import ConfigurationError
+from tests.evaluations import changed
+from tests.reports.conftest import batch_times
 from tests.reports.pictures import (
     LAYERS,
     SHALLOW,
     drawn,
     picture,
     rows_of,
+    texts,
 )
 
 
@@ -243,10 +248,36 @@ def test_many_evaluations_have_a_chart_each_up_to_a_bound(count: int, shallow: l
             else len(drawing.charts)
             for c in drawing.charts
         }
-        assert charts == min(count, MOST_CHARTS)
-        assert (f"20 of {count} evaluations are shown." in drawing.notes) is (count > MOST_CHARTS)
+        most = 7 if name == "duration" else MOST_EVALUATIONS
+        assert charts == min(count, most)
+        assert (f"{most} of {count} evaluations are shown." in drawing.notes) is (count > most)
         svg = ElementTree.fromstring(canvas.svg(drawing))
-        assert float(svg.get("height", "0pt").removesuffix("pt")) > 50 * min(count, MOST_CHARTS) / 2
+        height_inches = float(svg.get("height", "0pt").removesuffix("pt")) / 72
+        assert charts * 0.35 < height_inches < MOST_INCHES + 2
+
+
+@pytest.mark.parametrize("name", ["layers", "eventflow", "workload", "max_qps"])
+def test_a_picture_of_many_evaluations_is_not_too_high_to_look_at(
+    name: str, given: dict[str, list[Evaluation]]
+) -> None:
+    first = given[name][0]
+    many = [replace(first, id=f"{n}") for n in range(20)]
+
+    drawing = picture(name, many)
+
+    assert 1 < len(drawing.charts) < 20
+    assert f"{len(drawing.charts)} of 20 evaluations are shown." in drawing.notes
+    height_inches = float((ElementTree.fromstring(canvas.svg(drawing)).get("height") or "")[:-2]) / 72
+    assert height_inches < MOST_INCHES + 2
+
+
+def test_one_batch_has_the_one_tick_that_there_is(shallow: list[Evaluation]) -> None:
+    times = batch_times([16], [1_000_000])
+
+    svg = canvas.svg(picture("duration", [changed(shallow[0], times=times)]))
+
+    ticks = texts(svg)[: texts(svg).index("batch")]
+    assert [text for text in ticks if re.fullmatch(r"\W?[\d.]+", text)] == ["0"]
 
 
 def test_colours_repeat_hatched_and_then_are_grey() -> None:

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import stat
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,11 +27,6 @@ CSV = 'name,value_ms,ok\na,0.3333333333333333,true\n"b, ""c""",,false\n'
 OBJECTS = [{"name": "a", "value_ms": 1 / 3, "ok": True}, {"name": 'b, "c"', "value_ms": None, "ok": False}]
 TABLE = 'the name  value (ms)  ok\na               0.33  true\nb, "c"             -  false\n'
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 class Broken(io.StringIO):
@@ -128,98 +122,6 @@ class TestFormats:
         assert [(r["name"], float(r["value_ms"]), r["ok"] == "true") for r in from_csv] == values
         finite = [(n, v if abs(v) != float("inf") else None, o) for n, v, o in values]
         assert [(r["name"], r["value_ms"], r["ok"]) for r in from_json] == finite
-
-
-class TestTerminal:
-    @pytest.fixture(autouse=True)
-    def environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.delenv("NO_COLOR", raising=False)
-
-    def shown(self, monkeypatch: pytest.MonkeyPatch, width: int, *, header: bool = True) -> str:
-        monkeypatch.setenv("COLUMNS", str(width))
-        terminal = Terminal()
-        write(COLUMNS, ROWS, Format.TABLE, terminal, header=header)
-        return terminal.getvalue()
-
-    def test_a_wide_one_shows_the_table_with_a_bold_header(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        text = self.shown(monkeypatch, 80)
-
-        bold, plain = "\x1b[1m", "\x1b[0m"
-        first, rest = TABLE.split("\n", 1)
-        assert text == f"{bold}{first}{plain}\n{rest}"
-
-    def fitted(
-        self, monkeypatch: pytest.MonkeyPatch, width: int, columns: Sequence[Column], rows: Sequence[Row]
-    ) -> list[str]:
-        """The lines of a table on a terminal, none of which is wider than it."""
-        monkeypatch.setenv("COLUMNS", str(width))
-        monkeypatch.setenv("NO_COLOR", "1")
-        terminal = Terminal()
-        write(columns, rows, Format.TABLE, terminal)
-        lines = terminal.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
-        assert max(map(len, lines)) <= width
-        return lines
-
-    def test_a_narrow_one_names_the_columns_that_it_has_no_room_for(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        assert self.fitted(monkeypatch, 22, COLUMNS, ROWS) == [
-            "the name  value (ms)",
-            "a               0.33",
-            'b, "c"             -',
-            "not shown, but in csv",
-            "and json: ok",
-        ]
-
-    def test_a_column_that_is_too_wide_alone_is_cut(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        columns = (Column("text", "text"),)
-        rows = [{"text": "x" * 36}, {"text": "short"}]
-
-        assert self.fitted(monkeypatch, 12, columns, rows) == ["text", "xxxxxxxxxxx…", "short"]
-
-    def test_a_narrow_one_shows_what_is_the_same_once_and_ids_by_their_beginning(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        columns = (
-            Column("created_at", "created at", detail=True),
-            Column("id", "id", is_id=True),
-            Column("model", "model"),
-            Column("p50", "p50 (ms)"),
-            Column("text", "text", detail=True),
-        )
-        ids = ("574e64be-4ff6-4e3a-9af4-c3e53e2aa3c1", "354964b3-4ff6-4e3a-9af4-c3e53e2aa3c1")
-        same = {"created_at": "2026-11-22", "model": "DigitsCNN"}
-        rows = [{**same, "id": ids[0], "p50": 1.25, "text": "stable"}]
-        rows.append({**same, "id": ids[1], "p50": 12.5, "text": "disturbed: the host took 8.1 % of the CPU"})
-
-        assert self.fitted(monkeypatch, 50, columns, rows) == [
-            "model: DigitsCNN  created at: 2026-11-22",
-            "id        p50 (ms)  text",
-            "574e64be     1.250  stable",
-            "354964b3    12.500  disturbed: the host took 8.1 …",
-        ]
-        assert self.fitted(monkeypatch, 24, columns, rows[:1]) == [
-            "created at: 2026-11-22",
-            "text: stable",
-            "id        model",
-            "574e64be  DigitsCNN",
-            "not shown, but in csv",
-            "and json: p50 (ms)",
-        ]
-        twins = [{**row, "id": f"574e64be-{number}{row['id'][10:]}"} for number, row in enumerate(rows)]
-        assert [line.split(" ")[0] for line in self.fitted(monkeypatch, 60, columns, twins)[2:4]] == [
-            row["id"] for row in twins
-        ]
-
-    def test_without_header_a_narrow_one_gets_the_lines(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert self.shown(monkeypatch, 10, header=False) == to_text(Format.TABLE, header=False)
-
-    def test_csv_is_the_same_as_anywhere(self) -> None:
-        terminal = Terminal()
-        write(COLUMNS, ROWS, Format.CSV, terminal)
-
-        assert terminal.getvalue() == CSV
 
 
 class TestStream:

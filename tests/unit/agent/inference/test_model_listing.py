@@ -194,7 +194,8 @@ def test_a_hidden_model_and_what_it_runs_in_are_told(cache: Path, mine: Path) ->
     [model] = named("Mine", mine, cache)
 
     assert model.hidden
-    assert not model.in_code
+    assert model.architecture is None
+    assert model.problem == ""
     assert model.runs_in("1.2")
     assert not model.runs_in("0.9")
     assert not model.runs_in(None)

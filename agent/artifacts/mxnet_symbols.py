@@ -1,0 +1,116 @@
+"""MXNet's symbols as files: which parameters belong to one, and its inputs, read without MXNet."""
+
+from __future__ import annotations
+
+import ast
+import glob
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from inferometer.agent.artifacts.signature import InputSignature
+from inferometer.manifests.errors import ArtifactError, one_line, printable
+
+PARAMETERS = ".params"
+_MAX_BYTES = 256 * 1024 * 1024
+_SYMBOL = re.compile(r"(-symbol)?\.json$")
+_EPOCH = re.compile(r"-\d{4}$")
+_DTYPES = {
+    "0": "float32",
+    "1": "float64",
+    "2": "float16",
+    "3": "uint8",
+    "4": "int32",
+    "5": "int8",
+    "6": "int64",
+}
+_VARIABLE = "null"
+_LABEL = "_label"
+_FAILURES = (LookupError, TypeError, ValueError, AttributeError, RecursionError, SyntaxError)
+
+Shapes = Mapping[str, Sequence[int]]
+"""The shapes of parameters by name."""
+
+
+def find_symbol(path: Path) -> tuple[Path, Path | None, str | None]:
+    """Returns the files of a symbol and its parameters, by the name of either, and a note on the choice.
+
+    Of several files of parameters, it is that of the highest epoch; None if there is none.
+
+    Raises:
+        ArtifactError: There is no symbol beside the parameters.
+    """
+    name = path.name
+    if name.casefold().endswith(PARAMETERS):
+        stem = _EPOCH.sub("", name[: -len(PARAMETERS)])
+        for symbol in (f"{stem}-symbol.json", f"{stem}.json"):
+            if (path.parent / symbol).is_file():
+                return path.parent / symbol, path, None
+        raise ArtifactError(f"{path}: has no symbol beside it; its name would be {stem}-symbol.json")
+    stem = _SYMBOL.sub("", name)
+    pattern = f"{glob.escape(stem)}-[0-9][0-9][0-9][0-9]{PARAMETERS}"
+    found = sorted(path.parent.glob(pattern)) or list(path.parent.glob(f"{glob.escape(stem)}{PARAMETERS}"))
+    if not found:
+        return path, None, None
+    note = f"of {len(found)} files of parameters, {found[-1].name}" if len(found) > 1 else None
+    return path, found[-1], note
+
+
+def symbol_stem(graph: Path) -> str:
+    """Returns the name that a symbol's file has in common with that of its parameters."""
+    return _SYMBOL.sub("", graph.name)
+
+
+def symbol_inputs(graph: Path, parameters: Shapes) -> tuple[InputSignature, ...]:
+    """Returns the inputs of a symbol: its variables that are neither parameters nor labels for training.
+
+    The shape is that of the variable, or what its first operator tells with its weight: the channels of a
+    convolution over images, or the features of a fully connected layer.
+
+    Raises:
+        ArtifactError: The file is no symbol.
+    """
+    try:
+        if graph.stat().st_size > _MAX_BYTES:
+            raise ValueError(f"it has more than {_MAX_BYTES} bytes")
+        nodes = json.loads(graph.read_text(encoding="utf-8"))["nodes"]
+        return tuple(_inputs(nodes, parameters))
+    except OSError as error:
+        raise ArtifactError(f"{graph}: cannot be read: {error.strerror or error}") from error
+    except _FAILURES as error:
+        raise ArtifactError(f"{graph}: is no MXNet symbol: {one_line(error)}") from error
+
+
+def _inputs(nodes: Sequence[Mapping[str, Any]], parameters: Shapes) -> Iterator[InputSignature]:
+    for place, node in enumerate(nodes):
+        name = node["name"]
+        if node["op"] != _VARIABLE or name in parameters or name.endswith(_LABEL):
+            continue
+        attributes = node.get("attrs") or node.get("attr") or {}
+        shape = _shape(attributes.get("__shape__")) or _consumed_shape(place, nodes, parameters)
+        yield InputSignature(printable(name), _DTYPES.get(attributes.get("__dtype__", "")), shape)
+
+
+def _shape(text: str | None) -> tuple[int | None, ...] | None:
+    """The shape of a variable's attribute, in which 0 and -1 are open."""
+    sizes = ast.literal_eval(text) if text else ()
+    return tuple(size if isinstance(size, int) and size > 0 else None for size in sizes) or None
+
+
+def _consumed_shape(
+    place: int, nodes: Sequence[Mapping[str, Any]], parameters: Shapes
+) -> tuple[int | None, ...] | None:
+    """What the operators that take a variable first tell of its shape."""
+    for node in nodes:
+        taken = [each[0] for each in node["inputs"][:2]]
+        if len(taken) < 2 or taken[0] != place:
+            continue
+        weight = parameters.get(nodes[taken[1]]["name"], ())
+        attributes = node.get("attrs") or node.get("attr") or {}
+        if node["op"] == "FullyConnected" and len(weight) == 2:
+            return None, weight[1]
+        if node["op"] == "Convolution" and len(weight) == 4 and attributes.get("layout", "NCHW") == "NCHW":
+            return None, weight[1] * int(attributes.get("num_group", 1)), None, None
+    return None

@@ -1,0 +1,196 @@
+"""Archives that PyTorch writes, read as data: which kind they are, traced inputs, and exported programs.
+
+Nothing here imports PyTorch. What ``torch.export.load`` would unpickle or evaluate is not read.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle  # only for a reader that builds nothing but shapes
+import struct
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from inferometer.agent.artifacts.signature import InputSignature
+from inferometer.manifests.errors import ArtifactError, one_line
+
+_MAX_JSON_BYTES = 256 * 1024 * 1024
+_MAX_PICKLE_BYTES = 1024 * 1024
+_MAX_MEMBERS = 100_000
+_PICKLE_BEGINS = b"\x80"
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+_PICKLE_FAILURES = (
+    pickle.PickleError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+_STORAGES = {
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "ByteStorage": "uint8",
+    "IntStorage": "int32",
+    "LongStorage": "int64",
+    "DoubleStorage": "float64",
+    "BoolStorage": "bool",
+    "BFloat16Storage": "bfloat16",
+    "CharStorage": "int8",
+    "ShortStorage": "int16",
+}
+
+
+class TorchFile(Enum):
+    """What a file is that PyTorch wrote."""
+
+    TORCHSCRIPT = "TorchScript"
+    PROGRAM = "an exported program"
+    OLD_PROGRAM = "an exported program of PyTorch before 2.9"
+    COMPILED = "a program compiled by AOTInductor"
+    PICKLE = "pickled"
+    OTHER = "none of these"
+
+
+class TorchArchive:
+    """The members of a zip archive without its top folder; they are stored, and nothing in it inflates.
+
+    Made by ``open_archive``.
+    """
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+        members = archive.infolist()
+        if len(members) > _MAX_MEMBERS:
+            raise ValueError(f"it has {len(members)} members; accepted: {_MAX_MEMBERS}")
+        self.path = path
+        self._archive = archive
+        self._members = {each.filename.partition("/")[2]: each for each in members}
+        self._top = {each.filename for each in members}
+
+    @property
+    def kind(self) -> TorchFile:
+        """What the archive is."""
+        names = self._members
+        if "serialized_exported_program.json" in self._top:
+            return TorchFile.OLD_PROGRAM
+        if any(name.startswith("data/aotinductor/") for name in names):
+            return TorchFile.COMPILED
+        if "archive_format" in names and any(name.startswith("models/") for name in names):
+            return TorchFile.PROGRAM
+        if "constants.pkl" in names and any(name.startswith("code/") for name in names):
+            return TorchFile.TORCHSCRIPT
+        return TorchFile.PICKLE if "data.pkl" in names else TorchFile.OTHER
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is such a member."""
+        return name in self._members
+
+    def read(self, name: str, max_bytes: int | None = None) -> bytes:
+        """Returns the content of a member; raises ValueError if it is missing, compressed or too large."""
+        member = self._members.get(name)
+        if member is None:
+            raise ValueError(f"it has no {name}")
+        if member.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{name} is compressed, which PyTorch does not write")
+        if max_bytes is not None and member.file_size > max_bytes:
+            raise ValueError(f"{name} has {member.file_size} bytes; accepted: {max_bytes}")
+        return self._archive.read(member)
+
+    def json(self, name: str) -> Any:
+        """Returns a member that is JSON; raises ValueError as ``read`` does, or if it is none."""
+        return json.loads(self.read(name, _MAX_JSON_BYTES))
+
+
+@contextmanager
+def open_archive(path: Path, what: str) -> Iterator[TorchArchive]:
+    """Opens an archive; whatever is wrong with it inside raises ArtifactError: the path, is no ``what``."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield TorchArchive(path, archive)
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except _UNREADABLE as error:
+        raise ArtifactError(f"{path}: is no {what} that can be read: {one_line(error)}") from error
+
+
+def torch_file(path: Path) -> TorchFile:
+    """Returns what a file is, by its content; raises ArtifactError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            if file.read(1) == _PICKLE_BEGINS:
+                return TorchFile.PICKLE
+        if not zipfile.is_zipfile(path):
+            return TorchFile.OTHER
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from error
+    with open_archive(path, "archive of PyTorch") as archive:
+        return archive.kind
+
+
+def traced_inputs(path: Path) -> tuple[InputSignature, ...] | None:
+    """Returns the inputs that a TorchScript archive was traced with; None if it keeps none.
+
+    They are named ``input0``, ``input1``, …: TorchScript's names are those of the program's variables.
+
+    Raises:
+        ArtifactError: It is no archive.
+    """
+    with open_archive(path, "TorchScript archive") as archive:
+        if "traced_inputs.pkl" not in archive:
+            return None
+        content = archive.read("traced_inputs.pkl", _MAX_PICKLE_BYTES)
+    try:
+        inputs = _ShapeReader(BytesIO(content)).load()["forward"]
+    except _PICKLE_FAILURES:  # the shapes are then not known
+        return None
+    if not isinstance(inputs, list | tuple) or not all(isinstance(each, InputSignature) for each in inputs):
+        return None
+    return tuple(InputSignature(f"input{n}", e.element_type, e.shape) for n, e in enumerate(inputs))
+
+
+class _ShapeReader(pickle._Unpickler):
+    """Reads the shapes and dtypes of pickled tensors. It finds no class, and so it can call nothing else.
+
+    It is Python's unpickler in Python: that in C takes as much memory as a number in the file says.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        makers: Mapping[tuple[str, str], Callable[..., Any]] = {
+            ("torch._utils", "_rebuild_tensor_v2"): _shape_of,
+            ("torch.jit._pickle", "restore_type_tag"): lambda value, _: value,
+            ("collections", "OrderedDict"): dict,
+        }
+        if (module, name) in makers:
+            return makers[module, name]
+        if module == "torch" and name in _STORAGES:
+            return _STORAGES[name]
+        raise pickle.UnpicklingError(f"{module}.{name}")
+
+    def persistent_load(self, pid: Any) -> Any:
+        return pid[1]  # the element type of the storage, whose content is not read
+
+
+def _shape_of(element_type: object, _offset: object, shape: object, *_: object) -> InputSignature:
+    if not isinstance(element_type, str) or not isinstance(shape, tuple):
+        raise pickle.UnpicklingError("no tensor")
+    return InputSignature("", element_type, tuple(map(int, shape)))

@@ -1,0 +1,264 @@
+"""Models without a manifest: a file or an object in memory, and the manifest that is inferred for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
+from inferometer.agent.inference.registry import FrameworkEntry, Registry
+from inferometer.manifests.errors import (
+    ArtifactError,
+    ArtifactUnavailableError,
+    ConfigurationError,
+    ManifestError,
+    printable,
+    suggestion,
+)
+from inferometer.manifests.inputs import ElementType, TensorElementType
+from inferometer.manifests.loader import parse_manifest
+from inferometer.manifests.schema import ModelManifest
+
+INFERRED = "manifest"
+"""The attribute of a manifest that says where it was inferred from."""
+_MOST_NAME_CHARACTERS = 100
+_FLOAT32 = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a caller knows of a model that no manifest describes.
+
+    Attributes:
+        shape: The shape of one input, without the batch; None leaves it to the model.
+        element_type: NumPy's name of the dtype of the inputs; None leaves it to the model.
+        images: Whether the inputs are images, so that the manifest needs preprocessing.
+        tensors: Whether they may be tensors all the same, as in an .npz; without images, they are.
+        name: The name in the manifest; None means that of the file or the class.
+    """
+
+    shape: tuple[int, ...] | None = None
+    element_type: str | None = None
+    images: bool = False
+    tensors: bool = True
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GivenModel:
+    """A model with the manifest that was inferred for it.
+
+    Attributes:
+        manifest: The manifest; its source is the model's file.
+        fixed_batch: The only batch size that the model takes; None for any.
+        notes: What was found and assumed, one line each.
+        checksums: Those of a model in memory; files are hashed when they are opened.
+        in_memory: The model, if it is an object of this process; None for a file.
+    """
+
+    manifest: ModelManifest
+    fixed_batch: int | None = None
+    notes: tuple[str, ...] = ()
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    in_memory: object | None = field(default=None, compare=False)
+
+
+def is_model_file(path: str, registry: Registry) -> bool:
+    """Whether a text names a model's file, by the end of its name."""
+    return any(path.casefold().endswith(entry.suffixes) for entry in registry.entries if entry.suffixes)
+
+
+def model_of_file(path: Path, registry: Registry, wanted: Wanted = Wanted()) -> GivenModel:
+    """Infers the manifest of a model's file.
+
+    Raises:
+        ArtifactError: There is no such file, or it is no model that can be read.
+        FrameworkUnavailableError: Its framework is not installed.
+        ConfigurationError: It has several inputs, or its input cannot be described.
+    """
+    entry = _entry_of_file(path, registry)
+    signature = entry.load().signature_of_file(path)
+    graph = signature.graph or path
+    files = {"graph_path": graph.name} | (
+        {"weights_path": signature.weights.name} if signature.weights else {}
+    )
+    stem = graph.name[: -len(next(s for s in entry.suffixes if graph.name.casefold().endswith(s)))]
+    attributes = {INFERRED: f"inferred from {graph.name}"}
+    return _given(str(graph), entry, signature, wanted, stem, files, attributes, graph)
+
+
+def model_of_object(model: object, registry: Registry, wanted: Wanted = Wanted()) -> GivenModel:
+    """Infers the manifest of a model in memory.
+
+    The manifest names the class, and no file: the model cannot be built again from it.
+
+    Raises:
+        ConfigurationError: No framework takes such an object, or its input cannot be described.
+        ArtifactError: The object cannot be used as it is.
+    """
+    kind = type(model)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    ancestors = {f"{each.__module__}.{each.__qualname__}" for each in kind.__mro__}
+    entry = next((each for each in registry.entries if ancestors & set(each.classes)), None)
+    if entry is None:
+        known = ", ".join(each.rpartition(".")[2] for one in registry.entries for each in one.classes)
+        raise ConfigurationError(
+            f"model is {name}; accepted: a name, a file, or an object of a class {known} (or derived)"
+        )
+    example = (
+        InputSignature("", wanted.element_type, (None, *wanted.shape)) if wanted.shape is not None else None
+    )
+    signature = entry.load().signature_of_object(model, example)
+    files = {"architecture": name[-2 * _MOST_NAME_CHARACTERS :]}
+    attributes = {
+        INFERRED: "inferred from an object in memory, which cannot be built again from this record",
+        "class": name,
+        **signature.attributes,
+    }
+    return _given(kind.__qualname__, entry, signature, wanted, kind.__name__, files, attributes, None, model)
+
+
+def _given(
+    where: str,
+    entry: FrameworkEntry,
+    signature: ModelSignature,
+    wanted: Wanted,
+    name: str,
+    files: Mapping[str, str],
+    attributes: Mapping[str, Any],
+    source: Path | None,
+    in_memory: object | None = None,
+) -> GivenModel:
+    if len(signature.inputs) != 1:
+        names = f": {_listed(each.name for each in signature.inputs)}" if signature.inputs else ""
+        raise ConfigurationError(
+            f"{where}: has {len(signature.inputs)} inputs{names}; accepted: a model with one input"
+        )
+    found = signature.inputs[0]
+    dimensions, element_type = _dimensions(where, found, wanted), _element_type(where, found, wanted)
+    image = _image_parameters(dimensions, element_type) if wanted.images else None
+    shape = f"{element_type} ({', '.join(map(str, ('batch', *dimensions)))})"
+    if wanted.images and image is None and not wanted.tensors:
+        raise ConfigurationError(
+            f"{where}: input {found.name}, {shape}, does not tell how an image becomes a tensor; agent "
+            "manifest init writes a manifest to complete"
+        )
+    fixed = found.shape[0] if found.shape else None
+    assumed = f"; {_described(image)}" if image else ""
+    of_one = f", batches of {fixed} only" if fixed else ""
+    content = {
+        "name": printable(wanted.name or name)[:_MOST_NAME_CHARACTERS] or "model",
+        "framework": {"name": entry.name},
+        "inputs": [
+            {
+                "type": "image" if image else "tensor",
+                "parameters": {
+                    "dimensions": list(dimensions),
+                    "element_type": element_type,
+                    "input_layer": found.name,
+                    **(image or {}),
+                },
+            }
+        ],
+        "output": {"type": "raw"},
+        "model": dict(files),
+        "attributes": dict(attributes),
+    }
+    try:
+        manifest = parse_manifest(content, source or Path(where))
+    except ManifestError as error:
+        raise ConfigurationError(f"{where}: cannot be described by a manifest: {error}") from error
+    assert isinstance(manifest, ModelManifest)  # noqa: S101 - a manifest without kind is a model's
+    notes = (f"{where}: input {found.name}, {shape}{of_one}{assumed}", *signature.notes)
+    return GivenModel(manifest, fixed, notes, signature.checksums, in_memory)
+
+
+def _entry_of_file(path: Path, registry: Registry) -> FrameworkEntry:
+    """The framework that reads a file, by the end of the file's name."""
+    accepted = "; ".join(f"{' '.join(e.suffixes)} ({e.name})" for e in registry.entries if e.suffixes)
+    try:
+        if path.is_dir():
+            raise ArtifactError(f"{path}: is a folder; name a model's file: {accepted}")
+        if not path.exists():
+            beside = path.parent.iterdir() if path.parent.is_dir() else ()
+            models = [each.name for each in beside if is_model_file(each.name, registry)]
+            near = suggestion(path.name, models)
+            hint = f"; {near}" if near.startswith("did you mean") else ""
+            raise ArtifactUnavailableError(f"{path}: does not exist{hint}")
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from error
+    for entry in registry.entries:
+        if entry.suffixes and path.name.casefold().endswith(entry.suffixes):
+            return entry
+    raise ArtifactError(f"{path}: no framework reads files of such a name; accepted: {accepted}")
+
+
+def _dimensions(where: str, found: InputSignature, wanted: Wanted) -> tuple[int, ...]:
+    """The shape of one input, from the model and, where that leaves it open, from the caller."""
+    given, shape = wanted.shape, found.shape
+    if shape is not None and len(shape) < 2:
+        raise ConfigurationError(
+            f"{where}: input {found.name} has the shape {_shown(shape)}; accepted: a batch, and 1 to 8 sizes"
+        )
+    if given is None:
+        if shape is None or None in shape[1:]:
+            known = f"the shape {_shown(shape)}, in which not only the batch is open" if shape else "no shape"
+            raise ConfigurationError(
+                f"{where}: input {found.name} has {known}; give input_shape, without the batch, such as "
+                "3,224,224"
+            )
+        return tuple(size for size in shape[1:] if size is not None)
+    fits = shape is None or len(shape) - 1 == len(given)
+    if shape is not None and not (
+        fits and all(size in (None, one) for size, one in zip(shape[1:], given, strict=True))
+    ):
+        raise ConfigurationError(
+            f"{where}: input {found.name} has the shape {_shown(shape)}; found inputs of "
+            f"{_shown((None, *given))}"
+        )
+    return given
+
+
+def _element_type(where: str, found: InputSignature, wanted: Wanted) -> str:
+    """The dtype of the input; where neither the model nor a whole number of the caller says it, float32."""
+    given = wanted.element_type
+    element_type = found.element_type or (given if given and "int" in given else None) or _FLOAT32
+    if element_type not in (accepted := [each.value for each in TensorElementType]):
+        raise ConfigurationError(
+            f"{where}: input {found.name} is {element_type}; accepted: {', '.join(accepted)}"
+        )
+    return element_type
+
+
+def _image_parameters(dimensions: Sequence[int], element_type: str) -> dict[str, Any] | None:
+    """How an image becomes the input, where the shape tells the channels; None where it does not."""
+    if len(dimensions) != 3 or element_type not in {each.value for each in ElementType}:
+        return None
+    first, last = dimensions[0] in (1, 3), dimensions[2] in (1, 3)
+    if first == last:
+        return None
+    channels = dimensions[0] if first else dimensions[2]
+    return {
+        "layout": "CHW" if first else "HWC",
+        "color_mode": "GRAY" if channels == 1 else "RGB",
+        "scale": 1 if element_type == ElementType.UINT8.value else 255,
+        "keep_aspect_ratio": True,
+    }
+
+
+def _described(image: Mapping[str, Any]) -> str:
+    values = "0…255" if image["scale"] == 1 else "0…1"
+    color = "grey" if image["color_mode"] == "GRAY" else "RGB"
+    return f"assumed of images: {image['layout']}, {color}, pixels {values}, resized and cropped"
+
+
+def _shown(shape: Sequence[int | None]) -> str:
+    names = ["batch" if shape[:1] == (None,) else str(shape[0])] if shape else []
+    return f"({', '.join([*names, *('?' if size is None else str(size) for size in shape[1:])])})"
+
+
+def _listed(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:5]) + (", …" if len(listed) > 5 else "")

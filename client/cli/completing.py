@@ -1,0 +1,96 @@
+"""What the values of options and arguments can be, for completion in shells; see ``completion``.
+
+Nothing here imports a framework. What cannot be known, because a file or the database is missing, completes
+to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, TypeAlias
+
+import click
+
+from inferometer.manifests.errors import InferometerError
+
+if TYPE_CHECKING:
+    from inferometer.client.cli.invocation import Invocation
+
+_MOST_IDS = 200
+Names: TypeAlias = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def _names(find: Callable[[click.Context, str], Iterable[str]], *, listed: bool = False) -> Names:
+    """Makes the function that click calls.
+
+    Args:
+        find: Returns names; those that begin like what was typed are used.
+        listed: Whether several are given with commas between, of which the last is completed.
+    """
+
+    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        before, comma, begun = incomplete.rpartition(",") if listed else ("", "", incomplete)
+        try:
+            known = list(find(context, begun))
+        except InferometerError:
+            return []
+        return [f"{before}{comma}{name}" for name in known if name.casefold().startswith(begun.casefold())]
+
+    return complete
+
+
+def _invocation(context: click.Context) -> Invocation:
+    from inferometer.client.cli.invocation import Invocation
+
+    return Invocation(context.ensure_object(dict), notify=lambda _: None)
+
+
+def _models(context: click.Context, _: str) -> Iterable[str]:
+    models = _invocation(context).listing.models
+    return dict.fromkeys(model.name for model in models if not model.hidden)
+
+
+def _datasets(context: click.Context, _: str) -> Iterable[str]:
+    return _invocation(context).listing.datasets
+
+
+def _frameworks(context: click.Context, _: str) -> Iterable[str]:
+    return [entry.name for entry in _invocation(context).registry.entries]
+
+
+def _evaluations(context: click.Context, begun: str) -> Iterable[str]:
+    """The ids in the database, unless it is a local file that does not exist, which this does not make."""
+    found = _invocation(context)
+    if not found.has_store:
+        return []
+    with closing(found.open_store()) as store:
+        return store.ids(begun)[:_MOST_IDS]
+
+
+def _columns(context: click.Context, begun: str) -> Iterable[str]:
+    """The columns of the report that is the command; of a listing, they are known only when it runs."""
+    from inferometer.evaluators.reports.registry import ALIASES, find_report, known_reports
+
+    name = context.info_name or ""
+    if name == "evaluations":
+        from inferometer.evaluators.reports.overview import OverviewReport
+
+        return [column.key for column in OverviewReport.columns]
+    known = ALIASES.get(name, name) in known_reports()
+    sign = "-" * begun.startswith("-")
+    return [sign + column.key for column in find_report(name).columns] if known else []
+
+
+evaluations = _names(_evaluations, listed=True)
+"""Ids of evaluations, with commas between."""
+OPTIONS: Mapping[str, Names] = {
+    "--model_name": _names(_models),
+    "--framework_name": _names(_frameworks),
+    "--dataset_name": _names(_datasets),
+    "--id": _names(_evaluations),
+    "--noise": evaluations,
+    "--columns": _names(_columns, listed=True),
+    "--sort": _names(_columns, listed=True),
+}
+"""The options of every command whose values complete."""

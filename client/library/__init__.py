@@ -1,0 +1,1 @@
+"""The Python library: what ``import inferometer`` evaluates and finds, by the jobs of the command line."""

@@ -1,0 +1,240 @@
+"""Evaluations over a dataset."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from inferometer.client.cli.invocation import Invocation
+from inferometer.client.library.invocation import library_invocation
+from inferometer.client.library.progress import bar_for
+from inferometer.client.library.requests import dataset_choice, evaluation_request
+from inferometer.client.library.running import Running
+from inferometer.client.library.runs import Run, Runs
+from inferometer.client.systems import Systems
+from inferometer.evaluators.jobs.defaults import MODEL
+from inferometer.evaluators.jobs.evaluate import evaluate as evaluate_job
+from inferometer.evaluators.jobs.requests import EvaluationRequest
+from inferometer.evaluators.jobs.resources import JobPart
+from inferometer.evaluators.jobs.sweep import SweepCell
+from inferometer.evaluators.jobs.sweep import sweep as sweep_job
+from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_STOPS = "stopping after this batch"
+_log = logging.getLogger(__name__)
+_Value = TypeVar("_Value")
+OneOrSeveral: TypeAlias = _Value | Sequence[_Value]
+"""A value, or several of them."""
+
+
+def evaluate(
+    model: str | os.PathLike[str] | object = MODEL,
+    *,
+    inputs: NDArray[Any] | None = None,
+    synthetic: bool = False,
+    version: str | None = None,
+    framework: str | None = None,
+    weights: str = "pretrained",
+    seed: int = 0,
+    dataset: str | os.PathLike[str] | None = None,
+    batch_size: int | None = None,
+    gpu: bool = False,
+    threads: int | None = None,
+    agent: str | None = None,
+    min_duration_s: float = 0.0,
+    min_batches: int = 0,
+    target_ci_percent: float | None = None,
+    time_budget_s: float | None = None,
+    publish: bool = True,
+) -> Run:
+    """Evaluates a model over a dataset, as ``agent predict dataset`` does, and returns what was measured.
+
+    Ctrl-C ends it after the batch, with what was measured until then; a second one raises KeyboardInterrupt.
+
+    Args:
+        model: The name in its manifest; or a file (.onnx, .pt2, .pt, MXNet's symbol), or an object in memory
+            (``torch.nn.Module``, ``mxnet.gluon.HybridBlock``, ``onnxruntime.InferenceSession``), which need
+            no manifest and run in this process.
+        inputs: An array of samples × the shape of the model's input, instead of a dataset.
+        synthetic: Whether the inputs are random tensors, as of a model without a manifest and other inputs.
+        version: A version or a constraint; None means the highest that has the weights.
+        framework: The framework; None means the first installed one that has the model.
+        weights: ``pretrained``, or ``random`` for speed only.
+        seed: The seed of random weights.
+        dataset: A name, or the path of a folder of class folders, of a zip or of an .npz; None means the
+            dataset that the model names.
+        batch_size: Inputs in a batch; None means 64, fewer for fewer ``inputs``, or what the file fixes.
+        gpu: Whether it runs on the GPU.
+        threads: CPU threads of an operator; None means the default.
+        agent: The address of a served agent; None means this process.
+        min_duration_s: How long to measure at the least.
+        min_batches: How many full batches to measure at the least.
+        target_ci_percent: Half the width of the interval of p50 to measure for; without these three, 5.
+        time_budget_s: When repeating the dataset ends although it is not enough.
+        publish: Whether it is kept in the database of the configuration.
+
+    Raises:
+        InferometerError: The model or the dataset cannot be opened, or a value is invalid.
+        EvaluationInterrupted: Ctrl-C before a batch was measured.
+        StoreError: The database cannot be reached, or lost the evaluation; the message names the file that
+            keeps it.
+    """
+    invocation = library_invocation()
+    length = {
+        "min_duration_s": min_duration_s,
+        "min_batches": min_batches,
+        "target_ci_percent": target_ci_percent,
+        "time_budget_s": time_budget_s,
+    }
+    request = evaluation_request(
+        invocation,
+        model,
+        dataset=dataset_choice(dataset, inputs),
+        length=length,
+        synthetic=synthetic,
+        batch_size=batch_size,
+        seed=seed,
+        version=version,
+        framework=framework,
+        weights=weights,
+        gpu=gpu,
+        threads=threads,
+        agent=agent,
+    )
+    display = bar_for(request.system.model_name)
+    with Running(invocation, display, publish=publish, stops=_STOPS) as running:
+        with closing(evaluate_job(request, Systems(invocation), running.callbacks())) as found:
+            evaluation = next(found)
+        return Run(running.publish(evaluation))
+
+
+def sweep(
+    model: OneOrSeveral[str | os.PathLike[str] | object] = MODEL,
+    *,
+    inputs: NDArray[Any] | None = None,
+    synthetic: bool = False,
+    version: str | None = None,
+    framework: OneOrSeveral[str | None] = None,
+    weights: str = "pretrained",
+    seed: int = 0,
+    dataset: str | os.PathLike[str] | None = None,
+    batch_size: OneOrSeveral[int | None] = None,
+    gpu: OneOrSeveral[bool] = False,
+    threads: OneOrSeveral[int | None] = None,
+    agent: str | None = None,
+    min_duration_s: float = 0.0,
+    min_batches: int = 0,
+    target_ci_percent: float | None = None,
+    time_budget_s: float | None = None,
+    publish: bool = True,
+) -> Runs:
+    """Evaluates every combination of several values, and returns what was measured as a table.
+
+    The evaluations run in this process, one after the other, and are published as one group. One that fails
+    is a row with the reason, and the others go on. Ctrl-C ends the sweep with what was measured until then;
+    a second one raises KeyboardInterrupt.
+
+    Args:
+        model: A name, a file or an object, or several.
+        inputs: See ``evaluate``.
+        synthetic: See ``evaluate``.
+        version: See ``evaluate``.
+        framework: A framework, or several.
+        weights: See ``evaluate``.
+        seed: See ``evaluate``.
+        dataset: See ``evaluate``.
+        batch_size: Inputs in a batch; one number, or several.
+        gpu: Whether it runs on the GPU; ``[False, True]`` compares both.
+        threads: CPU threads of an operator; one number, or several.
+        agent: See ``evaluate``.
+        min_duration_s: See ``evaluate``; this and the next three hold for each evaluation.
+        min_batches: See ``evaluate``.
+        target_ci_percent: See ``evaluate``.
+        time_budget_s: See ``evaluate``.
+        publish: See ``evaluate``.
+
+    Raises:
+        InferometerError: A value is invalid, or no evaluation succeeded: the error of the first one.
+        EvaluationInterrupted: Ctrl-C before a batch was measured.
+        StoreError: The database cannot be reached, or lost an evaluation, which a file then keeps.
+    """
+    invocation, chosen = library_invocation(), dataset_choice(dataset, inputs)
+    length = {
+        "min_duration_s": min_duration_s,
+        "min_batches": min_batches,
+        "target_ci_percent": target_ci_percent,
+        "time_budget_s": time_budget_s,
+    }
+    make = partial(
+        evaluation_request,
+        invocation,
+        dataset=chosen,
+        length=length,
+        synthetic=synthetic,
+        version=version,
+        weights=weights,
+        seed=seed,
+        agent=agent,
+    )
+    requests = [
+        make(name, framework=each, gpu=on_gpu, threads=number, batch_size=size)
+        for name, each, on_gpu, number, size in product(
+            _values("model", model),
+            _values("framework", framework),
+            _values("gpu", gpu),
+            _values("threads", threads),
+            _values("batch_size", batch_size),
+        )
+    ]
+    return _swept(invocation, requests, publish=publish)
+
+
+def _swept(invocation: Invocation, requests: Sequence[EvaluationRequest], *, publish: bool) -> Runs:
+    """Runs a sweep. Ctrl-C while a model is opened ends it too, unless nothing was measured before."""
+    cells: list[SweepCell] = []
+    display = bar_for(requests[0].system.model_name)
+
+    def begin(part: JobPart) -> None:
+        display.close()
+        display.title = f"{part.name} ({part.number} of {part.count})"
+        callbacks.on_part(part)
+
+    with Running(invocation, display, publish=publish, stops=_STOPS) as running:
+        callbacks = running.callbacks()
+        try:
+            with closing(
+                sweep_job(requests, Systems(invocation), replace(callbacks, on_part=begin))
+            ) as found:
+                for cell in found:
+                    if cell.evaluation is not None:
+                        running.publish(cell.evaluation)
+                    else:
+                        _log.warning("%s failed: %s", cell.name, cell.error)
+                    cells.append(cell)
+        except (EvaluationInterrupted, KeyboardInterrupt) as error:
+            again = isinstance(error, KeyboardInterrupt) and running.stop()
+            if again or not any(cell.evaluation for cell in cells):
+                raise
+    if not any(cell.evaluation for cell in cells) and cells[0].error is not None:
+        raise cells[0].error
+    return Runs(cells, complete=len(cells) == len(requests))
+
+
+def _values(name: str, given: Any) -> list[Any]:
+    """The values of an argument, each once."""
+    values = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    if not values:
+        raise ConfigurationError(f"{name} is empty; give one value, or several")
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise ConfigurationError(f"{name} names {value} twice; leave out one")
+    return values

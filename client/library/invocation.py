@@ -1,0 +1,29 @@
+"""The configuration of a call of the library: the command line's, without a command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from inferometer.client.cli.invocation import Invocation
+
+VARIABLES: Mapping[str, str] = {
+    "secret": "AGENT_SECRET",
+    "secret_file": "AGENT_SECRET_FILE",
+    "database_address": "AGENT_DATABASE_ADDRESS",
+    "tls_ca": "AGENT_TLS_CA",
+    "tls_cert": "AGENT_TLS_CERT",
+    "tls_key": "AGENT_TLS_KEY",
+}
+"""The environment variables of global flags, by the flag; those of folders are read where they are used."""
+MANIFESTS = "AGENT_MANIFESTS"
+"""The variable of the user's directories with manifests."""
+
+
+def library_invocation(**flags: Any) -> Invocation:
+    """Returns the configuration and what the environment sets; ``flags`` take precedence, unless None."""
+    found: dict[str, Any] = {name: os.environ[key] for name, key in VARIABLES.items() if os.environ.get(key)}
+    if directories := os.environ.get(MANIFESTS):
+        found["manifests"] = directories.split(os.pathsep)
+    return Invocation(found | {name: value for name, value in flags.items() if value is not None})

@@ -1,0 +1,384 @@
+"""A model under load: workloads and searches for the highest rate, with what they gave."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
+
+from typing_extensions import Unpack
+
+from inferometer.client.cli.invocation import Invocation
+from inferometer.client.evaluating.load_summary import invalid_load, load_rows
+from inferometer.client.evaluating.summary import conditions_rows
+from inferometer.client.library.invocation import library_invocation
+from inferometer.client.library.progress import line_for
+from inferometer.client.library.requests import dataset_choice, system_request
+from inferometer.client.library.results import Result
+from inferometer.client.library.running import Running
+from inferometer.client.systems import Systems
+from inferometer.evaluators.evaluation import Evaluation, Status, measures
+from inferometer.evaluators.jobs.defaults import (
+    LATENCY_BOUND_MS,
+    MODEL,
+    PERCENTILE,
+    TIME_BUDGET_S,
+    TOLERANCE,
+)
+from inferometer.evaluators.jobs.load import LoadJob
+from inferometer.evaluators.jobs.requests import MaxQpsRequest, WorkloadRequest
+from inferometer.evaluators.load.intervals import PercentileInterval
+from inferometer.evaluators.load.summary import LoadSummary
+from inferometer.evaluators.measurements.load import LoadMeasurement, Scenario
+from inferometer.evaluators.measurements.measurement import Measurement
+from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
+from inferometer.evaluators.reports.base import in_ms
+from inferometer.evaluators.reports.load import MaxQpsReport, WorkloadReport
+from inferometer.manifests.errors import ConfigurationError
+
+_NS_PER_MS = 1_000_000
+_OF_THE_SYSTEM = {"version", "weights", "seed", "gpu", "threads"}
+_STOPS = "stopping, without waiting for the answers"
+M = TypeVar("M", bound=Measurement)
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyPercentile:
+    """A percentile of the latency of queries, from when each was due to its answer.
+
+    Attributes:
+        percent: 0…100.
+        value_ms: The percentile; infinite if it falls on queries without a right answer.
+        low_ms: The lower end of its 95 % interval; None if there are too few queries for one.
+        high_ms: The upper end; None if no query was late enough to determine it, or there is no lower end.
+    """
+
+    percent: float
+    value_ms: float
+    low_ms: float | None
+    high_ms: float | None
+
+
+class _UnderLoad(Result[M]):
+    """What both kinds have in common."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether the figures can be trusted."""
+        return not self.reason
+
+    @property
+    def reason(self) -> str:
+        """Why the figures cannot be trusted, in one line; empty if they can."""
+        return invalid_load(self.evaluation) or ("" if self.complete else "it was stopped before its end")
+
+    def _figures(self) -> Sequence[tuple[str, str]]:
+        figures = (*load_rows(self.evaluation), *conditions_rows(self.evaluation))
+        return (*figures, ("evaluation", self.id if self.complete else f"{self.id}  interrupted"))
+
+
+class WorkloadRun(_UnderLoad[LoadMeasurement]):
+    """One run under load; in a notebook it shows as a table with its picture.
+
+    Attributes:
+        evaluation: All of it, with the times of every query.
+    """
+
+    _pictured = WorkloadReport
+
+    @cached_property
+    def summary(self) -> LoadSummary:
+        """Every figure, in nanoseconds and queries per second; see ``LoadSummary``."""
+        options, run = self.evaluation.measurement.options, self.evaluation.measurement.run
+        return LoadSummary.of(run.queries, options.latency_bound_ns, run.cut_ns, options.percentile)
+
+    @property
+    def percentiles(self) -> tuple[LatencyPercentile, ...]:
+        """The percentiles of the latency, ascending: 50, 90, 95, 99, 99.9 and the one of the bound."""
+        return tuple(map(_in_ms, self.summary.percentiles))
+
+    def percentile(self, percent: float) -> LatencyPercentile:
+        """Returns one of ``percentiles``.
+
+        Raises:
+            ConfigurationError: It is none of them.
+        """
+        known = self.percentiles
+        for each in known:
+            if each.percent == percent:
+                return each
+        there = ", ".join(f"{each.percent:g}" for each in known) or "none, as no query counts"
+        raise ConfigurationError(f"percentile {percent:g} was not computed; there are {there}")
+
+    @property
+    def p50_ms(self) -> float | None:
+        """The median latency; None if no query counts."""
+        return self._value_ms(50.0)
+
+    @property
+    def p99_ms(self) -> float | None:
+        """The 99th percentile of the latency; None if no query counts."""
+        return self._value_ms(99.0)
+
+    @property
+    def achieved_qps(self) -> float | None:
+        """Right answers per second."""
+        return self.summary.achieved_qps
+
+    @property
+    def goodput_qps(self) -> float | None:
+        """Right answers within the bound per second; all of them without a bound."""
+        return self.summary.goodput_qps
+
+    def _value_ms(self, percent: float) -> float | None:
+        found = self.summary.percentile(percent)
+        return in_ms(None if found is None else found.value_ns)
+
+
+class RateSearch(_UnderLoad[RateSearchMeasurement]):
+    """One search for the highest rate; in a notebook it shows as a table with its picture.
+
+    Attributes:
+        evaluation: All of it, with the times of every query of each probe.
+    """
+
+    _pictured = MaxQpsReport
+
+    @property
+    def rate_qps(self) -> float | None:
+        """The highest rate that keeps the bound; None if no rate does, or the search was stopped."""
+        return self._answer.rate_qps if self._answer else None
+
+    @property
+    def low_qps(self) -> float | None:
+        """The lower end of its 95 % interval; None if there is none."""
+        return self._answer.low_qps if self._answer else None
+
+    @property
+    def high_qps(self) -> float | None:
+        """The upper end, likewise."""
+        return self._answer.high_qps if self._answer else None
+
+    @property
+    def method(self) -> str | None:
+        """What the answer rests on; None if the search was stopped."""
+        return self._answer.method if self._answer else None
+
+    @property
+    def note(self) -> str:
+        """A remark on the answer in one line; empty for none."""
+        return self._answer.note if self._answer else ""
+
+    @property
+    def _answer(self) -> RateAnswer | None:
+        return self.evaluation.measurement.answer
+
+
+class LoadArguments(TypedDict, total=False):
+    """Further arguments of ``workload`` and ``max_qps``.
+
+    Attributes:
+        version: A version of the model, or a constraint; by default the highest that has the weights.
+        weights: ``pretrained``, or ``random`` for speed only.
+        seed: The seed of random weights and of the schedule.
+        synthetic: Whether the inputs are random tensors instead of a dataset's.
+        gpu: Whether it runs on the GPU.
+        threads: CPU threads of an operator.
+        min_duration_s: How long queries are sent at the least; by default 10, and 2 for a probe of a search.
+        min_queries: How many are sent at the least; by default 512, and 100 for a probe.
+        timeout_ms: How long a query may take, from when it was due.
+        warm_up_queries: Queries that are sent before and not measured.
+        max_batch_size: The most queries in a batch, in this process.
+        max_queue_delay_ms: How long the first query of a batch waits for others.
+        include_preprocess: Whether inputs are preprocessed under load, and not before.
+        force: Whether to send even more than this machine can send on time.
+    """
+
+    version: str | None
+    weights: str
+    seed: int
+    synthetic: bool
+    gpu: bool
+    threads: int | None
+    min_duration_s: float
+    min_queries: int
+    timeout_ms: float
+    warm_up_queries: int
+    max_batch_size: int
+    max_queue_delay_ms: float
+    include_preprocess: bool
+    force: bool
+
+
+def workload(
+    model: str | os.PathLike[str] | object = MODEL,
+    *,
+    framework: str | None = None,
+    dataset: str | os.PathLike[str] | None = None,
+    agent: str | None = None,
+    initial_qps: float | None = None,
+    arrival: str | None = None,
+    latency_bound_ms: float | None = None,
+    percentile: float = PERCENTILE,
+    duration_s: float | None = None,
+    schedule: str | os.PathLike[str] | None = None,
+    concurrency: int | None = None,
+    scenario: str | None = None,
+    publish: bool = True,
+    **more: Unpack[LoadArguments],
+) -> WorkloadRun:
+    """Sends queries as they arrive in production, as ``agent predict workload`` does.
+
+    A run whose figures cannot be trusted is returned and published too; see ``WorkloadRun.valid``. Ctrl-C
+    ends it with what was measured until then, which is not published.
+
+    Args:
+        model: The name in its manifest, or a file or an object as in ``evaluate``.
+        framework: The framework; None means the first installed one that has the model.
+        dataset: A name or a path, as in ``evaluate``; None means the dataset that the model names.
+        agent: The address of a served agent; None means this process.
+        initial_qps: Queries per second; None means 16.
+        arrival: The arrival process, such as ``constant`` or ``gamma:cv=2``; None means ``poisson``.
+        latency_bound_ms: The bound for goodput; None for none.
+        percentile: The percentile of the latency that the bound applies to.
+        duration_s: The exact duration, instead of the least one and the least number of queries.
+        schedule: A file with the offset of each query, instead of ``initial_qps`` and ``arrival``.
+        concurrency: The number of queries to keep in flight instead.
+        scenario: A scenario of MLPerf that LoadGen sends instead: ``single_stream``, ``multi_stream``,
+            ``server`` or ``offline``.
+        publish: Whether it is kept in the database of the configuration.
+        more: See ``LoadArguments``.
+
+    Raises:
+        InferometerError: The model or the inputs cannot be opened, or a value is invalid.
+        EvaluationInterrupted: Ctrl-C before a query was sent.
+        StoreError: The database cannot be reached, or lost the evaluation; the message names the file that
+            keeps it.
+    """
+    invocation = library_invocation()
+    request = WorkloadRequest(
+        **_shared(invocation, model, framework, dataset, agent, more),
+        initial_qps=initial_qps,
+        arrival=arrival,
+        latency_bound_ms=latency_bound_ms,
+        percentile=percentile,
+        duration_s=duration_s,
+        schedule=None if schedule is None else Path(schedule),
+        concurrency=concurrency,
+        scenario=None if scenario is None else _scenario(scenario),
+    )
+    return WorkloadRun(_put(invocation, request, LoadMeasurement, publish=publish))
+
+
+def max_qps(
+    model: str | os.PathLike[str] | object = MODEL,
+    *,
+    framework: str | None = None,
+    dataset: str | os.PathLike[str] | None = None,
+    agent: str | None = None,
+    initial_qps: float | None = None,
+    arrival: str | None = None,
+    latency_bound_ms: float = LATENCY_BOUND_MS,
+    percentile: float = PERCENTILE,
+    tolerance: float = TOLERANCE,
+    time_budget_s: float = TIME_BUDGET_S,
+    publish: bool = True,
+    **more: Unpack[LoadArguments],
+) -> RateSearch:
+    """Searches for the highest rate that keeps a latency bound, as ``agent predict max-qps`` does.
+
+    An answer that cannot be trusted is returned and published too; see ``RateSearch.valid``. Ctrl-C ends the
+    search with the probes until then, which are not published.
+
+    Args:
+        model: The name in its manifest, or a file or an object as in ``evaluate``.
+        framework: The framework; None means the first installed one that has the model.
+        dataset: A name or a path, as in ``evaluate``; None means the dataset that the model names.
+        agent: The address of a served agent; None means this process.
+        initial_qps: The first rate, in queries per second; None means 16.
+        arrival: The arrival process, such as ``constant`` or ``gamma:cv=2``; None means ``poisson``.
+        latency_bound_ms: The bound for the percentile.
+        percentile: The percentile of the latency that the bound applies to.
+        tolerance: Half the width of the answer's interval to search for, as a share of the rate.
+        time_budget_s: When the search ends although the interval is wider.
+        publish: Whether it is kept in the database of the configuration.
+        more: See ``LoadArguments``.
+
+    Raises:
+        InferometerError: The model or the inputs cannot be opened, or a value is invalid.
+        EvaluationInterrupted: Ctrl-C before a query was sent.
+        StoreError: The database cannot be reached, or lost the evaluation; the message names the file that
+            keeps it.
+    """
+    invocation = library_invocation()
+    request = MaxQpsRequest(
+        **_shared(invocation, model, framework, dataset, agent, more),
+        initial_qps=initial_qps,
+        arrival=arrival,
+        latency_bound_ms=latency_bound_ms,
+        percentile=percentile,
+        tolerance=tolerance,
+        time_budget_s=time_budget_s,
+    )
+    return RateSearch(_put(invocation, request, RateSearchMeasurement, publish=publish))
+
+
+def _shared(
+    invocation: Invocation,
+    model: str | os.PathLike[str] | object,
+    framework: str | None,
+    dataset: str | os.PathLike[str] | None,
+    agent: str | None,
+    more: LoadArguments,
+) -> dict[str, Any]:
+    """The part of a request that both kinds have."""
+    seed, rest = more.get("seed", 0), {k: v for k, v in more.items() if k not in _OF_THE_SYSTEM}
+    choice = dataset_choice(dataset)
+    system = system_request(
+        invocation,
+        model,
+        dataset=choice,
+        version=more.get("version"),
+        framework=framework,
+        weights=more.get("weights", "pretrained"),
+        seed=seed,
+        gpu=more.get("gpu", False),
+        threads=more.get("threads"),
+        agent=agent,
+    )
+    if system.given is not None and not choice.is_named:
+        rest["synthetic"] = True
+    return {"system": system, "dataset": choice, "seed": seed, **rest}
+
+
+def _put(
+    invocation: Invocation, request: WorkloadRequest | MaxQpsRequest, kind: type[M], *, publish: bool
+) -> Evaluation[M]:
+    """Puts a load on a system once; an interrupted run is not published."""
+    job, display = LoadJob(request), line_for(search=isinstance(request, MaxQpsRequest))
+    with (
+        Running(invocation, display, publish=publish, stops=_STOPS) as running,
+        closing(job.run(Systems(invocation), running.callbacks())) as found,
+    ):
+        evaluation = next(found)
+        if not measures(evaluation, kind):
+            raise TypeError(f"{type(request).__name__} gave {evaluation.measurement.kind}")
+        return running.publish(evaluation) if evaluation.status is Status.COMPLETE else evaluation
+
+
+def _scenario(name: str) -> Scenario:
+    try:
+        return Scenario(name.strip().lower())
+    except ValueError as error:
+        known = ", ".join(each.value for each in Scenario)
+        raise ConfigurationError(f'unknown scenario "{name}"; known: {known}') from error
+
+
+def _in_ms(each: PercentileInterval) -> LatencyPercentile:
+    return LatencyPercentile(
+        each.percent, each.value_ns / _NS_PER_MS, in_ms(each.low_ns), in_ms(each.high_ns)
+    )

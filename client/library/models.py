@@ -1,0 +1,71 @@
+"""Models and inputs that a caller of the library gives as they are: files, objects in memory, arrays."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.given_models import (
+    GivenModel,
+    Wanted,
+    is_model_file,
+    model_of_file,
+    model_of_object,
+)
+from inferometer.client.cli.invocation import Invocation
+from inferometer.evaluators.jobs.requests import DatasetChoice
+from inferometer.manifests.errors import ConfigurationError, printable
+
+_log = logging.getLogger(__name__)
+
+
+def given_model(invocation: Invocation, model: object, dataset: DatasetChoice) -> GivenModel | None:
+    """Returns a model that needs no manifest; None for the name of one in a manifest.
+
+    A text is a file if it has a separator, or ends as the names of models' files do.
+
+    Raises:
+        ConfigurationError: No framework takes such an object, or its input cannot be described.
+        ArtifactError: There is no such file, or it is no model that can be read.
+    """
+    registry, array = invocation.registry, dataset.array
+    wanted = Wanted(
+        shape=None if array is None else array.shape[1:],
+        element_type=None if array is None else array.dtype.name,
+        images=dataset.is_named,
+        tensors=not dataset.holds_images,
+    )
+    if isinstance(model, str) and os.sep not in model and not is_model_file(model, registry):
+        return None
+    if not isinstance(model, str | os.PathLike):
+        return model_of_object(model, registry, wanted)
+    given = model_of_file(Path(model), registry, wanted)
+    found, *rest = map(printable, given.notes)
+    if given.manifest.inputs[0].type == "image":
+        invocation.notify(f"{found}; agent manifest init writes a manifest to correct it")
+    for note in rest:
+        _log.info(note)
+    return given
+
+
+def samples_of(inputs: object) -> NDArray[Any]:
+    """Returns an array of samples.
+
+    Raises:
+        ConfigurationError: It is no array of NumPy, or has no samples.
+    """
+    if not isinstance(inputs, np.ndarray):
+        raise ConfigurationError(
+            f"inputs are {type(inputs).__name__}; accepted: a NumPy array of samples, such as tensor.numpy()"
+        )
+    if inputs.ndim < 2 or not inputs.size:
+        raise ConfigurationError(
+            f"inputs have the shape {inputs.shape}; accepted: (samples, …), with the shape of the model's "
+            "input after the number of samples"
+        )
+    return inputs

@@ -1,0 +1,167 @@
+"""What an evaluation over a dataset gave: its figures, as they are read and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, overload
+
+from inferometer.client.evaluating.summary import full_rows
+from inferometer.client.library import html
+from inferometer.client.library.results import Result
+from inferometer.client.library.tables import Tabular
+from inferometer.evaluators.jobs.sweep import SweepCell
+from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
+from inferometer.evaluators.reports import sweep
+from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.batches import DurationReport, LatencyReport
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from inferometer.evaluators.precision.intervals import Interval
+
+_NS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """The time of a full batch in milliseconds, as ``LatencySummary`` has it; None for what is not known.
+
+    Attributes:
+        batches: The full batches.
+        mean_ms: The arithmetic mean.
+        p50_ms: The median.
+        p90_ms: The 90th percentile.
+        p99_ms: The 99th percentile.
+        interval_ms: The ends of the 95 % interval of p50.
+        mean_interval_ms: Those of the mean.
+    """
+
+    batches: int
+    mean_ms: float | None
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+    interval_ms: tuple[float, float] | None
+    mean_interval_ms: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopAccuracy:
+    """Accuracy as shares, 0…1, of the inputs with a label and a prediction.
+
+    Attributes:
+        top1: The share whose most probable class is the label.
+        top5: The share whose label is among the five most probable classes.
+        evaluated: The inputs.
+    """
+
+    top1: float
+    top5: float
+    evaluated: int
+
+
+class Run(Result[BatchMeasurement]):
+    """One evaluation over a dataset; in a notebook it shows as a table with its picture.
+
+    Attributes:
+        evaluation: All of it, with the raw times and what it ran on.
+    """
+
+    _pictured = DurationReport
+
+    @cached_property
+    def latency(self) -> Latency:
+        """The latency of a batch."""
+        found = self._summary
+        return Latency(
+            batches=found.measured_batches,
+            mean_ms=_ms(found.mean_ns),
+            p50_ms=_ms(found.p50_ns),
+            p90_ms=_ms(found.p90_ns),
+            p99_ms=_ms(found.p99_ns),
+            interval_ms=_ends_ms(found.p50_interval_ns),
+            mean_interval_ms=_ends_ms(found.mean_interval_ns),
+        )
+
+    @property
+    def throughput_per_s(self) -> float | None:
+        """The inputs of the full batches over the sum of their predict times; None without a full batch."""
+        return self._summary.throughput_inputs_per_s
+
+    @property
+    def accuracy(self) -> TopAccuracy | None:
+        """The accuracy; None without labels, and of random weights."""
+        found = self.evaluation.measurement.accuracy
+        if found is None or found.top1_share is None or found.top5_share is None:
+            return None
+        return TopAccuracy(found.top1_share, found.top5_share, found.evaluated)
+
+    @property
+    def times_ms(self) -> NDArray[np.float64]:
+        """The predict times of the full batches, in order: float64, n, in milliseconds."""
+        return self.evaluation.measurement.full_ns / _NS_PER_MS
+
+    @cached_property
+    def _summary(self) -> LatencySummary:
+        return LatencySummary.of(self.evaluation.measurement)
+
+    def _figures(self) -> Sequence[tuple[str, str]]:
+        return full_rows(self.evaluation)
+
+
+class Runs(Tabular, Sequence[Run]):
+    """The evaluations of a sweep, in order; it shows as a table, in a notebook with its picture.
+
+    The table also has a row for each evaluation that failed.
+
+    Attributes:
+        failures: Why evaluations failed, by what was asked for, such as ``DigitsCNN on MXNet, batch size 8``.
+        complete: Whether the sweep ran to its end; Ctrl-C ends it with what was measured.
+    """
+
+    def __init__(self, cells: Sequence[SweepCell], *, complete: bool = True) -> None:
+        self._cells = tuple(cells)
+        self._runs = tuple(Run(cell.evaluation) for cell in cells if cell.evaluation is not None)
+        self.failures = {cell.name: cell.error for cell in cells if cell.error is not None}
+        self.complete = complete and all(run.complete for run in self._runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    @overload
+    def __getitem__(self, place: int) -> Run: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Run]: ...
+
+    def __getitem__(self, place: int | slice) -> Run | Sequence[Run]:
+        return self._runs[place]
+
+    @property
+    def _columns(self) -> Sequence[Column]:
+        return sweep.COLUMNS
+
+    @cached_property
+    def _table(self) -> Sequence[Row]:
+        return tuple(sweep.rows_of(self._cells))
+
+    def __repr__(self) -> str:
+        """The table, as wide as the terminal, and why evaluations failed."""
+        failed = (f"{name} failed: {error}" for name, error in self.failures.items())
+        return "\n".join((super().__repr__(), *failed))
+
+    def _repr_html_(self) -> str:
+        pictured = [run.evaluation for run in self._runs if not run.evaluation.profiled]
+        return html.with_picture(super()._repr_html_(), LatencyReport(), pictured)
+
+
+def _ms(duration_ns: float | None) -> float | None:
+    return None if duration_ns is None else duration_ns / _NS_PER_MS
+
+
+def _ends_ms(interval: Interval | None) -> tuple[float, float] | None:
+    return None if interval is None else (interval.low / _NS_PER_MS, interval.high / _NS_PER_MS)

@@ -1,0 +1,181 @@
+"""Models that this process serves to others, from Python."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import Self
+
+from inferometer.client.cli.invocation import Invocation
+from inferometer.client.library.invocation import library_invocation
+from inferometer.client.library.requests import session_options
+from inferometer.evaluators.jobs.ranges import COUNT, NOT_NEGATIVE, Range, check_number
+from inferometer.manifests.errors import InferometerError
+
+if TYPE_CHECKING:
+    from inferometer.agent.inference.session import SessionOptions
+    from inferometer.agent.server.server import AgentServer
+    from inferometer.client.serving.heartbeat import Heartbeat
+
+_LOCAL = "127.0.0.1"
+_log = logging.getLogger(__name__)
+_PORT = Range(0, 65_535)
+_RANGES = {
+    "port": _PORT,
+    "metrics_port": _PORT,
+    "grace_s": NOT_NEGATIVE,
+    "max_batch_size": COUNT,
+    "max_queue_delay_ms": NOT_NEGATIVE,
+    "max_queue": COUNT,
+}
+
+
+class ServedAgent:
+    """An agent of this process, which serves models until it is closed.
+
+    ``with im.serve() as agent`` closes it at the end; the end of the program does, too. Thread-safe.
+    """
+
+    def __init__(self, server: AgentServer, heartbeat: Heartbeat | None) -> None:
+        self._server: AgentServer | None = server
+        self._heartbeat = heartbeat
+        self.address = server.address
+        """Where it listens, as ``host:port``; ``agent=`` of the other functions takes it."""
+        self.metrics_url = server.metrics_url
+        """Where Prometheus finds metrics; None where they are not served."""
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Refuses new calls, finishes those that it has accepted, and stops; twice is once."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        atexit.unregister(self.close)
+        if self._heartbeat is not None:
+            self._heartbeat.begin_stop()
+        if not server.stop():
+            _log.warning("agent %s was closed with predictions under way, which go on", self.address)
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<agent {'closed' if self._server is None else f'serving on {self.address}'}>"
+
+
+def serve(
+    *,
+    host: str = _LOCAL,
+    port: int = 0,
+    secret: str | None = None,
+    gpu: bool = False,
+    threads: int | None = None,
+    weights: str = "pretrained",
+    seed: int = 0,
+    max_batch_size: int | None = None,
+    max_queue_delay_ms: float | None = None,
+    max_queue: int | None = None,
+    tls_cert: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+    insecure: bool = False,
+    advertise: str | None = None,
+    metrics_port: int | None = None,
+    grace_s: float = 30.0,
+) -> ServedAgent:
+    """Serves the models of this machine over gRPC in threads of this process, as ``agent serve`` does.
+
+    Args:
+        host: The address to listen on.
+        port: The port; 0 chooses a free one.
+        secret: The secret that clients send; None means that of the configuration, if any.
+        gpu: Whether models run on the GPU if a client names no device.
+        threads: CPU threads of an operator if a client names no number.
+        weights: The weights of models that no client has loaded otherwise: ``pretrained`` or ``random``.
+        seed: The seed of random weights.
+        max_batch_size: The most inputs in a batch of several requests; 1 disables dynamic batching.
+        max_queue_delay_ms: How long the first request of a batch waits for others.
+        max_queue: The most requests that wait for a model.
+        tls_cert: A certificate, to listen with TLS.
+        tls_key: Its key.
+        tls_ca: The authorities that clients need a certificate of.
+        insecure: Whether others may reach it without TLS or a secret.
+        advertise: ``host:port`` or ``auto`` to publish the agent in the database, ``none`` to not do so; None
+            publishes it if the configuration names a database.
+        metrics_port: A port for Prometheus; 0 chooses a free one, None serves no metrics.
+        grace_s: How long closing waits for accepted calls.
+
+    Raises:
+        ConfigurationError: The address cannot be bound, a value is invalid, or others can reach an agent that
+            is neither secure nor ``insecure``.
+    """
+    given = {
+        "max_batch_size": max_batch_size,
+        "max_queue_delay_ms": max_queue_delay_ms,
+        "max_queue": max_queue,
+        "tls_cert": None if tls_cert is None else Path(tls_cert),
+        "tls_key": None if tls_key is None else Path(tls_key),
+        "tls_ca": None if tls_ca is None else Path(tls_ca),
+        "insecure": insecure or None,
+    }
+    bound = {"host": host, "port": port, "metrics_port": metrics_port, "grace_s": grace_s}
+    numbers: dict[str, Any] = {**given, **bound}
+    for name, allowed in _RANGES.items():
+        check_number(name, numbers[name], allowed)
+    session = session_options(weights=weights, seed=seed, gpu=gpu, threads=threads)
+    invocation = library_invocation(secret=secret)
+    # gRPC makes an event loop of its own, which a thread that runs one already, as a notebook's, refuses
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_started, invocation, session, given, bound, advertise).result()
+
+
+def _started(
+    invocation: Invocation,
+    session: SessionOptions,
+    given: dict[str, Any],
+    bound: dict[str, Any],
+    advertise: str | None,
+) -> ServedAgent:
+    """An agent that serves. Only here gRPC is loaded."""
+    from inferometer.agent.server.server import ServerOptions
+    from inferometer.client.serving.agent import make_agent
+    from inferometer.client.serving.heartbeat import INTERVAL_S
+    from inferometer.client.serving.model_options import BATCHING, serving_options
+    from inferometer.client.serving.publication import make_heartbeat
+    from inferometer.client.serving.safety_options import chosen_safety
+
+    configured = invocation.configuration.serving
+    safety = chosen_safety(given, configured)
+    options = ServerOptions(
+        secret=invocation.secret,
+        serving=serving_options({name: given.get(name) for name in BATCHING}, configured, session),
+        **safety,
+        **bound,
+    )
+    server = make_agent(invocation, options)
+    try:
+        heartbeat = make_heartbeat(
+            invocation,
+            server.registry_service,
+            server.address,
+            safety["tls"] is not None,
+            advertise,
+            INTERVAL_S,
+        )
+    except InferometerError:
+        server.stop()
+        raise
+    server.start()
+    if heartbeat is not None:
+        heartbeat.start()
+    return ServedAgent(server, heartbeat)

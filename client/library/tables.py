@@ -1,0 +1,66 @@
+"""Rows as a table that other programs read: columns as lists, Arrow and pandas, text and HTML."""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from inferometer.client.library import html
+from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.table import terminal_table
+from inferometer.manifests.errors import ConfigurationError
+
+
+class Tabular(ABC):
+    """Something that shows as a table, and gives it to other programs."""
+
+    @property
+    @abstractmethod
+    def _columns(self) -> Sequence[Column]:
+        """The columns."""
+
+    @property
+    @abstractmethod
+    def _table(self) -> Sequence[Row]:
+        """The rows, each with a value for every column."""
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Returns the values of each column by its key."""
+        return {column.key: [row[column.key] for row in self._table] for column in self._columns}
+
+    def to_arrow(self) -> Any:
+        """Returns a ``pyarrow.Table``.
+
+        Raises:
+            ConfigurationError: pyarrow is not installed.
+        """
+        try:
+            import pyarrow  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        except ImportError as error:
+            raise _missing("pyarrow") from error
+        return pyarrow.table(self.to_dict())
+
+    def to_pandas(self) -> Any:
+        """Returns a ``pandas.DataFrame``.
+
+        Raises:
+            ConfigurationError: pandas is not installed.
+        """
+        try:
+            import pandas  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        except ImportError as error:
+            raise _missing("pandas") from error
+        return pandas.DataFrame(self.to_dict())
+
+    def __repr__(self) -> str:
+        """The table, as wide as the terminal."""
+        return "".join(terminal_table(self._columns, self._table, io.StringIO(), header=True)).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return html.table(self._columns, self._table)
+
+
+def _missing(package: str) -> ConfigurationError:
+    return ConfigurationError(f"{package} is not installed; pip install {package}, or use to_dict")

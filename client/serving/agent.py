@@ -1,0 +1,41 @@
+"""A served agent, put together from the configuration and the server's options."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from inferometer.agent.artifacts.web import fetch_image
+from inferometer.agent.server.native.call_tracing import ServerTracing
+from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.client.cli.invocation import Invocation
+from inferometer.client.serving.dataset_runner import run_dataset
+
+
+def make_agent(
+    invocation: Invocation,
+    options: ServerOptions,
+    *,
+    allow_private_urls: bool = False,
+    tracing: ServerTracing | None = None,
+) -> AgentServer:
+    """Returns an agent that is bound to its address and not started.
+
+    Args:
+        invocation: Has the manifests, the frameworks and the cache.
+        options: How it is served.
+        allow_private_urls: Whether inputs at private and local addresses are fetched too.
+        tracing: Begins the traces of calls; None exports none.
+
+    Raises:
+        ConfigurationError: The address cannot be bound, or the options are not safe; see ``AgentServer``.
+    """
+    return AgentServer(
+        invocation.catalog,
+        invocation.registry,
+        options,
+        dataset_runner=partial(run_dataset, invocation.catalog, invocation.cache),
+        architectures=invocation.architectures,
+        cache=invocation.cache,
+        fetch=partial(fetch_image, allow_private=allow_private_urls),
+        tracing=tracing,
+    )
