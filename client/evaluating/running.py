@@ -141,7 +141,7 @@ def run_sweep(
                     worst = max(worst, _stability_code(cell.evaluation, required=require_stable))
         finally:
             bar.close()
-            invocation.waiting.end()
+            invocation.waiting.close()
             if cells:
                 write(COLUMNS, rows_of(cells), Format.TABLE, sys.stdout)
         console.print_group()
