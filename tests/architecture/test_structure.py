@@ -10,7 +10,8 @@ import pytest
 from tools.structure import Source, files_on_the_way, read_source
 
 MOST_MODULES_OF_A_FOLDER = 16
-MOST_EDGES = 1_600
+MOST_EDGES = 1_850
+"""One for each 29 of 52,000 lines; before the library and the page it was one for each 30 of 45,000."""
 MOST_FILES_ON_THE_WAY = 22
 
 
@@ -94,7 +95,9 @@ def test_every_file_that_the_guide_names_is_there(root: Path) -> None:
     missing = [
         name
         for name in sorted(named)
-        if not (root / re.split(r"\b(?:NAME|FRAMEWORK)\b", name)[0]).exists() and name.strip("/") not in rooms
+        if not name.startswith("build/")  # what a command makes
+        and not (root / re.split(r"\b(?:NAME|FRAMEWORK)\b", name)[0]).exists()
+        and name.strip("/") not in rooms
     ]
     assert len(named) > 40
     assert missing == []
