@@ -15,8 +15,11 @@ VARIABLES: Mapping[str, str] = {
     "tls_ca": "AGENT_TLS_CA",
     "tls_cert": "AGENT_TLS_CERT",
     "tls_key": "AGENT_TLS_KEY",
+    "tls_server_name": "AGENT_TLS_SERVER_NAME",
 }
 """The environment variables of global flags, by the flag; those of folders are read where they are used."""
+FRAMEWORK = "AGENT_FRAMEWORK"
+"""The variable of the framework where none is named."""
 MANIFESTS = "AGENT_MANIFESTS"
 """The variable of the user's directories with manifests."""
 

@@ -15,6 +15,7 @@ from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.discovery.choosing import choose_agents
+from inferometer.client.library.invocation import FRAMEWORK
 from inferometer.client.library.models import given_model, samples_of
 from inferometer.evaluators.jobs import ranges
 from inferometer.evaluators.jobs.requests import (
@@ -60,7 +61,7 @@ def system_request(
         model_name=given.manifest.name if given else str(model),
         given=given,
         model_version=version,
-        framework_name=framework,
+        framework_name=framework or (None if given else os.environ.get(FRAMEWORK) or None),
         session=session,
     )
     return replace(request, agents=choose_agents(invocation, agent, request) if agent else ())

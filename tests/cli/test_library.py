@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -133,21 +130,3 @@ def test_a_notebook_gets_tables_in_which_nothing_runs(agent: Agent) -> None:
     rows = im.Evaluations([{**im.evaluations()[0], "model_name": "<script>alert(1)</script>"}])
     assert "<script>" not in rows._repr_html_()
     assert "&lt;script&gt;" in rows._repr_html_()
-
-
-def test_without_pandas_its_table_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(im.ConfigurationError, match="pandas is not installed"):
-        im.Evaluations([]).to_pandas()
-
-
-def test_with_pandas_its_table_has_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=dict))
-    assert im.Evaluations([]).to_pandas()["latency_ms_p50"] == []
-
-
-def test_the_import_loads_nothing_of_it() -> None:
-    heavy = ("inferometer.", "numpy", "click", "grpc", "torch")
-    code = f"import sys, inferometer; print([m for m in sys.modules if m.startswith({heavy})])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -16,7 +16,7 @@ import inferometer as im
 from inferometer.client.cli.main import cli
 from inferometer.client.cli.stopping import StopRequest
 from inferometer.client.library import running
-from inferometer.client.library.invocation import MANIFESTS, VARIABLES
+from inferometer.client.library.invocation import FRAMEWORK, MANIFESTS, VARIABLES
 from tests.cli.conftest import Agent
 
 SOME = {"framework": "ONNXRuntime", "synthetic": True}
@@ -177,8 +177,11 @@ def test_the_environment_sets_what_it_sets_for_the_command(
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variables = {option.envvar for option in _options(cli) if option.envvar}
-    assert {*VARIABLES.values(), MANIFESTS} <= variables
+    assert {*VARIABLES.values(), FRAMEWORK, MANIFESTS} <= variables
 
+    monkeypatch.setenv("AGENT_FRAMEWORK", "Nope")
+    with pytest.raises(im.InferometerError, match='unknown framework "Nope"'):
+        im.evaluate()
     (tmp_path / "mine.yml").write_text("kind: nothing")
     monkeypatch.setenv("AGENT_MANIFESTS", os.pathsep.join([str(tmp_path), str(tmp_path / "missing")]))
     with pytest.raises(im.ConfigurationError, match="missing"):
