@@ -250,7 +250,7 @@ class _Console:
         self._display.begin()
         self._running.begin(what)
         with suppress(OSError):
-            echo(printable(start_line(what)), err=self._aside, indent=2)
+            echo(printable(_start_line(what)), err=self._aside, indent=2)
 
     def say(self, line: str) -> None:
         """Prints a line that the user should know on stderr."""
