@@ -141,7 +141,7 @@ def run_sweep(
                     worst = max(worst, _stability_code(cell.evaluation, required=require_stable))
         finally:
             bar.close()
-            invocation.waiting.end()
+            invocation.waiting.close()
             if cells:
                 write(COLUMNS, rows_of(cells), Format.TABLE, sys.stdout)
         console.print_group()
@@ -211,7 +211,7 @@ class _Console:
         self._publish = publish
         self._predictions = predictions
         self._display = display
-        self._running = RunningFile(invocation.data_directory)
+        self._running = RunningFile(invocation.data_directory if publish else None)
         self._store: EvaluationStore | None = None
         self._group_id: str | None = None
 

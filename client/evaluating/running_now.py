@@ -34,12 +34,12 @@ class RunningFile:
     """Tells other processes how far a job is. Where the file cannot be written, it tells nothing.
 
     Args:
-        data_directory: The data directory.
+        data_directory: The data directory; None tells nobody.
         clock: A monotonic clock in seconds.
     """
 
-    def __init__(self, data_directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder = data_directory / FOLDER
+    def __init__(self, data_directory: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = None if data_directory is None else data_directory / FOLDER
         self._clock = clock
         self._descriptor: int | None = None
         self._path: Path | None = None
@@ -62,9 +62,11 @@ class RunningFile:
             "text": "warming up" if what.work else "starting",
         }
         self._runs, self._elapsed_s = 1, 0.0
+        if self._folder is None:
+            return
         with suppress(OSError):
             if self._descriptor is None:
-                self._create()
+                self._create(self._folder)
             self._write()
 
     def __call__(self, progress: Progress | IssuerProgress) -> None:
@@ -83,21 +85,28 @@ class RunningFile:
             self._write()
 
     def close(self) -> None:
-        """Removes the file."""
+        """Removes the file, and the folder if no other is in it."""
         if self._descriptor is not None and self._path is not None:
             with suppress(OSError):
                 self._path.unlink()
             with suppress(OSError):
                 os.close(self._descriptor)
+            with suppress(OSError):
+                self._path.parent.rmdir()
         self._descriptor = None
 
-    def _create(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for _ in _read(self._folder, remove=True):
+    def _create(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for _ in _read(folder, remove=True):
             pass
         name = uuid.uuid4().hex
-        partial, self._path = self._folder / f".{name}", self._folder / f"{name}{_ENDING}"
-        descriptor = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        partial, self._path = folder / f".{name}", folder / f"{name}{_ENDING}"
+        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR
+        try:
+            descriptor = os.open(partial, flags, 0o600)
+        except FileNotFoundError:  # another process has removed the folder, which was empty
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(partial, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             partial.rename(self._path)

@@ -47,13 +47,13 @@ class Running:
         self._stops = stops
         self._stack = ExitStack()
         self._store: EvaluationStore | None = None
-        self._told = RunningFile(invocation.data_directory)
+        self._told = RunningFile(invocation.data_directory if publish else None)
         self.stop = StopRequest()
 
     def __enter__(self) -> Self:
         if self._publish:
             self._store = self._stack.enter_context(closing(self._invocation.open_store()))
-        for each in (self._display.close, self._told.close, self._invocation.waiting.end):
+        for each in (self._display.close, self._told.close, self._invocation.waiting.close):
             self._stack.callback(each)
         if threading.current_thread() is threading.main_thread():  # only there can signals be handled
             self._stack.enter_context(self.stop)
@@ -88,7 +88,7 @@ class Running:
         return evaluation
 
     def _start(self, what: JobStart) -> None:
-        self._invocation.waiting.end()
+        self._invocation.waiting.close()
         self.stop.begin(self._stops)
         self._display.begin()
         self._told.begin(what)

@@ -54,10 +54,18 @@ def table_of(report: str, caption: str, columns: Sequence[Column], rows: Iterabl
     }
 
 
-def figure_of(
-    report: str, columns: Sequence[Column], row: Row, headlines: Sequence[str]
+def figures_of(
+    report: str, columns: Sequence[Column], row: Row, headlines: Sequence[str], first: int = 0
 ) -> list[dict[str, Any]]:
-    """Returns the numbers of a report's only row; the ends of an interval belong to their figure."""
+    """Returns the numbers of a report's only row; the ends of an interval belong to their figure.
+
+    Args:
+        report: Its name.
+        columns: Its columns.
+        row: The row.
+        headlines: The keys of the main figures, in their order.
+        first: The place of the first of them among those of all reports.
+    """
     known = {column.key: column for column in columns}
     figures = []
     for key, column in known.items():
@@ -73,7 +81,7 @@ def figure_of(
             "label": column.header,
             "value": finite(row[key]),
             "text": text_of(row[key], column),
-            "headline": headlines.index(key) if key in headlines else None,
+            "headline": first + headlines.index(key) if key in headlines else None,
         }
         for end in ("low", "high"):
             if (end_key := f"{key}_{end}") in known:

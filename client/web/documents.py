@@ -13,13 +13,14 @@ import yaml
 
 from inferometer.client.reports.show import timed_by
 from inferometer.client.web.again import again
-from inferometer.client.web.cells import columns_of, figure_of, table_of, text_of
+from inferometer.client.web.cells import columns_of, figures_of, table_of, text_of
 from inferometer.client.web.facts import facts_of, kind_of
 from inferometer.client.web.pictures import charts_of, compared_chart
 from inferometer.evaluators.comparing.comparison import COLUMNS
 from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.evaluation import Evaluation, Status, measures
 from inferometer.evaluators.jobs.compare import DIFFERS, ComparisonRequest, compare
+from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
@@ -37,7 +38,8 @@ from inferometer.evaluators.reports.registry import find_report, known_reports
 from inferometer.evaluators.reports.table import cell_text
 from inferometer.evaluators.reports.trace_report import TRACED_COLUMNS, SpanSource, TraceReport
 from inferometer.evaluators.reports.writer import finite
-from inferometer.manifests.errors import ConfigurationError, InferometerError
+from inferometer.evaluators.statistics import values_for_percentile
+from inferometer.manifests.errors import ConfigurationError
 
 FIRST = (
     "created_at",
@@ -106,8 +108,8 @@ def overview_rows(evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]
 
 
 def page_reports() -> Mapping[str, Report[Any]]:
-    """Returns the reports of which a page shows the rows, by name, those of plug-ins too."""
-    return {name: find_report(name) for name in known_reports() if name not in _ONLY_PICTURES}
+    """Returns the reports by name, those of plug-ins too: to look for those takes long."""
+    return {name: find_report(name) for name in known_reports()}
 
 
 def evaluation_document(
@@ -144,7 +146,8 @@ def evaluation_document(
         "invalid": next((text for name, text in told if name == "INVALID"), None),
         "remarks": list(_remarks(evaluation, timed)),
         "figures": figures,
-        "charts": [] if spans is None else charts_of(evaluation),
+        "hints": list(_hints(timed)),
+        "charts": [] if spans is None else charts_of(evaluation, reports),
         "omitted": omitted or None,
         "tables": tables,
         "facts": list(facts_of(evaluation, timed, told)),
@@ -185,6 +188,20 @@ def _remarks(evaluation: Evaluation, timed: Evaluation) -> Iterator[str]:
         yield "It was interrupted: the figures cover what was measured until then."
 
 
+def _hints(timed: Evaluation) -> Iterator[str]:
+    """Why figures of batches are missing."""
+    if not measures(timed, BatchMeasurement):
+        return
+    batches = len(timed.measurement.full_ns)
+    summary = LatencySummary.of(timed.measurement)
+    needed = {percent: values_for_percentile(percent) for percent in (50, 90, 99)}
+    missing = [f"p{percent} needs {count:,}" for percent, count in needed.items() if count > batches]
+    if summary.mean_interval_ns is None and 0 < batches < summary.batches_for_interval:
+        missing.append(f"the intervals need {summary.batches_for_interval:,}")
+    if missing:
+        yield f"Full batches: {batches:,}; {', '.join(missing)}."
+
+
 def _reported(
     evaluation: Evaluation,
     timed: Evaluation,
@@ -195,7 +212,8 @@ def _reported(
     figures: list[dict[str, Any]] = []
     told: list[tuple[str, str]] = []
     tables: list[dict[str, Any]] = []
-    taking = {name: report for name, report in reports.items() if report.taken([evaluation])}
+    tabled = {name: report for name, report in reports.items() if name not in _ONLY_PICTURES}
+    taking = {name: report for name, report in tabled.items() if report.taken([evaluation])}
     if measures(evaluation, RateSearchMeasurement):
         taking[ProbesReport.name] = ProbesReport()
     for name, report in taking.items():
@@ -210,7 +228,7 @@ def _reported(
         elif rows:
             columns = [column for column in columns if column.key not in _OPTIONS]
             headlines = _HEADLINES.get(name, ())
-            figures += figure_of(name, columns, rows[0], headlines)
+            figures += figures_of(name, columns, rows[0], headlines, len(figures))
             texts = (column for column in columns if isinstance(rows[0][column.key], bool | str))
             told += [(column.header, cell_text(rows[0][column.key], column)) for column in texts]
     return figures, told, tables
@@ -260,8 +278,3 @@ def _side(side: Side) -> dict[str, Any]:
 def _compare_command(a: Side, b: Side) -> str:
     one, other = (",".join(each.id for each in side.evaluations) for side in (a, b))
     return f"agent compare {one} {other}"
-
-
-def error_document(error: InferometerError) -> Mapping[str, Any]:
-    """Returns what the page shows of an error."""
-    return {"error": str(error)}

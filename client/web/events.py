@@ -58,14 +58,16 @@ class Events:
 
     async def _watch(self) -> None:
         """Looks, until no page is open."""
-        looks = 0
+        looks, told = 0, ""
         try:
             while self._pages:
                 try:
                     found = await self._look()
+                    told = ""
                 except InferometerError as error:
-                    _log.warning("%s", error)
-                    found = {}
+                    if str(error) != told:
+                        _log.warning("%s", error)
+                    found, told = {}, str(error)
                 for name, value in found.items():
                     if name not in self._known or self._known[name] != value:
                         self._known[name] = value

@@ -112,7 +112,7 @@ def _measured(evaluation: Evaluation, timed: Evaluation) -> Iterator[tuple[str, 
         yield "inputs predicted", evaluation.measurement.predicted_inputs
         yield "batches", len(evaluation.measurement.times.sizes)
         if measures(timed, BatchMeasurement):
-            shares = (f"{name} {share:.1f} %" for name, share in stage_shares(timed).items())
+            shares = (f"{name} {share:.1f}\u00a0%" for name, share in stage_shares(timed).items())
             yield "time of inputs", ", ".join(shares)
     options = getattr(measurement, "options", None)
     if options is None:

@@ -3,44 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inferometer.evaluators.drawing.charts import Drawing, PointChart, Series
+from inferometer.evaluators.drawing.charts import PointChart, Series
 from inferometer.evaluators.evaluation import Evaluation, measures
 from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.measurements.load import LoadMeasurement
-from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
-from inferometer.evaluators.plots.base import Plot
+from inferometer.evaluators.plots.base import find_plot
 from inferometer.evaluators.plots.batches import DurationPlot
 from inferometer.evaluators.plots.compared import compared_times
-from inferometer.evaluators.plots.load import MaxQpsPlot, WorkloadPlot
-from inferometer.evaluators.reports.base import M, Report
-from inferometer.evaluators.reports.batches import DurationReport
-from inferometer.evaluators.reports.load import MaxQpsReport, WorkloadReport
+from inferometer.evaluators.reports.base import Report
 
 MOST_BATCHES = 20_000
 """Of more batches, the page shows the shortest and the longest of each stretch."""
+_REPORTS = {"batches": "duration", "load": "workload", "rate_search": "max_qps"}
+"""The report whose picture shows each value of a measurement, by the kind."""
 _DIGITS = 6  # of a coordinate, which are more than any screen has points
 
 
-def charts_of(evaluation: Evaluation) -> list[dict[str, Any]]:
+def charts_of(evaluation: Evaluation, reports: Mapping[str, Report[Any]]) -> list[dict[str, Any]]:
     """Returns the pictures of one evaluation; of batches each time, of load each query or probe."""
-    drawing: Drawing | None = None
-    if measures(evaluation, BatchMeasurement):
-        drawing = _drawn(DurationReport(), DurationPlot(MOST_BATCHES), evaluation)
-    elif measures(evaluation, LoadMeasurement):
-        drawing = _drawn(WorkloadReport(), WorkloadPlot(), evaluation)
-    elif measures(evaluation, RateSearchMeasurement):
-        drawing = _drawn(MaxQpsReport(), MaxQpsPlot(), evaluation)
+    name = _REPORTS.get(evaluation.measurement.kind)
+    if name is None:
+        return []
+    plot = DurationPlot(MOST_BATCHES) if name == "duration" else find_plot(name)
+    drawing = plot.draw([evaluation], list(reports[name].rows([evaluation])))
     if drawing is None:
         return []
     charts = (chart for chart in drawing.charts if isinstance(chart, PointChart))
     return [chart_document(drawing.title, chart, drawing.notes) for chart in charts]
-
-
-def _drawn(report: Report[M], plot: Plot[Any], evaluation: Evaluation[M]) -> Drawing | None:
-    return plot.draw([evaluation], list(report.rows([evaluation])))
 
 
 def compared_chart(a: Evaluation, b: Evaluation) -> dict[str, Any] | None:

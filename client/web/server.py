@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +24,7 @@ from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import ConfigurationError, InferometerError, StoreError
 
 _T = TypeVar("_T")
+_OF_ONE = ("/api/evaluations/", "/api/compare")
 
 
 class PageServer:
@@ -65,7 +65,7 @@ class PageServer:
             Route("/api/events", self._events),
         ]
         known: dict[Any, Any] = {InferometerError: self._failed, 404: _missing, 405: _missing}
-        starlette = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=known)
+        starlette = Starlette(routes=routes, exception_handlers=known)
         self.app = Guard(starlette, secret, names)
 
     async def prepare(self) -> None:
@@ -81,10 +81,6 @@ class PageServer:
         self.events.close()
         await self._read(self._reader.close)
         self._thread.shutdown(wait=False)
-
-    @asynccontextmanager
-    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        yield
 
     async def _read(self, read: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, read)
@@ -132,10 +128,10 @@ class PageServer:
 
         return await self._read(look)
 
-    async def _failed(self, _: Request, error: Exception) -> Response:
-        status = (
-            400 if isinstance(error, ConfigurationError) else 404 if isinstance(error, StoreError) else 500
-        )
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        status = 400 if isinstance(error, ConfigurationError) else 503
+        if isinstance(error, StoreError) and request.url.path.startswith(_OF_ONE):
+            status = 404
         return _json(json.dumps({"error": str(error)}), status)
 
 

@@ -146,6 +146,7 @@ def _configuration(options: PageOptions, page: PageServer) -> uvicorn.Config:
         http="h11",
         ws="none",
         loop="asyncio",
+        lifespan="off",
         limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=_GRACE_S,
         ssl_certfile=str(tls.certificate) if tls else None,

@@ -69,7 +69,7 @@ class OverviewReport(Report[Measurement]):
 def _figures(measurement: Measurement) -> dict[str, Value]:
     """Those that a measurement of its kind has."""
     if isinstance(measurement, BatchMeasurement):
-        summary, accuracy = LatencySummary.of(measurement), measurement.accuracy
+        summary, accuracy = LatencySummary.of(measurement, intervals=False), measurement.accuracy
         return {
             "latency_ms_p50": in_ms(summary.p50_ns),
             "rate_per_s": summary.throughput_inputs_per_s,

@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import re
+import sqlite3
 import ssl
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -20,8 +21,10 @@ from inferometer.agent.server.security.credentials import ServerTls
 from inferometer.client.evaluating.running_now import RunningFile
 from inferometer.client.web.assets import MODULES, SERVED
 from inferometer.evaluators.jobs.resources import JobStart
+from inferometer.evaluators.store.evaluation_store import EvaluationStore
+from inferometer.manifests.errors import StoreError
 from tests.certificates import Authority
-from tests.page_samples import IMAGE, SCRIPT, keep, samples, steady
+from tests.page_samples import DATABASE, IMAGE, SCRIPT, keep, samples, steady
 from tests.web.conftest import Page, served
 
 Told = Callable[..., Any]
@@ -277,3 +280,25 @@ def test_a_new_evaluation_and_a_running_one_are_told(tmp_path: Path) -> None:
         stream.until("running", lambda value: value == [])
 
     assert (begun["title"], begun["detail"]) == ("DigitsCNN 1.0", "PyTorch 2.13.0 · cpu · digits, 100 inputs")
+
+
+def test_a_store_that_cannot_be_read_is_told(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise StoreError("the disk is gone")
+
+    monkeypatch.setattr(EvaluationStore, "count", fail)
+    reply = page.get("/api/evaluations")
+
+    assert (reply.status, reply.json) == (503, {"error": "the disk is gone"})
+
+
+def test_an_evaluation_that_is_damaged_is_left_out_and_named(tmp_path: Path) -> None:
+    keep(tmp_path, [steady(1), steady(2)])
+    with closing(sqlite3.connect(tmp_path / f"{DATABASE}.db")) as database:
+        database.execute("DELETE FROM performance WHERE json_extract(data, '$.evaluation_id') = ?", [IDS[1]])
+        database.commit()
+    with served(tmp_path) as page:
+        for query in ("", "?sort=latency_ms_p50"):
+            found = page.get(f"/api/evaluations{query}").json
+            assert [row["id"] for row in found["rows"]] == [IDS[0]]
+            assert [IDS[1] in reason for reason in found["unreadable"]] == [True]

@@ -34,7 +34,10 @@ def _options(evaluation: Evaluation) -> dict[str, Any]:
         found = command.get_command(click.Context(command), words.pop(0))
         assert found is not None
         command = found
-    return command.make_context("agent", words).params
+    # click keeps the help option that the first context asks for
+    return command.make_context(
+        "agent", words, help_option_names=cli.context_settings["help_option_names"]
+    ).params
 
 
 @pytest.mark.parametrize(

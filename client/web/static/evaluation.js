@@ -6,14 +6,10 @@ import { reportTable } from "./tables.js";
 
 function ends(figure) {
   if ((figure.low ?? null) === null && (figure.high ?? null) === null) return null;
-  return h(
-    "span",
-    { class: "interval" },
-    "95 % ",
-    shown(figure.low, figure.low_text),
-    " – ",
-    shown(figure.high, figure.high_text),
-  );
+  const low = figure.low === null ? null : shown(figure.low, figure.low_text);
+  const high = figure.high === null ? null : shown(figure.high, figure.high_text);
+  const parts = low && high ? [low, " – ", high] : low ? ["≥ ", low] : ["≤ ", high];
+  return h("span", { class: "interval" }, "95 % ", parts);
 }
 
 function headline(figure) {
@@ -87,8 +83,10 @@ export async function evaluationView(page, id) {
       h("span", { class: "chips" }, verdict(found.stability, found.conditions), found.status === "complete" ? null : chip("disturbed", found.status), found.invalid ? chip("invalid", "INVALID", found.invalid) : null),
     ),
     h("p", { class: "subtitle" }, found.subtitle, " · ", h("time", { datetime: found.created_at }, found.created_text), " · ", h("code", {}, found.id)),
+    found.invalid ? h("p", { class: "remark invalid" }, `INVALID: ${found.invalid}`) : null,
     found.remarks.map((remark) => h("p", { class: "remark" }, remark)),
     heads.length ? h("dl", { class: "cards" }, heads.map(headline)) : null,
+    found.hints.map((hint) => h("p", { class: "note" }, hint)),
     found.charts.map((each) => chart(each)),
     found.omitted ? h("p", { class: "remark" }, found.omitted) : null,
     h(
