@@ -12,7 +12,7 @@ from inferometer.client.cli.command import Command, boolean, option
 from inferometer.client.cli.invocation import Invocation, current_invocation
 from inferometer.client.cli.output import output_options, print_rows
 from inferometer.evaluators.reports.base import Column
-from inferometer.manifests.errors import ArtifactError, UnknownModelError
+from inferometer.manifests.errors import ArtifactError, ConfigurationError, UnknownModelError
 
 if TYPE_CHECKING:
     from inferometer.agent.inference.model_listing import ListedModel
@@ -117,7 +117,7 @@ def _obstacle_of_code(architecture: str, model: ListedModel, invocation: Invocat
     if ":" not in architecture and not is_built_in(architecture):  # those files name, or nothing
         try:
             invocation.architectures.find(architecture, model.framework)
-        except ArtifactError as error:
+        except (ArtifactError, ConfigurationError) as error:
             return str(error)
     return ""
 

@@ -21,10 +21,11 @@ from inferometer.client.web.events import Events
 from inferometer.client.web.guard import Guard
 from inferometer.client.web.reader import ListQuery, StoreReader
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
-from inferometer.manifests.errors import ConfigurationError, InferometerError, StoreError
+from inferometer.manifests.errors import ConfigurationError, InferometerError, NotFoundError
 
 _T = TypeVar("_T")
-_OF_ONE = ("/api/evaluations/", "/api/compare")
+_STATUS = {ConfigurationError: 400, NotFoundError: 404}
+"""The status of an error; of any other, such as a database that cannot be read, it is 503."""
 
 
 class PageServer:
@@ -128,10 +129,8 @@ class PageServer:
 
         return await self._read(look)
 
-    async def _failed(self, request: Request, error: Exception) -> Response:
-        status = 400 if isinstance(error, ConfigurationError) else 503
-        if isinstance(error, StoreError) and request.url.path.startswith(_OF_ONE):
-            status = 404
+    async def _failed(self, _: Request, error: Exception) -> Response:
+        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 503)
         return _json(json.dumps({"error": str(error)}), status)
 
 

@@ -54,7 +54,7 @@ def test_a_dataset_gives_the_accuracy_of_this_process_and_says_where_it_ran(
     answer = agent("predict", "dataset", "--num_file_parts=-1", f"--agent={served}/DigitsCNN@{framework}")
 
     assert answer.code == 0, answer.stderr
-    assert f"by the manifest of DigitsCNN 1.0 for {framework}" in answer.stdout
+    assert f"by the manifest of DigitsCNN 1.0 for {framework}" in answer.stderr
     assert [answer.figure(name) for name in ("top-1", "top-5")] == [
         here.figure(name) for name in ("top-1", "top-5")
     ]
@@ -148,7 +148,7 @@ def test_a_framework_that_is_not_installed_is_not_needed(agent: Agent, served: s
     )
 
     assert answer.code == 0, answer.stderr
-    assert "by the manifest of MyDigits 1.0 for Elsewhere" in answer.stdout
+    assert "by the manifest of MyDigits 1.0 for Elsewhere" in answer.stderr
     assert answer.figure("top-1").startswith("0.99")
 
 

@@ -35,9 +35,12 @@ def _options(evaluation: Evaluation) -> dict[str, Any]:
         assert found is not None
         command = found
     # click keeps the help option that the first context asks for
-    return command.make_context(
+    given = command.make_context(
         "agent", words, help_option_names=cli.context_settings["help_option_names"]
     ).params
+    if "batch_sizes" in given:
+        (given["batch_size"],) = given.pop("batch_sizes")
+    return given
 
 
 @pytest.mark.parametrize(
