@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler
     from inferometer.agent.tracing.recorder import SpanRecorder
     from inferometer.agent.tracing.span import SpanKind, TraceLevel
+    from inferometer.client.library.comparing import Comparison, compare
     from inferometer.client.library.evaluating import evaluate, sweep
     from inferometer.client.library.load import (
         LatencyPercentile,
@@ -58,6 +59,7 @@ __all__ = [
     "Artifacts",
     "BatchMeasurement",
     "Column",
+    "Comparison",
     "ConfigurationError",
     "Dataset",
     "DatasetError",
@@ -106,6 +108,7 @@ __all__ = [
     "Weights",
     "WorkloadRun",
     "__version__",
+    "compare",
     "evaluate",
     "evaluations",
     "max_qps",
@@ -126,6 +129,7 @@ _OWNERS = {
     "agent.tracing.profiler": ("LayerWriter", "PredictWindow", "Profiler"),
     "agent.tracing.recorder": ("SpanRecorder",),
     "agent.tracing.span": ("SpanKind", "TraceLevel"),
+    "client.library.comparing": ("Comparison", "compare"),
     "client.library.evaluating": ("evaluate", "sweep"),
     "client.library.load": (
         "LatencyPercentile",

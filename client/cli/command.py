@@ -30,6 +30,29 @@ class FiniteFloatRange(click.FloatRange):
         return number
 
 
+class Counts(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
+    """Whole numbers above 0 with commas between, each once."""
+
+    name = "counts"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Returns the numbers."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            numbers = tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value} is no number; write one, or several with commas between", param, ctx)
+        for number in numbers:
+            if number < 1:
+                self.fail(f"{number} is not in the range x>=1.", param, ctx)
+            if numbers.count(number) > 1:
+                self.fail(f"{value} names {number} twice; leave out one", param, ctx)
+        return numbers
+
+
 class TensorShape(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
     """The sizes of a tensor, with commas or an x between."""
 
@@ -125,6 +148,7 @@ COUNT = click.IntRange(min=1)
 WHOLE_NUMBER = click.IntRange(min=0)
 PORT = click.IntRange(0, 65535)
 SEED = click.IntRange(0, 2**63 - 1)
+COUNTS = Counts()
 SHAPE = TensorShape()
 WEIGHTS = click.Choice(["pretrained", "random"], case_sensitive=False)
 POSITIVE = FiniteFloatRange(min=0, min_open=True)

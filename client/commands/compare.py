@@ -9,7 +9,7 @@ import click
 from inferometer.client.cli.command import Command, FiniteFloatRange, boolean, database_options, option
 from inferometer.client.cli.completing import evaluations
 from inferometer.client.cli.output import OUTPUT_NAMES, output_options
-from inferometer.client.compare import ACCURACY_THRESHOLD, THRESHOLD
+from inferometer.evaluators.jobs.defaults import ACCURACY_THRESHOLD, THRESHOLD
 
 
 @click.command(cls=Command)

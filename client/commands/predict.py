@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from click.core import ParameterSource
 
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.client.cli.command import (
-    COUNT,
+    COUNTS,
     NOT_NEGATIVE,
     POSITIVE,
     WHOLE_NUMBER,
@@ -32,13 +32,24 @@ from inferometer.evaluators.jobs.defaults import (
 )
 from inferometer.manifests.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from inferometer.evaluators.jobs.requests import DatasetChoice, EvaluationRequest, SystemRequest
+
 _LENGTH = ("min_duration_s", "min_batches", "target_ci_percent", "time_budget_s")
 _LARGEST = 2**31 - 1  # of a number of parts; see BatchOptions
 
 
 _evaluation_options = options(
     system_options,
-    option("-b", "--batch_size", type=COUNT, default=BATCH_SIZE, metavar="N", help="Inputs per batch."),
+    option(
+        "-b",
+        "--batch_size",
+        "batch_sizes",
+        type=COUNTS,
+        default=BATCH_SIZE,
+        metavar="N",
+        help="Inputs per batch; predict dataset takes several with commas, and prints one table of them.",
+    ),
     option(
         "-p",
         "--partition_list_size",
@@ -197,59 +208,76 @@ def urls(**given: Any) -> None:
 
 
 def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
-    """Runs the evaluation that the options describe, and exits with its code."""
+    """Runs the evaluations that the options describe, and exits with their code."""
     # Imported here because help needs none of it.
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.evaluating.parsing import take_dataset, take_system
-    from inferometer.client.evaluating.running import run_evaluation
-    from inferometer.evaluators.jobs.requests import EvaluationRequest, default_batch_size, inputs_for
-    from inferometer.evaluators.measurements.batches import BatchOptions
+    from inferometer.client.evaluating.running import run_evaluation, run_sweep
+    from inferometer.evaluators.jobs.requests import default_batch_size
 
-    invocation = current_invocation()
-    tracer = invocation.configuration.tracer
-    publish, predictions, parts = given["publish"], given["publish_predictions"], given["num_file_parts"]
-    synthetic, dataset = given.get("synthetic", False), take_dataset(given)
-    trace_level = _trace_level(given, tracer.level)  # before the options of the system are taken
+    invocation, sizes = current_invocation(), given["batch_sizes"]
+    if show_inputs and len(sizes) > 1:
+        raise ConfigurationError("several values of batch_size are for predict dataset; give one")
+    tracer, dataset = invocation.configuration.tracer, take_dataset(given)
+    given["trace_level"] = _trace_level(given, tracer.level)
+    given["tracer_address"] = given["tracer_address"] or tracer.address
+    gathered = {"publish": given["publish"], "publish_predictions": given["publish_predictions"]}
+    require_stable = given["require_stable"]
     system = take_system(
         given, invocation, dataset, preprocess_threads=given["preprocess_threads"], overlap=given["overlap"]
     )
-    batch_size = given["batch_size"]
-    if click.get_current_context().get_parameter_source("batch_size") is ParameterSource.DEFAULT:
-        batch_size = default_batch_size(system, dataset)
+    if click.get_current_context().get_parameter_source("batch_sizes") is ParameterSource.DEFAULT:
+        sizes = (default_batch_size(system, dataset),)
+    requests = [_request(given, system, dataset, size, keep_predictions=show_inputs) for size in sizes]
+    if len(requests) > 1:
+        code = run_sweep(invocation, requests, require_stable=require_stable, **gathered)
+    else:
+        code = run_evaluation(
+            invocation, requests[0], show_inputs=show_inputs, require_stable=require_stable, **gathered
+        )
+    click.get_current_context().exit(code)
+
+
+def _request(
+    given: Mapping[str, Any],
+    system: SystemRequest,
+    dataset: DatasetChoice,
+    batch_size: int,
+    *,
+    keep_predictions: bool,
+) -> EvaluationRequest:
+    """The request of one evaluation."""
+    from inferometer.evaluators.jobs.requests import EvaluationRequest, inputs_for
+    from inferometer.evaluators.measurements.batches import BatchOptions
+
+    predictions, parts = given["publish_predictions"], given["num_file_parts"]
     partition = given["partition_list_size"] or batch_size
-    least = partition * max(parts or 0, given["warmup_num_file_parts"])
-    dataset = inputs_for(
-        system, dataset, synthetic=synthetic, batch_size=batch_size, seed=given["seed"], least=least
-    )
-    options = BatchOptions(
-        batch_size=batch_size,
-        partition_list_size=partition,
-        num_file_parts=-1 if parts is None else parts,
-        warmup_num_file_parts=given["warmup_num_file_parts"],
-        feature_limit=0 if predictions else TOP_CLASSES,
-        fail_on_error=given["fail_on_error"],
-        **{name: given[name] for name in _LENGTH},
-    )
-    request = EvaluationRequest(
+    return EvaluationRequest(
         system=system,
-        dataset=dataset,
-        options=options,
-        trace_level=trace_level,
+        dataset=inputs_for(
+            system,
+            dataset,
+            synthetic=given.get("synthetic", False),
+            batch_size=batch_size,
+            seed=given["seed"],
+            least=partition * max(parts or 0, given["warmup_num_file_parts"]),
+        ),
+        options=BatchOptions(
+            batch_size=batch_size,
+            partition_list_size=partition,
+            num_file_parts=-1 if parts is None else parts,
+            warmup_num_file_parts=given["warmup_num_file_parts"],
+            feature_limit=0 if predictions else TOP_CLASSES,
+            fail_on_error=given["fail_on_error"],
+            **{name: given[name] for name in _LENGTH},
+        ),
+        trace_level=given["trace_level"],
         leveled=given["leveled"],
         repeat=given["repeat"],
         measure_enough=parts is None,
-        keep_predictions=show_inputs or (predictions and publish),
-        tracer_address=given["tracer_address"] or tracer.address,
+        keep_predictions=keep_predictions or (predictions and given["publish"]),
+        tracer_address=given["tracer_address"],
     )
-    code = run_evaluation(
-        invocation,
-        request,
-        publish=publish,
-        publish_predictions=predictions,
-        show_inputs=show_inputs,
-        require_stable=given["require_stable"],
-    )
-    click.get_current_context().exit(code)
 
 
 def _trace_level(given: Mapping[str, Any], default: str | None) -> TraceLevel:

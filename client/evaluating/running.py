@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import Self
 
-from inferometer.client.cli.exit_codes import INTERRUPTED, INVALID, NOT_STABLE, SUCCESS
+from inferometer.client.cli.exit_codes import INTERRUPTED, INVALID, NOT_STABLE, SUCCESS, exit_code
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.cli.output import echo
 from inferometer.client.cli.stopping import StopRequest
@@ -38,9 +39,12 @@ from inferometer.evaluators.jobs.evaluate import evaluate
 from inferometer.evaluators.jobs.load import LoadJob
 from inferometer.evaluators.jobs.requests import EvaluationRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.jobs.resources import JobCallbacks, JobPart, JobStart
+from inferometer.evaluators.jobs.sweep import SweepCell, sweep
 from inferometer.evaluators.load.issuer import IssuerProgress
 from inferometer.evaluators.measurements.batches import BatchMeasurement
 from inferometer.evaluators.precision.processes import process_groups
+from inferometer.evaluators.reports.sweep import COLUMNS, rows_of
+from inferometer.evaluators.reports.writer import Format, write
 from inferometer.evaluators.store.json_text import write_spool
 from inferometer.manifests.errors import StoreError, printable
 
@@ -98,6 +102,53 @@ def run_evaluation(
     return worst
 
 
+def run_sweep(
+    invocation: Invocation,
+    requests: Sequence[EvaluationRequest],
+    *,
+    publish: bool,
+    publish_predictions: bool,
+    require_stable: bool = False,
+) -> int:
+    """Evaluates one request after the other, publishes each evaluation, and prints one table on stdout.
+
+    The table also has those that failed, and is printed when the sweep is interrupted.
+
+    Returns:
+        The exit code: the highest if several evaluations have different ones.
+
+    Raises:
+        InferometerError: The evaluations cannot be run, or not be published.
+    """
+    bar, cells, worst = ProgressBar(requests[0].system.model_name), list[SweepCell](), SUCCESS
+    stops = "stopping after this batch"
+    with _Console(invocation, publish, publish_predictions, bar, stops, aside=True) as console:
+
+        def begin(part: JobPart) -> None:
+            console.begin(part, f"opening {requests[0].system.model_name}")
+
+        callbacks = JobCallbacks(begin, console.start, console.progress(bar), console.say, console.stop)
+        try:
+            with closing(sweep(requests, Systems(invocation), callbacks)) as found:
+                for cell in found:
+                    cells.append(cell)
+                    if cell.evaluation is None:
+                        console.say(f"failed: {cell.error}")
+                        worst = max(worst, FAILED_INPUTS if cell.error is None else exit_code(cell.error))
+                        continue
+                    cells[-1] = SweepCell(cell.request, replace(cell.evaluation, spans=()))
+                    console.publish(cell.evaluation, lambda: None)
+                    worst = max(worst, _exit_code(cell.evaluation, published=publish))
+                    worst = max(worst, _stability_code(cell.evaluation, required=require_stable))
+        finally:
+            bar.close()
+            invocation.waiting.end()
+            if cells:
+                write(COLUMNS, rows_of(cells), Format.TABLE, sys.stdout)
+        console.print_group()
+    return worst
+
+
 def run_load(
     invocation: Invocation,
     request: WorkloadRequest | MaxQpsRequest,
@@ -141,6 +192,7 @@ class _Console:
     """What both kinds of job print, and the store that they publish to, which is open while this is entered.
 
     ``display`` shows the progress of each evaluation; ``stops`` is printed when a signal requests to stop.
+    With ``aside``, stdout has something else, and the lines go to stderr.
     """
 
     def __init__(
@@ -150,8 +202,11 @@ class _Console:
         predictions: bool,
         display: ProgressBar | LiveLine,
         stops: str,
+        *,
+        aside: bool = False,
     ) -> None:
         self.stop = StopRequest()
+        self._aside = aside
         self._stops = stops
         self._invocation = invocation
         self._publish = publish
@@ -180,9 +235,9 @@ class _Console:
 
     def begin(self, part: JobPart, opening: str) -> None:
         """Announces one evaluation of several; ``opening`` is shown until the model is open, if not empty."""
-        level = "" if part.trace_level is None else f", {part.trace_level.name}"
+        what = part.name if part.trace_level is None else part.trace_level.name
         if part.count > 1:
-            _say(f"{part.number} of {part.count}{level}:")
+            _say(f"{part.number} of {part.count}{', ' if what else ''}{what}:")
         if opening:
             self._invocation.waiting.begin(opening)
 
@@ -196,7 +251,7 @@ class _Console:
         self._display.begin()
         self._running.begin(what)
         with suppress(OSError):
-            echo(printable(start_line(what)))
+            echo(printable(start_line(what)), err=self._aside)
 
     def say(self, line: str) -> None:
         """Prints a line that the user should know on stderr."""
@@ -250,12 +305,12 @@ class _Console:
             with suppress(OSError):  # publishing it again later changes nothing
                 path.unlink()
                 path.parent.rmdir()  # if no other evaluation waits there
-        echo(f"published   {evaluation.id} to {self._store.location}", indent=12)
+        echo(f"published   {evaluation.id} to {self._store.location}", err=self._aside, indent=12)
 
     def print_group(self) -> None:
         """Prints the id that several published evaluations have in common."""
         if self._store and self._group_id:
-            echo(f"group       {self._group_id}", indent=12)
+            echo(f"group       {self._group_id}", err=self._aside, indent=12)
 
 
 def spooled(invocation: Invocation, evaluation: Evaluation) -> tuple[Path | None, str]:

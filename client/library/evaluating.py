@@ -205,11 +205,14 @@ def _swept(invocation: Invocation, requests: Sequence[EvaluationRequest], *, pub
     def begin(part: JobPart) -> None:
         display.close()
         display.title = f"{part.name} ({part.number} of {part.count})"
+        callbacks.on_part(part)
 
     with Running(invocation, display, publish=publish, stops=_STOPS) as running:
+        callbacks = running.callbacks()
         try:
-            callbacks = replace(running.callbacks(), on_part=begin)
-            with closing(sweep_job(requests, Systems(invocation), callbacks)) as found:
+            with closing(
+                sweep_job(requests, Systems(invocation), replace(callbacks, on_part=begin))
+            ) as found:
                 for cell in found:
                     if cell.evaluation is not None:
                         running.publish(cell.evaluation)

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from inferometer.evaluators.drawing.charts import Drawing
 from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.plots.base import find_plot
 from inferometer.evaluators.plots.writer import inline_svg
 from inferometer.evaluators.reports.base import Column, Report, Row, Value
 from inferometer.evaluators.reports.table import cell_text
@@ -35,15 +37,25 @@ def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
     ]
     if len(shown) < len(rows):
         above.append(f"the first {len(shown)} of {len(rows):,} rows")
-    caption = f"<div>{_text(' · '.join(above))}</div>" if above else ""
+    caption = lines([" · ".join(above)] if above else [])
     head = _line("th", [(column.header, _LEFT) for column in inside])
     body = "".join(_line("td", [_cell(row[column.key], column) for column in inside]) for row in shown)
     return f'<div style="overflow-x: auto">{caption}<table>{head}{body}</table></div>'
 
 
+def lines(texts: Iterable[str]) -> str:
+    """Returns texts below each other."""
+    return "".join(f"<div>{_text(text)}</div>" for text in texts)
+
+
 def with_picture(shown: str, report: Report[Any], evaluations: Sequence[Evaluation]) -> str:
     """Adds the picture of a report, if Matplotlib is installed and there is anything to draw."""
-    picture = inline_svg(report, evaluations)
+    return with_drawing(shown, find_plot(report.name).draw(evaluations, list(report.rows(evaluations))))
+
+
+def with_drawing(shown: str, drawing: Drawing | None) -> str:
+    """Adds a drawing, if there is one and Matplotlib is installed."""
+    picture = None if drawing is None else inline_svg(drawing)
     return shown if picture is None else f'{shown}<div style="overflow-x: auto">{picture}</div>'
 
 

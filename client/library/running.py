@@ -13,6 +13,7 @@ from typing_extensions import Self
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.cli.stopping import StopRequest
 from inferometer.client.evaluating.running import spooled
+from inferometer.client.evaluating.running_now import RunningFile
 from inferometer.client.library.progress import Display
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.resources import JobCallbacks, JobStart
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Running:
-    """Shows the progress of a job, and makes the first Ctrl-C request a stop, while it is entered.
+    """Shows the progress of a job while it is entered, on the page too; the first Ctrl-C requests a stop.
 
     Args:
         invocation: The configuration.
@@ -46,12 +47,14 @@ class Running:
         self._stops = stops
         self._stack = ExitStack()
         self._store: EvaluationStore | None = None
+        self._told = RunningFile(invocation.data_directory)
         self.stop = StopRequest()
 
     def __enter__(self) -> Self:
         if self._publish:
             self._store = self._stack.enter_context(closing(self._invocation.open_store()))
-        self._stack.callback(self._display.close)
+        for each in (self._display.close, self._told.close, self._invocation.waiting.end):
+            self._stack.callback(each)
         if threading.current_thread() is threading.main_thread():  # only there can signals be handled
             self._stack.enter_context(self.stop)
         return self
@@ -64,8 +67,9 @@ class Running:
     def callbacks(self) -> JobCallbacks[Any]:
         """Returns the callbacks of the job."""
         return JobCallbacks(
+            on_part=lambda _: self._invocation.waiting.begin("opening the model"),
             on_start=self._start,
-            on_progress=self._display,
+            on_progress=self._progress,
             on_warning=_log.warning,
             stop_requested=self.stop,
         )
@@ -83,6 +87,12 @@ class Running:
                 raise StoreError(f"{error}; {spooled(self._invocation, evaluation)[1]}") from error
         return evaluation
 
-    def _start(self, _: JobStart) -> None:
+    def _start(self, what: JobStart) -> None:
+        self._invocation.waiting.end()
         self.stop.begin(self._stops)
         self._display.begin()
+        self._told.begin(what)
+
+    def _progress(self, progress: Any) -> None:
+        self._display(progress)
+        self._told(progress)

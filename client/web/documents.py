@@ -11,7 +11,6 @@ from typing import Any
 
 import yaml
 
-from inferometer.client.compare.comparing import compare_by_default
 from inferometer.client.reports.show import timed_by
 from inferometer.client.web.again import again
 from inferometer.client.web.cells import columns_of, figure_of, table_of, text_of
@@ -20,6 +19,7 @@ from inferometer.client.web.pictures import charts_of, compared_chart
 from inferometer.evaluators.comparing.comparison import COLUMNS
 from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.evaluation import Evaluation, Status, measures
+from inferometer.evaluators.jobs.compare import DIFFERS, ComparisonRequest, compare
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
@@ -231,15 +231,16 @@ def comparison_document(a: Side, b: Side, left_out: Sequence[str] = ()) -> dict[
         "error": None,
     }
     try:
-        compared = compare_by_default(a, b)
+        compared = compare(ComparisonRequest(a=a, b=b))
     except ConfigurationError as error:
         return document | {"error": str(error)}
     one, other = a.evaluations[0], b.evaluations[0]
+    notes = (note for note in compared.notes if not note.startswith(DIFFERS))
     return document | {
         **table_of("comparison", "", COLUMNS, compared.rows),
         "conclusion": compared.conclusion,
         "worse": compared.worse,
-        "notes": [*left_out, *compared.notes],
+        "notes": [*left_out, *notes, *compared.undecided],
         "differs": [list(each) for each in a.differing(b)],
         "chart": compared_chart(one, other),
     }

@@ -26,3 +26,7 @@ TOLERANCE = 0.02
 TIME_BUDGET_S = 120.0
 SPARE_CORES = 1
 """The cores that a model in this process leaves to the thread that sends its queries."""
+THRESHOLD = 0.05
+"""The share by which a figure of time or a rate may differ in a comparison."""
+ACCURACY_THRESHOLD = 0.01
+"""The share by which top-1 may differ in a comparison."""

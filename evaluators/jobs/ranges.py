@@ -58,6 +58,8 @@ LOAD = {
     "time_budget_s": COUNT,
 }
 """The numbers of a workload and of a search, by the names of the fields."""
+COMPARISON = {"threshold": Range(0, 10), "accuracy_threshold": Range(0, 10)}
+"""The numbers of a comparison."""
 
 
 def check(request: object, ranges: Mapping[str, Range]) -> None:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from inferometer.evaluators.drawing.charts import PointChart, Series
-from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.comparing.sides import Side
+from inferometer.evaluators.drawing.charts import Drawing, PointChart, Series
+from inferometer.evaluators.evaluation import Evaluation, of_kind
 from inferometer.evaluators.measurements.batches import BatchMeasurement
 from inferometer.evaluators.plots.base import label_of, readable, time_unit
 from inferometer.evaluators.plots.batches import thinned
 
+MOST_POINTS = 1000
+"""Points of one side that a drawing has at most."""
 _NS_PER_US = 1000
+
+
+def drawing_of(a: Side, b: Side) -> Drawing | None:
+    """Returns the times of two sides as a picture; None unless each is one evaluation with full batches."""
+    both = of_kind((*a.evaluations, *b.evaluations), BatchMeasurement)
+    if len(both) != 2 or len(a.evaluations) != 1:
+        return None
+    chart = compared_times(both[0], both[1], MOST_POINTS)
+    if chart is None:
+        return None
+    return Drawing("Predict time of each full batch", (chart,), groups=("A", "B"))
 
 
 def compared_times(

@@ -88,18 +88,11 @@ class PictureFile:
         return True
 
 
-def inline_svg(report: Report[Any], evaluations: Sequence[Evaluation]) -> str | None:
-    """Returns the picture of a report as SVG for a page; None without Matplotlib or anything to draw.
-
-    Raises:
-        ConfigurationError: The report has no picture.
-    """
-    drawing = find_plot(report.name).draw(evaluations, list(report.rows(evaluations)))
-    if drawing is None:
-        return None
+def inline_svg(drawing: Drawing) -> str | None:
+    """Returns a drawing as SVG that a page can hold; None where Matplotlib is not installed."""
     try:
         from inferometer.evaluators.drawing.canvas import svg
-    except (ImportError, ValueError):  # not installed, or its settings are invalid
+    except (ImportError, ValueError):  # a ValueError: its settings are invalid
         return None
     return svg(drawing)
 

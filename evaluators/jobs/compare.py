@@ -1,0 +1,200 @@
+"""The job behind ``compare``: whether one side of evaluations is worse than another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from inferometer.evaluators.comparing.comparison import (
+    chosen_figures,
+    compare_sides,
+    measured_thresholds,
+    rows_of,
+)
+from inferometer.evaluators.comparing.sides import Side
+from inferometer.evaluators.comparing.verdict import TOP1, Ratio, Verdict, higher_is_better, listed
+from inferometer.evaluators.jobs import ranges
+from inferometer.evaluators.jobs.defaults import ACCURACY_THRESHOLD, THRESHOLD
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.precision.processes import processes_of
+from inferometer.evaluators.reports.base import Row
+from inferometer.manifests.errors import ConfigurationError
+
+DIFFERS = "differs: "
+"""How a note begins that names a condition in which the sides differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonRequest:
+    """Two sides, and what counts as a difference.
+
+    Attributes:
+        a: The baseline.
+        b: The judged side.
+        noise: Evaluations of one system, whose differences are the threshold of each figure; None for none.
+        threshold: The share by which a figure of time or a rate may differ; None means the default.
+        accuracy_threshold: The share by which top-1 may differ.
+        figures: The figures to compare; None means all that both sides have.
+
+    Raises:
+        ConfigurationError: A threshold is out of range or given twice, or an evaluation is on two sides.
+    """
+
+    a: Side
+    b: Side
+    noise: Side | None = None
+    threshold: float | None = None
+    accuracy_threshold: float = ACCURACY_THRESHOLD
+    figures: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        ranges.check(self, ranges.COMPARISON)
+        check_one_threshold(self.noise is not None, self.threshold)
+        if twice := _in_both(self.a, self.b):
+            raise ConfigurationError(f"evaluation {twice} is on both sides; compare it with another one")
+        if self.noise is not None and (judged := _in_both(self.noise, self.b)):
+            raise ConfigurationError(
+                f"evaluation {judged} of --noise is one of B, which would be judged by itself; "
+                "give other runs, such as those of A"
+            )
+
+
+def check_one_threshold(noise: bool, threshold: float | None) -> None:
+    """Checks that at most one of the two gives the threshold.
+
+    Raises:
+        ConfigurationError: Both do.
+    """
+    if noise and threshold is not None:
+        raise ConfigurationError("--noise measures the threshold that --threshold gives; leave out one")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two sides compared.
+
+    Attributes:
+        rows: A row of ``comparing.comparison.COLUMNS`` for each figure.
+        notes: What qualifies the rows, one line each; a difference of the conditions begins with ``DIFFERS``.
+        undecided: Why figures are undecided, and how much worse B may be, one line each.
+        conclusion: What follows from all figures together, in one line.
+        worse: Whether B is worse in a figure.
+    """
+
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    undecided: tuple[str, ...]
+    conclusion: str
+    worse: bool
+
+
+def compare(request: ComparisonRequest) -> Comparison:
+    """Compares two sides.
+
+    Raises:
+        ConfigurationError: They cannot be compared, or lack a wanted figure.
+    """
+    a, b = request.a, request.b
+    figures = chosen_figures(a, b, request.figures)
+    ratios = compare_sides(a, b, figures, _thresholds(request, figures))
+    undecided = [ratio for ratio in ratios if ratio.verdict is Verdict.UNDECIDED]
+    return Comparison(
+        rows=tuple(rows_of(ratios, "inputs" if a.kind is BatchMeasurement else "queries")),
+        notes=tuple(_notes(request, figures)),
+        undecided=tuple(f"{ratio.figure} is undecided: {_undecided(ratio)}" for ratio in undecided),
+        conclusion=_conclusion(ratios),
+        worse=any(ratio.verdict is Verdict.WORSE for ratio in ratios),
+    )
+
+
+def _conclusion(ratios: Sequence[Ratio]) -> str:
+    """What follows from all figures together, in one line."""
+    found = {verdict: [ratio.figure for ratio in ratios if ratio.verdict is verdict] for verdict in Verdict}
+    if found[Verdict.WORSE]:
+        worse = "; ".join(_difference(ratio) for ratio in ratios if ratio.verdict is Verdict.WORSE)
+        parts = [f"REGRESSION: B is worse than A: {worse}"]
+    else:
+        parts = ["no regression was shown" if found[Verdict.UNDECIDED] else "no regression"]
+    for verdict, words in (
+        (Verdict.BETTER, "better in"),
+        (Verdict.SAME, "the same in"),
+        (Verdict.UNDECIDED, "undecided in"),
+    ):
+        if found[verdict]:
+            parts.append(f"{words} {listed(found[verdict])}")
+    return "; ".join(parts)
+
+
+def _difference(ratio: Ratio) -> str:
+    interval = "" if ratio.low is None or ratio.high is None else f" [{ratio.low:.4g}, {ratio.high:.4g}]"
+    return f"{ratio.figure} is {ratio.value:.4g} times A's{interval}"
+
+
+def _undecided(ratio: Ratio) -> str:
+    """Why, and how much worse B may be."""
+    if not math.isfinite(ratio.threshold):
+        return (
+            "the runs of --noise differ by more than 100 % in it, or have no answer at it, and give no "
+            "threshold; give more and longer ones, made on a quiet machine"
+        )
+    if ratio.low is None or ratio.high is None:
+        if math.isnan(ratio.value):
+            return "neither side has a right answer there"
+        return "too few values for an interval; give more or longer runs, or leave it out of --figures"
+    worst = ratio.high
+    if higher_is_better(ratio.figure):
+        worst = 1 / ratio.low if ratio.low else math.inf
+    allowed = f"{100 * ratio.threshold:.3g} %"
+    if worst <= 1 + ratio.threshold:
+        return f"B is the same, or better by more than {allowed}"
+    if math.isinf(worst):
+        return "B may be worse by any amount"
+    bound = f"{100 * (worst - 1):.3g} %" if worst < 2 else f"{worst:.3g} times"
+    return f"B may be worse by up to {bound}, where {allowed} is allowed; give more or longer runs"
+
+
+def _in_both(one: Side, other: Side) -> str | None:
+    """The id of an evaluation that is in both; None if there is none."""
+    ids = {evaluation.id for evaluation in one.evaluations}
+    return next((evaluation.id for evaluation in other.evaluations if evaluation.id in ids), None)
+
+
+def _thresholds(request: ComparisonRequest, figures: Sequence[str]) -> Mapping[str, float]:
+    """By how much each figure may differ."""
+    accuracy = {TOP1: request.accuracy_threshold}
+    if request.noise is not None:
+        request.noise.check_comparable(request.a)
+        return measured_thresholds(request.noise, figures) | accuracy
+    threshold = THRESHOLD if request.threshold is None else request.threshold
+    return dict.fromkeys(figures, threshold) | accuracy
+
+
+def _conditions(side: Side) -> Iterator[str]:
+    """What was not stable on a side, in one line; nothing if all was."""
+    found = {each.id: each.conditions.warning for each in side.evaluations if each.conditions}
+    suspect = {evaluation_id: warning for evaluation_id, warning in found.items() if warning}
+    if suspect:
+        first = next(iter(suspect))
+        count = f"{len(suspect)} of {len(side.evaluations)} evaluations not stable, such as "
+        which = count * (len(side.evaluations) > 1) + f"{first} {suspect[first]}"
+        yield f"{side.name}: {which}; its difference may be that of the conditions"
+
+
+def _notes(request: ComparisonRequest, figures: Sequence[str]) -> Iterator[str]:
+    """What qualifies the rows: the source of the thresholds, what differs, and single runs."""
+    a, b, noise = request.a, request.b, request.noise
+    if noise is not None:
+        yield from (f"{DIFFERS}{difference}" for difference in noise.differences(a))
+    elif request.threshold is None and set(figures) != {TOP1}:
+        default = f"threshold {100 * THRESHOLD:g} %, the default"
+        yield f"{default}; --noise measures it, --threshold gives another"
+    yield from (f"{DIFFERS}{difference}" for difference in a.differences(b))
+    yield from (f"warning: {line}" for side in (a, b) for line in _conditions(side))
+    single = [side.name for side in (a, b) if processes_of(side.evaluations) == 1]
+    if single and noise is None and set(figures) != {TOP1}:
+        which = f"{' and '.join(single)} {'are one process each' if len(single) > 1 else 'is one process'}"
+        yield (
+            f"warning: {which}, which cannot tell how much the next one would differ; "
+            "give 4 or more a side (predict --repeat=4), or --noise"
+        )
