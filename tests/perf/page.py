@@ -1,7 +1,7 @@
 """The page: the size of a report and how soon it can be used, the first answer of a server, what it disturbs.
 
-``measure`` has the first three figures against their aims. ``measure_beside`` evaluates while the page is open
-in a browser and while it is not, and compares two evaluations without it as well.
+``measure`` has the first three figures against their aims. ``measure_beside`` evaluates while the page is
+open in a browser and while it is not, and compares two evaluations without it as well.
 """
 
 from __future__ import annotations
