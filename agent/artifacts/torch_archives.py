@@ -66,7 +66,7 @@ class TorchFile(Enum):
 
     TORCHSCRIPT = "TorchScript"
     PROGRAM = "an exported program"
-    OLD_PROGRAM = "an exported program of PyTorch before 2.9"
+    OLD_PROGRAM = "an exported program of an older PyTorch, with pickled weights"
     COMPILED = "a program compiled by AOTInductor"
     PICKLE = "pickled"
     OTHER = "none of these"
@@ -96,7 +96,9 @@ class TorchArchive:
         if any(name.startswith("data/aotinductor/") for name in names):
             return TorchFile.COMPILED
         if "archive_format" in names and any(name.startswith("models/") for name in names):
-            return TorchFile.PROGRAM
+            payload = [name for name in names if name.startswith(("data/weights/", "data/constants/"))]
+            pickled = any(name.endswith(".pt") for name in payload)
+            return TorchFile.OLD_PROGRAM if pickled else TorchFile.PROGRAM
         if "constants.pkl" in names and any(name.startswith("code/") for name in names):
             return TorchFile.TORCHSCRIPT
         return TorchFile.PICKLE if "data.pkl" in names else TorchFile.OTHER

@@ -113,7 +113,8 @@ class MXNetPredictor(Predictor):
     def signature_of_file(cls, path: Path) -> ModelSignature:
         """Reads the inputs of a symbol, with the parameters beside it; see ``Predictor``."""
         graph, weights, note = find_symbol(path)
-        parameters = _read_parameters(weights) if weights else {}
+        with _ONE_AT_A_TIME:
+            parameters = _read_parameters(weights) if weights else {}
         inputs = symbol_inputs(graph, {name: array.shape for name, array in parameters.items()})
         if weights is None and len(inputs) > 1:
             raise ArtifactError(

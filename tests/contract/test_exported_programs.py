@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from inferometer.agent.artifacts.signature import InputSignature
+from inferometer.agent.artifacts.torch_archives import TorchFile, torch_file
+from inferometer.agent.frameworks.pytorch import PyTorchPredictor
 from inferometer.agent.frameworks.pytorch_programs import build_program, read_program_inputs
 from inferometer.manifests.errors import ArtifactError
 from tests.model_files import TinyNet, save_program
@@ -210,6 +212,15 @@ def test_nothing_in_a_program_is_inflated_or_unpickled(tmp_path, program) -> Non
     )
     build_program(evil, CPU)  # the example inputs, which PyTorch's loader unpickles, are not read
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_program_of_an_older_pytorch_is_to_be_saved_again(tmp_path, program) -> None:
+    path = changed(program, tmp_path / "old.pt2", lambda _, content: content)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("net/data/weights/model.pt", b"")
+    assert torch_file(path) is TorchFile.OLD_PROGRAM
+    with pytest.raises(ArtifactError, match="of an older PyTorch, with pickled weights; save it again"):
+        PyTorchPredictor.signature_of_file(path)
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # PyTorch's own
