@@ -22,6 +22,7 @@ STATUS_CODES: dict[type[errors.InferometerError], grpc.StatusCode] = {
     errors.NotFoundError: grpc.StatusCode.NOT_FOUND,
     errors.UnknownModelError: grpc.StatusCode.NOT_FOUND,
     errors.UnknownFrameworkError: grpc.StatusCode.NOT_FOUND,
+    errors.UnknownEvaluationError: grpc.StatusCode.NOT_FOUND,
     errors.UnknownDatasetError: grpc.StatusCode.NOT_FOUND,
     errors.FrameworkUnavailableError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ConfigurationError: grpc.StatusCode.INVALID_ARGUMENT,

@@ -157,7 +157,7 @@ def workload(**given: Any) -> None:
     type=FiniteFloatRange(0.0001, 1),
     default=defaults.TOLERANCE,
     metavar="SHARE",
-    help="Target for half the width of the answer's interval.",
+    help="Target for half the width of the answer's interval, by this search alone.",
 )
 @option(
     "--time_budget",

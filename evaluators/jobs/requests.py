@@ -417,7 +417,8 @@ class MaxQpsRequest(LoadRequest):
     """A search for the highest rate at which a latency percentile stays within the bound.
 
     Attributes:
-        tolerance: Target for half the width of the answer's interval, as a share of the rate.
+        tolerance: Target for half the width of the answer's interval by this search alone, as a share of the
+            rate.
         time_budget_s: The time limit of the search.
     """
 

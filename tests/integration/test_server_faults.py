@@ -127,6 +127,20 @@ def test_session_and_stream_whose_prediction_hangs_are_told(start, manifest_fold
     (manifest_folder / "go").touch()
 
 
+def test_streams_that_fail_at_once_are_told_why_while_their_requests_are_received(start, manifest_folder):
+    """Each fails in its thread before the next request is waited for, or after."""
+    client = start(predict_timeout_s=0.3)
+    id_ = client.open("Hanging")
+    with pytest.raises(grpc.RpcError):
+        client.v1.Predict(v1_request(id_), timeout=TIMEOUT_S)
+
+    for _ in range(100):
+        with pytest.raises(grpc.RpcError) as error:
+            list(client.v1.PredictStream(as_stream([v1_request(id_)] * 3), timeout=TIMEOUT_S))
+        assert error.value.code() is grpc.StatusCode.UNAVAILABLE, error.value.details()
+    (manifest_folder / "go").touch()
+
+
 def test_traced_calls_and_streams_that_wait_for_one_that_hangs_are_told(start, manifest_folder):
     client = start(predict_timeout_s=0.3)
     id_ = client.open("Hanging")

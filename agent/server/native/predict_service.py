@@ -104,6 +104,7 @@ class BatchStream:
             self._received.put(None)  # the thread may wait for a batch, or for a place
             self._response_places.release()
             await finished(working)
+            await finished(receiving)  # while it runs, the iterator of the requests cannot be closed
             self._error = None
             del working  # it has the error whose traceback has this frame
 
