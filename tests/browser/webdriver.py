@@ -174,12 +174,13 @@ class Browser:
         return found
 
     def requests(self) -> list[str]:
-        """The URLs that were asked for since the last call."""
+        """The URLs that were asked for since the last call, without those of the browser's own pages."""
         messages = (json.loads(entry["message"])["message"] for entry in self._log("performance"))
         return [
             message["params"]["request"]["url"]
             for message in messages
             if message["method"] == "Network.requestWillBeSent"
+            and not message["params"]["documentURL"].startswith("chrome:")
         ]
 
     def complaints(self) -> list[str]:
