@@ -63,8 +63,9 @@ def models(
     wanted = model_name.strip().casefold() if model_name is not None else None
     if wanted is not None and all(model.name.casefold() != wanted for model in listing.models):
         raise UnknownModelError.of(model_name or "", (m.name for m in listing.models if not m.hidden))
+    installed = {name.casefold(): version for name, version in invocation.registry.versions.items()}
     rows = [
-        _model_row(model, invocation)
+        _model_row(model, invocation, installed)
         for model in listing.models
         if only in {None, model.framework.casefold()}
         and wanted in {None, model.name.casefold()}
@@ -73,8 +74,10 @@ def models(
     print_rows(_MODEL_COLUMNS, [row for row in rows if runnable in {None, row["runnable"]}], **output)
 
 
-def _model_row(model: ListedModel, invocation: Invocation) -> dict[str, str | bool | None]:
-    obstacle = _obstacle(model, invocation)
+def _model_row(
+    model: ListedModel, invocation: Invocation, installed: Mapping[str, str | None]
+) -> dict[str, str | bool | None]:
+    obstacle = _obstacle(model, invocation, installed)
     return {
         "name": model.name,
         "version": model.version,
@@ -88,27 +91,36 @@ def _model_row(model: ListedModel, invocation: Invocation) -> dict[str, str | bo
     }
 
 
-def _obstacle(model: ListedModel, invocation: Invocation) -> str:
-    """Why a model cannot run here; empty if it can, with random weights if none are published."""
-    versions = {name.casefold(): version for name, version in invocation.registry.versions.items()}
-    framework = model.framework.casefold()
-    if versions.get(framework) is None:
+def _obstacle(model: ListedModel, invocation: Invocation, installed: Mapping[str, str | None]) -> str:
+    """Why a model cannot run here; empty if it can, with random weights if none are published.
+
+    Args:
+        model: The model.
+        invocation: The configuration.
+        installed: The version of each framework by its name in lower case; None where it is not installed.
+    """
+    version = installed.get(model.framework.casefold())
+    if version is None:
         return f"{model.framework} is not installed"
-    if not model.runs_in(versions[framework]):
-        return f"needs {model.framework} {model.constraint}; installed is {versions[framework]}"
+    if not model.runs_in(version):
+        return f"needs {model.framework} {model.constraint}; installed is {version}"
     if model.problem:
         return model.problem
     if model.is_missing(invocation.cache_directory):
         return "its files are missing"
-    return "" if model.architecture is None else _obstacle_of_code(model.architecture, model, invocation)
+    if model.architecture is None:
+        return ""
+    return _obstacle_of_code(model.architecture, model, invocation, installed)
 
 
-def _obstacle_of_code(architecture: str, model: ListedModel, invocation: Invocation) -> str:
+def _obstacle_of_code(
+    architecture: str, model: ListedModel, invocation: Invocation, installed: Mapping[str, str | None]
+) -> str:
     """The same of an architecture; PyTorch exports it for ONNX Runtime."""
     from inferometer.agent.architectures.sources import is_built_in, missing_package
 
     if model.framework.casefold() == "onnxruntime":
-        if invocation.registry.versions.get("PyTorch") is None:
+        if installed.get("pytorch") is None:
             return "needs PyTorch, which exports it"
         if find_spec("onnx") is None:
             return "needs the package onnx, with which PyTorch exports it"

@@ -303,7 +303,8 @@ def max_qps(
         arrival: The arrival process, such as ``constant`` or ``gamma:cv=2``; None means ``poisson``.
         latency_bound_ms: The bound for the percentile.
         percentile: The percentile of the latency that the bound applies to.
-        tolerance: Half the width of the answer's interval to search for, as a share of the rate.
+        tolerance: Half the width of the answer's interval, by this search alone, to search for; a share of
+            the rate.
         time_budget_s: When the search ends although the interval is wider.
         publish: Whether it is kept in the database of the configuration.
         more: See ``LoadArguments``.

@@ -341,14 +341,14 @@ class _Search:
     def _final(self, estimate: Estimate | None, reason: str) -> MaxQps:
         """The answer once no more is probed."""
         if estimate:
-            if estimate.rate_qps < self._limit_qps:
+            rate_qps, of_machine_qps = estimate.rate_qps, _BETWEEN_SEARCHES * estimate.rate_qps
+            low_qps = max(rate_qps - math.hypot(rate_qps - estimate.low_qps, of_machine_qps), 0.0)
+            high_qps = rate_qps + math.hypot(estimate.high_qps - rate_qps, of_machine_qps)
+            if rate_qps < self._limit_qps:
                 wide = reason if estimate.tolerance > self._options.tolerance else ""
                 reason = "; ".join(filter(None, [estimate.reason, wide]))
-                rate_qps, of_machine_qps = estimate.rate_qps, _BETWEEN_SEARCHES * estimate.rate_qps
-                low_qps = rate_qps - math.hypot(rate_qps - estimate.low_qps, of_machine_qps)
-                high_qps = rate_qps + math.hypot(estimate.high_qps - rate_qps, of_machine_qps)
-                return self._made(estimate.method, rate_qps, max(low_qps, 0.0), high_qps, reason)
-            least_qps = min(estimate.low_qps, self._limit_qps)
+                return self._made(estimate.method, rate_qps, low_qps, high_qps, reason)
+            least_qps = min(low_qps, self._limit_qps)
             return self._made(Method.AT_LEAST, least_qps, least_qps, None, self._limit())
         kept, broken = self._bracket()
         if kept and not broken:

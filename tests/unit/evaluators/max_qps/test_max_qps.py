@@ -176,6 +176,17 @@ def test_the_time_budget_is_kept(budget_s: float, service_s: float) -> None:
         assert answer.reason == "the time budget was used up"
 
 
+def test_an_interval_has_what_the_next_search_may_find_different() -> None:
+    answer, _ = searched(deterministic(0.01), tolerance=0.02)
+
+    assert answer.rate_qps is not None
+    assert answer.low_qps is not None
+    assert answer.high_qps is not None
+    assert answer.reason == ""  # the search by itself is as exact as it was asked to be
+    for end_qps in (answer.low_qps, answer.high_qps):
+        assert 0.02 < abs(end_qps / answer.rate_qps - 1) < 0.03
+
+
 def test_a_wide_tolerance_ends_the_search_early() -> None:
     answer, prober = searched(deterministic(0.01), tolerance=0.05)
 
