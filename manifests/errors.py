@@ -17,6 +17,7 @@ InferometerError
 ├── InputError                 one input that cannot be read, decoded or preprocessed
 ├── PredictionError            a framework that failed on a batch, or returned invalid outputs
 │   └── OutOfMemoryError       a framework that ran out of memory for a batch
+├── TrainingError              a framework that failed in a step of training, or a rank that was lost
 ├── HungError                  a request for a model whose prediction in progress hangs
 ├── StoreError                 a database that cannot be reached, or holds what cannot be read
 ├── OutputError                a report that cannot be written to the requested path
@@ -148,6 +149,10 @@ class PredictionError(InferometerError):
 
 class OutOfMemoryError(PredictionError):
     """The framework ran out of memory for a batch; a smaller one may succeed."""
+
+
+class TrainingError(InferometerError):
+    """The framework failed in a step of training, or another rank was lost."""
 
 
 class HungError(InferometerError):

@@ -35,6 +35,15 @@ class Transform(str, Enum):
     SOFTMAX = "softmax"
 
 
+class Loss(str, Enum):
+    """The loss that a model is trained with."""
+
+    CROSS_ENTROPY = "cross_entropy"
+    """Of softmax over the classes, and the index of the right one."""
+    CTC = "ctc"
+    """Connectionist temporal classification over time steps; class 0 is the blank."""
+
+
 class Manifest(Part):
     """The base class of manifests."""
 
@@ -111,6 +120,12 @@ class ModelFiles(Part):
         return self
 
 
+class ModelTraining(Part):
+    """How a model is trained; one whose output is a classification needs none."""
+
+    loss: Loss = Loss.CROSS_ENTROPY
+
+
 class ModelManifest(Manifest):
     """A model: its framework, files, inputs and output.
 
@@ -129,6 +144,7 @@ class ModelManifest(Manifest):
     output: ModelOutput
     model: ModelFiles
     dataset: Name | None = None
+    training: ModelTraining = ModelTraining()
     container: dict[str, dict[str, str]] = Field(default_factory=dict)
     attributes: dict[str, Any] = Field(default_factory=dict)
     hidden: bool = False
@@ -141,6 +157,11 @@ class ModelManifest(Manifest):
 
     _any_size = model_validator(mode="before")(any_size_where_none_is_given)
     _version = field_validator("version")(check_version)
+
+    @property
+    def loss(self) -> Loss:
+        """The loss that the model is trained with."""
+        return self.training.loss
 
     def runs_in(self, framework_version: str | None) -> bool:
         """Whether the model runs in this version of its framework; None means that it is not installed."""

@@ -39,6 +39,7 @@ class FrameworkEntry:
         suffixes: How the names of its models' files end; see ``Predictor.signature_of_file``.
         classes: The classes of its models in memory, as ``"module.Class"``; a subclass counts too. See
             ``Predictor.signature_of_object``.
+        trainer: Its trainer as ``"module:Class"``, imported when a model is trained; empty for none.
     """
 
     name: str
@@ -47,6 +48,7 @@ class FrameworkEntry:
     install: str
     suffixes: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    trainer: str = ""
 
     @property
     def installed_version(self) -> str | None:
@@ -95,6 +97,7 @@ BUILTIN = (
         "pip install 'inferometer[pytorch]'",
         suffixes=(".pt2", ".pt", ".pth", ".ts"),
         classes=("torch.nn.modules.module.Module",),
+        trainer="inferometer.agent.frameworks.pytorch_trainer:PyTorchTrainer",
     ),
     FrameworkEntry(
         "MXNet",
@@ -103,6 +106,7 @@ BUILTIN = (
         "pip install 'inferometer[mxnet]'",
         suffixes=("-symbol.json", ".json", ".params"),
         classes=("mxnet.gluon.block.HybridBlock",),
+        trainer="inferometer.agent.frameworks.mxnet_trainer:MXNetTrainer",
     ),
     FrameworkEntry(
         "ONNXRuntime",

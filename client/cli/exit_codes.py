@@ -23,6 +23,7 @@ EXIT_CODES: Mapping[type[errors.InferometerError], int] = {
     errors.EvaluationFailed: 1,
     errors.EvaluationInterrupted: INTERRUPTED,
     errors.PredictionError: 1,
+    errors.TrainingError: 1,
     errors.InputError: 1,
     errors.ConfigurationError: 2,
     errors.NotFoundError: 2,

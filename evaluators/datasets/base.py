@@ -48,6 +48,7 @@ class Dataset(ABC):
 
     def __init__(self, identity: DatasetIdentity) -> None:
         self._identity = identity
+        self._listed: tuple[Sample, ...] | None = None
 
     @property
     def identity(self) -> DatasetIdentity:
@@ -61,6 +62,15 @@ class Dataset(ABC):
     @abstractmethod
     def __iter__(self) -> Iterator[Sample]:
         """The samples in order. Their data is read later, on demand."""
+
+    def sample(self, index: int) -> Sample:
+        """Returns the sample at a place, from 0, which is read later, on demand. Thread-safe.
+
+        The default keeps a list of all samples; a dataset with many finds one by its place.
+        """
+        if self._listed is None:
+            self._listed = tuple(self)
+        return self._listed[index]
 
     def close(self) -> None:  # noqa: B027 - most datasets have no open resources
         """Releases open resources; calling it again does nothing."""

@@ -1,0 +1,285 @@
+"""The trainer: the interface that every framework implements to train one model on this process's devices."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.closeable import Closeable
+from inferometer.agent.hardware.device import CPU, Device
+from inferometer.agent.hardware.environment import FrameworkDetails
+from inferometer.agent.inference.predictor import PredictorOptions
+from inferometer.agent.tracing.profiler import Profiler
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.schema import Loss, ModelManifest
+
+
+class Precision(str, Enum):
+    """The type of the numbers that a model computes with.
+
+    ``FLOAT16`` and ``BFLOAT16`` keep the parameters that are updated in float32. ``FLOAT16`` scales the loss.
+    """
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerOptions:
+    """An optimizer, with the defaults of DLBS.
+
+    Attributes:
+        name: ``sgd``, ``nag``, ``adam``, ``adamw`` or ``rmsprop``.
+        learning_rate: The learning rate, which stays the same in all steps.
+        momentum: The momentum of SGD, NAG and RMSProp.
+        weight_decay: The L2 penalty, added to the gradient; AdamW's decoupled one.
+
+    Raises:
+        ConfigurationError: A name is unknown, or a number out of range.
+    """
+
+    name: str = "sgd"
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+
+    def __post_init__(self) -> None:
+        if self.name not in OPTIMIZERS:
+            raise ConfigurationError(f"optimizer is {self.name}; allowed: {', '.join(OPTIMIZERS)}")
+        for name, most in (("learning_rate", 1e6), ("momentum", 1.0), ("weight_decay", 1e6)):
+            if not 0 <= getattr(self, name) <= most:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}; allowed: 0 to {most:g}")
+
+
+OPTIMIZERS = ("sgd", "nag", "adam", "adamw", "rmsprop")
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """The place of this process among those that train one model together.
+
+    Attributes:
+        number: From 0 to ``count`` - 1.
+        count: The processes on all hosts.
+        local: The number on this host, which chooses the GPU.
+        address: The host and port where they meet; empty for a single process.
+    """
+
+    number: int = 0
+    count: int = 1
+    local: int = 0
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerOptions:
+    """The options of a trainer.
+
+    Attributes:
+        predictor: The threads, and the source and seed of the weights; its device is not used.
+        devices: The devices of this process, which share each batch; several are for MXNet.
+        optimizer: The optimizer.
+        precision: The type of the numbers that the model computes with.
+        communication: How gradients are added up: ``gloo`` or ``nccl`` in PyTorch, the type of the kvstore in
+            MXNet; empty for a single device, which needs none.
+        rank: The place of this process among several.
+        api: Which of the framework's APIs trains, where it has several: MXNet's ``gluon`` or ``module``.
+        settings: Switches of the framework by name, such as ``cudnn_benchmark``; see ``Trainer.SETTINGS``.
+    """
+
+    predictor: PredictorOptions = PredictorOptions()  # noqa: RUF009 - frozen
+    devices: tuple[Device, ...] = (CPU,)
+    optimizer: OptimizerOptions = OptimizerOptions()
+    precision: Precision = Precision.FLOAT32
+    communication: str = ""
+    rank: Rank = Rank()
+    api: str = ""
+    settings: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingBatch:
+    """A batch in host memory.
+
+    Attributes:
+        inputs: (samples, *dimensions), of the model's element type.
+        targets: int64. Of ``Loss.CROSS_ENTROPY`` (samples,): the index of the class. Of ``Loss.CTC``
+            (samples, length): the labels, from 1; 0 is the blank.
+    """
+
+    inputs: NDArray[Any]
+    targets: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """The number of samples."""
+        return len(self.inputs)
+
+
+class PlacedBatch(Protocol):
+    """A batch on the trainer's devices; only its trainer knows more of it."""
+
+    def __len__(self) -> int:
+        """The number of samples."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """The parts of one step in nanoseconds, each synchronised with the devices.
+
+    Attributes:
+        forward_ns: The model and its loss.
+        backward_ns: The gradients, without their communication.
+        communicate_ns: The sum of the gradients over the devices and the processes; 0 for a single device.
+        update_ns: The optimizer.
+    """
+
+    forward_ns: int
+    backward_ns: int
+    communicate_ns: int
+    update_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The result of one step.
+
+    Attributes:
+        loss: The mean loss of this process's samples before the update, without any scale.
+        parts: The times of the parts, if they were asked for.
+    """
+
+    loss: float
+    parts: StepParts | None = None
+
+
+class Trainer(Closeable):
+    """One model that is trained, on the devices of this process.
+
+    Not thread-safe. Exceptions of the framework are translated to those of ``manifests.errors``:
+    OutOfMemoryError, DeviceLostError, or TrainingError with what failed.
+
+    Args:
+        manifest: The model, whose ``training`` names the loss.
+        artifacts: Its verified files, with its architecture; only a model in code can be trained.
+        options: See ``TrainerOptions``.
+        clock: A monotonic clock in nanoseconds.
+    """
+
+    def __init__(
+        self,
+        manifest: ModelManifest,
+        artifacts: Artifacts,
+        options: TrainerOptions,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self.manifest = manifest
+        self.artifacts = artifacts
+        self.options = options
+        self.clock = clock
+
+    @property
+    def loss(self) -> Loss:
+        """The loss of the model."""
+        return self.manifest.loss
+
+    @abstractmethod
+    def load(self) -> None:
+        """Builds the model and its optimizer on the devices, and meets the other ranks.
+
+        All ranks begin with the parameters of rank 0.
+
+        Raises:
+            ConfigurationError: An option is not supported here; the message names an alternative.
+            DeviceError: A device is missing.
+            ArtifactError: The model cannot be built or trained.
+            TrainingError: The other ranks cannot be reached.
+        """
+
+    @property
+    @abstractmethod
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of the model's output for one sample: (classes,), or (time steps, classes) for CTC.
+
+        Valid after ``load``.
+        """
+
+    @abstractmethod
+    def place(self, batch: TrainingBatch) -> PlacedBatch:
+        """Copies a batch to the devices, and returns once it is there."""
+
+    @abstractmethod
+    def step(self, batch: PlacedBatch, *, parts: bool = False) -> StepResult:
+        """Trains on a batch: forward, loss, backward, sum of the gradients, update.
+
+        Returns once the devices have finished. The gradient is that of the mean loss over the samples of the
+        batches of all ranks, however many each rank has.
+
+        Args:
+            batch: What ``place`` returned; it can be used again.
+            parts: Whether to time the parts, which synchronises after each and so takes longer.
+
+        Raises:
+            TrainingError: The framework failed, or the loss is not finite and the precision cannot hold it.
+            OutOfMemoryError: Memory ran out.
+        """
+
+    @abstractmethod
+    def scores(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+        """Runs the model without training it: (samples, *dimensions) to (samples, *output_shape)."""
+
+    @abstractmethod
+    def parameters(self) -> dict[str, NDArray[Any]]:
+        """Returns a copy of the trainable parameters, in float32, by name in the order of the layers."""
+
+    @abstractmethod
+    def set_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
+        """Sets trainable parameters, by the names of ``parameters``; the state of the optimizer stays."""
+
+    @abstractmethod
+    def save(self, path: Path) -> None:
+        """Writes all weights to a file that a manifest of this architecture can name as ``weights_path``.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+
+    @abstractmethod
+    def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the values of every rank, (ranks, *shape), to every rank; the shapes must be equal."""
+
+    def profiler(self, level: TraceLevel) -> Profiler | None:
+        """Returns a profiler of the layers, forward and backward; None, the default, if there is none."""
+        return None
+
+    def details(self) -> FrameworkDetails:
+        """Returns what the framework tells of its build and its settings; the default tells nothing."""
+        return FrameworkDetails()
+
+    @property
+    @abstractmethod
+    def threads(self) -> int | None:
+        """The number of threads that one operator may use on the CPU; None if unknown."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees the model and leaves the other ranks; calling it again does nothing."""
+
+    def __enter__(self) -> Self:
+        self.load()
+        return self
+
+    def __str__(self) -> str:
+        return f"model {self.manifest.name} {self.manifest.version}"

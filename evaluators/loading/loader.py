@@ -1,0 +1,89 @@
+"""The interface of a loader, which yields the batches of an epoch."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.closeable import Closeable
+from inferometer.agent.inference.results import InputFailure
+from inferometer.manifests.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderOptions:
+    """The options of a loader.
+
+    Attributes:
+        batch_size: Samples in a batch of this rank; the last batch of an epoch may hold fewer.
+        workers: The workers that read and preprocess; 0 for none: the caller's thread does it.
+        processes: Whether the workers are processes; else they are threads.
+        prefetch: Batches that are loaded ahead; 0 loads a batch when it is asked for.
+        shuffle: Whether the order is drawn anew for each epoch, by ``seed`` and the epoch's number.
+        seed: The seed, the same on every rank.
+        rank: The number of this rank.
+        ranks: The number of ranks. Each gets as many batches as the others, from samples of its own.
+
+    Raises:
+        ConfigurationError: A number is out of range, or ``prefetch`` has no workers to do it.
+    """
+
+    batch_size: int
+    workers: int = 0
+    processes: bool = False
+    prefetch: int = 0
+    shuffle: bool = False
+    seed: int = 0
+    rank: int = 0
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch_size", 1), ("workers", 0), ("prefetch", 0)):
+            if getattr(self, name) < least:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if self.prefetch and not self.workers:
+            raise ConfigurationError(f"prefetch is {self.prefetch}, but there are no workers to load ahead")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedBatch:
+    """A batch in host memory, and how it came there.
+
+    Attributes:
+        inputs: (samples, *dimensions), of the model's element type; valid until the next batch but
+            ``prefetch`` is asked for.
+        labels: int64, (samples,): the index of each sample's class.
+        failures: The samples of this batch that failed, and are not in ``inputs``.
+        read_ns: The time to read, summed over the samples.
+        preprocess_ns: The time to decode and preprocess, summed over the samples.
+        read_bytes: The bytes of the encoded samples.
+    """
+
+    inputs: NDArray[Any]
+    labels: NDArray[np.int64]
+    failures: tuple[InputFailure, ...] = ()
+    read_ns: int = 0
+    preprocess_ns: int = 0
+    read_bytes: int = 0
+
+
+class Loader(Closeable):
+    """Yields batches, epoch after epoch. Used from one thread."""
+
+    @abstractmethod
+    def epoch(self, number: int) -> Iterator[LoadedBatch]:
+        """Yields the batches of the epoch with a number, from 0. Close the iterator to end it early.
+
+        Raises:
+            DatasetError: The dataset is damaged, or a worker process was lost.
+        """
+
+    @property
+    @abstractmethod
+    def batches(self) -> int:
+        """The number of batches in an epoch, the same on every rank."""

@@ -1,0 +1,1 @@
+"""Training runs: the loop over batches, its ranks, and what they measured."""
