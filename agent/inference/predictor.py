@@ -48,6 +48,14 @@ class Weights(str, Enum):
     RANDOM = "random"
 
 
+class Precision(str, Enum):
+    """The type of the numbers that a model in code computes with; a file has its own."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
 @dataclass(frozen=True, slots=True)
 class PredictorOptions:
     """The options of a predictor.
@@ -59,6 +67,9 @@ class PredictorOptions:
         seed: The seed of random weights.
         spare_cores: Cores that the default number of threads leaves free, for instance for the load
             generator: between two operators the threads of a framework spin, and block their cores.
+        precision: The type of the numbers that the model computes with.
+        cudnn_benchmark: Whether cuDNN times its algorithms for each shape and takes the fastest; None leaves
+            the framework's default, and without a GPU it changes nothing.
     """
 
     device: Device = CPU
@@ -66,6 +77,8 @@ class PredictorOptions:
     weights: Weights = Weights.PRETRAINED
     seed: int = 0
     spare_cores: int = 0
+    precision: Precision = Precision.FLOAT32
+    cudnn_benchmark: bool | None = None
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:

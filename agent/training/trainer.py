@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,17 +22,6 @@ from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.manifests.errors import ConfigurationError
 from inferometer.manifests.schema import Loss, ModelManifest
-
-
-class Precision(str, Enum):
-    """The type of the numbers that a model computes with.
-
-    ``FLOAT16`` and ``BFLOAT16`` keep the parameters that are updated in float32. ``FLOAT16`` scales the loss.
-    """
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +76,22 @@ class TrainerOptions:
     """The options of a trainer.
 
     Attributes:
-        predictor: The threads, and the source and seed of the weights; its device is not used.
+        predictor: The threads, the weights, the precision and cuDNN's setting; its device is not used. The
+            parameters that are updated stay in float32; float16 scales the loss.
         devices: The devices of this process, which share each batch; several are for MXNet.
         optimizer: The optimizer.
-        precision: The type of the numbers that the model computes with.
         communication: How gradients are added up: ``gloo`` or ``nccl`` in PyTorch, the type of the kvstore in
             MXNet; empty for a single device, which needs none.
         rank: The place of this process among several.
         api: Which of the framework's APIs trains, where it has several: MXNet's ``gluon`` or ``module``.
-        settings: Switches of the framework by name, such as ``cudnn_benchmark``; see ``Trainer.SETTINGS``.
     """
 
     predictor: PredictorOptions = PredictorOptions()  # noqa: RUF009 - frozen
     devices: tuple[Device, ...] = (CPU,)
     optimizer: OptimizerOptions = OptimizerOptions()
-    precision: Precision = Precision.FLOAT32
     communication: str = ""
     rank: Rank = Rank()
     api: str = ""
-    settings: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

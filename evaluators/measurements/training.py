@@ -52,7 +52,7 @@ class TrainingOptions:
         ranks: Processes that train together.
         communication: How gradients are added up over devices and ranks; empty for one device.
         parts_every: Every so many steps the parts of one are timed; 0 for never.
-        settings: Switches of the framework, as ``name=value``.
+        cudnn_benchmark: Whether cuDNN times its algorithms; None for the framework's default.
     """
 
     batch_size: int
@@ -70,7 +70,7 @@ class TrainingOptions:
     ranks: int = 1
     communication: str = ""
     parts_every: int = 10
-    settings: tuple[str, ...] = ()
+    cudnn_benchmark: bool | None = None
 
     @property
     def effective_batch(self) -> int:
