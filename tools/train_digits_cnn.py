@@ -5,10 +5,11 @@
     python tools/train_digits_cnn.py --check         make it all again and compare it with what is committed
     python tools/train_digits_cnn.py --check DIR     or with the tree below DIR
 
-A seeded quarter of scikit-learn's digits becomes digits_validation, the rest digits_training. The network is
-trained on the rest, preprocessed like the inputs of an evaluation. Training is in float64 on one thread: rounding differs from processor to processor, and in float32 that would grow into other weights. The
-weights are then rounded to float32 and written for PyTorch, MXNet and ONNX Runtime, and each framework loads
-its file and must name the same digit for every image of the dataset.
+A seeded quarter of scikit-learn's digits becomes digits_validation, the rest digits_training. The network
+is trained on the rest, preprocessed like the inputs of an evaluation. Training is in float64 on one thread:
+rounding differs from processor to processor, and in float32 that would grow into other weights. The weights
+are then rounded to float32 and written for PyTorch, MXNet and ONNX Runtime, and each framework loads its
+file and must name the same digit for every image of the dataset.
 """
 
 from __future__ import annotations
