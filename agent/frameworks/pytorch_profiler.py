@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 from bisect import bisect_right
 from collections import Counter
@@ -25,6 +26,8 @@ _INDUCTOR_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 _CPU = torch.autograd.DeviceType.CPU  # type: ignore[attr-defined]  # which torch's stubs do not export
 _MARK = "inferometer/"
 """The prefix of the annotations of modules, before the module's path, which is empty for the model."""
+_BACKWARD = "autograd::engine::evaluate_function: "
+"""The prefix of the operators that autograd runs, before the name of the backward function."""
 _OPERATOR = "cpu_op"
 _MEMORY = "cpu_instant_event"
 _RUNTIME = frozenset({"cuda_runtime", "cuda_driver", "privateuse1_runtime", "privateuse1_driver"})
@@ -53,11 +56,17 @@ class PyTorchProfiler(Profiler):
     GPU a layer lasts from the start of its first kernel to the end of the last; the ML_LIBRARY spans show the
     host and precede it. There, a call of the runtime outside all operators is a layer if it started work on
     the device, and the memory of a layer is that of the device.
+
+    With ``training``, a window is a whole step, and each layer has a ``phase``: ``forward``, ``loss``,
+    ``backward`` or ``update``. A layer of ``backward`` has the name of the one that it belongs to.
     """
 
-    def __init__(self, module: torch.nn.Module, level: TraceLevel, *, gpu: bool) -> None:
+    def __init__(
+        self, module: torch.nn.Module, level: TraceLevel, *, gpu: bool, training: bool = False
+    ) -> None:
         super().__init__(level, gpu=gpu)
         self._module = module
+        self._training = training
         self._profile: profile | None = None
         self._hooks: list[Any] = []
 
@@ -92,7 +101,9 @@ class PyTorchProfiler(Profiler):
         epoch_offset_ns = recorder.epoch_offset_ns
         read = _Calls.of(events, gpu=self._gpu)
         for window, shift_ns, operators in _matched(self._windows, read, epoch_offset_ns):
-            _SpanWriter(recorder, self._level, window, shift_ns - epoch_offset_ns).write(operators)
+            _SpanWriter(recorder, self._level, window, shift_ns - epoch_offset_ns).write(
+                operators, _phases(operators) if self._training else None
+            )
 
     def close(self) -> None:
         """Removes the hooks and stops Kineto; see ``Profiler``."""
@@ -134,6 +145,45 @@ class _Operator:
     children: list[_Operator] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
     device: list[Any] = field(default_factory=list)
+    in_model: bool = False
+
+    @property
+    def type(self) -> str:
+        """The operator's name; of one that autograd runs, that of the backward function."""
+        name: str = self.event.name()
+        return name.removeprefix(_BACKWARD)
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether autograd runs it."""
+        return bool(self.event.name().startswith(_BACKWARD))
+
+
+def _phases(operators: Sequence[_Operator]) -> Sequence[str]:
+    """The phase of a training step that each operator belongs to."""
+    backward = [place for place, each in enumerate(operators) if each.is_backward]
+    first, last = (backward[0], backward[-1]) if backward else (len(operators), len(operators))
+    after = (
+        "loss" if place < first else "backward" if place <= last else "update"
+        for place in range(len(operators))
+    )
+    return [
+        "forward" if operator.in_model else phase for operator, phase in zip(operators, after, strict=True)
+    ]
+
+
+def _forward_paths(operators: Sequence[_Operator]) -> dict[int, str]:
+    """The paths of the modules that called operators, by the numbers that autograd gives to both."""
+    paths: dict[int, str] = {}
+    for operator in operators:
+        if not operator.is_backward:
+            inside = [operator]
+            while inside:
+                each = inside.pop()
+                inside += each.children
+                if each.event.sequence_nr() >= 0:
+                    paths[each.event.sequence_nr()] = operator.path
+    return paths
 
 
 @dataclass(slots=True)
@@ -151,12 +201,14 @@ class _Calls:
         marks = [event for event in events if event.name() == f"{_MARK}/" or event.name() == _MARK]
         operators = Counter(event.start_thread_id() for event in events if event.activity_type() == _OPERATOR)
         thread = marks[0].start_thread_id() if marks else next(iter(dict(operators.most_common(1))), 0)
+        # on a GPU autograd has a thread of its own, for which the one that called it waits
+        threads = {thread, *(each.start_thread_id() for each in events if each.name().startswith(_BACKWARD))}
         # an allocation counts to the operator that made it, whichever device has the memory
         host = [
             event
             for event in events
             if (event.device_type() != _CPU) == (gpu and event.activity_type() == _MEMORY)
-            and event.start_thread_id() == thread
+            and event.start_thread_id() in threads
         ]
         host.sort(key=lambda event: (event.start_ns(), -event.duration_ns()))
         modules: list[Any] = []
@@ -178,7 +230,7 @@ class _Calls:
             # an event without a namespace is a method of a TorchScript archive, which contains operators
             elif (kind == _OPERATOR and "::" in name) or kind in _RUNTIME:
                 path = modules[-1].name().removeprefix(_MARK) if modules else ""
-                operator = _Operator(event, path)
+                operator = _Operator(event, path, in_model=bool(modules))
                 (open_[-1].children if open_ else read.operators).append(operator)
                 open_.append(operator)
                 if kind in _RUNTIME and event.correlation_id():
@@ -226,10 +278,10 @@ class _SpanWriter:
         self._level = level
         self._add = LayerWriter(recorder, window).add
 
-    def write(self, operators: Sequence[_Operator]) -> None:
-        """Adds the layers of a call, and the spans inside them."""
-        index = 0
-        for operator in operators:
+    def write(self, operators: Sequence[_Operator], phases: Sequence[str] | None = None) -> None:
+        """Adds the layers of a call, each with its phase in training, and the spans inside them."""
+        index, paths = 0, {} if phases is None else _forward_paths(operators)
+        for operator, phase in zip(operators, phases or itertools.repeat(None, len(operators)), strict=True):
             if operator.event.activity_type() in _RUNTIME and not operator.device:
                 self._write_inner(operator, None)
                 continue
@@ -237,7 +289,8 @@ class _SpanWriter:
             events = operator.device or [operator.event]
             start_ns = min(event.start_ns() for event in events) + self._offset_ns
             end_ns = max(event.end_ns() for event in events) + self._offset_ns
-            span_id = self._add(_layer_kind(index, operator), start_ns, end_ns)
+            path = paths.get(operator.event.sequence_nr(), "") if operator.is_backward else operator.path
+            span_id = self._add(_layer_kind(index, operator, path, phase), start_ns, end_ns)
             index += 1
             if self._level >= TraceLevel.ML_LIBRARY_TRACE:
                 for child in operator.children:
@@ -275,11 +328,11 @@ class _SpanWriter:
         self._add(kind, start_ns, end_ns, parent_id, thread=stream_thread)
 
 
-def _layer_kind(index: int, operator: _Operator) -> SpanKind:
-    type_ = operator.event.name()
+def _layer_kind(index: int, operator: _Operator, path: str, phase: str | None) -> SpanKind:
+    type_ = operator.type
     short = type_.rpartition("::")[2]
     # in a module with other parts, or outside all modules, the operator's name distinguishes it
-    name = f"{operator.path}{short}" if operator.path.endswith("/") or not operator.path else operator.path
+    name = f"{path}{short}" if path.endswith("/") or not path else path
     allocated, peak, held = 0, 0, 0
     for nbytes in operator.memory:
         allocated += max(nbytes, 0)
@@ -290,6 +343,7 @@ def _layer_kind(index: int, operator: _Operator) -> SpanKind:
         TraceLevel.FRAMEWORK_TRACE,
         layer_index=index,
         layer_type=type_,
+        phase=phase,
         input_shapes=_shapes(operator.event),
         allocated_bytes=allocated,
         peak_bytes=peak,

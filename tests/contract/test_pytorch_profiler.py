@@ -11,6 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from inferometer.agent.architectures.pytorch.feed_forward import DigitsCNN
 from inferometer.agent.frameworks.pytorch_profiler import PyTorchProfiler
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.registry import Registry
@@ -183,3 +184,33 @@ def test_several_rounds_and_batch_sizes_give_batches_times_layers(session: Sessi
         if layer.type == "aten::conv2d":
             by_batch[int(layer.input_shapes[0].split("x")[0])] += len(layer.durations_ns)
     assert by_batch == {1: 40, 3: 20}
+
+
+def test_the_layers_of_a_training_step_have_their_phase_and_those_of_backward_their_module() -> None:
+    module = DigitsCNN()
+    optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
+    inputs, targets = torch.zeros(4, 1, 16, 16), torch.zeros(4, dtype=torch.int64)
+    recorder = SpanRecorder(TraceContext.new(), TraceLevel.FRAMEWORK_TRACE)
+    profiler = PyTorchProfiler(module, TraceLevel.FRAMEWORK_TRACE, gpu=False, training=True)
+    try:
+        profiler.start()
+        for step in range(2):
+            start_ns = recorder.clock()
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(module(inputs), targets).backward()  # type: ignore[no-untyped-call]  # as torch has it
+            optimizer.step()
+            profiler.predicted(PredictWindow(recorder.new_id(), start_ns, recorder.clock(), step))
+        profiler.collect(recorder)
+    finally:
+        profiler.close()
+
+    kinds = [kind for kind, *_ in rows(recorder.chunks())]
+    names: dict[object, list[str]] = {}
+    for kind in kinds[: len(kinds) // 2]:
+        names.setdefault(kind.attribute("phase"), []).append(kind.name)
+    parts = ["conv1", "conv2", "fc1", "fc2"]
+    assert list(names) == ["forward", "loss", "backward", "update"]
+    assert [name for name in names["forward"] if name in parts] == parts
+    assert list(dict.fromkeys(name for name in names["backward"] if name in parts)) == parts[::-1]
+    assert ("conv2", "ConvolutionBackward0") in {(kind.name, kind.attribute("layer_type")) for kind in kinds}
+    assert "cross_entropy_loss" in names["loss"]
