@@ -1,4 +1,4 @@
-"""What the predictor and the trainer for PyTorch share: devices, modules, weights, and PyTorch's own details."""
+"""What the predictor and the trainer for PyTorch share: devices, modules, weights, and PyTorch's details."""
 
 from __future__ import annotations
 

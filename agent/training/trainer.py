@@ -266,8 +266,8 @@ class Trainer(Closeable):
         outside = (targets < least) | (targets >= classes)
         if outside.any():
             raise TrainingError(
-                f"{self}: found the target {targets[outside][0]}; allowed: {least} to {classes - 1}, since it "
-                f"has {classes} classes" + (", of which 0 is the blank" if ctc else "")
+                f"{self}: found the target {targets[outside][0]}; allowed: {least} to {classes - 1}, of "
+                f"{classes} classes" + ("; 0 is the blank" if ctc else "")
             )
         if ctc:  # equal labels that follow one another need a blank between them
             needed = targets.shape[1] + int((targets[:, 1:] == targets[:, :-1]).sum(axis=1).max())
