@@ -63,12 +63,17 @@ class Rank:
         count: The processes on all hosts.
         local: The number on this host, which chooses the GPU.
         address: The host and port where they meet; empty for a single process.
+        local_count: The processes on this host, which share its cores.
     """
 
     number: int = 0
     count: int = 1
     local: int = 0
     address: str = ""
+    local_count: int = 1
+
+    def __str__(self) -> str:
+        return f"rank {self.number} of {self.count}"
 
 
 @dataclass(frozen=True, slots=True)
