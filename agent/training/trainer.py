@@ -63,6 +63,7 @@ class Rank:
         count: The processes on all hosts.
         local: The number on this host, which chooses the GPU.
         address: The host and port where they meet; empty for a single process.
+        local_count: The processes on this host, which share its cores.
         timeout_s: The longest wait for the others, when they meet and in each step.
     """
 
@@ -70,7 +71,11 @@ class Rank:
     count: int = 1
     local: int = 0
     address: str = ""
+    local_count: int = 1
     timeout_s: float = 300.0
+
+    def __str__(self) -> str:
+        return f"rank {self.number} of {self.count}"
 
 
 @dataclass(frozen=True, slots=True)

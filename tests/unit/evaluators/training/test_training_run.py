@@ -165,7 +165,7 @@ def test_a_sample_that_fails_is_recorded_once_and_trains_nothing() -> None:
 
 
 def test_fail_on_error_ends_the_run_at_the_first_sample_that_fails() -> None:
-    with pytest.raises(EvaluationFailed, match=r"input broken.jpg failed in read: is broken"):
+    with pytest.raises(EvaluationFailed, match=r"input broken\.jpg failed in read: is broken"):
         Made(options(5), bad=("broken.jpg",), fail_on_error=True).evaluation()
 
 
@@ -176,7 +176,7 @@ def test_a_batch_without_usable_samples_is_no_step() -> None:
 
 
 def test_an_epoch_without_usable_samples_ends_the_run() -> None:
-    with pytest.raises(EvaluationFailed, match="no sample of epoch 1 could be used; the first: broken.jpg"):
+    with pytest.raises(EvaluationFailed, match=r"no sample of epoch 1 could be used; the first: broken\.jpg"):
         Made(options(5), (0, 0), bad=("broken.jpg",)).evaluation()
 
 
