@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from inferometer.agent.architectures.architecture import Architecture
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
-from inferometer.agent.artifacts.model_files import Artifacts, resolve_artifacts
+from inferometer.agent.artifacts.model_files import Artifacts, resolve_model
 from inferometer.agent.artifacts.urls import shown
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.device import CPU, Device
@@ -184,8 +183,7 @@ def _artifacts(
 ) -> Artifacts:
     """The model's files with its architecture, or the model in memory."""
     if given is None or given.in_memory is None:
-        architecture = _find_architecture(manifest, framework, architectures, random=random)
-        return resolve_artifacts(manifest, weights=not random, cache=cache).with_architecture(architecture)
+        return resolve_model(manifest, framework, architectures, cache, random=random)
     if random:
         raise ArtifactError(f"model {manifest.name} is in memory with its weights; leave out random weights")
     return Artifacts(checksums=given.checksums, in_memory=given.in_memory)
@@ -198,21 +196,6 @@ def _span_attributes(manifest: ModelManifest, options: SessionOptions) -> dict[s
         "framework_name": manifest.framework.name,
         "device": str(options.device),
     }
-
-
-def _find_architecture(
-    manifest: ModelManifest, framework: str, architectures: Architectures, *, random: bool
-) -> Architecture | None:
-    """The model in code; None if its graph is a file, or a plug-in's predictor builds it."""
-    name = manifest.model.architecture
-    if name is not None:
-        return architectures.find(name, framework)
-    if random:
-        raise ArtifactError(
-            f"model {manifest.name} {manifest.version} for {framework} is read from a file, weights and "
-            "all; only a model that is built in code (architecture) can have random weights"
-        )
-    return None
 
 
 class Session(Closeable):

@@ -19,6 +19,7 @@ from inferometer.evaluators.measurements.batches import Accuracy, BatchMeasureme
 from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
 from inferometer.evaluators.measurements.measurement import Measurement
 from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
+from inferometer.evaluators.measurements.training import TrainingMeasurement
 from inferometer.manifests.errors import ConfigurationError
 
 _QUESTION = {"load", "concurrency", "percentile", "latency bound"}
@@ -217,6 +218,28 @@ def _batch_conditions(evaluation: Evaluation[BatchMeasurement]) -> dict[str, str
     }
 
 
+def _training_times(evaluation: Evaluation[TrainingMeasurement]) -> RunTimes:
+    measured = evaluation.measurement
+    if not len(measured.full_ns):
+        raise ValueError("full step; train with a smaller --batch_size")
+    return RunTimes.of_batches(measured.full_ns, measured.times.step_samples[measured.full])
+
+
+def _training_conditions(evaluation: Evaluation[TrainingMeasurement]) -> dict[str, str]:
+    options, data = evaluation.measurement.options, evaluation.measurement.data
+    return {
+        "batch size": str(options.batch_size),
+        "devices": f"{options.devices * options.ranks} ({options.communication or 'alone'})",
+        "precision": options.precision,
+        "optimizer": f"{options.optimizer}, learning rate {options.learning_rate:g}, momentum "
+        f"{options.momentum:g}, weight decay {options.weight_decay:g}",
+        "data": f"{data.backend}{f'/{data.place}' if data.place else ''}",
+        "loader": str(data),
+        "parts timed": f"every {options.parts_every} steps" if options.parts_every else "never",
+        "cuDNN autotuning": str(options.cudnn_benchmark),
+    }
+
+
 def _unfit_load(load: LoadMeasurement) -> str:
     if load.run.invalid:
         return f"is INVALID: {load.run.invalid}; its figures are not to be trusted, run it again"
@@ -306,6 +329,7 @@ class _Kind:
 _KINDS: Mapping[type[Measurement], _Kind] = {
     BatchMeasurement: _Kind("an evaluation batch by batch", lambda _: "", _batch_conditions, _batch_times),
     LoadMeasurement: _Kind("a workload", _unfit_load, _load_conditions, _load_times),
+    TrainingMeasurement: _Kind("a training", lambda _: "", _training_conditions, _training_times),
     RateSearchMeasurement: _Kind(
         "a search for the highest rate",
         _unfit_search,

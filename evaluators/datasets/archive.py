@@ -5,6 +5,8 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Lock
 
@@ -48,6 +50,7 @@ class ArchiveDataset(ImageDataset):
         self, path: Path, category: str, *, checksum: str, name: str | None = None, version: str | None = None
     ) -> None:
         self._path = path
+        self._opener = partial(ArchiveDataset, path, category, checksum=checksum, name=name, version=version)
         self._lock = Lock()
         self._zip = _open(path)
         try:
@@ -57,6 +60,13 @@ class ArchiveDataset(ImageDataset):
             self._zip.close()
             raise
         super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(places)), places)
+
+    def __reduce__(self) -> tuple[Callable[[], ArchiveDataset], tuple[()]]:
+        return self._opener, ()
+
+    def files(self) -> tuple[Path]:
+        """The zip."""
+        return (self._path,)
 
     def close(self) -> None:
         """Closes the zip; later reads fail."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +43,22 @@ class ArraysDataset(Dataset):
     def __init__(
         self, path: Path, category: str, *, checksum: str, name: str | None = None, version: str | None = None
     ) -> None:
+        self._opener = partial(ArraysDataset, path, category, checksum=checksum, name=name, version=version)
         array_name, samples, labels = _load(path)
         self._samples, self._payload = _payloads(array_name, samples, path)
         self._labels = None if labels is None else _texts(labels, len(samples), path)
         super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(samples)))
 
+    def __reduce__(self) -> tuple[Callable[[], ArraysDataset], tuple[()]]:
+        return self._opener, ()
+
     def __iter__(self) -> Iterator[Sample]:
-        for index, sample in enumerate(self._samples):
-            label = None if self._labels is None else self._labels[index]
-            yield Sample(str(index), self._payload(sample), label)
+        return map(self.sample, range(len(self)))
+
+    def sample(self, index: int) -> Sample:
+        """Returns the sample at a place; see ``Dataset``."""
+        label = None if self._labels is None else self._labels[index]
+        return Sample(str(index), self._payload(self._samples[index]), label)
 
 
 def _load(path: Path) -> tuple[str, NDArray[Any], NDArray[Any] | None]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from inferometer.agent.preprocessing.inputs import Input
 
@@ -42,6 +43,8 @@ class DatasetIdentity:
 class Dataset(ABC):
     """Labelled samples, in the same order in every run.
 
+    Pickle passes a dataset on to another process, which opens its files anew.
+
     Args:
         identity: The identity of the dataset, with its size.
     """
@@ -71,6 +74,10 @@ class Dataset(ABC):
         if self._listed is None:
             self._listed = tuple(self)
         return self._listed[index]
+
+    def files(self) -> Iterable[Path]:
+        """The files that samples are read from; none, the default, for samples in memory or elsewhere."""
+        return ()
 
     def close(self) -> None:  # noqa: B027 - most datasets have no open resources
         """Releases open resources; calling it again does nothing."""

@@ -104,9 +104,13 @@ class ImageDataset(Dataset):
         self._places = places
 
     def __iter__(self) -> Iterator[Sample]:
-        for place in self._places:
-            label = None if place.label is None else printable(place.label)
-            yield Sample(printable(place.path), partial(self.read, place), label)
+        return map(self.sample, range(len(self)))
+
+    def sample(self, index: int) -> Sample:
+        """Returns the sample at a place; see ``Dataset``."""
+        place = self._places[index]
+        label = None if place.label is None else printable(place.label)
+        return Sample(printable(place.path), partial(self.read, place), label)
 
     @abstractmethod
     def read(self, place: Place) -> EncodedImage:
@@ -137,6 +141,10 @@ class FolderDataset(ImageDataset):
         self._root = root
         places = arrange(_image_paths(root), str(root))
         super().__init__(DatasetIdentity(category, name or str(root), version, None, len(places)), places)
+
+    def files(self) -> Iterator[Path]:
+        """The files of the images."""
+        return (self._root / place.path for place in self._places)
 
     def read(self, place: Place) -> EncodedImage:
         """Reads one image. An ``OSError`` is left to ``Input.read``, which names the input."""

@@ -8,6 +8,9 @@
 | ``input_failure`` | the failed inputs, many per document |
 | ``input_prediction`` | one per input, with the best classes |
 | ``load_query`` | the queries of its runs under load, in columns |
+| ``training_step`` | the raw times of the steps of each rank, in columns |
+| ``training_part`` | the times of the parts of some steps of each rank, in columns |
+| ``training_loss`` | the loss of every step of each rank, the warm-up included |
 | ``span`` | the spans of its trace in columns, many per document |
 
 Every part has ``evaluation_id``, ``save_id``, its ``sequence`` in its collection, and the id
