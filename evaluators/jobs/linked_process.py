@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, TypeAlias
 
 from inferometer.evaluators.evaluation import Evaluation
@@ -21,6 +21,7 @@ from inferometer.manifests.errors import InferometerError
 
 _PROGRESS_EVERY_S = 0.25
 _MOST_EXIT_S = 5.0
+_POLL_S = 0.05
 _GOVERNED = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -112,11 +113,13 @@ class LinkedProcess:
 
     def join(self, timeout_s: float) -> None:
         """Waits for its end."""
-        self._process.join(timeout_s)
+        deadline_s = time.monotonic() + timeout_s
+        while not self.has_ended and (left_s := deadline_s - time.monotonic()) > 0:
+            wait([self._process.sentinel], min(left_s, _POLL_S))  # what it started holds the sentinel open
 
     def early_end(self) -> tuple[int, str]:
         """Waits for the end of a process whose link is closed; returns its exit code and the message."""
-        self._process.join(_MOST_EXIT_S)
+        self.join(_MOST_EXIT_S)
         self.end()
         code = self._process.exitcode or 0
         if code >= 0:

@@ -118,7 +118,7 @@ class _Supervision:
         (self._others if beside else self._working).remove(process)
         self._stop.left(process)
         if kind is Sent.ENDED:
-            if beside:  # it ends when it is told to, and then those that told it end as well
+            if beside and self._working:  # it was told to end, and then those that told it end as well
                 self._fail_in(
                     _MOST_END_S, self._lost(f"{process} ended before {self._working[0]} was complete")
                 )
