@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,11 +23,13 @@ from inferometer.agent.architectures.architecture import Architecture
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
 from inferometer.agent.artifacts.torch_archives import TorchFile, torch_file, traced_inputs
+from inferometer.agent.frameworks.pytorch_cudnn import CudnnBenchmark
+from inferometer.agent.frameworks.pytorch_details import read_details
 from inferometer.agent.frameworks.pytorch_programs import build_program, read_program_inputs
-from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
-from inferometer.agent.hardware.loaded_libraries import readable_cudnn_version
+from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import (
     CODE_FAILURES,
+    Precision,
     Predictor,
     PredictorOptions,
     Tensors,
@@ -53,16 +56,12 @@ ONNX_OPSET = 17
 _DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
     "uint8": torch.uint8,
     "int32": torch.int32,
     "int64": torch.int64,
 }
-_LIBRARIES = {
-    "oneDNN": re.compile(r"MKL-DNN v(\S+)|oneDNN v(\S+)"),
-    "BLAS": re.compile(r"(Math Kernel Library) Version (\S+)-|BLAS_INFO=(\w+)"),
-}
-_FLAGS = {"oneDNN": "USE_MKLDNN", "MKL": "USE_MKL", "OpenMP": "USE_OPENMP"}
-"""How PyTorch's description of its build names the libraries and what is on."""
+_CUDNN_BENCHMARK = CudnnBenchmark()
 
 
 class PyTorchPredictor(Predictor):
@@ -74,8 +73,14 @@ class PyTorchPredictor(Predictor):
     ``output0``, ``output1``, … if it returns a tensor or a sequence of tensors.
 
     PyTorch keeps the number of threads per calling thread, and starts each with the number set last.
-    Therefore ``predict`` sets it whenever the calling thread has another number.
+    Therefore ``predict`` sets it whenever the calling thread has another number. ``cudnn_benchmark`` is a
+    setting of the process, which ``load`` sets and ``close`` puts back; see ``CudnnBenchmark``.
+
+    A model in code is cast as a whole to a lower precision, its parameters and its statistics too. Inputs
+    are cast on the way to the device and outputs on the way back, within ``predict``.
     """
+
+    precisions: ClassVar[frozenset[Precision]] = frozenset(Precision)
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         super().__init__(manifest, artifacts, options)
@@ -84,6 +89,8 @@ class PyTorchPredictor(Predictor):
         self._device = torch.device("cpu")
         self._module: Callable[[torch.Tensor], object] | None = None
         self._were_training: list[torch.nn.Module] = []
+        self._dtype: torch.dtype | None = None
+        self._holds_cudnn = False
 
     @classmethod
     def signature_of_file(cls, path: Path) -> ModelSignature:
@@ -124,6 +131,19 @@ class PyTorchPredictor(Predictor):
 
     def load(self) -> None:
         """Builds or reads the module, gives it its weights and moves it to the device; see ``Predictor``."""
+        try:
+            self._load()
+            if self._dtype is not None:
+                self._try_precision()
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self) -> None:
+        precision = self.casts_to()
+        if (wanted := self.options.cudnn_benchmark) is not None:
+            _CUDNN_BENCHMARK.hold(wanted=wanted)
+            self._holds_cudnn = True
         self._device = self._find_device()
         self._use_threads()
         self._found_threads = torch.get_num_threads()
@@ -143,8 +163,9 @@ class PyTorchPredictor(Predictor):
         if self.artifacts.in_memory is not None:
             self._module = self._borrow(module)
             return
+        self._dtype = _DTYPES[precision.value] if precision else None
         try:
-            self._module = module.to(self._device).eval()
+            self._module = module.to(self._device, self._dtype).eval()
         except RuntimeError as error:
             raise DeviceError(
                 f"{self}: cannot be moved to {self.options.device}: {_reason(error)}"
@@ -160,8 +181,8 @@ class PyTorchPredictor(Predictor):
             array = array.copy()
         try:
             with torch.inference_mode():
-                answer = self._module(torch.from_numpy(array).to(self._device))
-                outputs = {name: tensor.cpu().numpy() for name, tensor in _named_tensors(answer)}
+                answer = self._module(self._on_device(torch.from_numpy(array)))
+                outputs = {name: self._on_host(tensor).numpy() for name, tensor in _named_tensors(answer)}
             if self._device.type == "cuda":
                 # The copies above wait for their own stream only; a model may use others.
                 torch.cuda.synchronize(self._device)
@@ -182,8 +203,7 @@ class PyTorchPredictor(Predictor):
 
     def details(self) -> FrameworkDetails:
         """Returns PyTorch's libraries, build and settings; see ``Predictor``."""
-        build = torch.__config__.show()
-        return FrameworkDetails(_libraries(build), _build_features(build), _settings())
+        return read_details()
 
     @property
     def threads(self) -> int | None:
@@ -192,6 +212,9 @@ class PyTorchPredictor(Predictor):
 
     def close(self) -> None:
         """Frees the module, and on a GPU returns its memory to the driver."""
+        if self._holds_cudnn:
+            self._holds_cudnn = False
+            _CUDNN_BENCHMARK.release()
         if self._module is not None:
             self._module = None
             for module in self._were_training:
@@ -216,7 +239,7 @@ class PyTorchPredictor(Predictor):
                 warnings.simplefilter("ignore")
                 torch.onnx.export(
                     self._module,  # type: ignore[arg-type]  # the callable of a loaded predictor is a module
-                    (example.to(self._device),),
+                    (self._on_device(example),),
                     path,
                     dynamo=False,
                     dynamic_axes=axes,
@@ -225,6 +248,27 @@ class PyTorchPredictor(Predictor):
                 )
         except (*_FAILURES, torch.onnx.OnnxExporterError) as error:
             raise ArtifactError(f"{self}: cannot be exported to ONNX: {_reason(error)}") from error
+
+    def _on_device(self, batch: torch.Tensor) -> torch.Tensor:
+        """The batch on the device; of floats, in the precision of the model."""
+        return batch.to(self._device, self._dtype if batch.is_floating_point() else None)
+
+    def _on_host(self, output: torch.Tensor) -> torch.Tensor:
+        """An output in host memory; in float32 where the model is cast to another type."""
+        lower = self._dtype is not None and output.dtype == self._dtype
+        return (output.float() if lower else output).cpu()
+
+    def _try_precision(self) -> None:
+        """Predicts zeros, since not every operator has a kernel for a lower precision."""
+        parameters = self.manifest.inputs[0].parameters
+        zeros = np.zeros((1, *parameters.dimensions), parameters.element_type.value)
+        try:
+            self.predict({parameters.input_layer: zeros})
+        except PredictionError as error:
+            wanted = self.options.precision
+            where = f"{wanted.value} on {self.options.device} ({_reason(error.__cause__ or error)})"
+            others = "bfloat16 or float32" if wanted is Precision.FLOAT16 else "float32"
+            raise ConfigurationError(f"{self}: PyTorch cannot run it in {where}; use {others}") from error
 
     def _use_threads(self) -> None:
         if torch.get_num_threads() != self._threads:
@@ -363,54 +407,6 @@ def _checksum(module: torch.nn.Module) -> Mapping[str, str]:
     except RuntimeError:  # of quantized and sparse tensors, which have no plain content
         return {}
     return {"parameters": f"sha256:{state.hexdigest()}"}
-
-
-def _libraries(build: str) -> Mapping[str, str]:
-    """The libraries in PyTorch's description of its build, and those of CUDA."""
-    found = {}
-    for name, pattern in _LIBRARIES.items():
-        if match := pattern.search(build):
-            found[name] = " ".join(filter(None, match.groups())).replace("Math Kernel Library", "MKL")
-    if torch.version.cuda is not None:
-        found["CUDA runtime"] = torch.version.cuda
-    number = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # as torch has it
-    if number is not None:
-        found["cuDNN"] = readable_cudnn_version(number)
-    return found
-
-
-def _build_features(build: str) -> str:
-    """The instructions that PyTorch's own kernels use, and the libraries that they are built with."""
-    built_with = {name: f"{flag}=ON" in build for name, flag in _FLAGS.items()}
-    built_with |= {"CUDA": torch.version.cuda is not None, "ROCm": torch.version.hip is not None}
-    capability = torch.backends.cpu.get_cpu_capability()
-    return ", ".join([capability, *(name for name, is_there in built_with.items() if is_there)])
-
-
-def _settings() -> Mapping[str, str]:
-    """What changes the speed or the precision of kernels; of CUDA's only in a build that has CUDA."""
-    settings = {
-        "inter-op threads": str(torch.get_num_interop_threads()),
-        "float32 matrix products": _told(torch.get_float32_matmul_precision),
-        "oneDNN": on_or_off(bool(torch.backends.mkldnn.enabled)),
-    }
-    if torch.version.cuda is not None:
-        cudnn = torch.backends.cudnn
-        settings |= {
-            "TF32 in matrix products": _told(lambda: on_or_off(torch.backends.cuda.matmul.allow_tf32)),
-            "TF32 in convolutions": _told(lambda: on_or_off(cudnn.allow_tf32)),
-            "cuDNN autotuning": on_or_off(cudnn.benchmark),
-            "deterministic algorithms": on_or_off(cudnn.deterministic),
-        }
-    return settings
-
-
-def _told(read: Callable[[], str]) -> str:
-    """A setting; PyTorch refuses to tell one that code has set both by operator and in general."""
-    try:
-        return read()
-    except RuntimeError:
-        return "set by operator"
 
 
 def _leave_out(state: object, prefixes: tuple[str, ...]) -> None:
