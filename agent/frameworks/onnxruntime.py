@@ -55,6 +55,8 @@ _FAILURES: tuple[type[Exception], ...] = (
 _FATAL = 4  # the logger's severity that leaves errors to the exceptions
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
+_CRASHES_IN_FLOAT16 = ("NchwcTransformer",)
+"""Optimisers of the CPU that crash on some graphs in float16, such as convolutions before an RNN."""
 
 
 class ONNXRuntimePredictor(Predictor):
@@ -173,6 +175,8 @@ class ONNXRuntimePredictor(Predictor):
         build = onnxruntime.get_build_info().removeprefix("ORT Build Info: ")
         providers = ", ".join(onnxruntime.get_available_providers())
         settings = {} if self._session is None else _settings_of(self._session)
+        if self._left_out:
+            settings["optimisers left out"] = ", ".join(self._left_out)
         return FrameworkDetails(
             {"BLAS": "MLAS", **cuda_library_versions()}, f"{providers}; {build}", settings
         )
@@ -216,12 +220,22 @@ class ONNXRuntimePredictor(Predictor):
                 # it only warns about a missing provider, and uses another, which load rejects
                 warnings.simplefilter("ignore", UserWarning)
                 return onnxruntime.InferenceSession(
-                    str(graph), settings, providers=[provider], enable_fallback=0
+                    str(graph),
+                    settings,
+                    providers=[provider],
+                    enable_fallback=0,
+                    disabled_optimizers=self._left_out,
                 )
         except _FAILURES as error:
             if gpu and "CUDA" in str(error):
                 raise DeviceError(f"{self._refusal()}: {_reason(error)}") from error
             raise ArtifactError(f"{graph}: is no ONNX model: {_reason(error)}") from error
+
+    @property
+    def _left_out(self) -> list[str]:
+        """The optimisers that this session does without."""
+        lower_on_cpu = self._precision is not None and not self.options.device.is_gpu
+        return list(_CRASHES_IN_FLOAT16) if lower_on_cpu else []
 
     def _graph_file(self) -> Path:
         if self.artifacts.graph is None:
