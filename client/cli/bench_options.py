@@ -82,8 +82,8 @@ model_options = options(
         "model",
         required=True,
         metavar="NAME",
-        help="Model: an id of DLBS, such as alexnet, resnet50 or deep_mnist, which is an architecture; or the "
-        "name of a manifest.",
+        help="Model: an id of DLBS, such as alexnet, resnet50 or deep_mnist, which names an architecture; or "
+        "the name of a manifest.",
     ),
     option("--model_version", metavar="VERSION", help="Version or constraint.  [default: the id's]"),
     option(
