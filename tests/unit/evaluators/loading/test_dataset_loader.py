@@ -264,7 +264,7 @@ def test_a_worker_that_is_killed_is_an_error_at_once(prefetch: int) -> None:
             list(loader.epoch(0))
         assert multiprocessing.active_children() == []
         with pytest.raises(DatasetError, match="the loader is closed"):
-            next(loader.epoch(1))
+            loader.epoch(1)
 
 
 def test_a_worker_that_is_killed_while_nobody_waits_is_an_error_at_the_next_batch() -> None:
