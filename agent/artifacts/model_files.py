@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferometer.agent.architectures.architecture import Architecture
+from inferometer.agent.architectures.sources import Architectures
 from inferometer.agent.artifacts.checksums import CheckedFile, check_file
 from inferometer.agent.artifacts.locations import DOWNLOADED, FileReference, file_name, model_files
 from inferometer.agent.artifacts.urls import shown
@@ -66,6 +67,34 @@ def resolve_artifacts(
     paths = {kind: file.path for kind, file in checked.items()}
     checksums = {kind: file.checksum for kind, file in checked.items()}
     return Artifacts(paths.get("graph"), paths.get("weights"), checksums)
+
+
+def resolve_model(
+    manifest: ModelManifest,
+    framework: str,
+    architectures: Architectures,
+    cache: ArtifactCache | None = None,
+    *,
+    random: bool,
+) -> Artifacts:
+    """Finds the files of a model as ``resolve_artifacts`` does, and its architecture if it is built in code.
+
+    A model with ``random`` weights has no file of weights. The architecture is None if the graph is a file,
+    or if a plug-in's framework builds it.
+
+    Raises:
+        ArtifactError: As ``resolve_artifacts`` says; or the architecture is unknown; or a model that is read
+            from a file is to have random weights.
+    """
+    architecture = None
+    if (name := manifest.model.architecture) is not None:
+        architecture = architectures.find(name, framework)
+    elif random:
+        raise ArtifactError(
+            f"model {manifest.name} {manifest.version} for {framework} is read from a file, weights and "
+            "all; only a model that is built in code (architecture) can have random weights"
+        )
+    return resolve_artifacts(manifest, weights=not random, cache=cache).with_architecture(architecture)
 
 
 def get_file(file: FileReference, cache: ArtifactCache | None = None) -> CheckedFile:

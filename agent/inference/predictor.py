@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from inferometer.manifests.errors import (
     OutOfMemoryError,
     PredictionError,
 )
+from inferometer.manifests.inputs import InputParameters
 from inferometer.manifests.schema import ModelManifest
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
@@ -67,7 +68,7 @@ class PredictorOptions:
         seed: The seed of random weights.
         spare_cores: Cores that the default number of threads leaves free, for instance for the load
             generator: between two operators the threads of a framework spin, and block their cores.
-        precision: The type of the numbers that the model computes with.
+        precision: The type of the numbers that a model in code computes with; see ``Predictor.casts_to``.
         cudnn_benchmark: Whether cuDNN times its algorithms for each shape and takes the fastest; None leaves
             the framework's default, and without a GPU it changes nothing.
     """
@@ -101,6 +102,9 @@ class Predictor(Closeable):
         artifacts: Its verified files.
         options: Device and threads.
     """
+
+    precisions: ClassVar[frozenset[Precision]] = frozenset({Precision.FLOAT32})
+    """What it can cast a model in code to; a class that casts nothing leaves this as it is."""
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         self.manifest = manifest
@@ -158,6 +162,37 @@ class Predictor(Closeable):
             PredictionError: The framework failed.
         """
 
+    def casts_to(self, *, asked: bool = False) -> Precision | None:
+        """Returns what the model in code is cast to; None where it stays as it is.
+
+        Implementations that cast call it first in ``load``. A model in a file or in memory has its own
+        precision and stays as it is. Inputs are cast too; outputs are float32 whatever the precision.
+
+        Args:
+            asked: Whether float32 is what somebody asked for, and not only the default.
+
+        Raises:
+            ConfigurationError: The options ask for a precision that the model cannot be given.
+        """
+        wanted = self.options.precision
+        default = wanted is Precision.FLOAT32 and not asked
+        if has_own_precision(self.manifest) or self.artifacts.in_memory is not None:
+            # of a file, the element type of the input is all that tells its precision
+            halves = self.manifest.inputs[0].parameters.element_type.value == Precision.FLOAT16.value
+            if not default and wanted is not (Precision.FLOAT16 if halves else Precision.FLOAT32):
+                place = "in memory" if self.artifacts.in_memory is not None else "a file"
+                raise ConfigurationError(
+                    f"{self} is {place} and has its own precision; only a model that is built in code "
+                    f"(architecture) can be cast to {wanted.value}"
+                )
+            return None
+        if wanted not in self.precisions and not default:
+            known = " or ".join(each.value for each in Precision if each in self.precisions)
+            raise ConfigurationError(
+                f"{self}: {self.manifest.framework.name} cannot cast it to {wanted.value}; use {known}"
+            )
+        return None if wanted is Precision.FLOAT32 else wanted
+
     def turn(self) -> AbstractContextManager[object]:
         """Returns a context that the caller enters before it times a prediction, and leaves afterwards.
 
@@ -196,14 +231,7 @@ class Predictor(Closeable):
         if set(inputs) != {wanted.input_layer}:
             found = ", ".join(f'"{name}"' for name in inputs) or "none"
             raise PredictionError(f'{self}: found the inputs {found}; it takes one, "{wanted.input_layer}"')
-        array = inputs[wanted.input_layer]
-        where, allowed = f'{self}: input "{wanted.input_layer}"', wanted.element_type.value
-        if array.dtype != np.dtype(allowed):
-            raise PredictionError(f"{where}: found {array.dtype}; allowed: {allowed}")
-        if not array.size or array.shape[1:] != wanted.dimensions:
-            allowed = ", ".join(map(str, ("batch", *wanted.dimensions)))
-            raise PredictionError(f"{where}: found the shape {array.shape}; allowed: ({allowed})")
-        return np.ascontiguousarray(array)
+        return checked_array(str(self), wanted, inputs[wanted.input_layer], PredictionError)
 
     def __str__(self) -> str:
         return f"model {self.manifest.name} {self.manifest.version}"
@@ -223,6 +251,28 @@ class Predictor(Closeable):
     def __enter__(self) -> Self:
         self.load()
         return self
+
+
+def checked_array(
+    model: str, wanted: InputParameters, array: NDArray[Any], error: type[InferometerError]
+) -> NDArray[Any]:
+    """Returns the array of a model's input, in C order, if it matches the manifest.
+
+    Raises an ``error`` that begins with the ``model``: the element type or the shape does not match, or the
+    batch is empty.
+    """
+    where, allowed = f'{model}: input "{wanted.input_layer}"', wanted.element_type.value
+    if array.dtype != np.dtype(allowed):
+        raise error(f"{where}: found {array.dtype}; allowed: {allowed}")
+    if not array.size or array.shape[1:] != wanted.dimensions:
+        allowed = ", ".join(map(str, ("batch", *wanted.dimensions)))
+        raise error(f"{where}: found the shape {array.shape}; allowed: ({allowed})")
+    return np.ascontiguousarray(array)
+
+
+def has_own_precision(manifest: ModelManifest) -> bool:
+    """Returns whether a model is in a file with its graph, so that its precision is the file's."""
+    return manifest.model.graph_path is not None
 
 
 class PredictorWatch(Protocol):
@@ -273,15 +323,17 @@ _DEVICE_LOST = re.compile(
 )
 
 
-def prediction_failure(message: str, error: BaseException) -> InferometerError:
-    """Returns the program's error for an exception that a framework raised in ``predict``.
+def prediction_failure(
+    message: str, error: BaseException, otherwise: type[InferometerError] = PredictionError
+) -> InferometerError:
+    """Returns the program's error for an exception that a framework raised while it ran a model.
 
     OutOfMemoryError if memory ran out; DeviceLostError if CUDA reports a broken context, after which this
-    process cannot use the device any more; else PredictionError.
+    process cannot use the device any more; else what is to be raised ``otherwise``.
     """
     text = str(error)
     if _DEVICE_LOST.search(text):
         return DeviceLostError(f"{message}; the device is of no use to this process any more: restart it")
     if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(text):
         return OutOfMemoryError(message)
-    return PredictionError(message)
+    return otherwise(message)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from inferometer.manifests.errors import (
     IMPORT_FAILURES,
+    ConfigurationError,
     FrameworkUnavailableError,
     UnknownFrameworkError,
     one_line,
@@ -76,17 +77,32 @@ class FrameworkEntry:
         """
         from inferometer.agent.inference.predictor import Predictor
 
+        predictor = self._import(self.predictor)
+        if not (isinstance(predictor, type) and issubclass(predictor, Predictor)):
+            raise FrameworkUnavailableError(f"framework {self.name}: {self.predictor} is no Predictor")
+        return predictor
+
+    def load_trainer(self) -> object:
+        """Imports the trainer, a class; ``agent.training`` knows its interface.
+
+        Raises:
+            ConfigurationError: The framework trains no models.
+            FrameworkUnavailableError: The framework is not installed, or fails to import.
+        """
+        if not self.trainer:
+            raise ConfigurationError(f"framework {self.name} trains no models")
+        return self._import(self.trainer)
+
+    def _import(self, place: str) -> object:
+        """Imports a class of an installed framework."""
         self.require_installed()
-        module, _, attribute = self.predictor.partition(":")
+        module, _, attribute = place.partition(":")
         try:
-            predictor = getattr(importlib.import_module(module), attribute)
+            return getattr(importlib.import_module(module), attribute)
         except IMPORT_FAILURES as error:
             raise FrameworkUnavailableError(
                 f"framework {self.name} {self.installed_version} cannot be imported: {one_line(error)}"
             ) from error
-        if not (isinstance(predictor, type) and issubclass(predictor, Predictor)):
-            raise FrameworkUnavailableError(f"framework {self.name}: {self.predictor} is no Predictor")
-        return predictor
 
 
 BUILTIN = (

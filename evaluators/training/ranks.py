@@ -1,0 +1,214 @@
+"""Ranks: processes that train one model together, started on this host or by a launcher on many."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+from inferometer.agent.training.rank_environment import LOOPBACK, rank_of_environment
+from inferometer.agent.training.trainer import Rank
+from inferometer.evaluators.dataset_run import Progress
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.jobs.linked_process import LinkedTask
+from inferometer.evaluators.jobs.resources import JobCallbacks
+from inferometer.evaluators.jobs.supervision import in_processes
+from inferometer.evaluators.measurements.training import TrainingMeasurement
+from inferometer.manifests.errors import ConfigurationError, TrainingError
+
+MOST_RANKS = 1024
+RankWork: TypeAlias = Callable[[Rank, JobCallbacks[Progress]], Iterable[Evaluation[TrainingMeasurement]]]
+"""Trains as one rank. Pickle can pass it on, so that it is a function of a module with its arguments.
+
+The ranks work in step: each looks for a request to stop once a step, as often as the others.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RankRequest:
+    """How many processes train together, and which of them this one is.
+
+    Attributes:
+        num_ranks: The processes on all hosts; None for those of the launcher, or a single one.
+        rank: The number of this process, from 0; None where this process starts all ranks on its host.
+        rank_address: The host and port, on the host of rank 0, at which the ranks meet; needs ``rank``.
+        local_rank: The number of this process on its host, which chooses the GPU.
+
+    Raises:
+        ConfigurationError: A number is out of range, or the fields contradict each other.
+    """
+
+    num_ranks: int | None = None
+    rank: int | None = None
+    rank_address: str = ""
+    local_rank: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_ranks is not None and not 1 <= self.num_ranks <= MOST_RANKS:
+            raise ConfigurationError(f"num_ranks is {self.num_ranks}; allowed: 1 to {MOST_RANKS}")
+        if self.rank is None:
+            if self.rank_address or self.local_rank:
+                named = "rank_address" if self.rank_address else "local_rank"
+                raise ConfigurationError(f"{named} needs rank, the number of this process from 0")
+            return
+        if self.num_ranks is None or not self.rank_address:
+            raise ConfigurationError("rank needs num_ranks and rank_address, such as node1:29500")
+        if not 0 <= self.rank < self.num_ranks:
+            raise ConfigurationError(
+                f"rank is {self.rank}; allowed: 0 to num_ranks - 1, {self.num_ranks - 1}"
+            )
+        if not 0 <= self.local_rank <= self.rank:
+            raise ConfigurationError(f"local_rank is {self.local_rank}; allowed: 0 to rank, {self.rank}")
+        host, _, port = self.rank_address.rpartition(":")
+        if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 2**16):
+            raise ConfigurationError(f"rank_address is {self.rank_address!r}; it must be like node1:29500")
+
+    def of_this_process(self, environ: Mapping[str, str]) -> Rank | None:
+        """Returns the rank of this process; None where it is none, and starts ranks if there are several.
+
+        The fields count first, then the environment of a launcher.
+
+        Raises:
+            ConfigurationError: They contradict each other, or the environment is not valid.
+        """
+        if self.rank is not None and self.num_ranks is not None:
+            return Rank(self.rank, self.num_ranks, self.local_rank, self.rank_address, self.local_rank + 1)
+        found = rank_of_environment(environ)
+        if found is not None and self.num_ranks not in (None, found.count):
+            raise ConfigurationError(
+                f"num_ranks is {self.num_ranks}, but a launcher has started this process as {found}; "
+                "leave num_ranks out"
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A process that ranks need beside them, such as a server of MXNet's kvstore.
+
+    Attributes:
+        name: What messages call it.
+        work: Runs until the ranks tell it to end; pickle can pass it on.
+        environment: The variables of its process.
+    """
+
+    name: str
+    work: Callable[[], None]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What ranks of one framework need around them.
+
+    Attributes:
+        environment: Returns the variables of the process of a rank.
+        companions: Returns what runs beside a rank, on its host.
+    """
+
+    environment: Callable[[Rank], Mapping[str, str]] = lambda _: {}
+    companions: Callable[[Rank], Sequence[Companion]] = lambda _: ()
+
+
+def run_ranks(
+    work: RankWork,
+    request: RankRequest,
+    callbacks: JobCallbacks[Progress],
+    environ: Mapping[str, str],
+    surroundings: Surroundings | None = None,
+) -> Generator[Evaluation[TrainingMeasurement], None, None]:
+    """Runs ``work`` as the rank that this process is, or as all ranks on this host, or as a single process.
+
+    Only rank 0 yields evaluations.
+
+    Raises:
+        TrainingError: A rank, or what it needs beside it, was killed or ended early.
+        InferometerError: What ``work`` raised.
+    """
+    surroundings = surroundings or Surroundings()
+    rank = request.of_this_process(environ)
+    if rank is not None:
+        if surroundings.companions(rank) or surroundings.environment(rank):
+            yield from in_ranks(work, [rank], callbacks, surroundings)
+        else:
+            quiet = callbacks if rank.number == 0 else _only_warnings(callbacks)
+            for evaluation in work(rank, quiet):
+                if rank.number == 0:
+                    yield evaluation
+    elif (request.num_ranks or 1) > 1 or surroundings.companions(Rank()):
+        with held_address() as address:
+            yield from in_ranks(work, local_ranks(request.num_ranks or 1, address), callbacks, surroundings)
+    else:
+        yield from work(Rank(), callbacks)
+
+
+def in_ranks(
+    work: RankWork,
+    ranks: Sequence[Rank],
+    callbacks: JobCallbacks[Progress],
+    surroundings: Surroundings | None = None,
+) -> Generator[Evaluation[TrainingMeasurement], None, None]:
+    """Runs ``work`` as each of the ranks of this host, each in a fresh Python process.
+
+    Progress, warnings and evaluations are those of rank 0; of another host's ranks only warnings arrive.
+    Closing the iterator ends all processes at once, with what they have started; so does the end of this one.
+
+    Raises:
+        TrainingError: A rank, or what it needs beside it, was killed or ended early; the message names it.
+        InferometerError: What ``work`` raised in a rank.
+    """
+    surroundings = surroundings or Surroundings()
+    tasks = [
+        LinkedTask(
+            str(rank) if rank.count > 1 else "the only rank",
+            partial(_as_rank, work, rank),
+            surroundings.environment(rank),
+            tells=rank is ranks[0],
+        )
+        for rank in ranks
+    ]
+    beside = [
+        LinkedTask(each.name, partial(_as_companion, each.work), each.environment, tells=False, stops=False)
+        for rank in ranks
+        for each in surroundings.companions(rank)
+    ]
+    quiet = callbacks if ranks[0].number == 0 else _only_warnings(callbacks)
+    for evaluation in in_processes(tasks, quiet, TrainingError, beside):
+        if ranks[0].number == 0:
+            yield evaluation
+
+
+def local_ranks(count: int, address: str) -> tuple[Rank, ...]:
+    """Returns the ranks of a run whose processes are all on this host."""
+    return tuple(Rank(number, count, number, address, count) for number in range(count))
+
+
+@contextmanager
+def held_address() -> Iterator[str]:
+    """Gives a free port of the loopback address, which no other program gets until the end.
+
+    A bound socket that does not listen keeps the port. One that sets SO_REUSEADDR, as those of PyTorch's
+    store and of MXNet's scheduler do, can listen on it all the same.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((LOOPBACK, 0))
+        yield f"{LOOPBACK}:{held.getsockname()[1]}"
+
+
+def _as_rank(
+    work: RankWork, rank: Rank, callbacks: JobCallbacks[Any]
+) -> Iterable[Evaluation[TrainingMeasurement]]:
+    return work(rank, callbacks)
+
+
+def _as_companion(work: Callable[[], None], _: JobCallbacks[Any]) -> tuple[()]:
+    work()
+    return ()
+
+
+def _only_warnings(callbacks: JobCallbacks[Progress]) -> JobCallbacks[Progress]:
+    return replace(callbacks, on_start=lambda _: None, on_progress=lambda _: None)
