@@ -50,7 +50,7 @@ _ROLE = os.environ.pop("DMLC_ROLE", None)
 with warnings.catch_warnings():
     # MXNet 1.9.1 uses deprecated functions of NumPy, and compares versions with distutils
     warnings.simplefilter("ignore", DeprecationWarning)
-    import mxnet as mxnet  # noqa: PLC0414 - for those who need it prepared
+    import mxnet as mxnet
 if _OWN_NUMBER:
     del os.environ["OMP_NUM_THREADS"]  # it is not the user's
 if _ROLE is not None:
