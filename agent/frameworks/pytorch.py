@@ -8,29 +8,33 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import pickle  # only for the name of its exception
-import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from inferometer.agent.architectures.architecture import Architecture
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
 from inferometer.agent.artifacts.torch_archives import TorchFile, torch_file, traced_inputs
+from inferometer.agent.frameworks.pytorch_modules import (
+    FAILURES,
+    build_architecture,
+    find_device,
+    framework_details,
+    named_tensors,
+    read_weights,
+    reason_of,
+    use_threads,
+)
 from inferometer.agent.frameworks.pytorch_programs import build_program, read_program_inputs
-from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
-from inferometer.agent.hardware.loaded_libraries import readable_cudnn_version
+from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import (
-    CODE_FAILURES,
     Predictor,
     PredictorOptions,
     Tensors,
-    Weights,
     prediction_failure,
 )
 from inferometer.agent.tracing.profiler import Profiler
@@ -40,12 +44,10 @@ from inferometer.manifests.errors import (
     ConfigurationError,
     DeviceError,
     PredictionError,
-    one_line,
 )
 from inferometer.manifests.original import FIRST_INPUT
 from inferometer.manifests.schema import ModelManifest
 
-_FAILURES = (*CODE_FAILURES, pickle.UnpicklingError, torch.jit.Error)
 _PROGRAM = ".pt2"
 """Files of this name can run no code, as ``requirements.code_of`` says; TorchScript is not read from them."""
 ONNX_OPSET = 17
@@ -57,12 +59,6 @@ _DTYPES = {
     "int32": torch.int32,
     "int64": torch.int64,
 }
-_LIBRARIES = {
-    "oneDNN": re.compile(r"MKL-DNN v(\S+)|oneDNN v(\S+)"),
-    "BLAS": re.compile(r"(Math Kernel Library) Version (\S+)-|BLAS_INFO=(\w+)"),
-}
-_FLAGS = {"oneDNN": "USE_MKLDNN", "MKL": "USE_MKL", "OpenMP": "USE_OPENMP"}
-"""How PyTorch's description of its build names the libraries and what is on."""
 
 
 class PyTorchPredictor(Predictor):
@@ -124,22 +120,12 @@ class PyTorchPredictor(Predictor):
 
     def load(self) -> None:
         """Builds or reads the module, gives it its weights and moves it to the device; see ``Predictor``."""
-        self._device = self._find_device()
-        self._use_threads()
+        self._device = find_device(str(self), self.options.device)
+        use_threads(self._threads)
         self._found_threads = torch.get_num_threads()
         module = self._build()
         if self.artifacts.weights is not None:
-            try:
-                with warnings.catch_warnings():
-                    # it warns about newer pickle protocols, and raises for unreadable ones
-                    warnings.simplefilter("ignore", UserWarning)
-                    state = torch.load(self.artifacts.weights, map_location="cpu", weights_only=True)
-                _leave_out(state, getattr(module, "ignored_weights", ()))
-                module.load_state_dict(state, strict=True)
-            except _FAILURES as error:
-                raise ArtifactError(
-                    f"{self.artifacts.weights}: are not the weights of {self}: {_reason(error)}"
-                ) from error
+            read_weights(str(self), module, self.artifacts.weights)
         if self.artifacts.in_memory is not None:
             self._module = self._borrow(module)
             return
@@ -147,7 +133,7 @@ class PyTorchPredictor(Predictor):
             self._module = module.to(self._device).eval()
         except RuntimeError as error:
             raise DeviceError(
-                f"{self}: cannot be moved to {self.options.device}: {_reason(error)}"
+                f"{self}: cannot be moved to {self.options.device}: {reason_of(error)}"
             ) from error
 
     def predict(self, inputs: Tensors) -> Tensors:
@@ -155,19 +141,19 @@ class PyTorchPredictor(Predictor):
         if self._module is None:
             raise PredictionError(f"{self}: is not loaded")
         array = self.checked_input(inputs)
-        self._use_threads()
+        use_threads(self._threads)
         if not array.flags.writeable:  # a tensor shares the memory, and is always writable
             array = array.copy()
         try:
             with torch.inference_mode():
                 answer = self._module(torch.from_numpy(array).to(self._device))
-                outputs = {name: tensor.cpu().numpy() for name, tensor in _named_tensors(answer)}
+                outputs = {name: tensor.cpu().numpy() for name, tensor in named_tensors(answer)}
             if self._device.type == "cuda":
                 # The copies above wait for their own stream only; a model may use others.
                 torch.cuda.synchronize(self._device)
         except Exception as error:  # of any class: the code of a model raises what it likes
             raise prediction_failure(
-                f"{self}: PyTorch failed on a batch of {len(array)}: {_reason(error)}", error
+                f"{self}: PyTorch failed on a batch of {len(array)}: {reason_of(error)}", error
             ) from error
         # a model may return its input, or a view of it
         return {n: o.copy() if np.may_share_memory(o, array) else o for n, o in outputs.items()}
@@ -182,8 +168,7 @@ class PyTorchPredictor(Predictor):
 
     def details(self) -> FrameworkDetails:
         """Returns PyTorch's libraries, build and settings; see ``Predictor``."""
-        build = torch.__config__.show()
-        return FrameworkDetails(_libraries(build), _build_features(build), _settings())
+        return framework_details()
 
     @property
     def threads(self) -> int | None:
@@ -223,44 +208,8 @@ class PyTorchPredictor(Predictor):
                     opset_version=ONNX_OPSET,
                     **names,  # type: ignore[arg-type]  # mypy takes each value for every argument
                 )
-        except (*_FAILURES, torch.onnx.OnnxExporterError) as error:
-            raise ArtifactError(f"{self}: cannot be exported to ONNX: {_reason(error)}") from error
-
-    def _use_threads(self) -> None:
-        if torch.get_num_threads() != self._threads:
-            torch.set_num_threads(self._threads)
-
-    def _find_device(self) -> torch.device:
-        wanted = self.options.device
-        if not wanted.is_gpu:
-            return torch.device("cpu")
-        where = f"{self}: PyTorch {torch.__version__} cannot use {wanted}"
-        if torch.version.cuda is None and torch.version.hip is None:
-            raise DeviceError(
-                f"{where}: it is built for the CPU only; run on the CPU, or install a CUDA build"
-            )
-        with warnings.catch_warnings():
-            # CUDA warns about a missing or an old driver here, which the error below reports
-            warnings.simplefilter("ignore")
-            count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if wanted.index >= count:
-            raise DeviceError(f"{where}: the number of GPUs that it finds is {count}; run on the CPU")
-        return torch.device("cuda", wanted.index)
-
-    def _from_architecture(self, architecture: Architecture) -> torch.nn.Module:
-        """Builds a model in code; random weights depend on the seed alone."""
-        random = self.options.weights is Weights.RANDOM
-        if not random and self.artifacts.weights is None:
-            raise ArtifactError(f"{self}: has no weights; give weights_path, or use --weights=random")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.options.seed)
-            module = architecture.build(initialize=random)
-        if not isinstance(module, torch.nn.Module):
-            raise ArtifactError(
-                f'{self}: architecture "{architecture.name}" is {type(module).__name__}, which is no '
-                "torch.nn.Module"
-            )
-        return module
+        except (*FAILURES, torch.onnx.OnnxExporterError) as error:
+            raise ArtifactError(f"{self}: cannot be exported to ONNX: {reason_of(error)}") from error
 
     def _borrow(self, module: torch.nn.Module) -> torch.nn.Module:
         """Sets a module of the caller to ``eval()``; ``close`` sets it back. It is not moved."""
@@ -280,8 +229,8 @@ class PyTorchPredictor(Predictor):
     def _build(self) -> torch.nn.Module:
         if isinstance(self.artifacts.in_memory, torch.nn.Module):
             return self.artifacts.in_memory
-        if self.artifacts.architecture is not None:
-            return self._from_architecture(self.artifacts.architecture)
+        if (architecture := self.artifacts.architecture) is not None:
+            return build_architecture(str(self), architecture, self.artifacts.weights, self.options)
         graph = self.artifacts.graph
         if graph is None:
             raise ArtifactError(f"{self}: needs graph_path or architecture")
@@ -302,8 +251,8 @@ def _load_script(graph: Path) -> torch.nn.Module:
             module: torch.nn.Module = torch.jit.load(  # type: ignore[no-untyped-call]  # as torch has it
                 graph, map_location="cpu"
             )
-    except _FAILURES as error:
-        raise ArtifactError(f"{graph}: is no TorchScript archive: {_reason(error)}") from error
+    except FAILURES as error:
+        raise ArtifactError(f"{graph}: is no TorchScript archive: {reason_of(error)}") from error
     return module
 
 
@@ -336,7 +285,7 @@ def _no_graph(path: Path, kind: TorchFile) -> ArtifactError:
             state = torch.load(path, map_location="meta", weights_only=True)
         if isinstance(state, Mapping) and any(isinstance(each, torch.Tensor) for each in state.values()):
             held = f"is a state dict of {len(state)} entries: weights without their network"
-    except _FAILURES:  # it is no state dict
+    except FAILURES:  # it is no state dict
         pass
     return ArtifactError(
         f"{path}: {held}. Save the network too: {export}; or evaluate the module from Python: "
@@ -363,87 +312,3 @@ def _checksum(module: torch.nn.Module) -> Mapping[str, str]:
     except RuntimeError:  # of quantized and sparse tensors, which have no plain content
         return {}
     return {"parameters": f"sha256:{state.hexdigest()}"}
-
-
-def _libraries(build: str) -> Mapping[str, str]:
-    """The libraries in PyTorch's description of its build, and those of CUDA."""
-    found = {}
-    for name, pattern in _LIBRARIES.items():
-        if match := pattern.search(build):
-            found[name] = " ".join(filter(None, match.groups())).replace("Math Kernel Library", "MKL")
-    if torch.version.cuda is not None:
-        found["CUDA runtime"] = torch.version.cuda
-    number = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # as torch has it
-    if number is not None:
-        found["cuDNN"] = readable_cudnn_version(number)
-    return found
-
-
-def _build_features(build: str) -> str:
-    """The instructions that PyTorch's own kernels use, and the libraries that they are built with."""
-    built_with = {name: f"{flag}=ON" in build for name, flag in _FLAGS.items()}
-    built_with |= {"CUDA": torch.version.cuda is not None, "ROCm": torch.version.hip is not None}
-    capability = torch.backends.cpu.get_cpu_capability()
-    return ", ".join([capability, *(name for name, is_there in built_with.items() if is_there)])
-
-
-def _settings() -> Mapping[str, str]:
-    """What changes the speed or the precision of kernels; of CUDA's only in a build that has CUDA."""
-    settings = {
-        "inter-op threads": str(torch.get_num_interop_threads()),
-        "float32 matrix products": _told(torch.get_float32_matmul_precision),
-        "oneDNN": on_or_off(bool(torch.backends.mkldnn.enabled)),
-    }
-    if torch.version.cuda is not None:
-        cudnn = torch.backends.cudnn
-        settings |= {
-            "TF32 in matrix products": _told(lambda: on_or_off(torch.backends.cuda.matmul.allow_tf32)),
-            "TF32 in convolutions": _told(lambda: on_or_off(cudnn.allow_tf32)),
-            "cuDNN autotuning": on_or_off(cudnn.benchmark),
-            "deterministic algorithms": on_or_off(cudnn.deterministic),
-        }
-    return settings
-
-
-def _told(read: Callable[[], str]) -> str:
-    """A setting; PyTorch refuses to tell one that code has set both by operator and in general."""
-    try:
-        return read()
-    except RuntimeError:
-        return "set by operator"
-
-
-def _leave_out(state: object, prefixes: tuple[str, ...]) -> None:
-    """Removes the tensors from a state dict that a class declares to ignore."""
-    if isinstance(state, dict):  # otherwise load_state_dict reports the error
-        for key in [key for key in state if str(key).startswith(prefixes)]:
-            del state[key]
-
-
-def _named_tensors(answer: object) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors that a module returned, with their names; raises TypeError for anything else."""
-    if isinstance(answer, Mapping):
-        named = [(str(name), value) for name, value in answer.items()]
-    else:
-        values = answer if isinstance(answer, tuple | list) else (answer,)
-        named = [(f"output{index}", value) for index, value in enumerate(values)]
-    for name, value in named:
-        if not isinstance(value, torch.Tensor):
-            raise TypeError(f"{name} is {type(value).__name__}, which is no tensor")
-        yield name, value
-
-
-def _reason(error: BaseException) -> str:
-    """PyTorch's message in one line.
-
-    The TorchScript interpreter begins with the traceback; the reason is the last line. The unpickler begins
-    with the advice to read the file without ``weights_only``; the reason is the second paragraph.
-    """
-    text = str(error).strip() or type(error).__name__
-    if "TorchScript" in text.partition("\n")[0]:
-        text = text.rpartition("\n")[2].removeprefix("builtins.")
-    paragraphs = re.split(r"\n\s*\n", text)
-    if isinstance(error, pickle.UnpicklingError) and len(paragraphs) > 1:
-        text = paragraphs[1]
-    text = text.partition(" This is an internal miniz error")[0]
-    return one_line(text)

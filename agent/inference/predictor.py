@@ -31,6 +31,7 @@ from inferometer.manifests.errors import (
     OutOfMemoryError,
     PredictionError,
 )
+from inferometer.manifests.inputs import InputParameters
 from inferometer.manifests.schema import ModelManifest
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
@@ -196,14 +197,7 @@ class Predictor(Closeable):
         if set(inputs) != {wanted.input_layer}:
             found = ", ".join(f'"{name}"' for name in inputs) or "none"
             raise PredictionError(f'{self}: found the inputs {found}; it takes one, "{wanted.input_layer}"')
-        array = inputs[wanted.input_layer]
-        where, allowed = f'{self}: input "{wanted.input_layer}"', wanted.element_type.value
-        if array.dtype != np.dtype(allowed):
-            raise PredictionError(f"{where}: found {array.dtype}; allowed: {allowed}")
-        if not array.size or array.shape[1:] != wanted.dimensions:
-            allowed = ", ".join(map(str, ("batch", *wanted.dimensions)))
-            raise PredictionError(f"{where}: found the shape {array.shape}; allowed: ({allowed})")
-        return np.ascontiguousarray(array)
+        return checked_array(str(self), wanted, inputs[wanted.input_layer], PredictionError)
 
     def __str__(self) -> str:
         return f"model {self.manifest.name} {self.manifest.version}"
@@ -223,6 +217,23 @@ class Predictor(Closeable):
     def __enter__(self) -> Self:
         self.load()
         return self
+
+
+def checked_array(
+    model: str, wanted: InputParameters, array: NDArray[Any], error: type[InferometerError]
+) -> NDArray[Any]:
+    """Returns the array of a model's input, in C order, if it matches the manifest.
+
+    Raises an ``error`` that begins with the ``model``: the element type or the shape does not match, or the
+    batch is empty.
+    """
+    where, allowed = f'{model}: input "{wanted.input_layer}"', wanted.element_type.value
+    if array.dtype != np.dtype(allowed):
+        raise error(f"{where}: found {array.dtype}; allowed: {allowed}")
+    if not array.size or array.shape[1:] != wanted.dimensions:
+        allowed = ", ".join(map(str, ("batch", *wanted.dimensions)))
+        raise error(f"{where}: found the shape {array.shape}; allowed: ({allowed})")
+    return np.ascontiguousarray(array)
 
 
 class PredictorWatch(Protocol):
@@ -273,15 +284,17 @@ _DEVICE_LOST = re.compile(
 )
 
 
-def prediction_failure(message: str, error: BaseException) -> InferometerError:
-    """Returns the program's error for an exception that a framework raised in ``predict``.
+def prediction_failure(
+    message: str, error: BaseException, otherwise: type[InferometerError] = PredictionError
+) -> InferometerError:
+    """Returns the program's error for an exception that a framework raised while it ran a model.
 
     OutOfMemoryError if memory ran out; DeviceLostError if CUDA reports a broken context, after which this
-    process cannot use the device any more; else PredictionError.
+    process cannot use the device any more; else what is to be raised ``otherwise``.
     """
     text = str(error)
     if _DEVICE_LOST.search(text):
         return DeviceLostError(f"{message}; the device is of no use to this process any more: restart it")
     if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(text):
         return OutOfMemoryError(message)
-    return PredictionError(message)
+    return otherwise(message)

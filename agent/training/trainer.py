@@ -17,10 +17,10 @@ from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.device import CPU, Device
 from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.predictor import PredictorOptions
+from inferometer.agent.inference.predictor import PredictorOptions, checked_array
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError, TrainingError
 from inferometer.manifests.schema import Loss, ModelManifest
 
 
@@ -63,12 +63,14 @@ class Rank:
         count: The processes on all hosts.
         local: The number on this host, which chooses the GPU.
         address: The host and port where they meet; empty for a single process.
+        timeout_s: The longest wait for the others, when they meet and in each step.
     """
 
     number: int = 0
     count: int = 1
     local: int = 0
     address: str = ""
+    timeout_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,12 @@ class Trainer(Closeable):
 
     @abstractmethod
     def place(self, batch: TrainingBatch) -> PlacedBatch:
-        """Copies a batch to the devices, and returns once it is there."""
+        """Copies a batch to the devices, and returns once it is there.
+
+        Raises:
+            TrainingError: The batch does not match; see ``checked``.
+            OutOfMemoryError: Memory ran out.
+        """
 
     @abstractmethod
     def step(self, batch: PlacedBatch, *, parts: bool = False) -> StepResult:
@@ -214,16 +221,66 @@ class Trainer(Closeable):
 
         Args:
             batch: What ``place`` returned; it can be used again.
-            parts: Whether to time the parts, which synchronises after each and so takes longer.
+            parts: Whether to time the parts, which synchronises after each and so takes longer; the same
+                on every rank.
+
+        Returns:
+            A loss that is not finite is returned as it is.
 
         Raises:
-            TrainingError: The framework failed, or the loss is not finite and the precision cannot hold it.
+            TrainingError: The framework failed, another rank was lost, or float16 cannot hold the gradients
+                with any scale of the loss.
             OutOfMemoryError: Memory ran out.
         """
 
     @abstractmethod
     def scores(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Runs the model without training it: (samples, *dimensions) to (samples, *output_shape)."""
+        """Runs the model without training it: (samples, *dimensions) to (samples, *output_shape).
+
+        It runs as in a prediction, without dropout, and leaves the state of the training as it is.
+
+        Raises:
+            TrainingError: The inputs do not match, or the framework failed.
+            OutOfMemoryError: Memory ran out.
+        """
+
+    def checked(self, batch: TrainingBatch) -> TrainingBatch:
+        """Returns a batch in C order, if it matches the manifest and the loaded model.
+
+        Implementations call it first in ``place``, so that an invalid batch gives the same error in every
+        framework, and no invalid target reaches a GPU, which it can leave unusable.
+
+        Raises:
+            TrainingError: The element type or the shape of the inputs or of the targets does not match, a
+                target is no class of the model, or CTC has fewer time steps than the labels need.
+        """
+        inputs, targets = self.checked_inputs(batch.inputs), batch.targets
+        ctc = self.loss is Loss.CTC
+        shape = ("samples", "length") if ctc else ("samples",)
+        if targets.dtype != np.int64 or targets.ndim != len(shape) or len(targets) != len(inputs):
+            raise TrainingError(
+                f"{self}: found targets of the type {targets.dtype} and the shape {targets.shape} for "
+                f"{len(inputs)} samples; allowed: int64, ({', '.join(shape)})"
+            )
+        least, classes = int(ctc), self.output_shape[-1]
+        outside = (targets < least) | (targets >= classes)
+        if outside.any():
+            raise TrainingError(
+                f"{self}: found the target {targets[outside][0]}; allowed: {least} to {classes - 1}, of "
+                f"{classes} classes" + ("; 0 is the blank" if ctc else "")
+            )
+        if ctc:  # equal labels that follow one another need a blank between them
+            needed = targets.shape[1] + int((targets[:, 1:] == targets[:, :-1]).sum(axis=1).max())
+            if not targets.shape[1] or needed > self.output_shape[0]:
+                raise TrainingError(
+                    f"{self}: found {targets.shape[1]} labels for a sample, which need {needed} time steps; "
+                    f"allowed: 1 or more labels that need at most {self.output_shape[0]}"
+                )
+        return TrainingBatch(inputs, np.ascontiguousarray(targets))
+
+    def checked_inputs(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        """Returns inputs in C order, if they match the manifest; raises TrainingError if not."""
+        return checked_array(str(self), self.manifest.inputs[0].parameters, inputs, TrainingError)
 
     @abstractmethod
     def parameters(self) -> dict[str, NDArray[Any]]:
@@ -231,7 +288,11 @@ class Trainer(Closeable):
 
     @abstractmethod
     def set_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
-        """Sets trainable parameters, by the names of ``parameters``; the state of the optimizer stays."""
+        """Sets trainable parameters, by the names of ``parameters``; the state of the optimizer stays.
+
+        Raises:
+            TrainingError: A name is unknown, or a shape differs; nothing is set then.
+        """
 
     @abstractmethod
     def save(self, path: Path) -> None:

@@ -1,0 +1,186 @@
+"""Several processes that train one module of PyTorch: they meet, begin alike, and add up their gradients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch.nn.parallel import DistributedDataParallel
+
+from inferometer.agent.frameworks.pytorch_modules import reason_of
+from inferometer.agent.training.trainer import Rank
+from inferometer.manifests.errors import ConfigurationError, TrainingError
+
+COMMUNICATIONS = ("gloo", "nccl")
+"""The libraries that add up gradients."""
+_BUCKET_BYTES = 25 * 2**20
+"""How much is added up at once where the parts of a step are timed; the same as DistributedDataParallel's."""
+_LOST = re.compile(
+    r"gloo|NCCL|TCPStore|connection (?:was )?(?:closed|reset|refused)|broken pipe|timed out|timeout",
+    re.IGNORECASE,
+)
+_PEER = re.compile(r"peer \[?([^\s\]]+)\]?:(\d+)")
+
+
+def communication_of(name: str, device: torch.device) -> str:
+    """Returns the library of a name; none means NCCL for GPUs, and Gloo for CPUs.
+
+    Raises:
+        ConfigurationError: The name is unknown, or the library does not fit the device or the build.
+    """
+    name = name or ("nccl" if device.type == "cuda" else "gloo")
+    if name not in COMMUNICATIONS:
+        raise ConfigurationError(f"communication is {name}; allowed in PyTorch: {', '.join(COMMUNICATIONS)}")
+    if name == "nccl" and device.type != "cuda":
+        raise ConfigurationError("communication is nccl, which is for GPUs; on a CPU use gloo")
+    if name == "nccl" and not dist.is_nccl_available():
+        raise ConfigurationError(f"communication is nccl, which PyTorch {torch.__version__} lacks; use gloo")
+    return name
+
+
+class Ranks:
+    """The processes that train one module, of which this is one.
+
+    A step adds up the gradients with DistributedDataParallel, whose communication overlaps with the backward
+    pass. The first step, and every step whose parts are timed, does it after the backward pass and overlaps
+    nothing; then ``add_up`` does it. The statistics of batch normalization are those of each rank's own
+    samples. A rank that is lost is noticed at once with Gloo. With NCCL PyTorch ends the process, after
+    ``Rank.timeout_s``.
+
+    Raises:
+        ConfigurationError: This process is in a process group already.
+        TrainingError: The others cannot be reached.
+    """
+
+    def __init__(self, model: str, rank: Rank, communication: str, device: torch.device) -> None:
+        self._where = f"{model}: rank {rank.number} of {rank.count}"
+        self._rank = rank
+        self._device = device
+        self._parallel: DistributedDataParallel | None = None
+        if dist.is_initialized():
+            raise ConfigurationError(
+                f"{self._where}: this process is in a process group of PyTorch already; train in another one"
+            )
+        try:
+            dist.init_process_group(
+                communication,
+                init_method=f"tcp://{rank.address}",
+                timeout=timedelta(seconds=rank.timeout_s),
+                world_size=rank.count,
+                rank=rank.number,
+            )
+        except (RuntimeError, ValueError, OSError) as error:
+            self.leave()
+            raise TrainingError(
+                f"{self._where}: cannot meet the others at {rank.address} within {rank.timeout_s:g} s: "
+                f"{reason_of(error)}"
+            ) from error
+
+    def begin_alike(self, module: torch.nn.Module) -> None:
+        """Copies the parameters and the buffers of rank 0 to all ranks."""
+        with torch.no_grad():
+            for tensor in (*module.parameters(), *module.buffers()):
+                dist.broadcast(tensor, 0)
+
+    @property
+    def parallel(self) -> torch.nn.Module | None:
+        """The module whose backward pass adds up the gradients; None before ``overlap``."""
+        return self._parallel
+
+    def overlap(self, module: torch.nn.Module) -> None:
+        """Lets the backward pass add up the gradients from now on, after a step that ``add_up`` did.
+
+        That step tells whether the loss depends on all parameters, which is expensive to find out each time.
+        """
+        if self._parallel is None:
+            unused = any(p.requires_grad and p.grad is None for p in module.parameters())
+            self._parallel = DistributedDataParallel(
+                module, broadcast_buffers=False, find_unused_parameters=unused
+            )
+
+    def apart(self) -> AbstractContextManager[None]:
+        """Returns a context whose forward and backward pass communicate nothing."""
+        return nullcontext() if self._parallel is None else self._parallel.no_sync()
+
+    def weigh(self, samples: int) -> Weight:
+        """Begins to count the samples of all ranks; see ``Weight``."""
+        return Weight(samples, self._rank.count, self._device)
+
+    def add_up(self, parameters: Sequence[torch.nn.Parameter], samples: int) -> None:
+        """Makes the gradients those of the mean loss over the samples of all ranks."""
+        found = [samples, *(parameter.grad is not None for parameter in parameters)]
+        # float32 counts exactly up to 16,777,216
+        counts = torch.tensor(found, dtype=torch.float32, device=self._device)
+        dist.all_reduce(counts)
+        total, *users = counts.tolist()
+        used = [parameter for parameter, ranks in zip(parameters, users, strict=True) if ranks]
+        for gradients in _buckets(used):
+            flat = torch.cat([gradient.reshape(-1) for gradient in gradients]) * (samples / total)
+            dist.all_reduce(flat)
+            parts = flat.split([gradient.numel() for gradient in gradients])
+            for gradient, part in zip(gradients, parts, strict=True):
+                gradient.copy_(part.view_as(gradient))
+
+    def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the values of every rank, (ranks, *shape)."""
+        own = torch.tensor(values, device=self._device)
+        found = [torch.empty_like(own) for _ in range(self._rank.count)]
+        dist.all_gather(found, own)
+        return torch.stack(found).cpu().numpy()
+
+    def failure(self, error: BaseException) -> TrainingError | None:
+        """Returns the error for a rank that is lost, as far as it is known which; None for other errors."""
+        reason = reason_of(error)
+        if not isinstance(error, RuntimeError) or not _LOST.search(reason):
+            return None
+        other = f"rank {1 - self._rank.number}" if self._rank.count == 2 else "another rank"
+        if match := _PEER.search(reason):
+            other += f" ({match[1]}:{match[2]})"
+        return TrainingError(f"{self._where}: lost {other}: {reason}")
+
+    def leave(self) -> None:
+        """Leaves the others; calling it again does nothing."""
+        self._parallel = None
+        if dist.is_initialized():
+            with suppress(RuntimeError):  # of a group that has lost a rank
+                dist.destroy_process_group()
+
+
+class Weight:
+    """The weight of a rank's loss, so that the mean of the ranks' gradients is that over all samples.
+
+    The samples are counted while the forward pass runs; with equal batches the weight is 1.
+    """
+
+    def __init__(self, samples: int, ranks: int, device: torch.device) -> None:
+        self._own = samples * ranks
+        self._total = torch.tensor(float(samples), device=device)
+        self._counting = dist.all_reduce(self._total, async_op=True)
+
+    def of(self, loss: torch.Tensor) -> torch.Tensor:
+        """Returns the weighted loss."""
+        if self._counting is not None:
+            self._counting.wait()
+        return loss * (self._own / self._total)
+
+
+def _buckets(parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[torch.Tensor]]:
+    """The gradients of parameters, some at a time; of a parameter without one it is zero."""
+    bucket: list[torch.Tensor] = []
+    size = 0
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        bucket.append(parameter.grad)
+        size += parameter.grad.numel() * parameter.grad.element_size()
+        if size >= _BUCKET_BYTES:
+            yield bucket
+            bucket, size = [], 0
+    if bucket:
+        yield bucket

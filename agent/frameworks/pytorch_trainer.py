@@ -1,0 +1,450 @@
+"""The trainer for PyTorch: architectures on one device, alone or with other processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.frameworks.pytorch_modules import (
+    build_architecture,
+    find_device,
+    framework_details,
+    named_tensors,
+    read_weights,
+    reason_of,
+    use_threads,
+)
+from inferometer.agent.frameworks.pytorch_ranks import Ranks, communication_of
+from inferometer.agent.hardware.environment import FrameworkDetails
+from inferometer.agent.inference.predictor import Precision, prediction_failure
+from inferometer.agent.training.trainer import (
+    OptimizerOptions,
+    PlacedBatch,
+    StepParts,
+    StepResult,
+    Trainer,
+    TrainerOptions,
+    TrainingBatch,
+)
+from inferometer.manifests.errors import (
+    ArtifactError,
+    ConfigurationError,
+    DeviceError,
+    InferometerError,
+    OutputError,
+    TrainingError,
+    suggestion,
+)
+from inferometer.manifests.schema import Loss, ModelManifest
+
+_AUTOCAST = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
+_LEAST_SCALE = 1.0
+"""The loss scale of float16 begins at 65,536, and is halved whenever a gradient overflows."""
+_ONE_VALUE = "Expected more than 1 value per channel when training"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Placed:
+    """A batch on the device."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+class PyTorchTrainer(Trainer):
+    """A model in code that PyTorch trains on one device of this process.
+
+    Of a module that returns several tensors in training, such as those of auxiliary classifiers, the first
+    one is the output, and the loss is that of it alone. In bfloat16 and float16 the forward pass runs under
+    autocast, and parameters, gradients and the loss are in float32. Random numbers of the training, such as
+    those of dropout, depend on the seed and the rank alone, and leave those of the process as they are.
+
+    With several ranks, see ``pytorch_ranks.Ranks`` for what of the communication overlaps.
+    """
+
+    def __init__(
+        self,
+        manifest: ModelManifest,
+        artifacts: Artifacts,
+        options: TrainerOptions,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        super().__init__(manifest, artifacts, options, clock)
+        self._threads = options.predictor.operator_threads
+        self._found_threads: int | None = None
+        self._device = torch.device("cpu")
+        self._training: _Training | None = None
+        self._ranks: Ranks | None = None
+        self._cudnn_benchmark: bool | None = None
+
+    def load(self) -> None:
+        """Builds the module and its optimizer, and meets the other ranks; see ``Trainer``."""
+        communication = self._checked_options()
+        use_threads(self._threads)
+        self._found_threads = torch.get_num_threads()
+        module = self._build()
+        try:
+            self._set_cudnn_benchmark()
+            if self.options.rank.count > 1:
+                self._ranks = Ranks(str(self), self.options.rank, communication, self._device)
+                with self._translated("begin alike", TrainingError):
+                    self._ranks.begin_alike(module)
+            self._training = _Training(module, self._device, self.options)
+            self._training.output_shape = self._find_output_shape(self._training)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of the first output in evaluation, for one sample; see ``Trainer``."""
+        return self._loaded().output_shape
+
+    def place(self, batch: TrainingBatch) -> PlacedBatch:
+        """Copies a batch, through pinned memory to a GPU; see ``Trainer``."""
+        self._loaded()
+        batch = self.checked(batch)
+        use_threads(self._threads)
+        with self._translated(f"copy a batch of {len(batch)}", TrainingError):
+            placed = _Placed(self._copied(batch.inputs), self._copied(batch.targets))
+            self._synchronize()
+        return placed
+
+    def step(self, batch: PlacedBatch, *, parts: bool = False) -> StepResult:
+        """Trains on a batch; see ``Trainer``."""
+        training = self._loaded()
+        if not isinstance(batch, _Placed):
+            raise TrainingError(
+                f"{self}: the batch is {type(batch).__name__}, which its place did not return"
+            )
+        use_threads(self._threads)
+        apart = parts or (self._ranks is not None and self._ranks.parallel is None)
+        with self._translated(f"train on a batch of {len(batch)}", TrainingError), training.drawing():
+            result = self._apart(training, batch, parts) if apart else self._at_once(training, batch)
+        if training.scale < _LEAST_SCALE:
+            raise TrainingError(
+                f"{self}: float16 cannot hold the gradients: their scale fell to {training.scale:g}, with a "
+                f"loss of {result.loss:g}; use bfloat16 or float32"
+            )
+        return result
+
+    def scores(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+        """Runs the module in evaluation, in the precision of the training; see ``Trainer``."""
+        training = self._loaded()
+        inputs = self.checked_inputs(inputs)
+        use_threads(self._threads)
+        with self._translated(f"run a batch of {len(inputs)}", TrainingError):
+            scores: NDArray[np.float32] = training.evaluate(self._copied(inputs)).cpu().numpy()
+        return scores
+
+    def parameters(self) -> dict[str, NDArray[Any]]:
+        """Returns the parameters that require gradients, by PyTorch's names; see ``Trainer``."""
+        return {
+            name: parameter.detach().to("cpu", torch.float32, copy=True).numpy()
+            for name, parameter in self._loaded().parameters.items()
+        }
+
+    def set_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
+        """Sets parameters by PyTorch's names; see ``Trainer``."""
+        known = self._loaded().parameters
+        for name, values in parameters.items():
+            if name not in known:
+                raise TrainingError(f'{self}: unknown parameter "{name}"; {suggestion(name, known)}')
+            if np.shape(values) != tuple(known[name].shape):
+                raise TrainingError(
+                    f'{self}: parameter "{name}": found the shape {np.shape(values)}; '
+                    f"allowed: {tuple(known[name].shape)}"
+                )
+        with torch.no_grad():
+            for name, values in parameters.items():
+                known[name].copy_(torch.tensor(values))
+
+    def save(self, path: Path) -> None:
+        """Writes the state dict, beside the path first; see ``Trainer``."""
+        state = {name: tensor.cpu() for name, tensor in self._loaded().module.state_dict().items()}
+        partial = path.with_name(f".{path.name}.part")
+        try:
+            with partial.open("wb") as file:
+                torch.save(state, file)
+            partial.replace(path)
+        except (OSError, RuntimeError) as error:
+            partial.unlink(missing_ok=True)
+            raise OutputError(f"{path}: cannot be written: {reason_of(error)}") from error
+
+    def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Gathers by the library that adds up gradients; see ``Trainer``."""
+        self._loaded()
+        if self._ranks is None:
+            return np.array(values, np.int64)[np.newaxis]
+        with self._translated("gather", TrainingError):
+            return self._ranks.gather(np.asarray(values, np.int64))
+
+    def details(self) -> FrameworkDetails:
+        """Returns PyTorch's libraries, build and settings; see ``Trainer``."""
+        return framework_details()
+
+    @property
+    def threads(self) -> int | None:
+        """The number of threads that PyTorch was found to have in the thread that loaded the model."""
+        return self._found_threads
+
+    def close(self) -> None:
+        """Frees the module, and leaves the other ranks; see ``Trainer``."""
+        self._training = None
+        if self._ranks is not None:
+            self._ranks.leave()
+            self._ranks = None
+        if self._cudnn_benchmark is not None:
+            torch.backends.cudnn.benchmark = self._cudnn_benchmark
+            self._cudnn_benchmark = None
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _checked_options(self) -> str:
+        """Finds the device, and returns the library that adds up gradients."""
+        options = self.options
+        if options.api:
+            raise ConfigurationError(f"api is {options.api}; PyTorch has one API: leave it out")
+        if len(options.devices) != 1:
+            raise ConfigurationError(
+                f"devices: found {len(options.devices)}; PyTorch trains on one in a process: start a process "
+                "for each"
+            )
+        rank = options.rank
+        if not 0 <= rank.number < rank.count:
+            raise ConfigurationError(f"rank is {rank.number}; allowed: 0 to {rank.count - 1}")
+        if rank.count > 1 and not rank.address:
+            raise ConfigurationError(
+                f"rank {rank.number} of {rank.count} has no address to meet the others at"
+            )
+        self._device = find_device(str(self), options.devices[0])
+        if options.predictor.precision is Precision.FLOAT16 and self._device.type == "cpu":
+            raise ConfigurationError(
+                f"{self}: PyTorch trains in float16 on a GPU only; on a CPU use bfloat16"
+            )
+        return communication_of(options.communication, self._device)
+
+    def _build(self) -> torch.nn.Module:
+        architecture, weights = self.artifacts.architecture, self.artifacts.weights
+        if architecture is None:
+            raise ArtifactError(f"{self}: is not built in code (architecture), and cannot be trained")
+        module = build_architecture(str(self), architecture, weights, self.options.predictor)
+        if weights is not None:
+            read_weights(str(self), module, weights)
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            raise ArtifactError(f"{self}: has no parameters that can be trained")
+        with self._translated(f"move the model to {self.options.devices[0]}", DeviceError):
+            return module.to(self._device)
+
+    def _set_cudnn_benchmark(self) -> None:
+        wanted = self.options.predictor.cudnn_benchmark
+        if wanted is not None:
+            self._cudnn_benchmark = torch.backends.cudnn.benchmark
+            torch.backends.cudnn.benchmark = wanted
+
+    def _find_output_shape(self, training: _Training) -> tuple[int, ...]:
+        wanted = self.manifest.inputs[0].parameters
+        with self._translated("run the model", ArtifactError):
+            zeros = np.zeros((1, *wanted.dimensions), wanted.element_type.value)
+            shape = tuple(training.evaluate(self._copied(zeros)).shape)
+        axes = ("time steps", "classes") if self.loss is Loss.CTC else ("classes",)
+        if shape[0] != 1 or len(shape) != 1 + len(axes):
+            raise ArtifactError(
+                f"{self}: its output for one sample has the shape {shape}; allowed for the loss "
+                f"{self.loss.value}: (1, {', '.join(axes)})"
+            )
+        return shape[1:]
+
+    def _at_once(self, training: _Training, batch: _Placed) -> StepResult:
+        """A step whose communication overlaps with its backward pass."""
+        training.optimizer.zero_grad(set_to_none=True)
+        weight = None if self._ranks is None else self._ranks.weigh(len(batch))
+        loss = self._loss_of(training, batch)
+        training.backward(loss if weight is None else weight.of(loss))
+        training.update()
+        value = loss.item()
+        self._synchronize()
+        return StepResult(value)
+
+    def _apart(self, training: _Training, batch: _Placed, parts: bool) -> StepResult:
+        """A step whose parts follow one another, each synchronised."""
+        times_ns = [self._now_ns()]
+        training.optimizer.zero_grad(set_to_none=True)
+        with nullcontext() if self._ranks is None else self._ranks.apart():
+            loss = self._loss_of(training, batch)
+            times_ns.append(self._now_ns())
+            training.backward(loss)
+        times_ns.append(self._now_ns())
+        if self._ranks is not None:
+            self._ranks.add_up(list(training.parameters.values()), len(batch))
+            times_ns.append(self._now_ns())
+        training.update()
+        times_ns.append(self._now_ns())
+        if self._ranks is not None:
+            self._ranks.overlap(training.module)
+        forward, backward, *communicate, update = np.diff(times_ns).tolist()
+        return StepResult(
+            loss.item(), StepParts(forward, backward, sum(communicate), update) if parts else None
+        )
+
+    def _loss_of(self, training: _Training, batch: _Placed) -> torch.Tensor:
+        """The mean loss of a batch, on the device."""
+        parallel = self._ranks and self._ranks.parallel
+        scores = training.run(parallel or training.module, batch.inputs)
+        if self.loss is Loss.CROSS_ENTROPY:
+            return functional.cross_entropy(scores, batch.targets)
+        samples, steps, _ = scores.shape
+        losses = functional.ctc_loss(
+            functional.log_softmax(scores, dim=2).transpose(0, 1),
+            batch.targets,
+            torch.full((samples,), steps),
+            torch.full((samples,), batch.targets.shape[1]),
+            blank=0,
+            reduction="none",  # its mean divides by the lengths of the targets too
+        )
+        return losses.mean()
+
+    def _copied(self, array: NDArray[Any]) -> torch.Tensor:
+        if self._device.type != "cuda":
+            return torch.tensor(array)
+        return torch.tensor(array, pin_memory=True).to(self._device, non_blocking=True)
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _now_ns(self) -> int:
+        self._synchronize()
+        return self.clock()
+
+    def _loaded(self) -> _Training:
+        if self._training is None:
+            raise TrainingError(f"{self}: is not loaded")
+        return self._training
+
+    @contextmanager
+    def _translated(self, done: str, otherwise: type[InferometerError]) -> Iterator[None]:
+        """Translates the exceptions of PyTorch, and of the code of a model, which raises what it likes."""
+        try:
+            yield
+        except InferometerError:
+            raise
+        except Exception as error:
+            if self._ranks is not None and (lost := self._ranks.failure(error)) is not None:
+                raise lost from error
+            reason = reason_of(error)
+            if _ONE_VALUE in reason:
+                reason = "its batch normalization takes no batch of 1 in training; use a batch of 2 or more"
+            raise prediction_failure(
+                f"{self}: PyTorch failed to {done}: {reason}", error, otherwise
+            ) from error
+
+
+class _Training:
+    """A module in training: its parameters, its optimizer and its random numbers."""
+
+    def __init__(self, module: torch.nn.Module, device: torch.device, options: TrainerOptions) -> None:
+        self.module = module.train()
+        self.parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        self.optimizer = _optimizer(list(self.parameters.values()), options.optimizer)
+        self.output_shape: tuple[int, ...] = ()
+        self._type = _AUTOCAST.get(options.predictor.precision)
+        self._scaler = torch.amp.GradScaler(device.type, enabled=self._type is torch.float16)
+        self._device = device
+        seed = options.predictor.seed + options.rank.number
+        self._states = [torch.Generator(each).manual_seed(seed).get_state() for each in self._generators]
+
+    @property
+    def _generators(self) -> tuple[torch.device, ...]:
+        """The devices that modules draw random numbers on."""
+        host = torch.device("cpu")
+        return (host,) if self._device.type == "cpu" else (host, self._device)
+
+    @property
+    def scale(self) -> float:
+        """The scale of the loss; 1 without any."""
+        return self._scaler.get_scale()
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """A context that draws the random numbers of this training; takes some microseconds."""
+        others = [_state(each) for each in self._generators]
+        _restore(self._generators, self._states)
+        try:
+            yield
+        finally:
+            self._states = [_state(each) for each in self._generators]
+            _restore(self._generators, others)
+
+    def run(self, module: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        """Returns the first output of a module, in float32."""
+        with self._precision():
+            answer = module(inputs)
+        _, output = next(named_tensors(answer))
+        return output.float()
+
+    def evaluate(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Runs the module as in a prediction, and sets it back to training."""
+        self.module.eval()
+        try:
+            # a module may keep a tensor for later steps, which inference_mode would make useless for them
+            with torch.no_grad():
+                return self.run(self.module, inputs)
+        finally:
+            self.module.train()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Computes the gradients, scaled in float16."""
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # as torch has it
+
+    def update(self) -> None:
+        """Updates the parameters, unless a scaled gradient has overflowed."""
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
+
+    def _precision(self) -> AbstractContextManager[object]:
+        if self._type is None:
+            return nullcontext()
+        return torch.autocast(self._device.type, self._type)
+
+
+def _state(device: torch.device) -> torch.Tensor:
+    return torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)
+
+
+def _restore(devices: tuple[torch.device, ...], states: list[torch.Tensor]) -> None:
+    for device, state in zip(devices, states, strict=True):
+        if device.type == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.cuda.set_rng_state(state, device)
+
+
+def _optimizer(parameters: list[torch.nn.Parameter], options: OptimizerOptions) -> torch.optim.Optimizer:
+    """PyTorch's optimizer; those of Adam have its defaults, and RMSProp forgets as PyTorch has it."""
+    rate, momentum, decay = options.learning_rate, options.momentum, options.weight_decay
+    match options.name:
+        case "sgd":
+            return torch.optim.SGD(parameters, rate, momentum, weight_decay=decay)
+        case "nag":  # which without momentum is SGD, and PyTorch refuses it
+            return torch.optim.SGD(parameters, rate, momentum, weight_decay=decay, nesterov=momentum > 0)
+        case "adam":
+            return torch.optim.Adam(parameters, rate, weight_decay=decay)
+        case "adamw":
+            return torch.optim.AdamW(parameters, rate, weight_decay=decay)
+        case "rmsprop":
+            return torch.optim.RMSprop(parameters, rate, weight_decay=decay, momentum=momentum)
+    raise ConfigurationError(f"optimizer is {options.name}, which PyTorch's trainer does not have")
