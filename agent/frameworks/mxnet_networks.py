@@ -71,9 +71,9 @@ def build_network(
     return net
 
 
-def symbol_of(block: Any, input_name: str) -> Any:
+def symbol_of(block: Any, input_name: str, element_type: str | None = None) -> Any:
     """Returns the symbol of a block with one input, which has the names of the block's parameters."""
-    symbol = block(mxnet.sym.var(input_name))
+    symbol = block(mxnet.sym.var(input_name, dtype=element_type))
     # of a block with several outputs, a sequence
     return mxnet.sym.Group(symbol) if isinstance(symbol, list | tuple) else symbol
 

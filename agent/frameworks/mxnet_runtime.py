@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.agent.frameworks.mxnet_workers import CpuWorkers, worker_count
 from inferometer.agent.hardware.device import Device
@@ -79,6 +80,13 @@ def find_context(device: Device, who: object) -> Any:
     if device.index >= count:
         raise DeviceError(f"{where}: the number of GPUs that it finds is {count}; run on the CPU")
     return mxnet.gpu(device.index)
+
+
+def copied_to(context: Any, array: NDArray[Any]) -> Any:
+    """Returns a copy on a device; ``mxnet.nd.array`` does the same with a deprecated part of SciPy."""
+    copy = mxnet.nd.empty(array.shape, context, dtype=array.dtype)
+    copy[:] = array
+    return copy
 
 
 def details() -> FrameworkDetails:

@@ -64,6 +64,7 @@ class Rank:
         local: The number on this host, which chooses the GPU.
         address: The host and port where they meet; empty for a single process.
         timeout_s: The longest wait for the others, when they meet and in each step.
+        servers: The servers of MXNet's kvstore that add up gradients; each holds a part of the parameters.
     """
 
     number: int = 0
@@ -71,6 +72,7 @@ class Rank:
     local: int = 0
     address: str = ""
     timeout_s: float = 300.0
+    servers: int = 1
 
 
 @dataclass(frozen=True, slots=True)

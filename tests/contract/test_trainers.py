@@ -51,7 +51,7 @@ SHAPES = {
 }
 
 
-@pytest.fixture(params=["PyTorch"])
+@pytest.fixture(params=["PyTorch", "MXNet"])
 def framework(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
