@@ -50,7 +50,7 @@ SHAPES = {
 NAMES = tuple(SHAPES)
 
 
-@pytest.fixture(params=["PyTorch"])
+@pytest.fixture(params=["PyTorch", "MXNet"])
 def framework(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
