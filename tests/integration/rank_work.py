@@ -17,7 +17,6 @@ from inferometer.evaluators.jobs.resources import JobCallbacks
 from inferometer.evaluators.training.ranks import (
     Companion,
     RankRequest,
-    Surroundings,
     held_address,
     in_ranks,
     local_ranks,
@@ -157,13 +156,9 @@ def kvstore_of(folder: Path, rank: Rank) -> list[Companion]:
 
 def launch(kind: str, folder: Path, callbacks: JobCallbacks[Any]) -> Iterator[Any]:
     """Runs two ranks of one kind of work on this host."""
-    surroundings = (
-        Surroundings(companions=partial(kvstore_of, folder)) if kind.startswith("kvstore") else None
-    )
+    companions = partial(kvstore_of, folder) if kind.startswith("kvstore") else None
     with held_address() as address:
-        yield from in_ranks(
-            partial(globals()[kind], folder), local_ranks(2, address), callbacks, surroundings
-        )
+        yield from in_ranks(partial(globals()[kind], folder), local_ranks(2, address), callbacks, companions)
 
 
 def main(kind: str, folder: Path) -> None:
