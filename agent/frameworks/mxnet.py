@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import re
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,12 +21,14 @@ from inferometer.agent.architectures.mxnet.random_weights import draw_weights
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.artifacts.mxnet_symbols import find_symbol, symbol_inputs, symbol_stem
 from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
-from inferometer.agent.frameworks.mxnet_workers import CpuWorkers, worker_count
-from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
-from inferometer.agent.hardware.loaded_libraries import cuda_library_versions, loaded_library
+from inferometer.agent.frameworks.mxnet_details import read_details
+from inferometer.agent.frameworks.mxnet_precision import CudnnAutotune, converted, refuse
+from inferometer.agent.frameworks.mxnet_workers import CpuWorkers
+from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.hardware.threads import default_threads
 from inferometer.agent.inference.predictor import (
     CODE_FAILURES,
+    Precision,
     Predictor,
     PredictorOptions,
     Tensors,
@@ -46,19 +47,6 @@ from inferometer.manifests.errors import (
 )
 from inferometer.manifests.original import FIRST_INPUT
 from inferometer.manifests.schema import ModelManifest
-
-_FEATURES = (
-    "MKLDNN",
-    "OPENMP",
-    "BLAS_OPEN",
-    "BLAS_MKL",
-    "BLAS_ATLAS",
-    "BLAS_APPLE",
-    "CUDA",
-    "CUDNN",
-    "TENSORRT",
-)
-"""MXNet's names of the features of its build that matter for speed."""
 
 # the only removed alias of NumPy that MXNet 1.9.1 uses
 if "bool" not in vars(np):
@@ -94,8 +82,14 @@ class MXNetPredictor(Predictor):
 
     One predictor of the process runs at a time, and others wait. The number of threads is that of MXNet's CPU
     workers, which all predictors share: the first predictor that is loaded sets it. Operators outside oneDNN
-    use at most ``MXNET_OMP_MAX_THREADS``, if that is set before MXNet is loaded.
+    use at most ``MXNET_OMP_MAX_THREADS``, if that is set before MXNet is loaded. ``cudnn_benchmark`` is set
+    once in a process, too; see ``CudnnAutotune``.
+
+    A model in code is cast to float16 as a whole but for its normalisations, or converted to bfloat16 by
+    MXNet's automatic mixed precision, which is for a CPU.
     """
+
+    precisions: ClassVar[frozenset[Precision]] = frozenset(Precision)
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         super().__init__(manifest, artifacts, options)
@@ -108,6 +102,7 @@ class MXNetPredictor(Predictor):
         self._executors: OrderedDict[int, Any] = OrderedDict()
         self._other_executors: OrderedDict[int, Any] = OrderedDict()
         self._apart: Callable[[Any], None] | None = None
+        self._precision: Precision | None = None
 
     @classmethod
     def signature_of_file(cls, path: Path) -> ModelSignature:
@@ -166,13 +161,18 @@ class MXNetPredictor(Predictor):
                 executor = self._executor(len(array))
                 executor.arg_dict[self._parameters.input_layer][:] = array
                 # forward only queues the operators; asnumpy waits for an output and copies it
-                outputs = [output.asnumpy() for output in executor.forward(is_train=False)]
+                outputs = [self._on_host(output) for output in executor.forward(is_train=False)]
             except Exception as error:  # of any class: operators in Python raise what they like
                 self._executors.pop(len(array), None)
                 raise prediction_failure(
                     f"{self}: MXNet failed on a batch of {len(array)}: {_reason(error)}", error
                 ) from error
         return dict(zip(self._output_names, outputs, strict=True))
+
+    def _on_host(self, output: Any) -> Any:
+        """An output in host memory; in float32 where the model is cast to another type."""
+        lower = self._precision is Precision.FLOAT16 and output.dtype == np.float16
+        return (output.astype(np.float32) if lower else output).asnumpy()
 
     def turn(self) -> AbstractContextManager[object]:
         """Waits until no other predictor of MXNet runs; ``predict`` itself may be called without it."""
@@ -217,8 +217,7 @@ class MXNetPredictor(Predictor):
 
     def details(self) -> FrameworkDetails:
         """Returns MXNet's libraries, build and settings; see ``Predictor``."""
-        features = [name for name in _FEATURES if mxnet.runtime.Features().is_enabled(name)]
-        return FrameworkDetails(_libraries(), ", ".join(features), _settings())
+        return read_details(mxnet)
 
     @property
     def threads(self) -> int | None:
@@ -237,7 +236,12 @@ class MXNetPredictor(Predictor):
             self._context = None
 
     def _load(self) -> None:
+        self._precision = self.casts_to()
         self._context = self._find_device()
+        if self._precision is Precision.BFLOAT16 and self.options.device.is_gpu:
+            raise refuse(str(self), self._precision, self.options.device, "it has bfloat16 for a CPU only")
+        if (wanted := self.options.cudnn_benchmark) is not None:
+            _AUTOTUNE.fix(wanted=wanted)
         self._threads = _WORKERS.fix(self.options.threads, self.options.operator_threads)
         architecture, block = self.artifacts.architecture, self.artifacts.in_memory
         if architecture is None and block is None:
@@ -264,6 +268,18 @@ class MXNetPredictor(Predictor):
         except ArtifactError:
             self.close()
             raise
+        if self._precision is not None:
+            self._try_precision(self._precision)
+
+    def _try_precision(self, precision: Precision) -> None:
+        """Predicts zeros, since not every operator has a kernel for a lower precision."""
+        name, dimensions = self._parameters.input_layer, self._parameters.dimensions
+        try:
+            self.predict({name: np.zeros((1, *dimensions), self._parameters.element_type.value)})
+        except PredictionError as error:
+            self.close()
+            reason = _reason(error.__cause__ or error)
+            raise refuse(str(self), precision, self.options.device, reason) from error
 
     def _find_device(self) -> Any:
         wanted = self.options.device
@@ -309,7 +325,10 @@ class MXNetPredictor(Predictor):
                 raise ArtifactError(
                     f"{self.artifacts.weights}: are not the weights of {self}: {_reason(error)}"
                 ) from error
-        return self._symbol_of(net), {parameter.name: parameter.data() for parameter in parameters.values()}
+        if self._precision is Precision.FLOAT16:
+            net.cast(self._precision.value)
+        symbol, weights = self._symbol_of(net), {p.name: p.data() for p in parameters.values()}
+        return converted(symbol, weights) if self._precision is Precision.BFLOAT16 else (symbol, weights)
 
     def _borrow(self, block: Any) -> tuple[Any, dict[str, Any]]:
         """The symbol of a block of the caller, and its parameters, which are read and not copied."""
@@ -363,6 +382,13 @@ class MXNetPredictor(Predictor):
                 f"such as {missing[0]}"
             )
 
+    @property
+    def _input_type(self) -> str:
+        """The element type of the input that the executor takes, to which a batch is cast."""
+        given = self._parameters.element_type.value
+        floats = np.dtype(given).kind == "f"
+        return Precision.FLOAT16.value if floats and self._precision is Precision.FLOAT16 else given
+
     def _executor(self, batch_size: int) -> Any:
         """The symbol bound to a batch size; the least recently used one makes room."""
         executor = self._executors.get(batch_size)
@@ -378,9 +404,7 @@ class MXNetPredictor(Predictor):
             # an argument without weights that is not the input is a label, which only training reads
             arguments[argument] = self._weights.get(argument)
             if argument == name or arguments[argument] is None:
-                arguments[argument] = mxnet.nd.zeros(
-                    inferred, self._context, dtype=self._parameters.element_type.value
-                )
+                arguments[argument] = mxnet.nd.zeros(inferred, self._context, dtype=self._input_type)
         auxiliary = {state: self._weights[state] for state in self._symbol.list_auxiliary_states()}
         with nullcontext() if self._apart is None else _operators_apart():
             executor = self._symbol.bind(self._context, arguments, grad_req="null", aux_states=auxiliary)
@@ -415,6 +439,7 @@ def _parameters_of(block: Any) -> dict[str, Any]:
 
 
 _WORKERS = CpuWorkers(mxnet)
+_AUTOTUNE = CudnnAutotune()
 _BULK = "MXNET_EXEC_BULK_EXEC_INFERENCE"
 
 
@@ -435,31 +460,6 @@ def _operators_apart() -> Iterator[None]:
 def worker_threads() -> list[int]:
     """The number of OpenMP threads of each of MXNet's CPU workers, read on the workers."""
     return _WORKERS.read()
-
-
-def _libraries() -> Mapping[str, str]:
-    """OpenBLAS beside MXNet, with the processor that its kernels are for, and the libraries of CUDA."""
-    found = dict(cuda_library_versions())
-    path = loaded_library("libopenblas", Path(mxnet.__file__).parent)
-    if path is not None:
-        with suppress(OSError, AttributeError):
-            config = ctypes.CDLL(str(path)).openblas_get_config
-            config.restype = ctypes.c_char_p
-            found["BLAS"] = config().decode()
-    return found
-
-
-def _settings() -> Mapping[str, str]:
-    """What changes the speed or the precision of operators; of CUDA's only in a build that has CUDA."""
-    settings = {
-        "inter-op threads": str(worker_count()),
-        "oneDNN": on_or_off(os.environ.get("MXNET_MKLDNN_ENABLED", "1") != "0"),
-    }
-    if mxnet.runtime.Features().is_enabled("CUDA"):
-        # by default MXNet tunes within a limit of the workspace
-        tuning = os.environ.get("MXNET_CUDNN_AUTOTUNE_DEFAULT", "1")
-        settings["cuDNN autotuning"] = {"0": "off", "1": "on", "2": "on, any workspace"}.get(tuning, tuning)
-    return settings
 
 
 def _reason(error: BaseException) -> str:

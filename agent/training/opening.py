@@ -76,6 +76,8 @@ def open_trainer(
             environment=read_environment(versions, preprocessor.libraries, trainer.details()),
             weights=options.predictor.weights,
             seed=options.predictor.seed if random else None,
+            precision=options.predictor.precision,
+            cudnn_benchmark=options.predictor.cudnn_benchmark,
         )
     except BaseException:
         trainer.close()

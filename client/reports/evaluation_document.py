@@ -122,6 +122,7 @@ def system_document(evaluation: Evaluation) -> dict[str, Any]:
     system, machine = evaluation.system, evaluation.system.environment
     return {
         "seed": system.seed,
+        "cudnn_benchmark": system.cudnn_benchmark,
         "checksums": dict(system.checksums),
         "device": str(system.device),
         "preprocess_threads": system.preprocess_threads,

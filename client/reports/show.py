@@ -13,6 +13,7 @@ import click
 
 from inferometer.agent.inference.given_models import INFERRED
 from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.results import SystemDescription
 from inferometer.client.cli.command import Command, database_options, evaluations_argument, format_option
 from inferometer.client.cli.invocation import current_invocation
 from inferometer.client.cli.output import echo
@@ -185,6 +186,8 @@ def _where(evaluation: Evaluation) -> Lines:
     system, machine = evaluation.system, evaluation.system.environment
     threads = f", {system.threads} threads" if system.threads and not system.device.is_gpu else ""
     yield "device", f"{system.device}{threads}; {system.agent}"
+    if precision := precision_text(system):
+        yield "precision", precision
     if not machine.is_known:
         told = ", ".join(f"{name} {version}".rstrip() for name, version in machine.frameworks.items())
         yield "host", f"not known; the server runs the model in {told}" if told else "not known"
@@ -206,6 +209,14 @@ def _where(evaluation: Evaluation) -> Lines:
     for heading, texts in (("libraries", machine.libraries), ("settings", machine.settings)):
         if texts:
             yield heading, ", ".join(map(" ".join, texts.items()))
+
+
+def precision_text(system: SystemDescription) -> str:
+    """The precision of a model in code, and cuDNN's setting where one was asked for; empty for neither."""
+    found = [] if system.precision is None else [system.precision.value]
+    if system.cudnn_benchmark is not None:
+        found.append(f"cudnn_benchmark={str(system.cudnn_benchmark).lower()}")
+    return ", ".join(found)
 
 
 def timed_by(evaluation: Evaluation[M], group: Sequence[Evaluation[M]]) -> Evaluation[M]:

@@ -32,6 +32,7 @@ _CHANGES_WITH_TIME = ("ramp", "bursts")
 """Arrival processes whose load depends on the duration."""
 _EXPLAIN_FILES = {"model", "framework", "weights"}
 """Conditions that explain a difference of the files."""
+_PRECISION = "precision"
 _CHECKSUM_DIGITS = 12
 
 
@@ -153,6 +154,8 @@ def _differences(one: Evaluation, other: Evaluation) -> Iterator[tuple[str, str,
     left, right = _conditions(one), _conditions(other)
     frameworks = {each.system.manifest.framework.name for each in (one, other)}
     left_out = not_comparable(left, right, same_framework=len(frameworks) == 1)
+    if _PRECISION in set(left) ^ set(right):  # a file's own precision is not known
+        left_out |= {_PRECISION}
     if _same_schedule(one, other):
         left_out |= _OF_THE_SCHEDULE
     names = dict.fromkeys(name for name in (*left, *right) if name not in left_out)
@@ -179,6 +182,10 @@ def _conditions(evaluation: Evaluation) -> Mapping[str, str]:
         named = (f"{dataset.size} synthetic inputs", None, "")
     gpus = ", ".join(dict.fromkeys(gpu.name for gpu in system.environment.gpus)) if device.is_gpu else ""
     kind = _KINDS[type(evaluation.measurement)]
+    asked = {} if system.precision is None else {_PRECISION: system.precision.value}
+    if device.is_gpu:
+        benchmark = system.cudnn_benchmark
+        asked["cudnn_benchmark"] = "the default" if benchmark is None else str(benchmark).lower()
     return {
         "kind": kind.name,
         "model": f"{manifest.name} {manifest.version}",
@@ -189,6 +196,7 @@ def _conditions(evaluation: Evaluation) -> Mapping[str, str]:
         "device": f"{device} ({gpus})" if gpus else str(device),
         "threads": str(system.threads or "not known"),
         "agent": "this process" if system.agent == "local" else "served",
+        **asked,
         **machine_conditions(system),
         **kind.conditions(evaluation),
     }

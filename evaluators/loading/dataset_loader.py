@@ -14,6 +14,7 @@ from inferometer.evaluators.loading.loader import LoadedBatch, Loader, LoaderOpt
 from inferometer.evaluators.loading.samples import FilledRows, Rows, SampleFiller, Task
 from inferometer.evaluators.loading.worker_processes import SharedRows, WorkerProcesses
 from inferometer.evaluators.loading.workers import CallingThread, Workers, WorkerThreads
+from inferometer.manifests.errors import DatasetError, InferometerError
 from inferometer.manifests.inputs import InputParameters
 
 UNLABELLED = -1
@@ -57,6 +58,7 @@ class DatasetLoader(Loader):
         self._options = options
         self._find_label = find_label
         self._numbers = count()
+        self._closed = False
         self._running: Generator[LoadedBatch, None, None] | None = None
         rows = (options.prefetch + 1) * options.batch_size
         if options.workers and options.processes:
@@ -86,13 +88,15 @@ class DatasetLoader(Loader):
             DatasetError: The dataset is damaged, a class is unknown, or a worker process was lost.
         """
         self._end_epoch()
+        if self._closed:
+            raise DatasetError("the loader is closed; a worker process that was lost closes it too")
         self._running = self._batches_of(number)
         return self._running
 
     def close(self) -> None:
         """Ends the epoch and the workers; batches are not valid any more."""
         self._end_epoch()
-        self._workers.close()
+        self._close_workers()
 
     def _end_epoch(self) -> None:
         running, self._running = self._running, None
@@ -109,8 +113,24 @@ class DatasetLoader(Loader):
                     slot = len(submitted) % (ahead + 1)
                     submitted.append(self._submit(slot * self._options.batch_size, next(order)))
                 yield self._loaded(submitted[number])
-        finally:
+        except (InferometerError, GeneratorExit):
+            self._cancel()
+            raise
+        except BaseException:  # such as KeyboardInterrupt, which can come in the middle of a message
+            self._close_workers()
+            raise
+
+    def _cancel(self) -> None:
+        try:
             self._workers.cancel()
+        except BaseException as error:
+            self._close_workers()
+            if not isinstance(error, DatasetError):
+                raise
+
+    def _close_workers(self) -> None:
+        self._closed = True
+        self._workers.close()
 
     def _submit(self, first_row: int, places: NDArray[np.int64]) -> list[Task]:
         """Divides a batch among the workers."""

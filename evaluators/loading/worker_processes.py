@@ -104,7 +104,7 @@ class WorkerProcesses(Workers):
         self._results: dict[int, FilledRows | InferometerError] = {}
         self._workers: list[_Worker] = []
         # runs at the exit of the interpreter too, before multiprocessing waits for children
-        self._end = Finalize(self, _end, (self._workers, rows.cancelled_below), exitpriority=10)
+        self._at_exit = Finalize(self, _end, (self._workers, rows.cancelled_below), exitpriority=10)
         self._last = -1
         try:
             for _ in range(count):
@@ -144,21 +144,17 @@ class WorkerProcesses(Workers):
     def cancel(self) -> None:
         """Tells the processes to skip what waits, and waits for the samples in progress."""
         self._cancelled_below.value = self._last + 1
-        try:
-            while any(worker.waiting for worker in self._workers):
-                self._take_what_is_there(timeout_s=None)
-        except DatasetError:  # a process is lost, and without it the others are of no use
-            self.close()
+        while any(worker.waiting for worker in self._workers):
+            self._take_what_is_there(timeout_s=None)
         self._results.clear()
 
     def close(self) -> None:
-        """Ends the processes."""
-        self._end()
+        """Ends the processes; what interrupts it is made up for at the exit of the interpreter."""
+        _end(self._workers, self._cancelled_below)
+        self._at_exit.cancel()
 
     def _take_what_is_there(self, timeout_s: float | None = 0.0) -> None:
         """Takes the results that have come; without a timeout, waits for one."""
-        if not self._workers:
-            raise DatasetError("the loader is closed")
         ready = wait([worker.connection for worker in self._workers], timeout_s)
         for worker in (each for each in self._workers if each.connection in ready):
             number, filled = self._receive(worker)

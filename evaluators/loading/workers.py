@@ -10,7 +10,11 @@ from inferometer.evaluators.loading.samples import FilledRows, SampleFiller, Tas
 
 
 class Workers(Closeable):
-    """Fills rows, in the background or when they are asked for. Used from one thread."""
+    """Fills rows, in the background or when they are asked for. Used from one thread.
+
+    After an exception of another kind than ``InferometerError``, such as KeyboardInterrupt, or after the loss
+    of a worker process, it can only be closed.
+    """
 
     @abstractmethod
     def submit(self, task: Task) -> None:
@@ -26,7 +30,11 @@ class Workers(Closeable):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Drops all tasks that were submitted, and returns when no row is written any more."""
+        """Drops all tasks that were submitted, and returns when no row is written any more.
+
+        Raises:
+            DatasetError: A worker process was lost.
+        """
 
     @property
     def processes(self) -> tuple[int, ...]:

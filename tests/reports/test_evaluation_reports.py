@@ -37,6 +37,7 @@ COMMON_KEYS = [
     "hostname",
     "weights",
     "threads",
+    "precision",
 ]
 
 
