@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
@@ -100,9 +101,12 @@ class Ranks:
         """
         if self._parallel is None:
             unused = any(p.requires_grad and p.grad is None for p in module.parameters())
-            self._parallel = DistributedDataParallel(
-                module, broadcast_buffers=False, find_unused_parameters=unused
-            )
+            with warnings.catch_warnings():
+                # newer versions deprecate broadcast_buffers, and older ones have nothing else
+                warnings.simplefilter("ignore")
+                self._parallel = DistributedDataParallel(
+                    module, broadcast_buffers=False, find_unused_parameters=unused
+                )
 
     def apart(self) -> AbstractContextManager[None]:
         """Returns a context whose forward and backward pass communicate nothing."""
