@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from inferometer.agent.frameworks.pytorch_modules import reason_of
 from inferometer.agent.training.trainer import Rank
-from inferometer.manifests.errors import ConfigurationError, TrainingError
+from inferometer.manifests.errors import ConfigurationError, RankLostError, TrainingError
 
 COMMUNICATIONS = ("gloo", "nccl")
 """The libraries that add up gradients."""
@@ -146,7 +146,7 @@ class Ranks:
         other = f"rank {1 - self._rank.number}" if self._rank.count == 2 else "another rank"
         if match := _PEER.search(reason):
             other += f" ({match[1]}:{match[2]})"
-        return TrainingError(f"{self._where}: lost {other}: {reason}")
+        return RankLostError(f"{self._where}: lost {other}: {reason}")
 
     def leave(self) -> None:
         """Leaves the others; calling it again does nothing."""
