@@ -54,6 +54,7 @@ from inferometer.manifests.original import FIRST_INPUT
 from inferometer.manifests.schema import ModelManifest
 
 _EXECUTORS = 4
+_AUTOTUNE = CudnnAutotune()
 
 
 class MXNetPredictor(Predictor):
@@ -238,7 +239,14 @@ class MXNetPredictor(Predictor):
                 self._weights = self._read_weights()
                 self._check_weights()
             else:
+<<<<<<< HEAD
+                net = build_network(
+                    self, self.artifacts, self.options, self._parameters.dimensions, [self._context]
+                )
+                self._symbol, self._weights = self._symbol_and_weights(net)
+=======
                 self._symbol, self._weights = self._build()
+>>>>>>> rank
             self._executor(1)
             mxnet.nd.waitall()
             self._output_names = list(self._symbol.list_outputs())
@@ -275,6 +283,17 @@ class MXNetPredictor(Predictor):
             why = reason(error.__cause__ or error)
             raise refuse(str(self), precision, self.options.device, why) from error
 
+<<<<<<< HEAD
+    def _symbol_and_weights(self, net: Any) -> tuple[Any, dict[str, Any]]:
+        """The symbol of a network, and its parameters, in the precision."""
+        if self._precision is Precision.FLOAT16:
+            net.cast(self._precision.value)
+        weights = {each.name: each.data() for each in net.collect_params().values()}
+        symbol = symbol_of(net, self._parameters.input_layer)
+        return converted(symbol, weights) if self._precision is Precision.BFLOAT16 else (symbol, weights)
+
+=======
+>>>>>>> rank
     def _borrow(self, block: Any) -> tuple[Any, dict[str, Any]]:
         """The symbol of a block of the caller, and its parameters, which are read and not copied."""
         weights = parameters_of(block)
@@ -356,7 +375,10 @@ class MXNetPredictor(Predictor):
         return executor
 
 
+<<<<<<< HEAD
+=======
 _AUTOTUNE = CudnnAutotune()
+>>>>>>> rank
 _BULK = "MXNET_EXEC_BULK_EXEC_INFERENCE"
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.evaluators.datasets.base import DatasetIdentity
@@ -46,11 +45,18 @@ class ArchiveDataset(ImageDataset):
             no image or too large a one.
     """
 
+    backend = "zip"
+
     def __init__(
-        self, path: Path, category: str, *, checksum: str, name: str | None = None, version: str | None = None
+        self,
+        path: Path,
+        category: str,
+        *,
+        checksum: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
     ) -> None:
         self._path = path
-        self._opener = partial(ArchiveDataset, path, category, checksum=checksum, name=name, version=version)
         self._lock = Lock()
         self._zip = _open(path)
         try:
@@ -61,8 +67,15 @@ class ArchiveDataset(ImageDataset):
             raise
         super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(places)), places)
 
-    def __reduce__(self) -> tuple[Callable[[], ArchiveDataset], tuple[()]]:
-        return self._opener, ()
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in super().__getstate__().items() if name not in {"_zip", "_lock"}
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = Lock()
+        self._zip = _open(self._path)
 
     def files(self) -> tuple[Path]:
         """The zip."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from itertools import count
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import chain, count, cycle
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +31,9 @@ class DatasetLoader(Loader):
     """Loads the samples of a dataset in batches. ``epoch_order.EpochOrder`` says which are in which batch.
 
     A batch is divided among the workers, and ``prefetch`` of them are loaded while the caller has another
-    one. The memory of batches is used again: a batch is valid until the next one is asked for. A sample that
-    fails is left out of its batch, which names it, and which is empty if all fail. The first batch of an
-    epoch is not loaded before it is asked for. Used from one thread.
+    one, also those of the next epoch in the order of their numbers: loading does not begin anew with each
+    epoch. The memory of batches is used again: a batch is valid until the next one is asked for. A sample
+    that fails is left out of its batch, which names it, and which is empty if all fail. Used from one thread.
 
     Args:
         dataset: The samples; stays open, and is closed by its owner. For worker processes, pickle passes it
@@ -58,6 +59,10 @@ class DatasetLoader(Loader):
         self._options = options
         self._find_label = find_label
         self._numbers = count()
+        self._slots = cycle(range(options.prefetch + 1))
+        self._upcoming: Iterator[NDArray[np.int64]] = iter(())
+        self._submitted: deque[list[Task]] = deque()
+        self._next_epoch: int | None = None
         self._closed = False
         self._running: Generator[LoadedBatch, None, None] | None = None
         rows = (options.prefetch + 1) * options.batch_size
@@ -88,8 +93,7 @@ class DatasetLoader(Loader):
             DatasetError: The dataset is damaged, a class is unknown, or a worker process was lost.
         """
         self._end_epoch()
-        if self._closed:
-            raise DatasetError("the loader is closed; a worker process that was lost closes it too")
+        self._require_open()
         self._running = self._batches_of(number)
         return self._running
 
@@ -98,29 +102,37 @@ class DatasetLoader(Loader):
         self._end_epoch()
         self._close_workers()
 
+    def _require_open(self) -> None:
+        if self._closed:
+            raise DatasetError("the loader is closed, as it also is once a worker process was lost")
+
     def _end_epoch(self) -> None:
         running, self._running = self._running, None
         if running is not None:
             running.close()
 
     def _batches_of(self, epoch: int) -> Generator[LoadedBatch, None, None]:
-        ahead = self._options.prefetch
-        order = self._order.of(epoch)
-        submitted: list[list[Task]] = []
+        if self._next_epoch != epoch:
+            self._cancel()
+            self._require_open()
+            self._upcoming = chain.from_iterable(self._order.of(number) for number in count(epoch))
+        self._next_epoch = None
         try:
-            for number in range(self.batches):
-                while len(submitted) < min(number + ahead + 1, self.batches):
-                    slot = len(submitted) % (ahead + 1)
-                    submitted.append(self._submit(slot * self._options.batch_size, next(order)))
-                yield self._loaded(submitted[number])
+            for _ in range(self.batches):
+                while len(self._submitted) < self._options.prefetch + 1:
+                    self._submitted.append(self._submit(next(self._upcoming)))
+                yield self._loaded(self._submitted.popleft())
         except (InferometerError, GeneratorExit):
             self._cancel()
             raise
         except BaseException:  # such as KeyboardInterrupt, which can come in the middle of a message
             self._close_workers()
             raise
+        self._next_epoch = epoch + 1
 
     def _cancel(self) -> None:
+        self._submitted.clear()
+        self._next_epoch = None
         try:
             self._workers.cancel()
         except BaseException as error:
@@ -132,8 +144,9 @@ class DatasetLoader(Loader):
         self._closed = True
         self._workers.close()
 
-    def _submit(self, first_row: int, places: NDArray[np.int64]) -> list[Task]:
-        """Divides a batch among the workers."""
+    def _submit(self, places: NDArray[np.int64]) -> list[Task]:
+        """Divides a batch among the workers; its rows are those of the batch that is not valid any more."""
+        first_row = next(self._slots) * self._options.batch_size
         self._rows.places[first_row : first_row + len(places)] = places
         tasks = []
         for part in np.array_split(places, max(1, self._options.workers)):

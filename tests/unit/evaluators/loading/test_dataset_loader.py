@@ -218,6 +218,17 @@ def test_with_prefetch_so_many_batches_are_loaded_ahead(prefetch: int) -> None:
             assert not dataset.was_read[last + 1].is_set()
 
 
+def test_the_beginning_of_the_next_epoch_is_loaded_ahead_too() -> None:
+    dataset = Counting(6)
+    with DatasetLoader(dataset, PARAMETERS, LoaderOptions(2, workers=1, prefetch=1)) as loader:
+        assert len(list(loader.epoch(0))) == 3
+        deadline_s = time.monotonic() + DEADLINE_S
+        while len(dataset.read_places) < 8:
+            assert time.monotonic() < deadline_s
+        assert [places(batch) for batch in loader.epoch(1)] == [[0, 1], [2, 3], [4, 5]]
+    assert dataset.read_places[:12] == [0, 1, 2, 3, 4, 5] * 2
+
+
 @pytest.mark.real_time
 @pytest.mark.parametrize("kind", [{}, {"workers": 1}, {"workers": 1, "processes": True}], ids=str)
 def test_without_prefetch_all_of_a_slower_load_is_waited_for(kind: dict[str, int]) -> None:
