@@ -134,7 +134,7 @@ BUILTIN = (
         suffixes=("-symbol.json", ".json", ".params"),
         classes=("mxnet.gluon.block.HybridBlock",),
         trainer="inferometer.agent.frameworks.mxnet_trainer:MXNetTrainer",
-        companions="inferometer.agent.frameworks.mxnet_servers:companions",
+        companions="inferometer.agent.frameworks.mxnet_training.servers:companions",
     ),
     FrameworkEntry(
         "ONNXRuntime",
