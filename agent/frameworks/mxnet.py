@@ -239,14 +239,10 @@ class MXNetPredictor(Predictor):
                 self._weights = self._read_weights()
                 self._check_weights()
             else:
-<<<<<<< HEAD
                 net = build_network(
                     self, self.artifacts, self.options, self._parameters.dimensions, [self._context]
                 )
                 self._symbol, self._weights = self._symbol_and_weights(net)
-=======
-                self._symbol, self._weights = self._build()
->>>>>>> rank
             self._executor(1)
             mxnet.nd.waitall()
             self._output_names = list(self._symbol.list_outputs())
@@ -264,15 +260,6 @@ class MXNetPredictor(Predictor):
         if self._precision is not None:
             self._try_precision(self._precision)
 
-    def _build(self) -> tuple[Any, dict[str, Any]]:
-        """The symbol of a model in code and its parameters, in the precision that is asked for."""
-        net = build_network(self, self.artifacts, self.options, self._parameters.dimensions, [self._context])
-        if self._precision is Precision.FLOAT16:
-            net.cast(self._precision.value)
-        symbol = symbol_of(net, self._parameters.input_layer)
-        weights = {each.name: each.data() for each in net.collect_params().values()}
-        return converted(symbol, weights) if self._precision is Precision.BFLOAT16 else (symbol, weights)
-
     def _try_precision(self, precision: Precision) -> None:
         """Predicts zeros, since not every operator has a kernel for a lower precision."""
         name, dimensions = self._parameters.input_layer, self._parameters.dimensions
@@ -283,7 +270,6 @@ class MXNetPredictor(Predictor):
             why = reason(error.__cause__ or error)
             raise refuse(str(self), precision, self.options.device, why) from error
 
-<<<<<<< HEAD
     def _symbol_and_weights(self, net: Any) -> tuple[Any, dict[str, Any]]:
         """The symbol of a network, and its parameters, in the precision."""
         if self._precision is Precision.FLOAT16:
@@ -292,8 +278,6 @@ class MXNetPredictor(Predictor):
         symbol = symbol_of(net, self._parameters.input_layer)
         return converted(symbol, weights) if self._precision is Precision.BFLOAT16 else (symbol, weights)
 
-=======
->>>>>>> rank
     def _borrow(self, block: Any) -> tuple[Any, dict[str, Any]]:
         """The symbol of a block of the caller, and its parameters, which are read and not copied."""
         weights = parameters_of(block)
@@ -375,10 +359,6 @@ class MXNetPredictor(Predictor):
         return executor
 
 
-<<<<<<< HEAD
-=======
-_AUTOTUNE = CudnnAutotune()
->>>>>>> rank
 _BULK = "MXNET_EXEC_BULK_EXEC_INFERENCE"
 
 
