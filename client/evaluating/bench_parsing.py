@@ -235,6 +235,7 @@ def _ranks(values: Values, system: BenchSystem) -> RankRequest:
         rank_address=values["rank_address"],
         # torch.distributed.launch gives it beside the environment, which has it too
         local_rank=values["local_rank"] if rank is not None else 0,
+        num_servers=values["kv_num_servers"],
         num_servers=values["kv_num_servers"] or 1,
     )
 
