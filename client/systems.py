@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING
 
 from inferometer.agent.artifacts.cache import ArtifactCache
 from inferometer.agent.artifacts.web import fetch_image
+from inferometer.agent.inference.postprocessing import with_labels
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, open_session
 from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.agent.training.companion import CompanionsOf
+from inferometer.agent.training.trainer import Trainer, TrainerOptions
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.remote.channel.address import is_kserve
 from inferometer.evaluators.jobs.requests import SystemRequest
 from inferometer.evaluators.jobs.resources import Notify
 from inferometer.evaluators.system import SystemUnderTest, TensorSystem
 from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.schema import ModelManifest
 
 if TYPE_CHECKING:
     from inferometer.client.remote.channel.connection import RemoteOptions
@@ -68,6 +74,46 @@ class Systems:
         """Opens a model to be put under load; see ``JobResources``."""
         return self._open_one(request, notify, None)
 
+    def find_model(self, request: SystemRequest) -> ModelManifest:
+        """Returns the manifest of the model that a request names; see ``JobResources``."""
+        random = request.session.weights is Weights.RANDOM
+        return with_labels(
+            self._select(request), needed=False, cache=None if random else self._invocation.cache
+        )
+
+    def open_trainer(
+        self, manifest: ModelManifest, options: TrainerOptions
+    ) -> tuple[Trainer, SystemDescription]:
+        """Opens a model to train it; see ``JobResources``."""
+        from inferometer.agent.training.opening import open_trainer
+
+        invocation = self._invocation
+        return open_trainer(
+            manifest,
+            options,
+            invocation.registry,
+            architectures=invocation.architectures,
+            cache=invocation.cache,
+        )
+
+    def companions(self, request: SystemRequest, communication: str) -> CompanionsOf | None:
+        """Returns what gives the processes that ranks of a model need beside them; see ``JobResources``."""
+        from inferometer.agent.training.opening import find_companions
+
+        entry = self._invocation.registry.find(self._select(request).framework.name)
+        return find_companions(entry, communication)
+
+    def _select(self, request: SystemRequest) -> ModelManifest:
+        invocation = self._invocation
+        return select_model(
+            invocation.catalog,
+            invocation.registry,
+            request.model_name,
+            request.model_version,
+            request.framework_name or invocation.configuration.framework,
+            request.session.weights,
+        )
+
     def _open_one(
         self, request: SystemRequest, notify: Notify, trace: TraceScope | None
     ) -> Session | KServeSession | RemoteAgent:
@@ -79,17 +125,7 @@ class Systems:
 
     def _open_here(self, request: SystemRequest, trace: TraceScope | None) -> Session:
         invocation, given = self._invocation, request.given
-        if given is not None:
-            manifest = given.manifest
-        else:
-            manifest = select_model(
-                invocation.catalog,
-                invocation.registry,
-                request.model_name,
-                request.model_version,
-                request.framework_name or invocation.configuration.framework,
-                request.session.weights,
-            )
+        manifest = self._select(request) if given is None else given.manifest
         return open_session(
             manifest,
             request.session,

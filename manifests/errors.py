@@ -18,6 +18,7 @@ InferometerError
 ├── PredictionError            a framework that failed on a batch, or returned invalid outputs
 │   └── OutOfMemoryError       a framework that ran out of memory for a batch
 ├── TrainingError              a framework that failed in a step of training, or a rank that was lost
+│   └── RankLostError          another rank that cannot be reached any more; that rank knows the cause
 ├── HungError                  a request for a model whose prediction in progress hangs
 ├── StoreError                 a database that cannot be reached, or holds what cannot be read
 ├── OutputError                a report that cannot be written to the requested path
@@ -153,6 +154,10 @@ class OutOfMemoryError(PredictionError):
 
 class TrainingError(InferometerError):
     """The framework failed in a step of training, or another rank was lost."""
+
+
+class RankLostError(TrainingError):
+    """Another rank cannot be reached; the cause is on that rank, whose own error is worth more than this."""
 
 
 class HungError(InferometerError):

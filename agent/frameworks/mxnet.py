@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import re
-import threading
-import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from inferometer.agent.architectures.architecture import Architecture
-from inferometer.agent.architectures.mxnet.random_weights import draw_weights
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.artifacts.mxnet_symbols import find_symbol, symbol_inputs, symbol_stem
 from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
-from inferometer.agent.frameworks.mxnet_workers import CpuWorkers, worker_count
-from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
-from inferometer.agent.hardware.loaded_libraries import cuda_library_versions, loaded_library
-from inferometer.agent.hardware.threads import default_threads
+from inferometer.agent.frameworks import mxnet_runtime
+from inferometer.agent.frameworks.mxnet_networks import (
+    build_network,
+    parameters_of,
+    read_parameters,
+    symbol_of,
+)
+from inferometer.agent.frameworks.mxnet_precision import CudnnAutotune, converted, refuse
+from inferometer.agent.frameworks.mxnet_runtime import (
+    FAILURES,
+    ONE_AT_A_TIME,
+    WORKERS,
+    find_context,
+    mxnet,
+    reason,
+)
+from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import (
-    CODE_FAILURES,
+    Precision,
     Predictor,
     PredictorOptions,
     Tensors,
-    Weights,
     prediction_failure,
 )
 from inferometer.agent.tracing.profiler import Profiler
@@ -41,46 +48,13 @@ from inferometer.manifests.errors import (
     ConfigurationError,
     DeviceError,
     PredictionError,
-    one_line,
     suggestion,
 )
 from inferometer.manifests.original import FIRST_INPUT
 from inferometer.manifests.schema import ModelManifest
 
-_FEATURES = (
-    "MKLDNN",
-    "OPENMP",
-    "BLAS_OPEN",
-    "BLAS_MKL",
-    "BLAS_ATLAS",
-    "BLAS_APPLE",
-    "CUDA",
-    "CUDNN",
-    "TENSORRT",
-)
-"""MXNet's names of the features of its build that matter for speed."""
-
-# the only removed alias of NumPy that MXNet 1.9.1 uses
-if "bool" not in vars(np):
-    np.bool = np.bool_  # type: ignore[attr-defined,unused-ignore]  # NumPy 2 has the name, 1.26 has not
-# MXNet writes a line to stderr whenever it fuses the operators of a graph.
-os.environ.setdefault("MXNET_SUBGRAPH_VERBOSE", "0")
-# MXNet reads at its import whether this is set. If so, an operator uses as many threads as its worker has;
-# if not, those outside oneDNN use at most half of the processors.
-_OWN_NUMBER = {"OMP_NUM_THREADS", "MXNET_OMP_MAX_THREADS"}.isdisjoint(os.environ)
-if _OWN_NUMBER:
-    os.environ["OMP_NUM_THREADS"] = str(default_threads())
-with warnings.catch_warnings():
-    # MXNet 1.9.1 uses deprecated functions of NumPy, and compares versions with distutils
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import mxnet
-if _OWN_NUMBER:
-    del os.environ["OMP_NUM_THREADS"]  # it is not the user's
-
-_FAILURES = (mxnet.base.MXNetError, *CODE_FAILURES)
 _EXECUTORS = 4
-# MXNet crashes if two threads use it at once, even with separate models.
-_ONE_AT_A_TIME = threading.RLock()
+_AUTOTUNE = CudnnAutotune()
 
 
 class MXNetPredictor(Predictor):
@@ -94,8 +68,14 @@ class MXNetPredictor(Predictor):
 
     One predictor of the process runs at a time, and others wait. The number of threads is that of MXNet's CPU
     workers, which all predictors share: the first predictor that is loaded sets it. Operators outside oneDNN
-    use at most ``MXNET_OMP_MAX_THREADS``, if that is set before MXNet is loaded.
+    use at most ``MXNET_OMP_MAX_THREADS``, if that is set before MXNet is loaded. ``cudnn_benchmark`` is set
+    once in a process, too; see ``CudnnAutotune``.
+
+    A model in code is cast to float16 as a whole but for its normalisations, or converted to bfloat16 by
+    MXNet's automatic mixed precision, which is for a CPU.
     """
+
+    precisions: ClassVar[frozenset[Precision]] = frozenset(Precision)
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         super().__init__(manifest, artifacts, options)
@@ -108,13 +88,14 @@ class MXNetPredictor(Predictor):
         self._executors: OrderedDict[int, Any] = OrderedDict()
         self._other_executors: OrderedDict[int, Any] = OrderedDict()
         self._apart: Callable[[Any], None] | None = None
+        self._precision: Precision | None = None
 
     @classmethod
     def signature_of_file(cls, path: Path) -> ModelSignature:
         """Reads the inputs of a symbol, with the parameters beside it; see ``Predictor``."""
         graph, weights, note = find_symbol(path)
-        with _ONE_AT_A_TIME:
-            parameters = _read_parameters(weights) if weights else {}
+        with ONE_AT_A_TIME:
+            parameters = read_parameters(weights) if weights else {}
         inputs = symbol_inputs(graph, {name: array.shape for name, array in parameters.items()})
         if weights is None and len(inputs) > 1:
             raise ArtifactError(
@@ -135,8 +116,8 @@ class MXNetPredictor(Predictor):
             raise ConfigurationError(
                 f"{type(model).__name__} does not tell its input; give inputs, an array of samples"
             )
-        with _ONE_AT_A_TIME:
-            arrays = {name: array.asnumpy() for name, array in _parameters_of(model).items()}
+        with ONE_AT_A_TIME:
+            arrays = {name: array.asnumpy() for name, array in parameters_of(model).items()}
         floats = {str(array.dtype) for array in arrays.values() if array.dtype.kind == "f"}
         element_type = example.element_type
         if np.dtype(element_type).kind == "f":
@@ -153,7 +134,7 @@ class MXNetPredictor(Predictor):
 
     def load(self) -> None:
         """Reads symbol and parameters and binds them for one input; see ``Predictor``."""
-        with _ONE_AT_A_TIME:
+        with ONE_AT_A_TIME:
             self._load()
 
     def predict(self, inputs: Tensors) -> Tensors:
@@ -161,22 +142,27 @@ class MXNetPredictor(Predictor):
         if self._symbol is None:
             raise PredictionError(f"{self}: is not loaded")
         array = self.checked_input(inputs)
-        with _ONE_AT_A_TIME:
+        with ONE_AT_A_TIME:
             try:
                 executor = self._executor(len(array))
                 executor.arg_dict[self._parameters.input_layer][:] = array
                 # forward only queues the operators; asnumpy waits for an output and copies it
-                outputs = [output.asnumpy() for output in executor.forward(is_train=False)]
+                outputs = [self._on_host(output) for output in executor.forward(is_train=False)]
             except Exception as error:  # of any class: operators in Python raise what they like
                 self._executors.pop(len(array), None)
                 raise prediction_failure(
-                    f"{self}: MXNet failed on a batch of {len(array)}: {_reason(error)}", error
+                    f"{self}: MXNet failed on a batch of {len(array)}: {reason(error)}", error
                 ) from error
         return dict(zip(self._output_names, outputs, strict=True))
 
+    def _on_host(self, output: Any) -> Any:
+        """An output in host memory; in float32 where the model is cast to another type."""
+        lower = self._precision is Precision.FLOAT16 and output.dtype == np.float16
+        return (output.astype(np.float32) if lower else output).asnumpy()
+
     def turn(self) -> AbstractContextManager[object]:
         """Waits until no other predictor of MXNet runs; ``predict`` itself may be called without it."""
-        return _ONE_AT_A_TIME
+        return ONE_AT_A_TIME
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the symbol's operators; see ``Predictor``."""
@@ -202,9 +188,9 @@ class MXNetPredictor(Predictor):
             try:
                 self._executor(batch_size).forward(is_train=False)
                 mxnet.nd.waitall()
-            except _FAILURES as error:
+            except FAILURES as error:
                 self._executors.pop(batch_size, None)
-                raise PredictionError(f"{self}: MXNet cannot bind it again: {_reason(error)}") from error
+                raise PredictionError(f"{self}: MXNet cannot bind it again: {reason(error)}") from error
 
     def drop_apart(self) -> None:
         """Frees the executors that queue operators one by one, unless they are in use."""
@@ -217,8 +203,7 @@ class MXNetPredictor(Predictor):
 
     def details(self) -> FrameworkDetails:
         """Returns MXNet's libraries, build and settings; see ``Predictor``."""
-        features = [name for name in _FEATURES if mxnet.runtime.Features().is_enabled(name)]
-        return FrameworkDetails(_libraries(), ", ".join(features), _settings())
+        return mxnet_runtime.details()
 
     @property
     def threads(self) -> int | None:
@@ -227,7 +212,7 @@ class MXNetPredictor(Predictor):
 
     def close(self) -> None:
         """Frees the executors and the parameters, and on a GPU returns their memory to the driver."""
-        with _ONE_AT_A_TIME:
+        with ONE_AT_A_TIME:
             self._symbol = None
             self._executors.clear()
             self._other_executors.clear()
@@ -237,8 +222,13 @@ class MXNetPredictor(Predictor):
             self._context = None
 
     def _load(self) -> None:
-        self._context = self._find_device()
-        self._threads = _WORKERS.fix(self.options.threads, self.options.operator_threads)
+        self._precision = self.casts_to()
+        self._context = find_context(self.options.device, self)
+        if self._precision is Precision.BFLOAT16 and self.options.device.is_gpu:
+            raise refuse(str(self), self._precision, self.options.device, "it has bfloat16 for a CPU only")
+        if (wanted := self.options.cudnn_benchmark) is not None:
+            _AUTOTUNE.fix(wanted=wanted)
+        self._threads = WORKERS.fix(self.options.threads, self.options.operator_threads)
         architecture, block = self.artifacts.architecture, self.artifacts.in_memory
         if architecture is None and block is None:
             self._symbol = self._read_symbol()
@@ -249,82 +239,54 @@ class MXNetPredictor(Predictor):
                 self._weights = self._read_weights()
                 self._check_weights()
             else:
-                self._symbol, self._weights = self._build(architecture)
+                net = build_network(
+                    self, self.artifacts, self.options, self._parameters.dimensions, [self._context]
+                )
+                self._symbol, self._weights = self._symbol_and_weights(net)
             self._executor(1)
             mxnet.nd.waitall()
             self._output_names = list(self._symbol.list_outputs())
-        except _FAILURES as error:
+        except FAILURES as error:
             self.close()
             what = f"{self}, {architecture.name}" if architecture else self.artifacts.graph or self
             raise ArtifactError(
                 f"{what}: does not take "
                 f"{self._parameters.element_type.value} inputs of {self._parameters.dimensions} with "
-                f"{self.artifacts.weights or 'random weights'}: {_reason(error)}"
+                f"{self.artifacts.weights or 'random weights'}: {reason(error)}"
             ) from error
         except ArtifactError:
             self.close()
             raise
+        if self._precision is not None:
+            self._try_precision(self._precision)
 
-    def _find_device(self) -> Any:
-        wanted = self.options.device
-        if not wanted.is_gpu:
-            return mxnet.cpu()
-        where = f"{self}: MXNet {mxnet.__version__} cannot use {wanted}"
-        if not mxnet.runtime.Features().is_enabled("CUDA"):
-            raise DeviceError(
-                f"{where}: it is built for the CPU only; run on the CPU, or install a CUDA build"
-            )
-        count = 0
-        with suppress(mxnet.base.MXNetError):  # no driver
-            count = mxnet.context.num_gpus()
-        if wanted.index >= count:
-            raise DeviceError(f"{where}: the number of GPUs that it finds is {count}; run on the CPU")
-        return mxnet.gpu(wanted.index)
+    def _try_precision(self, precision: Precision) -> None:
+        """Predicts zeros, since not every operator has a kernel for a lower precision."""
+        name, dimensions = self._parameters.input_layer, self._parameters.dimensions
+        try:
+            self.predict({name: np.zeros((1, *dimensions), self._parameters.element_type.value)})
+        except PredictionError as error:
+            self.close()
+            why = reason(error.__cause__ or error)
+            raise refuse(str(self), precision, self.options.device, why) from error
 
-    def _build(self, architecture: Architecture) -> tuple[Any, dict[str, Any]]:
-        """Builds a model in code; random weights depend on the seed alone."""
-        random = self.options.weights is Weights.RANDOM
-        if not random and self.artifacts.weights is None:
-            raise ArtifactError(f"{self}: has no weights; give weights_path, or use --weights=random")
-        net = architecture.build(initialize=random)
-        if not isinstance(net, mxnet.gluon.HybridBlock):
-            raise ArtifactError(
-                f'{self}: architecture "{architecture.name}" is {type(net).__name__}, which is no '
-                "gluon.HybridBlock"
-            )
-        parameters = net.collect_params()
-        parameters.setattr("grad_req", "null")  # gradients would take as much memory again
-        net.infer_shape(mxnet.nd.zeros((1, *self._parameters.dimensions)))
-        if random:
-            # a layer's own initializer would draw the weights that are drawn below, more slowly
-            drawn = [p for p in parameters.values() if not isinstance(p, mxnet.gluon.Constant)]
-            for parameter in parameters.values():
-                init = None if isinstance(parameter, mxnet.gluon.Constant) else mxnet.init.Zero()
-                parameter.initialize(init, ctx=self._context, force_reinit=True)
-            draw_weights(drawn, self.options.seed)
-        else:
-            try:
-                net.load_parameters(str(self.artifacts.weights), ctx=self._context)
-            except _FAILURES as error:
-                raise ArtifactError(
-                    f"{self.artifacts.weights}: are not the weights of {self}: {_reason(error)}"
-                ) from error
-        return self._symbol_of(net), {parameter.name: parameter.data() for parameter in parameters.values()}
+    def _symbol_and_weights(self, net: Any) -> tuple[Any, dict[str, Any]]:
+        """The symbol of a network, and its parameters, in the precision."""
+        if self._precision is Precision.FLOAT16:
+            net.cast(self._precision.value)
+        weights = {each.name: each.data() for each in net.collect_params().values()}
+        symbol = symbol_of(net, self._parameters.input_layer)
+        return converted(symbol, weights) if self._precision is Precision.BFLOAT16 else (symbol, weights)
 
     def _borrow(self, block: Any) -> tuple[Any, dict[str, Any]]:
         """The symbol of a block of the caller, and its parameters, which are read and not copied."""
-        weights = _parameters_of(block)
+        weights = parameters_of(block)
         others = {str(array.context) for array in weights.values() if array.context != self._context}
         if others:
             raise DeviceError(
                 f"{self}: is on {', '.join(sorted(others))}, and is to run on {self._context}; move it there"
             )
-        return self._symbol_of(block), weights
-
-    def _symbol_of(self, block: Any) -> Any:
-        symbol = block(mxnet.sym.var(self._parameters.input_layer))
-        # of a block with several outputs, a sequence
-        return mxnet.sym.Group(symbol) if isinstance(symbol, list | tuple) else symbol
+        return symbol_of(block, self._parameters.input_layer), weights
 
     def _read_symbol(self) -> Any:
         graph = self.artifacts.graph
@@ -333,8 +295,8 @@ class MXNetPredictor(Predictor):
         try:
             symbol = mxnet.sym.load(str(graph))
             arguments = symbol.list_arguments()
-        except _FAILURES as error:
-            raise ArtifactError(f"{graph}: is no MXNet symbol: {_reason(error)}") from error
+        except FAILURES as error:
+            raise ArtifactError(f"{graph}: is no MXNet symbol: {reason(error)}") from error
         if self._parameters.input_layer not in arguments:
             free = [name for name in arguments if not re.search(r"_(weight|bias|gamma|beta|label)$", name)]
             raise ArtifactError(
@@ -348,7 +310,7 @@ class MXNetPredictor(Predictor):
         weights = self.artifacts.weights
         if weights is None:
             return {}
-        return {name: array.as_in_context(self._context) for name, array in _read_parameters(weights).items()}
+        return {name: array.as_in_context(self._context) for name, array in read_parameters(weights).items()}
 
     def _check_weights(self) -> None:
         arguments = self._symbol.list_arguments()
@@ -362,6 +324,13 @@ class MXNetPredictor(Predictor):
                 f"{self.artifacts.weights}: lacks {len(missing)} of the {len(needed)} parameters of {self}, "
                 f"such as {missing[0]}"
             )
+
+    @property
+    def _input_type(self) -> str:
+        """The element type of the input that the executor takes, to which a batch is cast."""
+        given = self._parameters.element_type.value
+        floats = np.dtype(given).kind == "f"
+        return Precision.FLOAT16.value if floats and self._precision is Precision.FLOAT16 else given
 
     def _executor(self, batch_size: int) -> Any:
         """The symbol bound to a batch size; the least recently used one makes room."""
@@ -378,9 +347,7 @@ class MXNetPredictor(Predictor):
             # an argument without weights that is not the input is a label, which only training reads
             arguments[argument] = self._weights.get(argument)
             if argument == name or arguments[argument] is None:
-                arguments[argument] = mxnet.nd.zeros(
-                    inferred, self._context, dtype=self._parameters.element_type.value
-                )
+                arguments[argument] = mxnet.nd.zeros(inferred, self._context, dtype=self._input_type)
         auxiliary = {state: self._weights[state] for state in self._symbol.list_auxiliary_states()}
         with nullcontext() if self._apart is None else _operators_apart():
             executor = self._symbol.bind(self._context, arguments, grad_req="null", aux_states=auxiliary)
@@ -392,29 +359,6 @@ class MXNetPredictor(Predictor):
         return executor
 
 
-def _read_parameters(weights: Path) -> dict[str, Any]:
-    """The arrays of a file of parameters, without the ``arg:`` and ``aux:`` of their names."""
-    try:
-        loaded = mxnet.nd.load(str(weights)) or {}
-        if not isinstance(loaded, dict):
-            raise TypeError("its arrays have no names")
-    except _FAILURES as error:
-        raise ArtifactError(f"{weights}: is no file of MXNet parameters: {_reason(error)}") from error
-    return {re.sub("^(arg|aux):", "", name): array for name, array in loaded.items()}
-
-
-def _parameters_of(block: Any) -> dict[str, Any]:
-    """The parameters of a block by name, where they are."""
-    try:
-        return {parameter.name: parameter.data() for parameter in block.collect_params().values()}
-    except _FAILURES as error:  # also DeferredInitializationError
-        raise ArtifactError(
-            f"{type(block).__name__}: has parameters without values; call initialize, and the block once "
-            f"with a batch ({_reason(error)})"
-        ) from error
-
-
-_WORKERS = CpuWorkers(mxnet)
 _BULK = "MXNET_EXEC_BULK_EXEC_INFERENCE"
 
 
@@ -430,42 +374,3 @@ def _operators_apart() -> Iterator[None]:
         os.environ.pop(_BULK)
         if before is not None:
             os.environ[_BULK] = before
-
-
-def worker_threads() -> list[int]:
-    """The number of OpenMP threads of each of MXNet's CPU workers, read on the workers."""
-    return _WORKERS.read()
-
-
-def _libraries() -> Mapping[str, str]:
-    """OpenBLAS beside MXNet, with the processor that its kernels are for, and the libraries of CUDA."""
-    found = dict(cuda_library_versions())
-    path = loaded_library("libopenblas", Path(mxnet.__file__).parent)
-    if path is not None:
-        with suppress(OSError, AttributeError):
-            config = ctypes.CDLL(str(path)).openblas_get_config
-            config.restype = ctypes.c_char_p
-            found["BLAS"] = config().decode()
-    return found
-
-
-def _settings() -> Mapping[str, str]:
-    """What changes the speed or the precision of operators; of CUDA's only in a build that has CUDA."""
-    settings = {
-        "inter-op threads": str(worker_count()),
-        "oneDNN": on_or_off(os.environ.get("MXNET_MKLDNN_ENABLED", "1") != "0"),
-    }
-    if mxnet.runtime.Features().is_enabled("CUDA"):
-        # by default MXNet tunes within a limit of the workspace
-        tuning = os.environ.get("MXNET_CUDNN_AUTOTUNE_DEFAULT", "1")
-        settings["cuDNN autotuning"] = {"0": "off", "1": "on", "2": "on, any workspace"}.get(tuning, tuning)
-    return settings
-
-
-def _reason(error: BaseException) -> str:
-    """MXNet's message in one line, without its source location and stack trace."""
-    text = str(error).partition("Stack trace")[0]
-    lines = [line.strip() for line in text.splitlines()]
-    lines = [line for line in lines if line and not line.startswith(("Traceback", "File "))]
-    reason = " ".join(" ".join(lines).split()) or type(error).__name__
-    return one_line(re.sub(r"^(MXNetError: |\[[\d:]+\] \S+: )+", "", reason))

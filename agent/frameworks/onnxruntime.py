@@ -8,7 +8,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,23 @@ from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
 from inferometer.agent.hardware.device import CPU
 from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
 from inferometer.agent.hardware.loaded_libraries import cuda_library_versions
-from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors, prediction_failure
+from inferometer.agent.inference.predictor import (
+    Precision,
+    Predictor,
+    PredictorOptions,
+    Tensors,
+    prediction_failure,
+)
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
-from inferometer.manifests.errors import ArtifactError, DeviceError, PredictionError, one_line, suggestion
+from inferometer.manifests.errors import (
+    ArtifactError,
+    ConfigurationError,
+    DeviceError,
+    PredictionError,
+    one_line,
+    suggestion,
+)
 from inferometer.manifests.schema import ModelManifest
 
 # ONNX Runtime's exceptions have no base of their own.
@@ -42,6 +55,8 @@ _FAILURES: tuple[type[Exception], ...] = (
 _FATAL = 4  # the logger's severity that leaves errors to the exceptions
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
+_CRASHES_IN_FLOAT16 = ("NchwcTransformer",)
+"""Optimisers of the CPU that crash on some graphs in float16, such as convolutions before an RNN."""
 
 
 class ONNXRuntimePredictor(Predictor):
@@ -52,7 +67,12 @@ class ONNXRuntimePredictor(Predictor):
 
     Outputs have the graph's names. Each session has its own threads. On a GPU, ONNX Runtime runs operators
     that CUDA lacks, and those that compute shapes, on the CPU; a session entirely on the CPU is an error.
+
+    A model in code is exported in the precision that it is cast to. On the CPU, ONNX Runtime runs operators
+    without a kernel for float16 in float32, and casts between them.
     """
+
+    precisions: ClassVar[frozenset[Precision]] = frozenset({Precision.FLOAT32, Precision.FLOAT16})
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         super().__init__(manifest, artifacts, options)
@@ -60,6 +80,7 @@ class ONNXRuntimePredictor(Predictor):
         self._profiled: Any = None
         self._output_names: list[str] = []
         self._shape: tuple[int, ...] | None = None
+        self._precision: Precision | None = None
 
     @classmethod
     def signature_of_file(cls, path: Path) -> ModelSignature:
@@ -74,6 +95,7 @@ class ONNXRuntimePredictor(Predictor):
 
     def load(self) -> None:
         """Builds the session on the requested device; see ``Predictor``."""
+        self._precision = self.casts_to()
         self._check_device()
         if self.artifacts.in_memory is not None:
             session: Any = self.artifacts.in_memory
@@ -109,6 +131,8 @@ class ONNXRuntimePredictor(Predictor):
                 raise PredictionError(
                     f'{self}: output "{name}" is {type(output).__name__}, which is no tensor'
                 )
+        if self._precision is not None:
+            outputs = [o.astype(np.float32) if o.dtype == np.float16 else o for o in outputs]
         return dict(zip(self._output_names, outputs, strict=True))
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
@@ -151,6 +175,8 @@ class ONNXRuntimePredictor(Predictor):
         build = onnxruntime.get_build_info().removeprefix("ORT Build Info: ")
         providers = ", ".join(onnxruntime.get_available_providers())
         settings = {} if self._session is None else _settings_of(self._session)
+        if self._left_out:
+            settings["optimisers left out"] = ", ".join(self._left_out)
         return FrameworkDetails(
             {"BLAS": "MLAS", **cuda_library_versions()}, f"{providers}; {build}", settings
         )
@@ -170,6 +196,8 @@ class ONNXRuntimePredictor(Predictor):
         self._session = self._profiled = None
 
     def _feed(self, array: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        if self._precision is not None and array.dtype.kind == "f":
+            array = array.astype(self._precision.value)
         return {self.manifest.inputs[0].parameters.input_layer: array}
 
     def _open(self, graph: Path, profile_prefix: Path | None = None) -> Any:
@@ -183,18 +211,31 @@ class ONNXRuntimePredictor(Predictor):
             settings.enable_profiling = True
             settings.profile_file_prefix = str(profile_prefix)
         gpu = self.options.device.is_gpu
-        provider = (_CUDA, {"device_id": str(self.options.device.index)}) if gpu else _CPU
+        cuda = {"device_id": str(self.options.device.index)}
+        if self.options.cudnn_benchmark is not None:
+            cuda["cudnn_conv_algo_search"] = "EXHAUSTIVE" if self.options.cudnn_benchmark else "HEURISTIC"
+        provider = (_CUDA, cuda) if gpu else _CPU
         try:
             with warnings.catch_warnings():
                 # it only warns about a missing provider, and uses another, which load rejects
                 warnings.simplefilter("ignore", UserWarning)
                 return onnxruntime.InferenceSession(
-                    str(graph), settings, providers=[provider], enable_fallback=0
+                    str(graph),
+                    settings,
+                    providers=[provider],
+                    enable_fallback=0,
+                    disabled_optimizers=self._left_out,
                 )
         except _FAILURES as error:
             if gpu and "CUDA" in str(error):
                 raise DeviceError(f"{self._refusal()}: {_reason(error)}") from error
             raise ArtifactError(f"{graph}: is no ONNX model: {_reason(error)}") from error
+
+    @property
+    def _left_out(self) -> list[str]:
+        """The optimisers that this session does without."""
+        lower_on_cpu = self._precision is not None and not self.options.device.is_gpu
+        return list(_CRASHES_IN_FLOAT16) if lower_on_cpu else []
 
     def _graph_file(self) -> Path:
         if self.artifacts.graph is None:
@@ -210,10 +251,19 @@ class ONNXRuntimePredictor(Predictor):
                 f"{self}: is built in PyTorch and exported, and PyTorch is not installed; "
                 "install it with: pip install 'inferometer[pytorch]'"
             ) from error
-        options = replace(self.options, device=CPU)
+        options = replace(self.options, device=CPU, cudnn_benchmark=None)
         path = folder / "model.onnx"
-        with pytorch.PyTorchPredictor(self.manifest, self.artifacts, options) as predictor:
-            predictor.export_onnx(path)
+        exporter = pytorch.PyTorchPredictor(self.manifest, self.artifacts, options)
+        try:
+            with exporter:
+                exporter.export_onnx(path)
+        except ConfigurationError as error:
+            if self._precision is None:
+                raise
+            lower = self._precision.value
+            raise ConfigurationError(
+                f"{self}: is exported from PyTorch on the CPU, which cannot run it in {lower}; use float32"
+            ) from error
         return path
 
     def _refusal(self) -> str:

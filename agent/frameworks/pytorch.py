@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ import torch
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
 from inferometer.agent.artifacts.torch_archives import TorchFile, torch_file, traced_inputs
+from inferometer.agent.frameworks.pytorch_cudnn import CudnnBenchmark
 from inferometer.agent.frameworks.pytorch_modules import (
     FAILURES,
     build_architecture,
@@ -32,6 +34,7 @@ from inferometer.agent.frameworks.pytorch_modules import (
 from inferometer.agent.frameworks.pytorch_programs import build_program, read_program_inputs
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import (
+    Precision,
     Predictor,
     PredictorOptions,
     Tensors,
@@ -55,10 +58,12 @@ ONNX_OPSET = 17
 _DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
     "uint8": torch.uint8,
     "int32": torch.int32,
     "int64": torch.int64,
 }
+_CUDNN_BENCHMARK = CudnnBenchmark()
 
 
 class PyTorchPredictor(Predictor):
@@ -70,8 +75,14 @@ class PyTorchPredictor(Predictor):
     ``output0``, ``output1``, … if it returns a tensor or a sequence of tensors.
 
     PyTorch keeps the number of threads per calling thread, and starts each with the number set last.
-    Therefore ``predict`` sets it whenever the calling thread has another number.
+    Therefore ``predict`` sets it whenever the calling thread has another number. ``cudnn_benchmark`` is a
+    setting of the process, which ``load`` sets and ``close`` puts back; see ``CudnnBenchmark``.
+
+    A model in code is cast as a whole to a lower precision, its parameters and its statistics too. Inputs
+    are cast on the way to the device and outputs on the way back, within ``predict``.
     """
+
+    precisions: ClassVar[frozenset[Precision]] = frozenset(Precision)
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         super().__init__(manifest, artifacts, options)
@@ -80,6 +91,8 @@ class PyTorchPredictor(Predictor):
         self._device = torch.device("cpu")
         self._module: Callable[[torch.Tensor], object] | None = None
         self._were_training: list[torch.nn.Module] = []
+        self._dtype: torch.dtype | None = None
+        self._holds_cudnn = False
 
     @classmethod
     def signature_of_file(cls, path: Path) -> ModelSignature:
@@ -120,6 +133,19 @@ class PyTorchPredictor(Predictor):
 
     def load(self) -> None:
         """Builds or reads the module, gives it its weights and moves it to the device; see ``Predictor``."""
+        try:
+            self._load()
+            if self._dtype is not None:
+                self._try_precision()
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self) -> None:
+        precision = self.casts_to()
+        if (wanted := self.options.cudnn_benchmark) is not None:
+            _CUDNN_BENCHMARK.hold(wanted=wanted)
+            self._holds_cudnn = True
         self._device = find_device(str(self), self.options.device)
         use_threads(self._threads)
         self._found_threads = torch.get_num_threads()
@@ -129,8 +155,9 @@ class PyTorchPredictor(Predictor):
         if self.artifacts.in_memory is not None:
             self._module = self._borrow(module)
             return
+        self._dtype = _DTYPES[precision.value] if precision else None
         try:
-            self._module = module.to(self._device).eval()
+            self._module = module.to(self._device, self._dtype).eval()
         except RuntimeError as error:
             raise DeviceError(
                 f"{self}: cannot be moved to {self.options.device}: {reason_of(error)}"
@@ -146,8 +173,8 @@ class PyTorchPredictor(Predictor):
             array = array.copy()
         try:
             with torch.inference_mode():
-                answer = self._module(torch.from_numpy(array).to(self._device))
-                outputs = {name: tensor.cpu().numpy() for name, tensor in named_tensors(answer)}
+                answer = self._module(self._on_device(torch.from_numpy(array)))
+                outputs = {name: self._on_host(tensor).numpy() for name, tensor in named_tensors(answer)}
             if self._device.type == "cuda":
                 # The copies above wait for their own stream only; a model may use others.
                 torch.cuda.synchronize(self._device)
@@ -177,6 +204,9 @@ class PyTorchPredictor(Predictor):
 
     def close(self) -> None:
         """Frees the module, and on a GPU returns its memory to the driver."""
+        if self._holds_cudnn:
+            self._holds_cudnn = False
+            _CUDNN_BENCHMARK.release()
         if self._module is not None:
             self._module = None
             for module in self._were_training:
@@ -201,7 +231,7 @@ class PyTorchPredictor(Predictor):
                 warnings.simplefilter("ignore")
                 torch.onnx.export(
                     self._module,  # type: ignore[arg-type]  # the callable of a loaded predictor is a module
-                    (example.to(self._device),),
+                    (self._on_device(example),),
                     path,
                     dynamo=False,
                     dynamic_axes=axes,
@@ -210,6 +240,27 @@ class PyTorchPredictor(Predictor):
                 )
         except (*FAILURES, torch.onnx.OnnxExporterError) as error:
             raise ArtifactError(f"{self}: cannot be exported to ONNX: {reason_of(error)}") from error
+
+    def _on_device(self, batch: torch.Tensor) -> torch.Tensor:
+        """The batch on the device; of floats, in the precision of the model."""
+        return batch.to(self._device, self._dtype if batch.is_floating_point() else None)
+
+    def _on_host(self, output: torch.Tensor) -> torch.Tensor:
+        """An output in host memory; in float32 where the model is cast to another type."""
+        lower = self._dtype is not None and output.dtype == self._dtype
+        return (output.float() if lower else output).cpu()
+
+    def _try_precision(self) -> None:
+        """Predicts zeros, since not every operator has a kernel for a lower precision."""
+        parameters = self.manifest.inputs[0].parameters
+        zeros = np.zeros((1, *parameters.dimensions), parameters.element_type.value)
+        try:
+            self.predict({parameters.input_layer: zeros})
+        except PredictionError as error:
+            wanted = self.options.precision
+            where = f"{wanted.value} on {self.options.device} ({reason_of(error.__cause__ or error)})"
+            others = "bfloat16 or float32" if wanted is Precision.FLOAT16 else "float32"
+            raise ConfigurationError(f"{self}: PyTorch cannot run it in {where}; use {others}") from error
 
     def _borrow(self, module: torch.nn.Module) -> torch.nn.Module:
         """Sets a module of the caller to ``eval()``; ``close`` sets it back. It is not moved."""

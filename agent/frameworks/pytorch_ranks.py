@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from inferometer.agent.frameworks.pytorch_modules import reason_of
 from inferometer.agent.training.trainer import Rank
-from inferometer.manifests.errors import ConfigurationError, TrainingError
+from inferometer.manifests.errors import ConfigurationError, RankLostError, TrainingError
 
 COMMUNICATIONS = ("gloo", "nccl")
 """The libraries that add up gradients."""
@@ -145,7 +145,7 @@ class Ranks:
         if not isinstance(error, RuntimeError) or not _LOST.search(reason):
             return None
         other = f"rank {1 - self._rank.number}" if self._rank.count == 2 else "another rank"
-        return TrainingError(f"{self._where}: lost {other}: {_AROUND.sub('', reason)}")
+        return RankLostError(f"{self._where}: lost {other}: {_AROUND.sub('', reason)}")
 
     def leave(self) -> None:
         """Leaves the others; calling it again does nothing."""

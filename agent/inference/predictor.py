@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +68,7 @@ class PredictorOptions:
         seed: The seed of random weights.
         spare_cores: Cores that the default number of threads leaves free, for instance for the load
             generator: between two operators the threads of a framework spin, and block their cores.
-        precision: The type of the numbers that the model computes with.
+        precision: The type of the numbers that a model in code computes with; see ``Predictor.casts_to``.
         cudnn_benchmark: Whether cuDNN times its algorithms for each shape and takes the fastest; None leaves
             the framework's default, and without a GPU it changes nothing.
     """
@@ -102,6 +102,9 @@ class Predictor(Closeable):
         artifacts: Its verified files.
         options: Device and threads.
     """
+
+    precisions: ClassVar[frozenset[Precision]] = frozenset({Precision.FLOAT32})
+    """What it can cast a model in code to; a class that casts nothing leaves this as it is."""
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         self.manifest = manifest
@@ -158,6 +161,37 @@ class Predictor(Closeable):
         Raises:
             PredictionError: The framework failed.
         """
+
+    def casts_to(self, *, asked: bool = False) -> Precision | None:
+        """Returns what the model in code is cast to; None where it stays as it is.
+
+        Implementations that cast call it first in ``load``. A model in a file or in memory has its own
+        precision and stays as it is. Inputs are cast too; outputs are float32 whatever the precision.
+
+        Args:
+            asked: Whether float32 is what somebody asked for, and not only the default.
+
+        Raises:
+            ConfigurationError: The options ask for a precision that the model cannot be given.
+        """
+        wanted = self.options.precision
+        default = wanted is Precision.FLOAT32 and not asked
+        if has_own_precision(self.manifest) or self.artifacts.in_memory is not None:
+            # of a file, the element type of the input is all that tells its precision
+            halves = self.manifest.inputs[0].parameters.element_type.value == Precision.FLOAT16.value
+            if not default and wanted is not (Precision.FLOAT16 if halves else Precision.FLOAT32):
+                place = "in memory" if self.artifacts.in_memory is not None else "a file"
+                raise ConfigurationError(
+                    f"{self} is {place} and has its own precision; only a model that is built in code "
+                    f"(architecture) can be cast to {wanted.value}"
+                )
+            return None
+        if wanted not in self.precisions and not default:
+            known = " or ".join(each.value for each in Precision if each in self.precisions)
+            raise ConfigurationError(
+                f"{self}: {self.manifest.framework.name} cannot cast it to {wanted.value}; use {known}"
+            )
+        return None if wanted is Precision.FLOAT32 else wanted
 
     def turn(self) -> AbstractContextManager[object]:
         """Returns a context that the caller enters before it times a prediction, and leaves afterwards.
@@ -234,6 +268,11 @@ def checked_array(
         allowed = ", ".join(map(str, ("batch", *wanted.dimensions)))
         raise error(f"{where}: found the shape {array.shape}; allowed: ({allowed})")
     return np.ascontiguousarray(array)
+
+
+def has_own_precision(manifest: ModelManifest) -> bool:
+    """Returns whether a model is in a file with its graph, so that its precision is the file's."""
+    return manifest.model.graph_path is not None
 
 
 class PredictorWatch(Protocol):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.hardware.device import Device
 from inferometer.agent.hardware.environment import Environment
-from inferometer.agent.inference.predictor import Tensors, Weights
+from inferometer.agent.inference.predictor import Precision, Tensors, Weights
 from inferometer.manifests.schema import ModelManifest
 
 
@@ -134,7 +134,9 @@ class SystemDescription:
     version; empty if unknown. ``threads`` is how many one operator may use on the CPU, None if unknown;
     ``preprocess_threads`` read and preprocess ahead, with ``overlap`` also during predictions.
     ``environment`` is that of the machine that runs the model, as far as it is known. ``agent`` is ``local``
-    for this process, else an address. ``seed`` is that of random weights; None for others.
+    for this process, else an address. ``seed`` is that of random weights; None for others. ``precision`` is
+    what a model in code computes with; None for a model in a file or in memory, which has its own, and where
+    a server does not tell it. ``cudnn_benchmark`` is what was asked for; None for the framework's default.
     """
 
     manifest: ModelManifest
@@ -148,3 +150,5 @@ class SystemDescription:
     agent: str = LOCAL_AGENT
     weights: Weights = Weights.PRETRAINED
     seed: int | None = None
+    precision: Precision | None = Precision.FLOAT32
+    cudnn_benchmark: bool | None = None

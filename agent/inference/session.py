@@ -19,7 +19,14 @@ from inferometer.agent.hardware.device import CPU, Device
 from inferometer.agent.hardware.environment import container_architecture, read_environment, usable_cores
 from inferometer.agent.inference.pipeline import Pipeline
 from inferometer.agent.inference.postprocessing import Postprocessor, with_labels
-from inferometer.agent.inference.predictor import Predictor, PredictorOptions, PredictorWatch, Weights
+from inferometer.agent.inference.predictor import (
+    Precision,
+    Predictor,
+    PredictorOptions,
+    PredictorWatch,
+    Weights,
+    has_own_precision,
+)
 from inferometer.agent.inference.preparation import Clock, Fetch
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.requirements import require_supported
@@ -57,6 +64,9 @@ class SessionOptions:
         weights: The source of the weights; random weights require a model that is built in code.
         seed: The seed of random weights.
         spare_cores: See ``PredictorOptions``; for a model in this process.
+        precision: The type of the numbers that a model in code computes with; None means the model's own,
+            which is float32 for one in code.
+        cudnn_benchmark: See ``PredictorOptions``; None leaves the framework's default.
 
     Raises:
         ConfigurationError: A number is negative or too large; the message names it.
@@ -70,6 +80,8 @@ class SessionOptions:
     weights: Weights = Weights.PRETRAINED
     seed: int = 0
     spare_cores: int = 0
+    precision: Precision | None = None
+    cudnn_benchmark: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("preprocess_threads", "feature_limit", "spare_cores"):
@@ -82,7 +94,15 @@ class SessionOptions:
     @property
     def predictor(self) -> PredictorOptions:
         """The options of the predictor."""
-        return PredictorOptions(self.device, self.threads, self.weights, self.seed, self.spare_cores)
+        return PredictorOptions(
+            self.device,
+            self.threads,
+            self.weights,
+            self.seed,
+            self.spare_cores,
+            self.precision or Precision.FLOAT32,
+            self.cudnn_benchmark,
+        )
 
 
 def no_fetch(address: str) -> bytes:
@@ -118,6 +138,7 @@ def open_session(
         ArtifactError: A file of the model is missing or changed, or the framework cannot load it.
         ManifestError: The manifest requires something that is not supported, or other hardware.
         DeviceError: The device is not available.
+        ConfigurationError: The model cannot be given the precision.
     """
     require_supported(manifest, container_architecture(machine or platform.machine()))
     parameters = manifest.inputs[0].parameters
@@ -130,6 +151,8 @@ def open_session(
     artifacts = _artifacts(manifest, entry.name, architectures, cache, given, random=random)
     versions = {**registry.versions, **(artifacts.architecture.versions if artifacts.architecture else {})}
     predictor = predictor_type(manifest, artifacts, options.predictor)
+    if options.precision is not None:
+        predictor.casts_to(asked=True)  # before anything is loaded, and also for a plug-in that casts nothing
     if watch is not None:
         predictor = watch.watched(predictor)
     attributes = _span_attributes(manifest, options)
@@ -151,6 +174,8 @@ def open_session(
             environment=read_environment(versions, preprocessor.libraries, predictor.details()),
             weights=options.weights,
             seed=options.seed if random else None,
+            precision=_precision(manifest, artifacts, options),
+            cudnn_benchmark=options.cudnn_benchmark,
         )
         attributes["framework_version"] = description.framework_version
         attributes["host.name"] = description.environment.hostname
@@ -187,6 +212,13 @@ def _artifacts(
     if random:
         raise ArtifactError(f"model {manifest.name} is in memory with its weights; leave out random weights")
     return Artifacts(checksums=given.checksums, in_memory=given.in_memory)
+
+
+def _precision(manifest: ModelManifest, artifacts: Artifacts, options: SessionOptions) -> Precision | None:
+    """What a model in code computes with; None for one that has its own."""
+    if artifacts.in_memory is not None or has_own_precision(manifest):
+        return None
+    return options.precision or Precision.FLOAT32
 
 
 def _span_attributes(manifest: ModelManifest, options: SessionOptions) -> dict[str, AttributeValue]:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from inferometer.agent.hardware.device import Device, DeviceKind
 from inferometer.agent.hardware.environment import Environment, Gpu
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.predictor import Precision, Weights, has_own_precision
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Payload, Pixels, Tensor, Url
@@ -25,6 +25,7 @@ from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inferometer.v1 import predict_pb2
 
 _WEIGHTS = {weights: predict_pb2.Weights.Value(f"WEIGHTS_{weights.name}") for weights in Weights}
+_PRECISIONS = {each: predict_pb2.Precision.Value(f"PRECISION_{each.name}") for each in Precision}
 
 
 def read_inputs(messages: Iterable[predict_pb2.Input]) -> tuple[Input, ...]:
@@ -63,6 +64,8 @@ def read_options(request: predict_pb2.OpenRequest) -> SessionOptions:
         feature_limit=request.feature_limit,
         weights=_read_weights(request.weights),
         seed=request.seed,
+        precision=_read_precision(request.precision),
+        cudnn_benchmark=request.cudnn_benchmark if request.HasField("cudnn_benchmark") else None,
     )
 
 
@@ -81,6 +84,8 @@ def open_request(
         feature_limit=options.feature_limit,
         weights=_WEIGHTS[options.weights],
         seed=options.seed,
+        precision=_PRECISIONS[options.precision] if options.precision else predict_pb2.PRECISION_UNSPECIFIED,
+        cudnn_benchmark=options.cudnn_benchmark,
     )
 
 
@@ -92,6 +97,16 @@ def _read_weights(number: int) -> Weights:
         if known == number:
             return weights
     raise ConfigurationError(f"weights {number} are not known")
+
+
+def _read_precision(number: int) -> Precision | None:
+    """Raises ConfigurationError for an unknown number; unspecified means the model's own, which is None."""
+    if number == predict_pb2.PRECISION_UNSPECIFIED:
+        return None
+    for precision, known in _PRECISIONS.items():
+        if known == number:
+            return precision
+    raise ConfigurationError(f"precision {number} is not known")
 
 
 def read_device(message: predict_pb2.Device) -> Device:
@@ -125,13 +140,21 @@ def open_response(
         weights=_WEIGHTS[description.weights],
         seed=description.seed,
         trace=trace_part_message(trace) if trace else None,
+        precision=(
+            predict_pb2.PRECISION_OF_THE_FILE
+            if description.precision is None
+            else _PRECISIONS[description.precision]
+        ),
+        cudnn_benchmark=description.cudnn_benchmark,
     )
 
 
-def read_description(response: predict_pb2.OpenResponse, agent: str) -> SystemDescription:
+def read_description(
+    response: predict_pb2.OpenResponse, agent: str, asked: SessionOptions | None = None
+) -> SystemDescription:
     """Returns the description of a session that the remote agent at an address opened.
 
-    Raises AgentError if the response is not valid.
+    Raises AgentError if the response is not valid, or the agent has passed over what was ``asked``.
     """
     try:
         manifest = ModelManifest.model_validate_json(response.manifest_json)
@@ -141,6 +164,8 @@ def read_description(response: predict_pb2.OpenResponse, agent: str) -> SystemDe
             f"agent {agent}: its description of the model cannot be read; is it of another version? "
             + " ".join(str(error).split())[:200]
         ) from error
+    if asked is not None:
+        _check_obeyed(response, agent, asked)
     return SystemDescription(
         manifest=manifest,
         checksums=dict(response.checksums),
@@ -153,7 +178,32 @@ def read_description(response: predict_pb2.OpenResponse, agent: str) -> SystemDe
         agent=agent,
         weights=_read_weights(response.weights),
         seed=response.seed if response.HasField("seed") else None,
+        precision=_precision_of(response, manifest),
+        cudnn_benchmark=response.cudnn_benchmark if response.HasField("cudnn_benchmark") else None,
     )
+
+
+def _precision_of(response: predict_pb2.OpenResponse, manifest: ModelManifest) -> Precision | None:
+    """What an opened model computes with; an agent of an earlier version casts none."""
+    if response.precision == predict_pb2.PRECISION_OF_THE_FILE:
+        return None
+    if response.precision == predict_pb2.PRECISION_UNSPECIFIED:
+        return None if has_own_precision(manifest) else Precision.FLOAT32
+    return _read_precision(response.precision)
+
+
+def _check_obeyed(response: predict_pb2.OpenResponse, agent: str, asked: SessionOptions) -> None:
+    """Raises AgentError if an agent of an earlier version does not know an option and so passed over it."""
+    passed_over = []
+    if response.precision == predict_pb2.PRECISION_UNSPECIFIED and asked.precision is not None:
+        passed_over.append(f"the precision {asked.precision.value}")
+    if asked.cudnn_benchmark is not None and not response.HasField("cudnn_benchmark"):
+        passed_over.append("cudnn_benchmark")
+    if passed_over:
+        raise AgentError(
+            f"agent {agent}: is of an earlier version that does not know {' and '.join(passed_over)}; update "
+            "it, or leave that out"
+        )
 
 
 def _read_environment(document: dict[str, Any]) -> Environment:

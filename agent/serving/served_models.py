@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from inferometer.agent.inference.predictor import Precision, has_own_precision
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import Session, SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions
@@ -169,5 +170,7 @@ class ServedModels:
 def _key(manifest: ModelManifest, options: SessionOptions) -> tuple[object, ...]:
     """What two have in common that share a loaded model."""
     framework = manifest.framework
+    if options.precision is None and not has_own_precision(manifest):  # which a client can also ask for
+        options = replace(options, precision=Precision.FLOAT32)
     name = manifest.name.casefold()
     return (name, manifest.version, framework.name.casefold(), framework.version, options)

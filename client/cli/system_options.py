@@ -10,6 +10,7 @@ import click
 from inferometer.client.cli.command import (
     COUNT,
     POSITIVE,
+    PRECISION,
     SEED,
     SHAPE,
     WEIGHTS,
@@ -83,6 +84,18 @@ system_options = options(
         type=COUNT,
         metavar="N",
         help="CPU threads per operator.  [default: the agent's number, else OMP_NUM_THREADS, else the cores]",
+    ),
+    option(
+        "--dtype",
+        type=PRECISION,
+        help="Type of the numbers that a model in code computes with; float is float32.  "
+        "[default: the model's own, float32]",
+    ),
+    boolean(
+        "--cudnn_benchmark",
+        default=None,
+        help="Let cuDNN time its algorithms and take the fastest; no effect on a CPU.  "
+        "[default: the framework's]",
     ),
     boolean("--publish", default=True, help="Publish the evaluation to the database."),
     boolean(

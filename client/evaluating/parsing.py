@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from inferometer.agent.hardware.device import CPU, Device, DeviceKind
 from inferometer.agent.inference.given_models import GivenModel, Wanted, model_of_file
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.discovery.choosing import choose_agents
@@ -36,6 +36,13 @@ def take_dataset(values: Values) -> DatasetChoice:
         urls_path=values.pop("urls_file_path", None),
         duplicates=values.pop("duplicate_input", 1),
     )
+
+
+def read_precision(name: str | None) -> Precision | None:
+    """Returns the precision that ``dtype`` names, of which ``float`` is float32; None for none."""
+    if name is None:
+        return None
+    return Precision.FLOAT32 if name.lower() == "float" else Precision(name.lower())
 
 
 def take_given(values: Values, invocation: Invocation, dataset: DatasetChoice) -> GivenModel | None:
@@ -119,6 +126,8 @@ def take_system(
             threads=values.pop("threads"),
             weights=Weights(values.pop("weights").lower()),
             seed=values["seed"],
+            precision=read_precision(values.pop("dtype")),
+            cudnn_benchmark=values.pop("cudnn_benchmark"),
             **session,
         ),
         open_timeout_s=values.pop("open_timeout"),

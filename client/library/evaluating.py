@@ -49,6 +49,8 @@ def evaluate(
     batch_size: int | None = None,
     gpu: bool = False,
     threads: int | None = None,
+    precision: str | None = None,
+    cudnn_benchmark: bool | None = None,
     agent: str | None = None,
     min_duration_s: float = 0.0,
     min_batches: int = 0,
@@ -75,6 +77,9 @@ def evaluate(
         batch_size: Inputs in a batch; None means 64, fewer for fewer ``inputs``, or what the file fixes.
         gpu: Whether it runs on the GPU.
         threads: CPU threads of an operator; None means the default.
+        precision: ``float32``, ``float16`` or ``bfloat16``, for a model in code; None means the model's own.
+        cudnn_benchmark: Whether cuDNN times its algorithms and takes the fastest; None means the framework's
+            default.
         agent: The address of a served agent; None means this process.
         min_duration_s: How long to measure at the least.
         min_batches: How many full batches to measure at the least.
@@ -108,6 +113,8 @@ def evaluate(
         weights=weights,
         gpu=gpu,
         threads=threads,
+        precision=precision,
+        cudnn_benchmark=cudnn_benchmark,
         agent=agent,
     )
     display = bar_for(request.system.model_name)
@@ -130,6 +137,8 @@ def sweep(
     batch_size: OneOrSeveral[int | None] = None,
     gpu: OneOrSeveral[bool] = False,
     threads: OneOrSeveral[int | None] = None,
+    precision: OneOrSeveral[str | None] = None,
+    cudnn_benchmark: bool | None = None,
     agent: str | None = None,
     min_duration_s: float = 0.0,
     min_batches: int = 0,
@@ -155,6 +164,8 @@ def sweep(
         batch_size: Inputs in a batch; one number, or several.
         gpu: Whether it runs on the GPU; ``[False, True]`` compares both.
         threads: CPU threads of an operator; one number, or several.
+        precision: What a model in code computes with; one name, or several.
+        cudnn_benchmark: See ``evaluate``.
         agent: See ``evaluate``.
         min_duration_s: See ``evaluate``; this and the next three hold for each evaluation.
         min_batches: See ``evaluate``.
@@ -183,15 +194,17 @@ def sweep(
         version=version,
         weights=weights,
         seed=seed,
+        cudnn_benchmark=cudnn_benchmark,
         agent=agent,
     )
     requests = [
-        make(name, framework=each, gpu=on_gpu, threads=number, batch_size=size)
-        for name, each, on_gpu, number, size in product(
+        make(name, framework=each, gpu=on_gpu, threads=number, precision=kind, batch_size=size)
+        for name, each, on_gpu, number, kind, size in product(
             _values("model", model),
             _values("framework", framework),
             _values("gpu", gpu),
             _values("threads", threads),
+            _values("precision", precision),
             _values("batch_size", batch_size),
         )
     ]

@@ -41,7 +41,7 @@ from inferometer.evaluators.reports.load import MaxQpsReport, WorkloadReport
 from inferometer.manifests.errors import ConfigurationError
 
 _NS_PER_MS = 1_000_000
-_OF_THE_SYSTEM = {"version", "weights", "seed", "gpu", "threads"}
+_OF_THE_SYSTEM = {"version", "weights", "seed", "gpu", "threads", "precision", "cudnn_benchmark"}
 _STOPS = "stopping, without waiting for the answers"
 M = TypeVar("M", bound=Measurement)
 
@@ -188,6 +188,8 @@ class LoadArguments(TypedDict, total=False):
         synthetic: Whether the inputs are random tensors instead of a dataset's.
         gpu: Whether it runs on the GPU.
         threads: CPU threads of an operator.
+        precision: ``float32``, ``float16`` or ``bfloat16``, for a model in code; by default the model's own.
+        cudnn_benchmark: Whether cuDNN times its algorithms; by default as the framework does.
         min_duration_s: How long queries are sent at the least; by default 10, and 2 for a probe of a search.
         min_queries: How many are sent at the least; by default 512, and 100 for a probe.
         timeout_ms: How long a query may take, from when it was due.
@@ -204,6 +206,8 @@ class LoadArguments(TypedDict, total=False):
     synthetic: bool
     gpu: bool
     threads: int | None
+    precision: str | None
+    cudnn_benchmark: bool | None
     min_duration_s: float
     min_queries: int
     timeout_ms: float
@@ -349,6 +353,8 @@ def _shared(
         seed=seed,
         gpu=more.get("gpu", False),
         threads=more.get("threads"),
+        precision=more.get("precision"),
+        cudnn_benchmark=more.get("cudnn_benchmark"),
         agent=agent,
     )
     if system.given is not None and not choice.is_named:

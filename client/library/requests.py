@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from inferometer.agent.hardware.device import CPU, Device, DeviceKind
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.discovery.choosing import choose_agents
@@ -41,13 +41,22 @@ def system_request(
     gpu: bool,
     threads: int | None,
     agent: str | None,
+    precision: str | None = None,
+    cudnn_benchmark: bool | None = None,
 ) -> SystemRequest:
     """Returns a model and where it runs; see ``given_model`` for one without a manifest.
 
     Raises:
         InferometerError: A value is invalid, or no agent fits.
     """
-    session = session_options(weights=weights, seed=seed, gpu=gpu, threads=threads)
+    session = session_options(
+        weights=weights,
+        seed=seed,
+        gpu=gpu,
+        threads=threads,
+        precision=precision,
+        cudnn_benchmark=cudnn_benchmark,
+    )
     given = given_model(invocation, model, dataset)
     if given is not None:
         if version is not None or framework is not None:
@@ -67,7 +76,15 @@ def system_request(
     return replace(request, agents=choose_agents(invocation, agent, request) if agent else ())
 
 
-def session_options(*, weights: str, seed: int, gpu: bool, threads: int | None) -> SessionOptions:
+def session_options(
+    *,
+    weights: str,
+    seed: int,
+    gpu: bool,
+    threads: int | None,
+    precision: str | None = None,
+    cudnn_benchmark: bool | None = None,
+) -> SessionOptions:
     """Returns what a model is opened with.
 
     Raises:
@@ -76,7 +93,14 @@ def session_options(*, weights: str, seed: int, gpu: bool, threads: int | None) 
     ranges.check_number("seed", seed, ranges.SEED)
     ranges.check_number("threads", threads, ranges.COUNT)
     device = Device(DeviceKind.GPU, 0) if gpu else CPU
-    return SessionOptions(device=device, threads=threads, weights=_weights(weights), seed=seed)
+    return SessionOptions(
+        device=device,
+        threads=threads,
+        weights=_weights(weights),
+        seed=seed,
+        precision=None if precision is None else _precision(precision),
+        cudnn_benchmark=cudnn_benchmark,
+    )
 
 
 def evaluation_request(
@@ -138,3 +162,11 @@ def _weights(name: str) -> Weights:
     except ValueError as error:
         known = " or ".join(each.value for each in Weights)
         raise ConfigurationError(f'unknown weights "{name}"; give {known}') from error
+
+
+def _precision(name: str) -> Precision:
+    try:
+        return Precision(name.lower())
+    except ValueError as error:
+        known = ", ".join(each.value for each in Precision)
+        raise ConfigurationError(f'unknown precision "{name}"; give one of {known}') from error

@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.cli.stopping import StopRequest
-from inferometer.client.evaluating.running import spooled
+from inferometer.client.evaluating.console import spooled
 from inferometer.client.evaluating.running_now import RunningFile
 from inferometer.client.library.progress import Display
 from inferometer.evaluators.evaluation import Evaluation

@@ -12,6 +12,7 @@ from inferometer.evaluators.load.summary import LoadSummary
 from inferometer.evaluators.measurements.batches import BatchMeasurement
 from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+from inferometer.evaluators.measurements.training import TrainingMeasurement
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
@@ -25,6 +26,7 @@ from inferometer.evaluators.reports.batches import AccuracyReport, LatencyReport
 from inferometer.evaluators.reports.layers import LayersReport
 from inferometer.evaluators.reports.load import MaxQpsReport, ProbesReport, WorkloadReport
 from inferometer.evaluators.reports.trace_report import TRACED_COLUMNS, SpanSource
+from inferometer.evaluators.reports.training import TrainingReport
 from inferometer.evaluators.reports.writer import finite
 
 HEAVIEST = 10
@@ -66,6 +68,8 @@ def as_document(
         figures["load"] = _load_figures(evaluation)
     elif measures(evaluation, RateSearchMeasurement):
         figures["load"] = _search_figures(evaluation)
+    elif measures(evaluation, TrainingMeasurement):
+        figures["training"] = _training_figures(evaluation)
     return {
         **describe(evaluation),
         **system_document(evaluation),
@@ -118,6 +122,7 @@ def system_document(evaluation: Evaluation) -> dict[str, Any]:
     system, machine = evaluation.system, evaluation.system.environment
     return {
         "seed": system.seed,
+        "cudnn_benchmark": system.cudnn_benchmark,
         "checksums": dict(system.checksums),
         "device": str(system.device),
         "preprocess_threads": system.preprocess_threads,
@@ -155,6 +160,17 @@ def _trace(evaluation: Evaluation) -> dict[str, Any] | None:
 def _options(kind: str, options: LoadOptions) -> dict[str, Any]:
     given = {each.name: getattr(options, each.name) for each in fields(options)}
     return {"kind": kind} | {n: v.value if isinstance(v, Enum) else v for n, v in given.items()}
+
+
+def _training_figures(evaluation: Evaluation[TrainingMeasurement]) -> dict[str, Any]:
+    [row], measured = TrainingReport().rows([evaluation]), evaluation.measurement
+    return {
+        "options": asdict(measured.options),
+        "data": asdict(measured.data),
+        **_own(TrainingReport(), row, "dataset_name"),
+        "validation": measured.validation or None,
+        "failures": [asdict(failure) | {"stage": failure.stage.value} for failure in measured.failures],
+    }
 
 
 def _search_figures(evaluation: Evaluation[RateSearchMeasurement]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import timezone
 from typing import TypeAlias
@@ -13,17 +13,20 @@ import click
 
 from inferometer.agent.inference.given_models import INFERRED
 from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.results import SystemDescription
 from inferometer.client.cli.command import Command, database_options, evaluations_argument, format_option
 from inferometer.client.cli.invocation import current_invocation
 from inferometer.client.cli.output import echo
 from inferometer.client.evaluating.load_summary import load_rows
 from inferometer.client.evaluating.summary import conditions_rows, summary_rows
+from inferometer.client.evaluating.training_summary import training_rows
 from inferometer.client.reports.evaluation_document import as_document, heaviest, stage_shares
 from inferometer.client.reports.evaluation_filter import whole_id
 from inferometer.evaluators.evaluation import Evaluation, M, Status, measures, of_kind
 from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
 from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+from inferometer.evaluators.measurements.training import TrainingMeasurement
 from inferometer.evaluators.reports.layers import LayersReport
 from inferometer.evaluators.reports.trace_report import SpanSource
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
@@ -67,8 +70,10 @@ def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSou
         group: The others of its group, the shallowest trace first.
         spans: Gives its spans.
     """
-    figures = load_rows(evaluation)
-    if measures(evaluation, BatchMeasurement):
+    figures: Iterable[tuple[str, str]] = load_rows(evaluation)
+    if measures(evaluation, TrainingMeasurement):
+        figures = training_rows(evaluation)
+    elif measures(evaluation, BatchMeasurement):
         figures = _figures(evaluation, of_kind(group, BatchMeasurement))
     lines = itertools.chain(_what(evaluation), _where(evaluation), figures, conditions_rows(evaluation))
     rest = itertools.chain(_layers(evaluation, spans), _trace(evaluation), _group(group))
@@ -181,6 +186,8 @@ def _where(evaluation: Evaluation) -> Lines:
     system, machine = evaluation.system, evaluation.system.environment
     threads = f", {system.threads} threads" if system.threads and not system.device.is_gpu else ""
     yield "device", f"{system.device}{threads}; {system.agent}"
+    if precision := precision_text(system):
+        yield "precision", precision
     if not machine.is_known:
         told = ", ".join(f"{name} {version}".rstrip() for name, version in machine.frameworks.items())
         yield "host", f"not known; the server runs the model in {told}" if told else "not known"
@@ -202,6 +209,14 @@ def _where(evaluation: Evaluation) -> Lines:
     for heading, texts in (("libraries", machine.libraries), ("settings", machine.settings)):
         if texts:
             yield heading, ", ".join(map(" ".join, texts.items()))
+
+
+def precision_text(system: SystemDescription) -> str:
+    """The precision of a model in code, and cuDNN's setting where one was asked for; empty for neither."""
+    found = [] if system.precision is None else [system.precision.value]
+    if system.cudnn_benchmark is not None:
+        found.append(f"cudnn_benchmark={str(system.cudnn_benchmark).lower()}")
+    return ", ".join(found)
 
 
 def timed_by(evaluation: Evaluation[M], group: Sequence[Evaluation[M]]) -> Evaluation[M]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from inferometer.agent.hardware.device import DeviceKind
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.results import LOCAL_AGENT
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.datasets.urls import CATEGORY as URLS
@@ -82,6 +82,10 @@ def _system(evaluation: Evaluation) -> Iterator[str]:
         yield f"--framework_name={manifest.framework.name}"
     if system.weights is Weights.RANDOM:
         yield "--weights=random"
+    if system.precision not in {None, Precision.FLOAT32}:
+        yield from _value("dtype", system.precision.value)
+    if system.cudnn_benchmark is not None:
+        yield f"--cudnn_benchmark={str(system.cudnn_benchmark).lower()}"
     if system.device.kind is DeviceKind.GPU:
         yield "--gpu"
         yield from _value("gpu_device_id", system.device.index, 0)

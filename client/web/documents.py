@@ -60,8 +60,9 @@ _HEADLINES = {
     "accuracy": ("top1_accuracy",),
     "workload": ("latency_ms_p50", "latency_ms_p99", "achieved_qps", "goodput_qps", "late_share"),
     "max_qps": ("max_qps",),
+    "training": ("step_ms_mean", "step_ms_p50", "throughput_samples_per_s", "bound", "last_loss"),
 }
-_ONLY_PICTURES = ("duration", "eventflow")
+_ONLY_PICTURES = ("duration", "eventflow", "training_steps")
 _MOST_ROWS = 2000
 _ASIDE = {
     c.key for c in (*EVALUATION_COLUMNS, *TRACED_COLUMNS, STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN)

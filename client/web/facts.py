@@ -8,6 +8,7 @@ from typing import Any
 
 from inferometer.agent.inference.predictor import Weights
 from inferometer.client.reports.evaluation_document import stage_shares, system_document
+from inferometer.client.reports.show import precision_text
 from inferometer.evaluators.evaluation import Evaluation, measures
 from inferometer.evaluators.measurements.batches import BatchMeasurement
 from inferometer.evaluators.measurements.load import LoadMeasurement
@@ -57,6 +58,7 @@ def facts_of(
         [
             ("device", known["device"]),
             ("threads", system.threads),
+            ("precision", precision_text(system)),
             ("preprocessing threads", system.preprocess_threads),
             ("agent", system.agent),
             ("host", machine.hostname),

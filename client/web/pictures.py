@@ -9,14 +9,15 @@ from typing import Any
 from inferometer.evaluators.drawing.charts import PointChart, Series
 from inferometer.evaluators.evaluation import Evaluation, measures
 from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.plots.base import find_plot
+from inferometer.evaluators.plots.base import Plot, find_plot
 from inferometer.evaluators.plots.batches import DurationPlot
 from inferometer.evaluators.plots.compared import compared_times
+from inferometer.evaluators.plots.training import TrainingStepsPlot
 from inferometer.evaluators.reports.base import Report
 
 MOST_BATCHES = 20_000
 """Of more batches, the page shows the shortest and the longest of each stretch."""
-_REPORTS = {"batches": "duration", "load": "workload", "rate_search": "max_qps"}
+_REPORTS = {"batches": "duration", "load": "workload", "rate_search": "max_qps", "training": "training_steps"}
 """The report whose picture shows each value of a measurement, by the kind."""
 _DIGITS = 6  # of a coordinate, which are more than any screen has points
 
@@ -26,7 +27,10 @@ def charts_of(evaluation: Evaluation, reports: Mapping[str, Report[Any]]) -> lis
     name = _REPORTS.get(evaluation.measurement.kind)
     if name is None:
         return []
-    plot = DurationPlot(MOST_BATCHES) if name == "duration" else find_plot(name)
+    if name == "duration":
+        plot: Plot[Any] = DurationPlot(MOST_BATCHES)
+    else:
+        plot = TrainingStepsPlot(MOST_BATCHES) if name == "training_steps" else find_plot(name)
     drawing = plot.draw([evaluation], list(reports[name].rows([evaluation])))
     if drawing is None:
         return []

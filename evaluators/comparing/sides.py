@@ -19,6 +19,7 @@ from inferometer.evaluators.measurements.batches import Accuracy, BatchMeasureme
 from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
 from inferometer.evaluators.measurements.measurement import Measurement
 from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
+from inferometer.evaluators.measurements.training import TrainingMeasurement
 from inferometer.manifests.errors import ConfigurationError
 
 _QUESTION = {"load", "concurrency", "percentile", "latency bound"}
@@ -31,6 +32,7 @@ _CHANGES_WITH_TIME = ("ramp", "bursts")
 """Arrival processes whose load depends on the duration."""
 _EXPLAIN_FILES = {"model", "framework", "weights"}
 """Conditions that explain a difference of the files."""
+_PRECISION = "precision"
 _CHECKSUM_DIGITS = 12
 
 
@@ -152,6 +154,8 @@ def _differences(one: Evaluation, other: Evaluation) -> Iterator[tuple[str, str,
     left, right = _conditions(one), _conditions(other)
     frameworks = {each.system.manifest.framework.name for each in (one, other)}
     left_out = not_comparable(left, right, same_framework=len(frameworks) == 1)
+    if _PRECISION in set(left) ^ set(right):  # a file's own precision is not known
+        left_out |= {_PRECISION}
     if _same_schedule(one, other):
         left_out |= _OF_THE_SCHEDULE
     names = dict.fromkeys(name for name in (*left, *right) if name not in left_out)
@@ -178,6 +182,10 @@ def _conditions(evaluation: Evaluation) -> Mapping[str, str]:
         named = (f"{dataset.size} synthetic inputs", None, "")
     gpus = ", ".join(dict.fromkeys(gpu.name for gpu in system.environment.gpus)) if device.is_gpu else ""
     kind = _KINDS[type(evaluation.measurement)]
+    asked = {} if system.precision is None else {_PRECISION: system.precision.value}
+    if device.is_gpu:
+        benchmark = system.cudnn_benchmark
+        asked["cudnn_benchmark"] = "the default" if benchmark is None else str(benchmark).lower()
     return {
         "kind": kind.name,
         "model": f"{manifest.name} {manifest.version}",
@@ -188,6 +196,7 @@ def _conditions(evaluation: Evaluation) -> Mapping[str, str]:
         "device": f"{device} ({gpus})" if gpus else str(device),
         "threads": str(system.threads or "not known"),
         "agent": "this process" if system.agent == "local" else "served",
+        **asked,
         **machine_conditions(system),
         **kind.conditions(evaluation),
     }
@@ -214,6 +223,26 @@ def _batch_conditions(evaluation: Evaluation[BatchMeasurement]) -> dict[str, str
         "trace level": evaluation.trace_level.name,
         "preprocessing": f"{system.preprocess_threads} threads"
         + (" while the model predicts" if system.overlap else ""),
+    }
+
+
+def _training_times(evaluation: Evaluation[TrainingMeasurement]) -> RunTimes:
+    measured = evaluation.measurement
+    if not len(measured.full_ns):
+        raise ValueError("full step; train with a smaller --batch_size")
+    return RunTimes.of_batches(measured.full_ns, measured.times.step_samples[measured.full])
+
+
+def _training_conditions(evaluation: Evaluation[TrainingMeasurement]) -> dict[str, str]:
+    options, data = evaluation.measurement.options, evaluation.measurement.data
+    return {
+        "batch size": str(options.batch_size),
+        "devices": f"{options.devices * options.ranks} ({options.communication or 'alone'})",
+        "optimizer": f"{options.optimizer}, learning rate {options.learning_rate:g}, momentum "
+        f"{options.momentum:g}, weight decay {options.weight_decay:g}",
+        "data": f"{data.backend}{f'/{data.place}' if data.place else ''}",
+        "loader": str(data),
+        "parts timed": f"every {options.parts_every} steps" if options.parts_every else "never",
     }
 
 
@@ -306,6 +335,7 @@ class _Kind:
 _KINDS: Mapping[type[Measurement], _Kind] = {
     BatchMeasurement: _Kind("an evaluation batch by batch", lambda _: "", _batch_conditions, _batch_times),
     LoadMeasurement: _Kind("a workload", _unfit_load, _load_conditions, _load_times),
+    TrainingMeasurement: _Kind("a training", lambda _: "", _training_conditions, _training_times),
     RateSearchMeasurement: _Kind(
         "a search for the highest rate",
         _unfit_search,

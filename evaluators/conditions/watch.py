@@ -17,7 +17,20 @@ from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.preprocessing.preprocessor import tensor_bytes
 from inferometer.evaluators.conditions.conditions import Conditions, judged
 from inferometer.evaluators.conditions.host import HostConditions, host_conditions
-from inferometer.evaluators.system import SystemUnderTest
+
+
+class Measured(Protocol):
+    """Whatever is measured: a system under test, or a model that is trained."""
+
+    @property
+    def description(self) -> SystemDescription:
+        """The model and what it runs on."""
+        ...
+
+    @property
+    def in_process(self) -> bool:
+        """Whether it is in this process."""
+        ...
 
 
 @runtime_checkable
@@ -39,7 +52,7 @@ class Watch(Closeable):
         system: The open model.
     """
 
-    def __init__(self, system: SystemUnderTest) -> None:
+    def __init__(self, system: Measured) -> None:
         self._description = system.description
         self._gpu: GpuReader | None = None
         self._sampler: ConditionSampler | None = None

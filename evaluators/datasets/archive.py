@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.evaluators.datasets.base import DatasetIdentity
@@ -44,8 +45,16 @@ class ArchiveDataset(ImageDataset):
             no image or too large a one.
     """
 
+    backend = "zip"
+
     def __init__(
-        self, path: Path, category: str, *, checksum: str, name: str | None = None, version: str | None = None
+        self,
+        path: Path,
+        category: str,
+        *,
+        checksum: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
     ) -> None:
         self._path = path
         self._lock = Lock()
@@ -57,6 +66,20 @@ class ArchiveDataset(ImageDataset):
             self._zip.close()
             raise
         super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(places)), places)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in super().__getstate__().items() if name not in {"_zip", "_lock"}
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = Lock()
+        self._zip = _open(self._path)
+
+    def files(self) -> tuple[Path]:
+        """The zip."""
+        return (self._path,)
 
     def close(self) -> None:
         """Closes the zip; later reads fail."""

@@ -39,18 +39,44 @@ class ArraysDataset(Dataset):
         DatasetError: The file is no ``.npz``, is damaged, or its arrays are not as above.
     """
 
+    backend = "npz"
+
     def __init__(
-        self, path: Path, category: str, *, checksum: str, name: str | None = None, version: str | None = None
+        self,
+        path: Path,
+        category: str,
+        *,
+        checksum: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
     ) -> None:
+        self._path = path
         array_name, samples, labels = _load(path)
         self._samples, self._payload = _payloads(array_name, samples, path)
         self._labels = None if labels is None else _texts(labels, len(samples), path)
         super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(samples)))
 
     def __iter__(self) -> Iterator[Sample]:
-        for index, sample in enumerate(self._samples):
-            label = None if self._labels is None else self._labels[index]
-            yield Sample(str(index), self._payload(sample), label)
+        return map(self.sample, range(len(self)))
+
+    def sample(self, index: int) -> Sample:
+        """Returns a sample, which is in memory."""
+        label = None if self._labels is None else self._labels[index]
+        return Sample(str(index), self._payload(self._samples[index]), label)
+
+    def __reduce__(self) -> tuple[Callable[..., ArraysDataset], tuple[Path, DatasetIdentity]]:
+        """Pickles the path; another process reads the file again."""
+        return _reopened, (self._path, self.identity)
+
+
+def _reopened(path: Path, identity: DatasetIdentity) -> ArraysDataset:
+    return ArraysDataset(
+        path,
+        identity.category,
+        checksum=identity.checksum,
+        name=identity.name,
+        version=identity.version,
+    )
 
 
 def _load(path: Path) -> tuple[str, NDArray[Any], NDArray[Any] | None]:

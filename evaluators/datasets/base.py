@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from inferometer.agent.preprocessing.inputs import Input
 
@@ -15,9 +17,12 @@ class Sample(Input):
 
     Attributes:
         label: The name of the class; None if it is unknown.
+        label_is_index: Whether ``label`` is the decimal index of the class instead, from 0, as in formats
+            that hold no names.
     """
 
     label: str | None = None
+    label_is_index: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +47,18 @@ class DatasetIdentity:
 class Dataset(ABC):
     """Labelled samples, in the same order in every run.
 
+    It can be pickled, for workers in other processes, which open its files again.
+
     Args:
         identity: The identity of the dataset, with its size.
+
+    Attributes:
+        backend: The name of its format; see ``detection.BACKENDS``.
+        labels_are_indices: Whether its labels are indices of classes; see ``Sample``.
     """
+
+    backend: str = ""
+    labels_are_indices: bool = False
 
     def __init__(self, identity: DatasetIdentity) -> None:
         self._identity = identity
@@ -71,6 +85,17 @@ class Dataset(ABC):
         if self._listed is None:
             self._listed = tuple(self)
         return self._listed[index]
+
+    def labels(self) -> frozenset[str]:
+        """Returns the names of all classes; the default goes through all samples."""
+        return frozenset(sample.label for sample in self if sample.label is not None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_listed": None}
+
+    def files(self) -> Iterable[Path]:
+        """The files that samples are read from; none, the default, for samples in memory or elsewhere."""
+        return ()
 
     def close(self) -> None:  # noqa: B027 - most datasets have no open resources
         """Releases open resources; calling it again does nothing."""

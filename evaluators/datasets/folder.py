@@ -15,8 +15,8 @@ from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sampl
 from inferometer.manifests.errors import DatasetError, InputError
 from inferometer.manifests.errors import printable as escaped
 
-_FORMATS = ("bmp", "gif", "j2k", "jp2", "jpeg", "jpg", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp")
-IMAGE_SUFFIXES = frozenset(f".{name}" for name in _FORMATS)
+FORMATS = ("bmp", "gif", "j2k", "jp2", "jpeg", "jpg", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp")
+IMAGE_SUFFIXES = frozenset(f".{name}" for name in FORMATS)
 MAX_IMAGE_BYTES = 256 * 1024 * 1024
 """The maximum size of an encoded image; a larger file is not read into memory."""
 
@@ -67,7 +67,7 @@ def arrange(paths: Iterable[str], source: str) -> list[Place]:
     if not images:
         raise DatasetError(
             f"{source}: holds no images; accepted: a folder of class folders with images "
-            f"({', '.join(_FORMATS)}), or images alone"
+            f"({', '.join(FORMATS)}), or images alone"
         )
     loose = [path for path in images if "/" not in path]
     if loose and len(loose) < len(images):
@@ -104,9 +104,17 @@ class ImageDataset(Dataset):
         self._places = places
 
     def __iter__(self) -> Iterator[Sample]:
-        for place in self._places:
-            label = None if place.label is None else printable(place.label)
-            yield Sample(printable(place.path), partial(self.read, place), label)
+        return map(self.sample, range(len(self)))
+
+    def sample(self, index: int) -> Sample:
+        """Returns a sample, which is read later."""
+        place = self._places[index]
+        label = None if place.label is None else printable(place.label)
+        return Sample(printable(place.path), partial(self.read, place), label)
+
+    def labels(self) -> frozenset[str]:
+        """Returns the names of all classes."""
+        return frozenset(printable(place.label) for place in self._places if place.label is not None)
 
     @abstractmethod
     def read(self, place: Place) -> EncodedImage:
@@ -131,12 +139,24 @@ class FolderDataset(ImageDataset):
         DatasetError: The folder cannot be read, contains no image, or only some images have a class.
     """
 
+    backend = "image_folder"
+
     def __init__(
-        self, root: Path, category: str, *, name: str | None = None, version: str | None = None
+        self,
+        root: Path,
+        category: str,
+        *,
+        checksum: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
     ) -> None:
         self._root = root
         places = arrange(_image_paths(root), str(root))
-        super().__init__(DatasetIdentity(category, name or str(root), version, None, len(places)), places)
+        super().__init__(DatasetIdentity(category, name or str(root), version, checksum, len(places)), places)
+
+    def files(self) -> Iterator[Path]:
+        """The files of the images."""
+        return (self._root / place.path for place in self._places)
 
     def read(self, place: Place) -> EncodedImage:
         """Reads one image. An ``OSError`` is left to ``Input.read``, which names the input."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,15 +13,39 @@ from inferometer.agent.artifacts.model_files import get_file
 from inferometer.evaluators.datasets.archive import ArchiveDataset
 from inferometer.evaluators.datasets.arrays import ArraysDataset
 from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.datasets.caffe_lmdb import LmdbDataset
+from inferometer.evaluators.datasets.cifar10 import CifarDataset
+from inferometer.evaluators.datasets.detection import BACKENDS, backend_of, place_of
 from inferometer.evaluators.datasets.folder import FolderDataset
-from inferometer.manifests.errors import IMPORT_FAILURES, ArtifactError, DatasetError, one_line
+from inferometer.evaluators.datasets.ilsvrc2012 import ValidationDataset
+from inferometer.evaluators.datasets.mnist import IdxDataset
+from inferometer.evaluators.datasets.recordio import RecordDataset
+from inferometer.manifests.errors import (
+    IMPORT_FAILURES,
+    ArtifactError,
+    ConfigurationError,
+    DatasetError,
+    one_line,
+    suggestion,
+)
 from inferometer.manifests.schema import DatasetManifest
 
 if TYPE_CHECKING:
     from inferometer.agent.artifacts.cache import ArtifactCache
 
 ENTRY_POINTS = "inferometer.datasets"
-_ACCEPTED = "a folder of class folders with images, a zip of the same, or an .npz"
+_READERS: Mapping[str, Callable[..., Dataset]] = {
+    "recordio": RecordDataset,
+    "caffe_lmdb": LmdbDataset,
+    "image_folder": FolderDataset,
+    "npz": ArraysDataset,
+    "zip": ArchiveDataset,
+    "ilsvrc2012_validation": ValidationDataset,
+    "cifar10": CifarDataset,
+    "mnist": IdxDataset,
+}
+_DIGESTED = frozenset({"npz", "zip"})
+"""The formats whose files are read when they are opened; others may be too large to read twice."""
 
 
 def open_dataset(manifest: DatasetManifest, cache: ArtifactCache | None = None) -> Dataset:
@@ -42,7 +65,7 @@ def open_dataset(manifest: DatasetManifest, cache: ArtifactCache | None = None) 
                 f"{manifest.source}: field checksum: {path} is a folder, which has none; leave it out, "
                 "or zip the folder"
             )
-        return FolderDataset(path, manifest.category, name=manifest.name, version=manifest.version)
+        return _opened(path, backend_of(path), manifest.category, manifest.name, manifest.version, None)
     try:
         file = get_file(refer(manifest, "path", manifest.path, manifest.checksum), cache)
     except ArtifactError as error:
@@ -50,50 +73,63 @@ def open_dataset(manifest: DatasetManifest, cache: ArtifactCache | None = None) 
     return _open_file(file.path, manifest.category, manifest.name, manifest.version, file.checksum)
 
 
-def open_path(path: Path, category: str) -> Dataset:
+def open_path(path: Path, category: str, backend: str | None = None) -> Dataset:
     """Opens the dataset at ``path``, which no manifest describes.
 
+    Args:
+        path: A file or a folder.
+        category: Such as ``vision``.
+        backend: The name of its format, one of ``detection.BACKENDS``; None finds it out.
+
     Raises:
-        DatasetError: It is missing, or is not what a dataset can be.
+        DatasetError: It is missing, damaged, or is not what a dataset can be.
+        ConfigurationError: There is no such format.
     """
+    if backend is not None:
+        if backend not in _READERS:
+            raise ConfigurationError(f'unknown data_backend "{backend}"; {suggestion(backend, BACKENDS)}')
+        return _opened(path, backend, category, None, None, None)
     try:
-        is_folder, exists = path.is_dir(), path.exists()
+        is_file = path.is_file()
     except OSError as error:
         raise DatasetError(f"dataset {path} cannot be read: {error.strerror or error}") from error
-    if is_folder:
-        return FolderDataset(path, category)
-    if not exists:
-        raise DatasetError(f"dataset {path} does not exist; accepted: {_ACCEPTED}")
-    return _open_file(path, category, None, None, None)
+    if is_file:
+        return _open_file(path, category, None, None, None)
+    return _opened(path, backend_of(path), category, None, None, None)
 
 
 def _open_file(
     path: Path, category: str, name: str | None, version: str | None, checksum: str | None
 ) -> Dataset:
-    """Opens a zip, an ``.npz`` or a file that an installed plug-in reads.
+    """Opens a file that is one of the formats, or that an installed plug-in reads.
 
     A plug-in registers a ``Dataset`` as an entry point in the group ``inferometer.datasets``; the entry
     point's name is the suffix of its files. ``checksum`` is the file's SHA-256, if it is known.
     """
     suffix = path.suffix.casefold()
-    kind: Callable[..., Dataset]
-    if suffix == ".npz":
-        kind = ArraysDataset
-    elif suffix == ".zip":
-        kind = ArchiveDataset
-    elif announced := tuple(metadata.entry_points(group=ENTRY_POINTS, name=suffix.removeprefix("."))):
-        try:
-            kind = announced[0].load()
-        except IMPORT_FAILURES as error:
-            raise DatasetError(
-                f"dataset {path}: {announced[0].value} cannot be imported: {one_line(error)}"
-            ) from error
-    elif path.is_file() and zipfile.is_zipfile(path):
-        kind = ArchiveDataset
-    else:
-        raise DatasetError(f"dataset {path} is none that can be read; accepted: {_ACCEPTED}")
+    announced = tuple(metadata.entry_points(group=ENTRY_POINTS, name=suffix.removeprefix(".")))
+    if not announced or suffix in {".npz", ".zip"}:
+        return _opened(path, backend_of(path), category, name, version, checksum)
     try:
-        checksum = checksum or f"{SHA256}:{digest(path)}"
+        kind: Callable[..., Dataset] = announced[0].load()
+    except IMPORT_FAILURES as error:
+        raise DatasetError(
+            f"dataset {path}: {announced[0].value} cannot be imported: {one_line(error)}"
+        ) from error
+    return kind(path, category, checksum=checksum or _digest(path), name=name, version=version)
+
+
+def _opened(
+    path: Path, backend: str, category: str, name: str | None, version: str | None, checksum: str | None
+) -> Dataset:
+    place = place_of(path, backend)
+    if checksum is None and backend in _DIGESTED:
+        checksum = _digest(place)
+    return _READERS[backend](place, category, checksum=checksum, name=name, version=version)
+
+
+def _digest(path: Path) -> str:
+    try:
+        return f"{SHA256}:{digest(path)}"
     except ArtifactError as error:
         raise DatasetError(f"dataset {error}") from error
-    return kind(path, category, checksum=checksum, name=name, version=version)

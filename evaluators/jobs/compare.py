@@ -17,6 +17,8 @@ from inferometer.evaluators.comparing.verdict import TOP1, Ratio, Verdict, highe
 from inferometer.evaluators.jobs import ranges
 from inferometer.evaluators.jobs.defaults import ACCURACY_THRESHOLD, THRESHOLD
 from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.measurements.measurement import Measurement
+from inferometer.evaluators.measurements.training import TrainingMeasurement
 from inferometer.evaluators.precision.processes import processes_of
 from inferometer.evaluators.reports.base import Row
 from inferometer.manifests.errors import ConfigurationError
@@ -60,6 +62,10 @@ class ComparisonRequest:
             )
 
 
+_COUNTED: Mapping[type[Measurement], str] = {BatchMeasurement: "inputs", TrainingMeasurement: "samples"}
+"""What the throughput of a kind of measurement counts; queries if it is not here."""
+
+
 def check_one_threshold(noise: bool, threshold: float | None) -> None:
     """Checks that at most one of the two gives the threshold.
 
@@ -100,7 +106,7 @@ def compare(request: ComparisonRequest) -> Comparison:
     ratios = compare_sides(a, b, figures, _thresholds(request, figures))
     undecided = [ratio for ratio in ratios if ratio.verdict is Verdict.UNDECIDED]
     return Comparison(
-        rows=tuple(rows_of(ratios, "inputs" if a.kind is BatchMeasurement else "queries")),
+        rows=tuple(rows_of(ratios, _COUNTED.get(a.kind, "queries"))),
         notes=tuple(_notes(request, figures)),
         undecided=tuple(f"{ratio.figure} is undecided: {_undecided(ratio)}" for ratio in undecided),
         conclusion=_conclusion(ratios),

@@ -30,3 +30,8 @@ THRESHOLD = 0.05
 """The share by which a figure of time or a rate may differ in a comparison."""
 ACCURACY_THRESHOLD = 0.01
 """The share by which top-1 may differ in a comparison."""
+BENCH_BATCH_SIZE = 16
+"""DLBS's ``exp.replica_batch``."""
+BENCH_BATCHES = 100
+BENCH_WORKERS = 4
+BENCH_PREFETCH = 10

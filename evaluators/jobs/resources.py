@@ -11,9 +11,11 @@ from inferometer.agent.artifacts.cache import ArtifactCache
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.training.trainer import Trainer, TrainerOptions
 from inferometer.evaluators.jobs.requests import SystemRequest
 from inferometer.evaluators.system import SystemUnderTest, TensorSystem
 from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.schema import ModelManifest
 
 Notify = Callable[[str], None]
 """Takes one line for a person to read."""
@@ -50,6 +52,24 @@ class JobResources(Protocol):
 
         Raises:
             InferometerError: The model cannot be opened.
+        """
+        ...
+
+    def find_model(self, request: SystemRequest) -> ModelManifest:
+        """Returns the manifest of the model that a request names, with its labels; opens nothing.
+
+        Raises:
+            InferometerError: There is none, or no installed framework runs it.
+        """
+        ...
+
+    def open_trainer(
+        self, manifest: ModelManifest, options: TrainerOptions
+    ) -> tuple[Trainer, SystemDescription]:
+        """Opens a model in this process, to train it; the caller closes the trainer.
+
+        Raises:
+            InferometerError: The model cannot be trained here.
         """
         ...
 

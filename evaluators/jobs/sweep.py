@@ -41,8 +41,10 @@ def name_of(request: EvaluationRequest) -> str:
     system, session = request.system, request.system.session
     framework = f" on {system.framework_name}" if system.framework_name else ""
     threads = "" if session.threads is None else f", threads {session.threads}"
+    precision = "" if session.precision is None else f", {session.precision.value}"
     device = f" ({session.device})" if session.device.is_gpu else ""
-    return f"{system.model_name}{framework}{device}, batch size {request.options.batch_size}{threads}"
+    size = f"batch size {request.options.batch_size}"
+    return f"{system.model_name}{framework}{device}, {size}{threads}{precision}"
 
 
 def sweep(

@@ -129,7 +129,11 @@ def read_inputs(
 
 
 def synthetic_tensors(
-    parameters: InputParameters, seed: int, *, count: int = SYNTHETIC_INPUTS, max_bytes: int = MAX_BYTES
+    parameters: InputParameters,
+    seed: int | Sequence[int],
+    *,
+    count: int = SYNTHETIC_INPUTS,
+    max_bytes: int = MAX_BYTES,
 ) -> PreparedInputs:
     """Returns random tensors of the shape and dtype that a model takes.
 

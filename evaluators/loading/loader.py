@@ -30,7 +30,7 @@ class LoaderOptions:
         ranks: The number of ranks. Each gets as many batches as the others, from samples of its own.
 
     Raises:
-        ConfigurationError: A number is out of range, or ``prefetch`` has no workers to do it.
+        ConfigurationError: A number is out of range, or ``prefetch`` and ``processes`` have no workers.
     """
 
     batch_size: int
@@ -43,11 +43,16 @@ class LoaderOptions:
     ranks: int = 1
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("workers", 0), ("prefetch", 0)):
+        least_ones = {"batch_size": 1, "workers": 0, "prefetch": 0, "seed": 0, "rank": 0, "ranks": 1}
+        for name, least in least_ones.items():
             if getattr(self, name) < least:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be at least {least}")
         if self.prefetch and not self.workers:
             raise ConfigurationError(f"prefetch is {self.prefetch}, but there are no workers to load ahead")
+        if self.processes and not self.workers:
+            raise ConfigurationError("workers are 0, so that none can be a process; give at least one")
+        if self.rank >= self.ranks:
+            raise ConfigurationError(f"rank is {self.rank} of {self.ranks}; allowed: 0 to {self.ranks - 1}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,9 +60,9 @@ class LoadedBatch:
     """A batch in host memory, and how it came there.
 
     Attributes:
-        inputs: (samples, *dimensions), of the model's element type; valid until the next batch but
-            ``prefetch`` is asked for.
-        labels: int64, (samples,): the index of each sample's class.
+        inputs: (samples, *dimensions), of the model's element type; valid until the next batch is asked
+            for. Empty if all samples failed.
+        labels: int64, (samples,): the index of each sample's class; (samples, length) for CTC.
         failures: The samples of this batch that failed, and are not in ``inputs``.
         read_ns: The time to read, summed over the samples.
         preprocess_ns: The time to decode and preprocess, summed over the samples.
@@ -87,3 +92,8 @@ class Loader(Closeable):
     @abstractmethod
     def batches(self) -> int:
         """The number of batches in an epoch, the same on every rank."""
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The ids of the worker processes, whose CPU time belongs to the loader; empty for none."""
+        return ()

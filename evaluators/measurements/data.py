@@ -34,3 +34,11 @@ class DataOptions:
     seed: int = 0
     cached_before: float | None = None
     dropped: bool = False
+
+    def __str__(self) -> str:
+        """The workers and how far they work ahead, in a few words."""
+        if not self.workers:
+            return "the thread of the steps"
+        kind = "process" if self.processes else "thread"
+        plural = "" if self.workers == 1 else "es" if self.processes else "s"
+        return f"{self.workers} {kind}{plural}, {self.prefetch} batches ahead"

@@ -186,8 +186,9 @@ class TrainingSummary:
         p99_ns: The 99th percentile, likewise.
         mean_interval_ns: The 95 % interval of the mean; None where there are too few full steps.
         p50_interval_ns: That of the median.
-        throughput_samples_per_s: All samples over the sum of the steps' times.
-        throughput_interval: Its 95 % interval, from that of the mean of the full steps.
+        throughput_samples_per_s: All samples over the sum of the steps' times, of the rank whose sum is the
+            longest.
+        throughput_interval: Its 95 % interval, as wide relative to it as that of the mean of the full steps.
         wait_ns: The mean wait for data, on the rank that waits longest.
         copy_ns: The mean copy, likewise.
         compute_ns: The mean of forward, backward, communication and update, likewise.
@@ -226,11 +227,12 @@ class TrainingSummary:
         times, full_ns = measurement.times, measurement.full_ns
         enough = len(full_ns) >= (batches_for_interval(full_ns) if len(full_ns) else 1)
         mean_ns = mean_interval(full_ns) if enough else None
-        total_ns, samples = int(times.slowest_ns.sum()), int(times.samples.sum())
+        total_ns, samples = int(times.whole_ns.sum(axis=1).max(initial=0)), int(times.samples.sum())
+        throughput = samples * _NS_PER_S / total_ns if total_ns else None
         per_s: Interval | None = None
-        if mean_ns is not None and mean_ns.low > 0:
-            effective = measurement.options.effective_batch
-            per_s = Interval(effective * _NS_PER_S / mean_ns.high, effective * _NS_PER_S / mean_ns.low)
+        if mean_ns is not None and mean_ns.low > 0 and throughput is not None:
+            mean = float(full_ns.mean())
+            per_s = Interval(throughput * mean / mean_ns.high, throughput * mean / mean_ns.low)
         losses = measurement.losses.mean(axis=0)
         wait, copy, compute = (
             _slowest_mean(each) for each in (times.wait_ns, times.copy_ns, times.compute_ns)
@@ -244,7 +246,7 @@ class TrainingSummary:
             p99_ns=carried_percentile(full_ns, 99),
             mean_interval_ns=mean_ns,
             p50_interval_ns=serial_percentile_interval(full_ns, 50) if enough else None,
-            throughput_samples_per_s=samples * _NS_PER_S / total_ns if total_ns else None,
+            throughput_samples_per_s=throughput,
             throughput_interval=per_s,
             wait_ns=wait,
             copy_ns=copy,

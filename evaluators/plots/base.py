@@ -29,6 +29,10 @@ PLOTS: Mapping[str, str] = MappingProxyType(
         "eventflow": f"{_HERE}.eventflow:EventflowPlot",
         "workload": f"{_HERE}.load:WorkloadPlot",
         "max_qps": f"{_HERE}.load:MaxQpsPlot",
+        "training": f"{_HERE}.training:TrainingPlot",
+        "training_steps": f"{_HERE}.training:TrainingStepsPlot",
+        "weak_scaling": f"{_HERE}.training:ScalingPlot",
+        "strong_scaling": f"{_HERE}.training:ScalingPlot",
     }
 )
 """The pictures by the name of their report, as ``module:class``; each is imported on first use."""

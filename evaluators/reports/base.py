@@ -83,6 +83,7 @@ EVALUATION_COLUMNS = (
     Column("hostname", "host", detail=2),
     Column("weights", "weights", detail=2),
     Column("threads", "threads", detail=2),
+    Column("precision", "precision", detail=2),
 )
 STATUS_COLUMN = Column("status", "status", detail=2)
 CONDITIONS_COLUMN = Column("conditions", "conditions", least=10)
@@ -97,7 +98,8 @@ def describe(evaluation: Evaluation) -> Row:
     """Returns the values of ``EVALUATION_COLUMNS``, ``STATUS_COLUMN`` and ``CONDITIONS_COLUMN``.
 
     ``created_at`` is ISO 8601 in UTC with milliseconds; ``framework_version`` is the installed version,
-    not the manifest's constraint; ``threads`` is None if unknown.
+    not the manifest's constraint; ``threads`` is None if unknown, and ``precision`` for a model in a file,
+    which has its own.
     """
     system = evaluation.system
     return {
@@ -113,6 +115,7 @@ def describe(evaluation: Evaluation) -> Row:
         "hostname": system.environment.hostname,
         "weights": system.weights.value,
         "threads": system.threads,
+        "precision": system.precision.value if system.precision else None,
         "status": evaluation.status.value,
         "conditions": None if evaluation.conditions is None else str(evaluation.conditions),
     }

@@ -11,6 +11,7 @@ from inferometer.evaluators.measurements.batches import BatchMeasurement, Latenc
 from inferometer.evaluators.measurements.load import LoadMeasurement
 from inferometer.evaluators.measurements.measurement import Measurement
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+from inferometer.evaluators.measurements.training import TrainingMeasurement, TrainingSummary
 from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,
     STABILITY_COLUMN,
@@ -24,20 +25,21 @@ from inferometer.evaluators.reports.base import (
     in_ms,
 )
 
-KIND_NAMES = {"batches": "batches", "load": "workload", "rate_search": "max QPS"}
+KIND_NAMES = {"batches": "batches", "load": "workload", "rate_search": "max QPS", "training": "training"}
 """The kinds of measurement as the report calls them."""
 
 
 class OverviewReport(Report[Measurement]):
     """One row for each evaluation of every kind; a figure that its kind does not have is empty.
 
-    p50 is that of a full batch, or of a query under load. The rate is in inputs/s of batches, in answered
-    queries/s of a workload, and in queries/s of the answer of a search. ``invalid`` is the reason.
+    p50 is that of a full batch, of a query under load, or of a step of training. The rate is in inputs/s of
+    batches, in samples/s of training, in answered queries/s of a workload, and in queries/s of the answer of
+    a search. ``invalid`` is the reason.
     """
 
     name = "evaluations"
     summary = "every evaluation, with its main figures and the verdict on its conditions"
-    takes = (BatchMeasurement, LoadMeasurement, RateSearchMeasurement)
+    takes = (BatchMeasurement, LoadMeasurement, RateSearchMeasurement, TrainingMeasurement)
     columns = (
         *EVALUATION_COLUMNS[:2],
         Column("kind", "kind"),
@@ -83,6 +85,13 @@ def _figures(measurement: Measurement) -> dict[str, Value]:
             "latency_ms_p50": in_ms(median.value_ns if median else None),
             "rate_per_s": load.achieved_qps,
             "invalid": run.invalid or None,
+        }
+    if isinstance(measurement, TrainingMeasurement):
+        trained, top = TrainingSummary.of(measurement), measurement.accuracy
+        return {
+            "latency_ms_p50": in_ms(trained.p50_ns),
+            "rate_per_s": trained.throughput_samples_per_s,
+            "top1_accuracy": top.top1_share if top else None,
         }
     if isinstance(measurement, RateSearchMeasurement):
         answer = measurement.answer

@@ -23,6 +23,10 @@ REPORTS: Mapping[str, str] = MappingProxyType(
         "eventflow": "inferometer.evaluators.reports.eventflow:EventflowReport",
         "workload": "inferometer.evaluators.reports.load:WorkloadReport",
         "max_qps": "inferometer.evaluators.reports.load:MaxQpsReport",
+        "training": "inferometer.evaluators.reports.training:TrainingReport",
+        "training_steps": "inferometer.evaluators.reports.training:TrainingStepsReport",
+        "weak_scaling": "inferometer.evaluators.reports.scaling:WeakScalingReport",
+        "strong_scaling": "inferometer.evaluators.reports.scaling:StrongScalingReport",
     }
 )
 ALIASES: Mapping[str, str] = MappingProxyType(

@@ -18,7 +18,7 @@ from inferometer.evaluators.reports.base import (
 )
 from inferometer.evaluators.reports.batches import LatencyReport
 
-_SHOWN = ("model_name", "framework_name", "framework_version", "weights", "threads")
+_SHOWN = ("model_name", "framework_name", "framework_version", "weights", "threads", "precision")
 COLUMNS = (
     *(column for column in EVALUATION_COLUMNS if column.key in _SHOWN),
     Column("device", "device", detail=True),
@@ -52,6 +52,7 @@ def _asked(cell: SweepCell) -> dict[str, Value]:
         "framework_name": system.framework_name,
         "weights": session.weights.value,
         "threads": session.threads,
+        "precision": session.precision.value if session.precision else None,
         "device": str(session.device),
         "batch_size": cell.request.options.batch_size,
         "failure": str(cell.error),

@@ -36,8 +36,8 @@ class BatchDocuments:
         starts = range(0, len(measured.times.sizes), BATCHES_PER_DOCUMENT)
         pieces = [slice(start, start + BATCHES_PER_DOCUMENT) for start in starts]
         times = [{n: getattr(measured.times, n)[piece].tolist() for n in _TIMES} for piece in pieces]
-        accuracy = [_accuracy_document(measured.accuracy)] if measured.accuracy else []
-        failures = [{"failures": chunk} for chunk in _failure_chunks(measured.failures)]
+        accuracy = [accuracy_document(measured.accuracy)] if measured.accuracy else []
+        failures = failure_documents(measured.failures)
         document = {
             "options": fields_of(measured.options),
             "batch_count": len(measured.times.sizes),
@@ -55,11 +55,7 @@ class BatchDocuments:
         """Returns the measurement, with the predictions that are among the parts."""
         stored = head["measurement"]
         columns = {name: joined(each[name] for each in parts["performance"]) for name in _TIMES}
-        failures = tuple(
-            checked(InputFailure(failure["input_id"], Stage(failure["stage"]), failure["message"]))
-            for each in parts["input_failure"]
-            for failure in each["failures"]
-        )
+        failures = failures_from_documents(parts["input_failure"])
         if len({len(column) for column in columns.values()}) != 1:
             raise ValueError("the columns of its times differ in length")
         if len(columns["sizes"]) != stored["batch_count"]:
@@ -70,14 +66,11 @@ class BatchDocuments:
             raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are there")
         if (stored["model_accuracy_id"] is None) != (not parts["model_accuracy"]):
             raise ValueError("its accuracy is missing")
-        counts = [tuple(int(each[name]) for name in _COUNTS) for each in parts["model_accuracy"]]
-        if any(tuple(sorted(each)) != each or each[0] < 0 for each in counts):
-            raise ValueError(f"it counted {counts[0]} of top-1, top-5 and all")
         return BatchMeasurement(
             options=checked(BatchOptions(**restored(stored["options"]))),
             times=BatchTimes(**columns),
             elapsed_ns=int(head["elapsed_ns"]),
-            accuracy=Accuracy(*counts[0]) if counts else None,
+            accuracy=accuracy_from_documents(parts["model_accuracy"]),
             failures=failures,
             predictions=tuple(map(prediction_from_document, parts.get("input_prediction", ()))),
         )
@@ -113,9 +106,36 @@ def _prediction_documents(evaluation: Evaluation[BatchMeasurement]) -> Iterator[
         }
 
 
-def _accuracy_document(accuracy: Accuracy) -> Document:
+def accuracy_document(accuracy: Accuracy) -> Document:
+    """Returns the document of ``model_accuracy``."""
     counts = zip(_COUNTS, (accuracy.top1, accuracy.top5, accuracy.evaluated), strict=True)
     return {"top_1": accuracy.top1_share, "top_5": accuracy.top5_share, **dict(counts)}
+
+
+def accuracy_from_documents(documents: Sequence[Stored]) -> Accuracy | None:
+    """Returns the accuracy of ``model_accuracy``, which has one document or none.
+
+    Raises:
+        ValueError: The counts contradict each other.
+    """
+    counts = [tuple(int(each[name]) for name in _COUNTS) for each in documents]
+    if any(tuple(sorted(each)) != each or each[0] < 0 for each in counts):
+        raise ValueError(f"it counted {counts[0]} of top-1, top-5 and all")
+    return Accuracy(*counts[0]) if counts else None
+
+
+def failures_from_documents(documents: Sequence[Stored]) -> tuple[InputFailure, ...]:
+    """Returns the failures of ``input_failure``."""
+    return tuple(
+        checked(InputFailure(failure["input_id"], Stage(failure["stage"]), failure["message"]))
+        for each in documents
+        for failure in each["failures"]
+    )
+
+
+def failure_documents(failures: Sequence[InputFailure]) -> list[Document]:
+    """Returns the documents of ``input_failure``."""
+    return [{"failures": chunk} for chunk in _failure_chunks(failures)]
 
 
 def _failure_chunks(failures: Sequence[InputFailure]) -> Iterator[list[Document]]:

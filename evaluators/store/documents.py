@@ -8,6 +8,9 @@
 | ``input_failure`` | the failed inputs, many per document |
 | ``input_prediction`` | one per input, with the best classes |
 | ``load_query`` | the queries of its runs under load, in columns |
+| ``training_step`` | the raw times of the steps of each rank, in columns |
+| ``training_part`` | the times of the parts of some steps of each rank, in columns |
+| ``training_loss`` | the loss of every step of each rank, the warm-up included |
 | ``span`` | the spans of its trace in columns, many per document |
 
 Every part has ``evaluation_id``, ``save_id``, its ``sequence`` in its collection, and the id
@@ -25,7 +28,7 @@ from datetime import timezone
 
 from inferometer.agent.hardware.device import Device, DeviceKind
 from inferometer.agent.hardware.environment import Environment, Gpu
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.predictor import Precision, Weights, has_own_precision
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.datasets.base import DatasetIdentity
@@ -219,17 +222,23 @@ def _evaluation_document(evaluation: Evaluation) -> Document:
 
 def _evaluation(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Evaluation:
     environment, system, trace = (restored(head.get(name)) for name in ("environment", "system", "trace"))
+    manifest = ModelManifest.model_validate(restored(head["model"]))
     return Evaluation(
         id=str(head["_id"]),
         created_at=head["created_at"].astimezone(timezone.utc),
         status=Status(head["status"]),
         system=SystemDescription(
-            manifest=ModelManifest.model_validate(restored(head["model"])),
+            manifest=manifest,
             device=Device(DeviceKind(head["device"]["kind"]), int(head["device"]["index"])),
             environment=checked(
                 Environment(**environment | {"gpus": tuple(checked(Gpu(**g)) for g in environment["gpus"])})
             ),
-            **system | {"weights": Weights(system.get("weights", Weights.PRETRAINED))},
+            **system
+            | {
+                "weights": Weights(system.get("weights", Weights.PRETRAINED)),
+                "precision": _precision(system, manifest),
+                "cudnn_benchmark": _boolean(system.get("cudnn_benchmark")),
+            },
         ),
         dataset=checked(DatasetIdentity(**restored(head["dataset"]))),
         measurement=documents_of(head["kind"]).read(head, parts),
@@ -240,3 +249,18 @@ def _evaluation(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Evaluati
         conditions=conditions_from_document(head.get("conditions")),
         process=None if head.get("process") is None else int(head["process"]),
     )
+
+
+def _precision(system: Stored, manifest: ModelManifest) -> Precision | None:
+    """What a model computed with; before it was kept, one in code always computed in float32."""
+    if "precision" not in system:
+        served_by_others = "://" in system.get("agent", "")
+        return None if served_by_others or has_own_precision(manifest) else Precision.FLOAT32
+    name = system["precision"]
+    return None if name is None else Precision(name)
+
+
+def _boolean(value: object) -> bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    raise ValueError(f"{value!r} is neither true nor false")

@@ -86,6 +86,10 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         ),
         "load": Kind(f"{_HERE}load_documents:LoadDocuments", ("load_query",)),
         "rate_search": Kind(f"{_HERE}load_documents:RateSearchDocuments", ("load_query",)),
+        "training": Kind(
+            f"{_HERE}training_documents:TrainingDocuments",
+            ("training_step", "training_part", "training_loss", "model_accuracy", "input_failure"),
+        ),
     }
 )
 SPANS = "span"

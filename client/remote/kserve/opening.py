@@ -121,6 +121,11 @@ def open_kserve(
             f"{where}: the server decides where its model runs and in how many threads; "
             "leave out --gpu and --threads"
         )
+    if options.precision is not None or options.cudnn_benchmark is not None:
+        raise ConfigurationError(
+            f"{where}: the server decides in which precision its model runs and how cuDNN chooses its "
+            "algorithms; leave out --dtype and --cudnn_benchmark"
+        )
     name = where.model_name or choice.find(catalog, options.weights).name
     connection = KServeConnection(where, remote)
     try:
@@ -245,6 +250,7 @@ def _session(
         agent=str(served.address),
         weights=served.weights,
         seed=served.seed,
+        precision=None,
     )
     return KServeSession(predictor, pipeline, postprocessor, description)
 

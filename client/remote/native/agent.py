@@ -72,7 +72,7 @@ def open_remote_agent(
         asked = RemoteTrace(trace, str(connection.address)) if trace else None
         response = _open(connection, request, remote.open_timeout_s, asked.metadata if asked else ())
         try:
-            description = read_description(response, str(connection.address))
+            description = read_description(response, str(connection.address), options)
             if asked:
                 asked.add_message(response.trace)
                 connection.measure_clock(asked)

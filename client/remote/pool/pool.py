@@ -336,6 +336,8 @@ _SAME: Mapping[str, Callable[[SystemDescription], object]] = {
     "framework": lambda d: f"{d.manifest.framework.name} {d.framework_version}",
     "kind of device": lambda d: d.device.kind.value,
     "weights": lambda d: d.weights.value if d.seed is None else f"{d.weights.value} of seed {d.seed}",
+    "precision": lambda d: d.precision.value if d.precision else "its own",
+    "cudnn_benchmark": lambda d: str(d.cudnn_benchmark).lower(),
     "files of the model": lambda d: dict(d.checksums),
     "manifest of the model": lambda d: d.manifest.model_dump(),
 }

@@ -58,6 +58,31 @@ WEIGHTS_PRETRAINED: Weights.ValueType  # 1
 WEIGHTS_RANDOM: Weights.ValueType  # 2
 Global___Weights: _TypeAlias = Weights  # noqa: Y015
 
+class _Precision:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PrecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Precision.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PRECISION_UNSPECIFIED: _Precision.ValueType  # 0
+    """in a request the model's own; in a response, an agent that knows no others"""
+    PRECISION_FLOAT32: _Precision.ValueType  # 1
+    PRECISION_FLOAT16: _Precision.ValueType  # 2
+    PRECISION_BFLOAT16: _Precision.ValueType  # 3
+    PRECISION_OF_THE_FILE: _Precision.ValueType  # 4
+    """only in a response: of a model in a file, which has its own"""
+
+class Precision(_Precision, metaclass=_PrecisionEnumTypeWrapper): ...
+
+PRECISION_UNSPECIFIED: Precision.ValueType  # 0
+"""in a request the model's own; in a response, an agent that knows no others"""
+PRECISION_FLOAT32: Precision.ValueType  # 1
+PRECISION_FLOAT16: Precision.ValueType  # 2
+PRECISION_BFLOAT16: Precision.ValueType  # 3
+PRECISION_OF_THE_FILE: Precision.ValueType  # 4
+"""only in a response: of a model in a file, which has its own"""
+Global___Precision: _TypeAlias = Precision  # noqa: Y015
+
 class _Stage:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -116,6 +141,8 @@ class OpenRequest(_message.Message):
     OVERLAP_FIELD_NUMBER: _builtins.int
     WEIGHTS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    PRECISION_FIELD_NUMBER: _builtins.int
+    CUDNN_BENCHMARK_FIELD_NUMBER: _builtins.int
     model_name: _builtins.str
     model_version: _builtins.str
     """A version or a constraint; empty means the highest."""
@@ -136,6 +163,12 @@ class OpenRequest(_message.Message):
     weights: Global___Weights.ValueType
     seed: _builtins.int
     """The seed of random weights."""
+    precision: Global___Precision.ValueType
+    """What a model in code computes with. An agent of an earlier version does not read it, and leaves
+    OpenResponse.precision unset.
+    """
+    cudnn_benchmark: _builtins.bool
+    """Whether cuDNN times its algorithms; unset leaves the framework's default. Likewise."""
     @_builtins.property
     def device(self) -> Global___Device: ...
     def __init__(
@@ -151,15 +184,21 @@ class OpenRequest(_message.Message):
         overlap: _builtins.bool | None = ...,
         weights: Global___Weights.ValueType = ...,
         seed: _builtins.int = ...,
+        precision: Global___Precision.ValueType = ...,
+        cudnn_benchmark: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_overlap", b"_overlap", "_preprocess_threads", b"_preprocess_threads", "device", b"device", "overlap", b"overlap", "preprocess_threads", b"preprocess_threads"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cudnn_benchmark", b"_cudnn_benchmark", "_overlap", b"_overlap", "_preprocess_threads", b"_preprocess_threads", "cudnn_benchmark", b"cudnn_benchmark", "device", b"device", "overlap", b"overlap", "preprocess_threads", b"preprocess_threads"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_overlap", b"_overlap", "_preprocess_threads", b"_preprocess_threads", "device", b"device", "feature_limit", b"feature_limit", "framework_name", b"framework_name", "model_name", b"model_name", "model_version", b"model_version", "overlap", b"overlap", "preprocess_threads", b"preprocess_threads", "seed", b"seed", "threads", b"threads", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cudnn_benchmark", b"_cudnn_benchmark", "_overlap", b"_overlap", "_preprocess_threads", b"_preprocess_threads", "cudnn_benchmark", b"cudnn_benchmark", "device", b"device", "feature_limit", b"feature_limit", "framework_name", b"framework_name", "model_name", b"model_name", "model_version", b"model_version", "overlap", b"overlap", "precision", b"precision", "preprocess_threads", b"preprocess_threads", "seed", b"seed", "threads", b"threads", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cudnn_benchmark: _TypeAlias = _typing.Literal["cudnn_benchmark"]  # noqa: Y015
+    _WhichOneofArgType__cudnn_benchmark: _TypeAlias = _typing.Literal["_cudnn_benchmark", b"_cudnn_benchmark"]  # noqa: Y015
     _WhichOneofReturnType__overlap: _TypeAlias = _typing.Literal["overlap"]  # noqa: Y015
     _WhichOneofArgType__overlap: _TypeAlias = _typing.Literal["_overlap", b"_overlap"]  # noqa: Y015
     _WhichOneofReturnType__preprocess_threads: _TypeAlias = _typing.Literal["preprocess_threads"]  # noqa: Y015
     _WhichOneofArgType__preprocess_threads: _TypeAlias = _typing.Literal["_preprocess_threads", b"_preprocess_threads"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cudnn_benchmark) -> _WhichOneofReturnType__cudnn_benchmark | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__overlap) -> _WhichOneofReturnType__overlap | None: ...
     @_typing.overload
@@ -203,6 +242,8 @@ class OpenResponse(_message.Message):
     WEIGHTS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     TRACE_FIELD_NUMBER: _builtins.int
+    PRECISION_FIELD_NUMBER: _builtins.int
+    CUDNN_BENCHMARK_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     manifest_json: _builtins.str
     """The model's manifest as JSON, with the fields of the manifest schema."""
@@ -217,6 +258,10 @@ class OpenResponse(_message.Message):
     weights: Global___Weights.ValueType
     seed: _builtins.int
     """The seed of random weights; unset for others."""
+    precision: Global___Precision.ValueType
+    """What the model computes with."""
+    cudnn_benchmark: _builtins.bool
+    """What the request has asked for; unset for the framework's default."""
     @_builtins.property
     def checksums(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """"sha256:…" of the model's files, by "graph" and "weights"."""
@@ -242,13 +287,20 @@ class OpenResponse(_message.Message):
         weights: Global___Weights.ValueType = ...,
         seed: _builtins.int | None = ...,
         trace: Global___TracePart | None = ...,
+        precision: Global___Precision.ValueType = ...,
+        cudnn_benchmark: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "device", b"device", "seed", b"seed", "trace", b"trace"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cudnn_benchmark", b"_cudnn_benchmark", "_seed", b"_seed", "cudnn_benchmark", b"cudnn_benchmark", "device", b"device", "seed", b"seed", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "checksums", b"checksums", "device", b"device", "environment_json", b"environment_json", "framework_version", b"framework_version", "manifest_json", b"manifest_json", "overlap", b"overlap", "preprocess_threads", b"preprocess_threads", "seed", b"seed", "session_id", b"session_id", "threads", b"threads", "trace", b"trace", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cudnn_benchmark", b"_cudnn_benchmark", "_seed", b"_seed", "checksums", b"checksums", "cudnn_benchmark", b"cudnn_benchmark", "device", b"device", "environment_json", b"environment_json", "framework_version", b"framework_version", "manifest_json", b"manifest_json", "overlap", b"overlap", "precision", b"precision", "preprocess_threads", b"preprocess_threads", "seed", b"seed", "session_id", b"session_id", "threads", b"threads", "trace", b"trace", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cudnn_benchmark: _TypeAlias = _typing.Literal["cudnn_benchmark"]  # noqa: Y015
+    _WhichOneofArgType__cudnn_benchmark: _TypeAlias = _typing.Literal["_cudnn_benchmark", b"_cudnn_benchmark"]  # noqa: Y015
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
     _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cudnn_benchmark) -> _WhichOneofReturnType__cudnn_benchmark | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
 
 Global___OpenResponse: _TypeAlias = OpenResponse  # noqa: Y015

@@ -1,0 +1,195 @@
+"""CIFAR-10 as published: the binary files, the Python files, and the archives of both."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.preprocessing.inputs import Pixels
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+from inferometer.evaluators.datasets.files.pickled_arrays import read_pickled
+from inferometer.manifests.errors import DatasetError, InputError, one_line
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
+ARCHIVES = ("cifar-10-binary.tar.gz", "cifar-10-python.tar.gz")
+_SIDE, _CHANNELS = 32, 3
+_PIXEL_BYTES = _CHANNELS * _SIDE * _SIDE
+_RECORD_BYTES = 1 + _PIXEL_BYTES
+_BATCH = re.compile(r"(data_batch_(\d)|test_batch)(\.bin)?")
+_MAX_BATCH_BYTES = 1 << 30
+
+
+class CifarDataset(Dataset):
+    """The images of CIFAR-10, in the order of the files; labels are the names of the classes.
+
+    A folder or an archive stands for its ``data_batch_…`` files, which are for training, or for
+    ``test_batch`` where it has nothing else. ``test_batch`` is named by its own path, also one in an archive:
+    ``cifar-10-binary.tar.gz/test_batch.bin``. Python files are unpickled without running what they name. All
+    images are in memory. A record with a class above 9 fails as an input.
+
+    Args:
+        path: The folder, the archive or one file.
+        category: Such as ``vision``.
+        checksum: ``sha256:…`` of the archive, where it is known.
+        name: The name of the dataset; None means the path.
+        version: The manifest's version, where there is one.
+
+    Raises:
+        DatasetError: A file is missing, truncated, damaged or of another format.
+    """
+
+    backend = "cifar10"
+
+    def __init__(
+        self,
+        path: Path,
+        category: str,
+        *,
+        checksum: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        self._path = path
+        parts = [_parsed(source, content) for source, content in _batches(path).items()]
+        self._labels = np.concatenate([labels for labels, _ in parts])
+        self._images = np.concatenate([images for _, images in parts])
+        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(self._labels)))
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(self.sample, range(len(self)))
+
+    def sample(self, index: int) -> Sample:
+        """Returns a sample, which is in memory."""
+        label = int(self._labels[index])
+        if label >= len(CLASSES):
+            return Sample(str(index), partial(self._fail, index, label))
+        return Sample(str(index), partial(self._read, index), CLASSES[label])
+
+    def labels(self) -> frozenset[str]:
+        """Returns the names of the ten classes, also of those without a sample."""
+        return frozenset(CLASSES)
+
+    def _read(self, index: int) -> Pixels:
+        return Pixels(np.ascontiguousarray(self._images[index].transpose(1, 2, 0)))
+
+    def _fail(self, index: int, label: int) -> Pixels:
+        raise InputError(
+            f"{self._path}: record {index}: has the class {label}; accepted: 0 to {len(CLASSES) - 1}"
+        )
+
+    def __reduce__(self) -> tuple[Callable[..., CifarDataset], tuple[Path, DatasetIdentity]]:
+        """Pickles the path; another process reads the files again."""
+        return _reopened, (self._path, self.identity)
+
+
+def _reopened(path: Path, identity: DatasetIdentity) -> CifarDataset:
+    return CifarDataset(
+        path, identity.category, checksum=identity.checksum, name=identity.name, version=identity.version
+    )
+
+
+def is_batch(name: str) -> bool:
+    """Whether a file of this name is a part of CIFAR-10."""
+    return _BATCH.fullmatch(name) is not None
+
+
+def _batches(path: Path) -> Mapping[str, bytes]:
+    """The content of the files that a path stands for, in order, by their paths."""
+    try:
+        if path.is_dir():
+            return _of_folder(path)
+        if is_batch(path.name) and path.parent.is_file():
+            return _of_archive(path.parent, path.name)
+        if tarfile.is_tarfile(path):
+            return _of_archive(path, None)
+        return {str(path): _whole(path)}
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise DatasetError(f"{path}: is truncated or damaged: {one_line(error)}") from error
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _of_folder(folder: Path) -> Mapping[str, bytes]:
+    for place in (folder, *(folder / name for name in FOLDERS)):
+        found = {each.name: each for each in place.iterdir() if is_batch(each.name)} if place.is_dir() else {}
+        if found:
+            return {str(found[name]): _whole(found[name]) for name in _chosen(found, str(place))}
+    for archive in (folder / name for name in ARCHIVES):
+        if archive.is_file():
+            return _of_archive(archive, None)
+    raise DatasetError(f"{folder}: holds no data_batch_1 or test_batch of CIFAR-10, also with .bin")
+
+
+def _of_archive(archive: Path, member: str | None) -> Mapping[str, bytes]:
+    """The content of the files in an archive: of one, or of those for training."""
+    contents: dict[str, bytes] = {}
+    with tarfile.open(archive) as tar:
+        for entry in tar:
+            name = PurePosixPath(entry.name).name
+            if not entry.isfile() or not is_batch(name) or member not in {None, name}:
+                continue
+            if entry.size > _MAX_BATCH_BYTES:
+                raise DatasetError(f"{archive}: {name} has {entry.size} bytes; accepted: {_MAX_BATCH_BYTES}")
+            file = tar.extractfile(entry)
+            contents[name] = b"" if file is None else file.read()
+    if not contents:
+        raise DatasetError(f"{archive}: holds no {member or 'data_batch_1 or test_batch'} of CIFAR-10")
+    return {f"{archive}/{name}": contents[name] for name in _chosen(contents, str(archive))}
+
+
+def _chosen(names: Mapping[str, object], source: str) -> list[str]:
+    """The files for training in order; without any, that for testing."""
+    numbers = {int(match[2]): name for name in names if (match := _BATCH.fullmatch(name)) and match[2]}
+    if not numbers:
+        return sorted(names)[:1]
+    for number in range(1, max(numbers) + 1):
+        if number not in numbers:
+            raise DatasetError(
+                f"{source}: data_batch_{number} is missing, and data_batch_{max(numbers)} is there"
+            )
+    return [numbers[number] for number in sorted(numbers)]
+
+
+def _whole(path: Path) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(_MAX_BATCH_BYTES + 1)
+    if len(content) > _MAX_BATCH_BYTES:
+        raise DatasetError(f"{path}: has more than {_MAX_BATCH_BYTES} bytes")
+    return content
+
+
+def _parsed(source: str, content: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """The classes, int64, and the images, uint8 (samples, 3, 32, 32), of a file."""
+    if not source.endswith(".bin"):
+        return _unpickled(source, content)
+    whole, rest = divmod(len(content), _RECORD_BYTES)
+    if rest or not whole:
+        raise DatasetError(
+            f"{source}: is truncated or damaged: record {whole} at byte {whole * _RECORD_BYTES} has {rest} "
+            f"bytes of {_RECORD_BYTES}"
+        )
+    records = np.frombuffer(content, np.uint8).reshape(whole, _RECORD_BYTES)
+    return records[:, 0].astype(np.int64), records[:, 1:].reshape(whole, _CHANNELS, _SIDE, _SIDE)
+
+
+def _unpickled(source: str, content: bytes) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    values = read_pickled(content, source)
+    images, labels = values.get("data"), values.get("labels")
+    if not isinstance(images, np.ndarray) or not isinstance(labels, list):
+        raise DatasetError(f"{source}: has no data and labels of CIFAR-10")
+    if images.shape != (len(labels), _PIXEL_BYTES) or not labels:
+        raise DatasetError(
+            f"{source}: has data of shape {list(images.shape)} and {len(labels)} labels; accepted: "
+            f"{len(labels)} × {_PIXEL_BYTES}"
+        )
+    if not all(type(label) is int and 0 <= label < 256 for label in labels):
+        raise DatasetError(f"{source}: has labels that are no classes of CIFAR-10")
+    return np.array(labels, np.int64), images.reshape(len(labels), _CHANNELS, _SIDE, _SIDE)

@@ -1,0 +1,1 @@
+"""Formats of files that datasets are in: their framing and their fields, without labels or order."""

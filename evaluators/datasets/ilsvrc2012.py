@@ -1,0 +1,296 @@
+"""The validation images of ILSVRC 2012 as published: a flat folder or the tar, and a file of classes."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from inferometer.agent.preprocessing.inputs import EncodedImage
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+from inferometer.evaluators.datasets.files.class_names import read_class_names
+from inferometer.evaluators.datasets.files.matlab import read_structures
+from inferometer.evaluators.datasets.files.random_access import RandomAccessFile
+from inferometer.evaluators.datasets.folder import MAX_IMAGE_BYTES, read_image, too_large
+from inferometer.manifests.errors import DatasetError, InputError, one_line
+from inferometer.manifests.files import BUILTIN
+
+NAME = "ilsvrc2012_validation"
+ARCHIVE = "ILSVRC2012_img_val.tar"
+DEVELOPMENT_KIT = "ILSVRC2012_devkit_t12"
+GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
+_META = "meta.mat"
+_VALUES = "val.txt"
+_SYNSETS = "synsets.txt"
+_IMAGE = re.compile(r"ILSVRC2012_val_(\d{8})\.JPEG")
+_WORDNET_ID = re.compile(r"n\d{8}")
+_MAX_TEXT_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """An image in the tar."""
+
+    offset: int
+    size: int
+
+
+class ValidationDataset(Dataset):
+    """The validation images of ILSVRC 2012, in the order of their numbers; labels are WordNet ids.
+
+    The classes come from ``val.txt``, with a name and an index in each line, where the index counts the
+    sorted WordNet ids from 0; or from ``ILSVRC2012_validation_ground_truth.txt``, with an ``ILSVRC2012_ID``
+    for each image, and ``meta.mat``, which translates it. Both are looked for beside the images, in the
+    folder above, and in ``ILSVRC2012_devkit_t12/data`` or the archive of the kit. Without ``meta.mat``,
+    line n of ``synsets.txt`` is the WordNet id of number n. Only those images that are there are samples. An
+    image that is damaged or gone fails as an input.
+
+    Args:
+        path: The folder with the images or with ``ILSVRC2012_img_val.tar``, or the tar.
+        category: Such as ``vision``.
+        checksum: ``sha256:…`` of the tar, where it is known.
+        name: The name of the dataset; None means ``ilsvrc2012_validation``.
+        version: The manifest's version, where there is one.
+
+    Raises:
+        DatasetError: There are no images or no classes, or a file is damaged.
+    """
+
+    backend = NAME
+
+    def __init__(
+        self,
+        path: Path,
+        category: str,
+        *,
+        checksum: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        folder = path if path.is_dir() else path.parent
+        self._folder = folder
+        self._tar: RandomAccessFile | None = None
+        self._members: Mapping[str, _Member] = {}
+        names = _images_of(folder) if path.is_dir() else []
+        if not names:
+            tar = path / ARCHIVE if path.is_dir() else path
+            self._tar = RandomAccessFile(tar)
+            self._members = _members(tar)
+            names = sorted(self._members)
+        if not names:
+            raise DatasetError(f"{path}: holds no images named like ILSVRC2012_val_00000001.JPEG")
+        self._names = names
+        self._labels = _labels(names, _places(folder), folder)
+        super().__init__(DatasetIdentity(category, name or NAME, version, checksum, len(names)))
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(self.sample, range(len(self)))
+
+    def sample(self, index: int) -> Sample:
+        """Returns a sample, which is read later."""
+        name = self._names[index]
+        return Sample(name, partial(self._read, name), self._labels[index])
+
+    def files(self) -> Iterable[Path]:
+        """The files of the images, or the tar."""
+        return (self._folder / name for name in self._names) if self._tar is None else (self._tar.path,)
+
+    def close(self) -> None:
+        """Closes the tar."""
+        if self._tar is not None:
+            self._tar.close()
+
+    def _read(self, name: str) -> EncodedImage:
+        if self._tar is None:
+            return read_image(self._folder / name)
+        member = self._members[name]
+        if member.size > MAX_IMAGE_BYTES:
+            raise too_large(name, member.size)
+        content = self._tar.read(member.size, member.offset)
+        if len(content) < member.size:
+            raise InputError(
+                f"{self._tar.path}: {name} at byte {member.offset} is cut off: the file ends at byte "
+                f"{self._tar.size}"
+            )
+        return EncodedImage(content)
+
+
+def is_validation(folder: Path, entries: Mapping[str, bool]) -> bool:
+    """Whether a folder has the images and a file with their classes, or the tar.
+
+    Args:
+        folder: The folder.
+        entries: The names in it, and whether each is a folder.
+    """
+    if ARCHIVE in entries:
+        return True
+    if not any(_IMAGE.fullmatch(name) for name in entries):
+        return False
+    return _find(_places(folder), _VALUES) is not None or _find(_places(folder), GROUND_TRUTH) is not None
+
+
+def _images_of(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir() if _IMAGE.fullmatch(path.name))
+    except OSError as error:
+        raise DatasetError(f"{folder}: cannot be read: {error.strerror or error}") from error
+
+
+def _members(path: Path) -> dict[str, _Member]:
+    """The images of the tar, by name."""
+    found: dict[str, _Member] = {}
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for entry in tar:
+                name = entry.name.rpartition("/")[2]
+                if entry.isfile() and _IMAGE.fullmatch(name):
+                    found[name] = _Member(entry.offset_data, entry.size)
+    except tarfile.TarError as error:
+        last = max(found.values(), key=lambda member: member.offset, default=_Member(0, 0))
+        raise DatasetError(
+            f"{path}: is truncated or damaged after byte {last.offset + last.size}: {one_line(error)}"
+        ) from error
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return found
+
+
+def _places(folder: Path) -> tuple[Path, ...]:
+    """Where the files with the classes are looked for, in this order."""
+    kits = (base / DEVELOPMENT_KIT / "data" for base in (folder, folder.parent))
+    return (folder, *kits, folder.parent)
+
+
+def _find(places: tuple[Path, ...], name: str) -> Path | None:
+    return next((place / name for place in places if (place / name).is_file()), None)
+
+
+def _labels(names: list[str], places: tuple[Path, ...], folder: Path) -> list[str]:
+    """The WordNet id of each image."""
+    numbers = [int(name[len("ILSVRC2012_val_") : -len(".JPEG")]) for name in names]
+    if (values := _find(places, _VALUES)) is not None:
+        indices = _of_values(values)
+        known = _sorted_ids(places)
+        return [_id(values, name, indices.get(name), known, 0) for name in names]
+    truth_path, truth, meta = _kit(places)
+    if truth is None:
+        raise DatasetError(
+            f"{folder}: has no {_VALUES} and no {GROUND_TRUTH} for the images; put one of them beside them, "
+            f"or the folder {DEVELOPMENT_KIT}"
+        )
+    classes = _numbers(truth_path, truth)
+    ids = _ids_of_numbers(meta, places, truth_path)
+    return [
+        _id(truth_path, name, classes[number - 1] if 0 < number <= len(classes) else None, ids, 1)
+        for name, number in zip(names, numbers, strict=True)
+    ]
+
+
+def _id(source: Path, name: str, number: int | None, ids: tuple[str, ...], first: int) -> str:
+    if number is None:
+        raise DatasetError(f"{source}: has no class for {name}")
+    if not 0 <= number - first < len(ids):
+        raise DatasetError(
+            f"{source}: gives {name} the class {number}; accepted: {first} to {len(ids) + first - 1}"
+        )
+    return ids[number - first]
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_TEXT_BYTES + 1)
+        if len(content) <= _MAX_TEXT_BYTES:
+            return content.decode("utf-8")
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{path}: is not UTF-8 at byte {error.start}") from error
+    raise DatasetError(f"{path}: is larger than {_MAX_TEXT_BYTES} bytes")
+
+
+def _of_values(path: Path) -> dict[str, int]:
+    """The index of each image in ``val.txt``."""
+    indices: dict[str, int] = {}
+    for row, line in enumerate(_text(path).splitlines(), start=1):
+        name, _, digits = line.strip().rpartition(" ")
+        if not line.strip():
+            continue
+        if not name or not digits.isdecimal() or len(digits) > 9:
+            raise DatasetError(f"{path}: line {row}: accepted: a name and an index, with a space between")
+        indices[name.strip().rpartition("/")[2]] = int(digits)
+    return indices
+
+
+def _numbers(path: Path, text: str) -> list[int]:
+    """The ``ILSVRC2012_ID`` of each image."""
+    lines = text.split()
+    for row, line in enumerate(lines, start=1):
+        if not line.isdecimal() or len(line) > 9:
+            raise DatasetError(f"{path}: line {row}: accepted: the number of a class")
+    return [int(line) for line in lines]
+
+
+def _sorted_ids(places: tuple[Path, ...]) -> tuple[str, ...]:
+    """The WordNet ids in their order: those of ``synsets.txt``, or the 1000 of ILSVRC 2012."""
+    if (path := _find(places, _SYNSETS)) is not None:
+        return tuple(sorted(_wordnet_ids(path)))
+    return tuple(name.split()[0] for name in read_class_names(BUILTIN / "labels" / "imagenet_1k.txt") or ())
+
+
+def _wordnet_ids(path: Path) -> tuple[str, ...]:
+    ids = tuple(line.split()[0] for line in read_class_names(path) or ())
+    for row, each in enumerate(ids, start=1):
+        if not _WORDNET_ID.fullmatch(each):
+            raise DatasetError(f"{path}: line {row}: is no WordNet id like n01440764")
+    return ids
+
+
+def _kit(places: tuple[Path, ...]) -> tuple[Path, str | None, bytes | None]:
+    """The ground truth with its path, and ``meta.mat``, from files or the archive of the development kit."""
+    truth, meta = _find(places, GROUND_TRUTH), _find(places, _META)
+    if truth is not None:
+        return truth, _text(truth), None if meta is None else meta.read_bytes()
+    archive = next(
+        (found for ending in (".tar.gz", ".tar") if (found := _find(places, DEVELOPMENT_KIT + ending))), None
+    )
+    if archive is None:
+        return Path(), None, None
+    contents: dict[str, bytes] = {}
+    try:
+        with tarfile.open(archive) as tar:
+            for entry in tar:
+                name = entry.name.rpartition("/")[2]
+                file = tar.extractfile(entry) if name in {GROUND_TRUTH, _META} else None
+                if file is not None:
+                    contents[name] = file.read(_MAX_TEXT_BYTES)
+        return archive / GROUND_TRUTH, contents[GROUND_TRUTH].decode("ascii"), contents.get(_META)
+    except (tarfile.TarError, EOFError, OSError, KeyError, UnicodeDecodeError) as error:
+        raise DatasetError(f"{archive}: is damaged, or no archive of the kit: {one_line(error)}") from error
+
+
+def _ids_of_numbers(meta: bytes | None, places: tuple[Path, ...], truth: Path) -> tuple[str, ...]:
+    """The WordNet id of each ``ILSVRC2012_ID``, from 1."""
+    if meta is not None:
+        synsets = read_structures(meta, "synsets", _META)
+        ids = {each.get("ILSVRC2012_ID"): each.get("WNID") for each in synsets}
+        found = tuple(ids.get(number) for number in range(1, 1001))
+        named = tuple(each for each in found if isinstance(each, str) and _WORDNET_ID.fullmatch(each))
+        if len(named) < len(found):
+            raise DatasetError(f"{_META}: has no WordNet ids for the classes 1 to {len(found)}")
+        return named
+    path = _find(places, _SYNSETS)
+    if path is None:
+        raise DatasetError(
+            f"{truth}: has numbers of classes; put {_META} of the kit beside it, which translates them"
+        )
+    ids_in_order = _wordnet_ids(path)
+    if list(ids_in_order) == sorted(ids_in_order):
+        raise DatasetError(
+            f"{path}: is sorted, and so is not in the order of the numbers in {truth.name}; put {_META} of "
+            "the kit beside it"
+        )
+    return ids_in_order

@@ -1,0 +1,99 @@
+"""Datasets in the idx files of MNIST, and of those that look like it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from inferometer.agent.preprocessing.inputs import Pixels
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+from inferometer.evaluators.datasets.files.idx import read_idx
+from inferometer.manifests.errors import DatasetError
+
+_IMAGES = re.compile(r"(.*)images([-.])idx3-ubyte(\.gz)?")
+
+
+class IdxDataset(Dataset):
+    """The grey images of an idx file, with the labels of the one beside it, in the order of the files.
+
+    Labels are the digits, as text. All images are in memory.
+
+    Args:
+        path: The file of the images, such as ``t10k-images-idx3-ubyte`` or with ``.gz``, or the folder with
+            it, where the images for training are chosen if they are there.
+        category: Such as ``vision``.
+        checksum: Of nothing: the dataset is in two files.
+        name: The name of the dataset; None means the path.
+        version: The manifest's version, where there is one.
+
+    Raises:
+        DatasetError: A file is missing, truncated or of another format, or the two do not belong together.
+    """
+
+    backend = "mnist"
+    labels_are_indices = True
+
+    def __init__(
+        self,
+        path: Path,
+        category: str,
+        *,
+        checksum: str | None = None,
+        name: str | None = None,
+        version: str | None = None,
+    ) -> None:
+        self._path = path
+        images = images_file(path) if path.is_dir() else path
+        if images is None:
+            raise DatasetError(f"{path}: holds no file like train-images-idx3-ubyte, also with .gz")
+        labels = _labels_file(images)
+        self._images, self._labels = read_idx(images, 3), read_idx(labels, 1)
+        if len(self._images) != len(self._labels):
+            raise DatasetError(
+                f"{labels}: has {len(self._labels)} labels, and {images} has {len(self._images)} images"
+            )
+        super().__init__(DatasetIdentity(category, name or str(path), version, None, len(self._images)))
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(self.sample, range(len(self)))
+
+    def sample(self, index: int) -> Sample:
+        """Returns a sample, which is in memory."""
+        return Sample(str(index), Pixels(self._images[index]), str(int(self._labels[index])), True)
+
+    def __reduce__(self) -> tuple[Callable[..., IdxDataset], tuple[Path, DatasetIdentity]]:
+        """Pickles the path; another process reads the files again."""
+        return _reopened, (self._path, self.identity)
+
+
+def _reopened(path: Path, identity: DatasetIdentity) -> IdxDataset:
+    return IdxDataset(path, identity.category, name=identity.name, version=identity.version)
+
+
+def is_images_file(name: str) -> bool:
+    """Whether a file of this name has the images of an idx dataset."""
+    return _IMAGES.fullmatch(name) is not None
+
+
+def images_file(folder: Path) -> Path | None:
+    """Returns the file of the images in a folder, rather that for training than another one; None without.
+
+    Raises:
+        OSError: The folder cannot be listed.
+    """
+    found = sorted(path for path in folder.iterdir() if is_images_file(path.name))
+    return min(found, key=lambda path: ("train" not in path.name, path.name), default=None)
+
+
+def _labels_file(images: Path) -> Path:
+    match = _IMAGES.fullmatch(images.name)
+    if match is None:
+        raise DatasetError(
+            f"{images}: is not named like train-images-idx3-ubyte, so that its labels are unknown"
+        )
+    plain = f"{match[1]}labels{match[2]}idx1-ubyte"
+    for name in (plain + (match[3] or ""), plain, f"{plain}.gz"):
+        if (found := images.with_name(name)).is_file():
+            return found
+    raise DatasetError(f"{images}: has no labels: {images.with_name(plain)} is missing")

@@ -1,0 +1,170 @@
+"""The supervision of linked processes: their messages, one stop for all, and the first cause of a failure."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack
+from multiprocessing.connection import wait
+from typing import Any
+
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.jobs.linked_process import LinkedProcess, LinkedTask, Sent
+from inferometer.evaluators.jobs.resources import JobCallbacks
+from inferometer.manifests.errors import InferometerError, RankLostError
+
+_POLL_S = 0.2
+_CAUSE_S = 5.0
+"""How long the cause is waited for, once a process has failed because it lost another."""
+_MOST_END_S = 20.0
+
+
+def in_processes(
+    tasks: Sequence[LinkedTask],
+    callbacks: JobCallbacks[Any],
+    lost: type[InferometerError],
+    beside: Sequence[LinkedTask] = (),
+) -> Generator[Evaluation[Any], None, None]:
+    """Runs each task in a fresh Python process, and yields the evaluations as soon as each is complete.
+
+    Once ``callbacks.stop_requested`` returns True, all tasks get True from the same call of theirs, counted
+    from the start of each, so that those which work in step stop at the same step. Closing the iterator ends
+    the processes at once, with all that they have started; so does the end of this process.
+
+    Args:
+        tasks: What to run.
+        callbacks: Called in this thread.
+        lost: Raised for a process that was killed or ended early.
+        beside: What the tasks need to run beside them. It ends before or after them, but does not fail.
+
+    Raises:
+        InferometerError: What a task raised. Of several, a ``RankLostError`` counts last.
+    """
+    with ExitStack() as started:
+        processes = [_started(task, started) for task in (*beside, *tasks)]
+        working, others = processes[len(beside) :], processes[: len(beside)]
+        yield from _Supervision(working, others, callbacks, lost).evaluations()
+        deadline_s = time.monotonic() + _MOST_END_S
+        for process in processes:
+            process.join(max(0.0, deadline_s - time.monotonic()))
+
+
+def _started(task: LinkedTask, started: ExitStack) -> LinkedProcess:
+    process = LinkedProcess(task)
+    started.callback(process.end)
+    return process
+
+
+class _Supervision:
+    """Follows processes until all that work are complete, or one has failed."""
+
+    def __init__(
+        self,
+        working: list[LinkedProcess],
+        others: list[LinkedProcess],
+        callbacks: JobCallbacks[Any],
+        lost: type[InferometerError],
+    ) -> None:
+        self._working = working
+        self._others = others
+        self._callbacks = callbacks
+        self._lost = lost
+        self._stop = _StopAgreement([process for process in working if process.task.stops])
+        self._failure: InferometerError | None = None
+        self._deadline_s = float("inf")
+
+    def evaluations(self) -> Generator[Evaluation[Any], None, None]:
+        tell: dict[Sent, Callable[[Any], None]] = {
+            Sent.STARTED: self._callbacks.on_start,
+            Sent.PROGRESS: self._callbacks.on_progress,
+            Sent.WARNING: self._callbacks.on_warning,
+        }
+        while self._working:
+            if not self._stop.asked and self._callbacks.stop_requested():
+                self._stop.ask()
+            messages = list(self._messages())
+            if not messages and time.monotonic() >= self._deadline_s:
+                break
+            for process, kind, value in messages:
+                if kind in tell:
+                    tell[kind](value)
+                elif kind is Sent.EVALUATED:
+                    yield value
+                elif kind is Sent.COUNTED:
+                    self._stop.counted(process, value)
+                else:
+                    self._ended(process, kind, value)
+        if self._failure is not None:
+            raise self._failure
+
+    def _messages(self) -> Iterator[tuple[LinkedProcess, Sent | None, Any]]:
+        """Yields the messages of now; None as their kind for a process that ended without its last one."""
+        running = [*self._working, *self._others]
+        ready = wait([process.connection for process in running], _POLL_S)
+        for process in running:
+            if process.connection in ready:
+                try:
+                    kind, value = process.connection.recv()
+                except (EOFError, OSError):  # also in the middle of a message
+                    kind, value = None, None
+                yield process, kind, value
+            elif process.has_ended and not process.connection.poll():  # what it started holds the link open
+                yield process, None, None
+
+    def _ended(self, process: LinkedProcess, kind: Sent | None, error: InferometerError | None) -> None:
+        """Takes note of the last message of a process."""
+        beside = process in self._others
+        (self._others if beside else self._working).remove(process)
+        self._stop.left(process)
+        if kind is Sent.ENDED:
+            if beside and self._working:  # it was told to end, and then those that told it end as well
+                self._fail_in(
+                    _MOST_END_S, self._lost(f"{process} ended before {self._working[0]} was complete")
+                )
+            return
+        consequence = isinstance(error, RankLostError)
+        if error is None:
+            code, line = process.early_end()
+            error, consequence = self._lost(line), code == -signal.SIGABRT
+        if not consequence:
+            raise error
+        self._fail_in(_CAUSE_S, error)
+
+    def _fail_in(self, seconds: float, error: InferometerError) -> None:
+        """Fails for the first of such errors, unless its cause shows in time."""
+        self._failure = self._failure or error
+        self._deadline_s = min(self._deadline_s, time.monotonic() + seconds)
+
+
+class _StopAgreement:
+    """Agrees with processes on the look for a stop at which all of them find one.
+
+    Each tells how many looks it has taken, and waits at the next one. None has passed the highest number,
+    so all stop at the one after it: those that wait for the others in a step have a look left to reach.
+    """
+
+    def __init__(self, processes: list[LinkedProcess]) -> None:
+        self.asked = False
+        self._processes = processes
+        self._counts: dict[LinkedProcess, int] = {}
+
+    def ask(self) -> None:
+        self.asked = True
+        for process in self._processes:
+            process.ask(None)
+
+    def counted(self, process: LinkedProcess, calls: int) -> None:
+        self._counts[process] = calls
+        self._tell()
+
+    def left(self, process: LinkedProcess) -> None:
+        if process in self._processes:
+            self._processes.remove(process)
+            self._tell()
+
+    def _tell(self) -> None:
+        if self.asked and self._counts and all(process in self._counts for process in self._processes):
+            stop_at = max(self._counts.values()) + 1
+            for process in self._processes:
+                process.ask(stop_at)

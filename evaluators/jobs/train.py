@@ -1,0 +1,228 @@
+"""The job behind ``bench training``: a model is trained, as one rank or the only one."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+
+from inferometer.agent.hardware.device import Device
+from inferometer.agent.inference.predictor import Precision, PredictorOptions
+from inferometer.agent.training.rank_environment import rank_gpu, rank_threads
+from inferometer.agent.training.trainer import Rank, Trainer, TrainerOptions
+from inferometer.evaluators.conditions.watch import Watch
+from inferometer.evaluators.dataset_run import Progress
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
+from inferometer.evaluators.datasets.classes import class_indices
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.jobs.resources import JobCallbacks, JobResources, JobStart
+from inferometer.evaluators.jobs.training_requests import EPOCH_BATCHES, SYNTHETIC, TrainingRequest
+from inferometer.evaluators.loading.dataset_loader import DatasetLoader
+from inferometer.evaluators.loading.loader import Loader
+from inferometer.evaluators.loading.synthetic_loader import SyntheticLoader
+from inferometer.evaluators.measurements.data import DataOptions
+from inferometer.evaluators.measurements.training import TrainingMeasurement
+from inferometer.evaluators.training.training_run import TrainedSystem, TrainingRun
+from inferometer.evaluators.training.validation import validate
+from inferometer.manifests.errors import ConfigurationError, DatasetError
+from inferometer.manifests.schema import Loss, ModelManifest
+
+_CTC_STEPS_PER_LABEL = 4
+"""Synthetic data for CTC has a label for every so many time steps of the model's output."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """The datasets of a request, which were opened before the model; None where there is none."""
+
+    training: Dataset | None
+    validation: Dataset | None
+
+
+def train(
+    request: TrainingRequest,
+    resources: JobResources,
+    rank: Rank,
+    callbacks: JobCallbacks[Progress] | None = None,
+) -> Iterator[Evaluation[TrainingMeasurement]]:
+    """Trains the model as one rank, and yields the evaluation; a rank other than 0 yields none.
+
+    What can fail without the model fails before it is built. The accuracy is that of the trained model over
+    the validation dataset, by the rules of ``predict dataset``. The weights are saved at the end, unless it
+    was interrupted.
+
+    Raises:
+        EvaluationFailed: A sample failed, and the request asks to stop then.
+        EvaluationInterrupted: It was stopped before a step was measured.
+        InferometerError: The data or the model cannot be opened, or the framework failed.
+    """
+    callbacks = callbacks or JobCallbacks()
+    request.check_save_path()
+    manifest = resources.find_model(request.system)
+    with ExitStack() as opened:
+        sources = _open_sources(request, manifest, resources, opened)
+        trainer, description = resources.open_trainer(manifest, _trainer_options(request, rank))
+        opened.callback(trainer.close)
+        loader = opened.enter_context(_loader(request, manifest, sources.training, trainer))
+        evaluation = _run(request, trainer, TrainedSystem(description), loader, sources, callbacks)
+        if evaluation is None:
+            return
+        measured = evaluation.measurement
+        if sources.validation is not None:
+            accuracy = validate(trainer, sources.validation, manifest, request.options.batch_size)
+            measured = replace(measured, accuracy=accuracy, validation=sources.validation.identity.name)
+        if request.save_path is not None:
+            trainer.save(request.save_path)
+        yield replace(evaluation, measurement=measured)
+
+
+def _open_sources(
+    request: TrainingRequest, manifest: ModelManifest, resources: JobResources, opened: ExitStack
+) -> _Sources:
+    """Opens the datasets, and checks their classes."""
+    training = validation = None
+    if not request.data.is_synthetic:
+        if manifest.loss is Loss.CTC:
+            raise ConfigurationError(
+                f"model {manifest.name} is trained with CTC, for which only synthetic data has labels"
+            )
+        training = opened.enter_context(closing(request.data.open(resources.catalog, resources.cache)))
+        _check_classes(training, manifest)
+    if request.validation is not None:
+        if manifest.output.type != "classification":
+            raise ConfigurationError(
+                f"validation_dataset counts right classes, and the output of {manifest.name} has none"
+            )
+        found = replace(request.data, path=None, name=request.validation, on_device=False)
+        validation = opened.enter_context(closing(found.open(resources.catalog, resources.cache)))
+        _check_classes(validation, manifest)
+    return _Sources(training, validation)
+
+
+def _check_classes(dataset: Dataset, manifest: ModelManifest) -> None:
+    """Checks the classes before the model is built, where its manifest tells how many it has."""
+    if not len(dataset):
+        raise DatasetError(f"dataset {dataset.identity.name} holds no samples")
+    if labels := manifest.output.parameters.labels:
+        class_indices(dataset, labels, len(labels))
+
+
+def _find_label(dataset: Dataset, manifest: ModelManifest, classes: int) -> Callable[[str | None], int]:
+    """What gives the index of a sample's class."""
+    indices = class_indices(dataset, manifest.output.parameters.labels, classes)
+
+    def find(label: str | None) -> int:
+        if label is None:
+            raise DatasetError(
+                f"{dataset.identity.name}: a sample has no class; training requires the class of every sample"
+            )
+        return indices(label)
+
+    return find
+
+
+def _trainer_options(request: TrainingRequest, rank: Rank) -> TrainerOptions:
+    options, session, several = request.options, request.system.session, rank.count > 1
+    threads = session.threads or (rank_threads(rank, os.environ) if several else None)
+    devices = request.devices
+    if several and devices[0].is_gpu and len(devices) == 1:
+        devices = (Device(devices[0].kind, rank_gpu(rank, os.environ)),)
+    return TrainerOptions(
+        predictor=PredictorOptions(
+            devices[0],
+            threads,
+            session.weights,
+            session.seed,
+            precision=Precision(options.precision),
+            cudnn_benchmark=options.cudnn_benchmark,
+        ),
+        devices=devices,
+        optimizer=request.optimizer,
+        communication=options.communication,
+        rank=rank,
+        api=options.api,
+    )
+
+
+def _loader(
+    request: TrainingRequest, manifest: ModelManifest, dataset: Dataset | None, trainer: Trainer
+) -> Loader:
+    """The loader of this rank."""
+    options, rank, data = request.options, trainer.options.rank, request.data
+    size = options.batch_size * len(trainer.options.devices)
+    chosen = data.loader_options(size, rank.number, rank.count)
+    parameters = manifest.inputs[0].parameters
+    if dataset is not None:
+        find = _find_label(dataset, manifest, trainer.output_shape[-1])
+        return DatasetLoader(dataset, parameters, chosen, find)
+    ctc = manifest.loss is Loss.CTC
+    batches = EPOCH_BATCHES
+    if options.num_batches is not None:
+        batches = options.num_batches + options.num_warmup_batches
+    return SyntheticLoader(
+        parameters,
+        chosen,
+        classes=trainer.output_shape[-1],
+        batches=batches,
+        fixed=data.on_device,
+        label_length=max(1, trainer.output_shape[0] // _CTC_STEPS_PER_LABEL) if ctc else None,
+    )
+
+
+def _run(
+    request: TrainingRequest,
+    trainer: Trainer,
+    system: TrainedSystem,
+    loader: Loader,
+    sources: _Sources,
+    callbacks: JobCallbacks[Progress],
+) -> Evaluation[TrainingMeasurement] | None:
+    """Announces the training, and trains under the watch of the machine's conditions."""
+    ranks, devices = trainer.options.rank.count, len(trainer.options.devices)
+    options = replace(request.options, ranks=ranks, devices=devices, loss=trainer.loss.value)
+    identity = _identity(request, loader, sources.training)
+    effective = f" × {ranks * devices}" if ranks * devices > 1 else ""
+    work = f"training, batch {options.batch_size}{effective}, {options.precision}, {options.optimizer}"
+    callbacks.on_start(JobStart(system.description, identity.name, identity.size, work))
+    _log.info("manifest %s", system.description.manifest.source)
+    with Watch(system) as watch:
+        evaluation = TrainingRun(
+            trainer,
+            system.description,
+            loader,
+            identity,
+            options,
+            _data_options(request, sources.training),
+            fail_on_error=request.fail_on_error,
+            on_progress=callbacks.on_progress,
+            stop_requested=callbacks.stop_requested,
+            on_measure=watch.begin,
+        ).run()
+        if evaluation is None:
+            return None
+        conditions = watch.end(evaluation.measurement.full_ns, options.batch_size)
+    return replace(evaluation, conditions=conditions)
+
+
+def _identity(request: TrainingRequest, loader: Loader, dataset: Dataset | None) -> DatasetIdentity:
+    if dataset is not None:
+        return dataset.identity
+    name = f"synthetic data (seed {request.data.seed})"
+    return DatasetIdentity(SYNTHETIC, name, None, None, loader.batches * request.options.batch_size)
+
+
+def _data_options(request: TrainingRequest, dataset: Dataset | None) -> DataOptions:
+    data = request.data
+    if dataset is None:
+        return DataOptions(SYNTHETIC, "device" if data.on_device else "host", seed=data.seed)
+    return DataOptions(
+        backend=dataset.backend,
+        workers=data.workers,
+        processes=data.processes,
+        prefetch=data.prefetch,
+        shuffle=data.shuffle,
+        seed=data.seed,
+    )

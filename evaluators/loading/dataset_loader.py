@@ -1,0 +1,183 @@
+"""The loader of a dataset: its samples are read and preprocessed by workers, ahead of the caller."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import chain, count, cycle
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.loading.epoch_order import EpochOrder
+from inferometer.evaluators.loading.loader import LoadedBatch, Loader, LoaderOptions
+from inferometer.evaluators.loading.samples import FilledRows, Rows, SampleFiller, Task
+from inferometer.evaluators.loading.worker_processes import SharedRows, WorkerProcesses
+from inferometer.evaluators.loading.workers import CallingThread, Workers, WorkerThreads
+from inferometer.manifests.errors import DatasetError, InferometerError
+from inferometer.manifests.inputs import InputParameters
+
+UNLABELLED = -1
+"""The label of a sample where nobody asks for it."""
+
+
+def no_index(_: str | None) -> int:
+    """Returns ``UNLABELLED`` for every class: for loading alone, whose model need not know the classes."""
+    return UNLABELLED
+
+
+class DatasetLoader(Loader):
+    """Loads the samples of a dataset in batches. ``epoch_order.EpochOrder`` says which are in which batch.
+
+    A batch is divided among the workers, and ``prefetch`` of them are loaded while the caller has another
+    one, also those of the next epoch in the order of their numbers: loading does not begin anew with each
+    epoch. The memory of batches is used again: a batch is valid until the next one is asked for. A sample
+    that fails is left out of its batch, which names it, and which is empty if all fail. Used from one thread.
+
+    Args:
+        dataset: The samples; stays open, and is closed by its owner. For worker processes, pickle passes it
+            on, and each opens it anew.
+        parameters: The model's input.
+        options: See ``LoaderOptions``.
+        find_label: Returns the index of a class by its name; None is that of a sample without a label.
+
+    Raises:
+        DatasetError: There are fewer samples than ranks, or a worker process cannot open the dataset.
+        ConfigurationError: The dataset cannot be passed to a worker process.
+        FrameworkUnavailableError: The library that decodes the model's images is not installed.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        parameters: InputParameters,
+        options: LoaderOptions,
+        find_label: Callable[[str | None], int] = no_index,
+    ) -> None:
+        self._order = EpochOrder(len(dataset), options)
+        self._options = options
+        self._find_label = find_label
+        self._numbers = count()
+        self._slots = cycle(range(options.prefetch + 1))
+        self._upcoming: Iterator[NDArray[np.int64]] = iter(())
+        self._submitted: deque[list[Task]] = deque()
+        self._next_epoch: int | None = None
+        self._closed = False
+        self._running: Generator[LoadedBatch, None, None] | None = None
+        rows = (options.prefetch + 1) * options.batch_size
+        if options.workers and options.processes:
+            shared = SharedRows.of(rows, parameters)
+            self._rows = shared.view(parameters)
+            self._workers: Workers = WorkerProcesses(dataset, parameters, shared, options.workers)
+            return
+        dtype = np.dtype(parameters.element_type.value)
+        self._rows = Rows(np.zeros(rows, np.int64), np.zeros((rows, *parameters.dimensions), dtype))
+        filler = SampleFiller(dataset, parameters, self._rows)
+        self._workers = WorkerThreads(filler, options.workers) if options.workers else CallingThread(filler)
+
+    @property
+    def batches(self) -> int:
+        """The number of batches in an epoch, the same on every rank."""
+        return self._order.batches
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The ids of the worker processes; empty for threads."""
+        return self._workers.processes
+
+    def epoch(self, number: int) -> Generator[LoadedBatch, None, None]:
+        """Yields the batches of an epoch, and ends the epoch before; see ``Loader``.
+
+        Raises:
+            DatasetError: The dataset is damaged, a class is unknown, or a worker process was lost.
+        """
+        self._end_epoch()
+        self._require_open()
+        self._running = self._batches_of(number)
+        return self._running
+
+    def close(self) -> None:
+        """Ends the epoch and the workers; batches are not valid any more."""
+        self._end_epoch()
+        self._close_workers()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise DatasetError("the loader is closed, as it also is once a worker process was lost")
+
+    def _end_epoch(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
+
+    def _batches_of(self, epoch: int) -> Generator[LoadedBatch, None, None]:
+        if self._next_epoch != epoch:
+            self._cancel()
+            self._require_open()
+            self._upcoming = chain.from_iterable(self._order.of(number) for number in count(epoch))
+        self._next_epoch = None
+        try:
+            for _ in range(self.batches):
+                while len(self._submitted) < self._options.prefetch + 1:
+                    self._submitted.append(self._submit(next(self._upcoming)))
+                yield self._loaded(self._submitted.popleft())
+        except (InferometerError, GeneratorExit):
+            self._cancel()
+            raise
+        except BaseException:  # such as KeyboardInterrupt, which can come in the middle of a message
+            self._close_workers()
+            raise
+        self._next_epoch = epoch + 1
+
+    def _cancel(self) -> None:
+        self._submitted.clear()
+        self._next_epoch = None
+        try:
+            self._workers.cancel()
+        except BaseException as error:
+            self._close_workers()
+            if not isinstance(error, DatasetError):
+                raise
+
+    def _close_workers(self) -> None:
+        self._closed = True
+        self._workers.close()
+
+    def _submit(self, places: NDArray[np.int64]) -> list[Task]:
+        """Divides a batch among the workers; its rows are those of the batch that is not valid any more."""
+        first_row = next(self._slots) * self._options.batch_size
+        self._rows.places[first_row : first_row + len(places)] = places
+        tasks = []
+        for part in np.array_split(places, max(1, self._options.workers)):
+            if len(part):
+                tasks.append(Task(next(self._numbers), first_row, len(part)))
+                self._workers.submit(tasks[-1])
+                first_row += len(part)
+        return tasks
+
+    def _loaded(self, tasks: Sequence[Task]) -> LoadedBatch:
+        """Waits for a batch."""
+        parts = [self._workers.result(task) for task in tasks]
+        first, rows = tasks[0].first_row, sum(task.rows for task in tasks)
+        inputs = self._rows.inputs[first : first + rows]
+        if any(part.failed for part in parts):
+            inputs = inputs[_filled(tasks, parts)]
+        labels = [self._find_label(label) for part in parts for label in part.labels]
+        return LoadedBatch(
+            inputs=inputs,
+            labels=np.array(labels, np.int64),
+            failures=tuple(failure for part in parts for _, failure in part.failed),
+            read_ns=sum(part.read_ns for part in parts),
+            preprocess_ns=sum(part.preprocess_ns for part in parts),
+            read_bytes=sum(part.read_bytes for part in parts),
+        )
+
+
+def _filled(tasks: Sequence[Task], parts: Sequence[FilledRows]) -> NDArray[np.bool_]:
+    """bool, (rows of the batch,): the rows that hold a sample."""
+    filled = np.ones(sum(task.rows for task in tasks), np.bool_)
+    for task, part in zip(tasks, parts, strict=True):
+        for number, _ in part.failed:
+            filled[task.first_row - tasks[0].first_row + number] = False
+    return filled

@@ -1,0 +1,132 @@
+"""The page cache: which share of a dataset's files the kernel holds in memory, and how to drop them."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+DROPPED_SHARE = 0.01
+"""Files count as dropped from the cache if less of them is in it: another program may read meanwhile."""
+MOST_FILES = 20_000
+"""Of more files, so many at equal distances are looked at."""
+_WINDOW_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class CachedShare:
+    """The share of files that is in the page cache.
+
+    Attributes:
+        share: 0…1 of their bytes; None if it is not known.
+        reason: Why it is not known, in one line; empty if it is.
+    """
+
+    share: float | None
+    reason: str = ""
+
+
+def cached_share(files: Iterable[Path]) -> CachedShare:
+    """Returns which share of the files' bytes is in the page cache, by ``mincore``.
+
+    Linux tells only who owns a file or may write it, and claims to others that all of it is there: then the
+    share is not known. A file that cannot be opened is left out. Of more than ``MOST_FILES`` files, some are
+    looked at.
+    """
+    if not _kernel_tells():
+        return CachedShare(None, "this system does not tell what is in its page cache")
+    paths = list(files)
+    if not paths:
+        return CachedShare(None, "the dataset has no files of its own")
+    resident = whole = 0
+    for path in _some(paths):
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            if not _may_know(descriptor, path):
+                return CachedShare(
+                    None, f"{path} is of another user, of whose files the kernel does not tell"
+                )
+            size = os.fstat(descriptor).st_size
+            resident += _resident_bytes(descriptor, size)
+            whole += size
+        except OSError as error:
+            return CachedShare(None, f"{path}: {error.strerror or error}")
+        finally:
+            os.close(descriptor)
+    if not whole:
+        return CachedShare(None, "none of the dataset's files can be read")
+    return CachedShare(resident / whole)
+
+
+def drop(files: Iterable[Path]) -> CachedShare:
+    """Drops files from the page cache as far as the kernel does so, and returns the share that is left.
+
+    What is not written to the disk yet is written first. Pages that a process has mapped stay, and so does
+    all of a file system in memory. Only ``DROPPED_SHARE`` of the result shows that it worked.
+    """
+    paths = list(files)
+    for path in paths:
+        with suppress(OSError, AttributeError):  # not every system has posix_fadvise
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+    return cached_share(paths)
+
+
+def _some(paths: Sequence[Path]) -> Sequence[Path]:
+    return paths if len(paths) <= MOST_FILES else paths[:: -(-len(paths) // MOST_FILES)]
+
+
+def _may_know(descriptor: int, path: Path) -> bool:
+    """Whether the kernel tells this process the truth about a file: since 5.2, ``can_do_mincore``."""
+    owner = os.fstat(descriptor).st_uid
+    return os.geteuid() in {0, owner} or os.access(path, os.W_OK, effective_ids=True)
+
+
+@cache
+def _kernel_tells() -> bool:
+    """Whether ``mincore`` says of a page that never was in memory that it is not: emulations say it is."""
+    try:
+        descriptor = os.memfd_create("page-cache")
+        try:
+            os.ftruncate(descriptor, mmap.PAGESIZE)
+            return _resident_bytes(descriptor, mmap.PAGESIZE) == 0
+        finally:
+            os.close(descriptor)
+    except (OSError, AttributeError):  # not every system has either
+        return False
+
+
+def _resident_bytes(descriptor: int, size: int) -> int:
+    """The bytes of a file that are in the page cache."""
+    mincore = ctypes.CDLL(None, use_errno=True).mincore
+    mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+    resident = 0
+    for start in range(0, size, _WINDOW_BYTES):
+        length = min(_WINDOW_BYTES, size - start)
+        pages = np.zeros(-(-length // mmap.PAGESIZE), np.uint8)
+        with mmap.mmap(descriptor, length, access=mmap.ACCESS_READ, offset=start) as mapped:
+            content = np.frombuffer(mapped, np.uint8)
+            failed = mincore(content.ctypes.data, length, pages.ctypes.data)
+            del content  # a map with users cannot be closed
+        if failed:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        present = (pages & 1).astype(np.bool_)
+        resident += int(present.sum()) * mmap.PAGESIZE
+        if present[-1]:  # the last page reaches beyond the end
+            resident -= len(pages) * mmap.PAGESIZE - length
+    return resident

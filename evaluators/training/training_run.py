@@ -1,0 +1,308 @@
+"""The training loop: batches from a loader through a trainer, with the time of each part of every step."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.results import InputFailure, SystemDescription
+from inferometer.agent.training.trainer import PlacedBatch, StepParts, Trainer, TrainingBatch
+from inferometer.evaluators.dataset_run import Progress
+from inferometer.evaluators.datasets.base import DatasetIdentity
+from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
+from inferometer.evaluators.loading.loader import LoadedBatch, Loader
+from inferometer.evaluators.measurements.data import DataOptions
+from inferometer.evaluators.measurements.training import StepTimes, TrainingMeasurement, TrainingOptions
+from inferometer.evaluators.training.gathering import gathered_failures, gathered_losses
+from inferometer.manifests.errors import ConfigurationError, EvaluationFailed, EvaluationInterrupted
+from inferometer.manifests.schema import Loss
+
+STOP_EVERY = 10
+"""Several ranks agree every so many steps whether to stop, since each may learn of it at another step."""
+_ON_DEVICE = "device"
+_TIMES = ("samples", "wait_ns", "copy_ns", "compute_ns", "whole_ns")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedSystem:
+    """The model that is trained, for what watches the machine.
+
+    Attributes:
+        description: The model and what it runs on.
+        in_process: True: a trainer is in this process.
+    """
+
+    description: SystemDescription
+    in_process: bool = True
+
+
+class TrainingRun:
+    """One run of a trainer over the epochs of a loader.
+
+    A step lasts from the end of the one before to its own end: the wait for its batch, the copy to the
+    devices, and the step itself, synchronised. The sum of the steps is the elapsed time. Warm-up steps train
+    and are not measured; their losses are kept.
+
+    ``num_batches`` continues over epochs. ``num_epochs`` ends the run otherwise. Data that is resident on the
+    device is placed once, before the first step.
+
+    Several ranks run this at once, each on its own samples; rank 0 has the times of all.
+
+    Args:
+        trainer: The loaded trainer.
+        system: The model and what it runs on.
+        loader: The batches of this rank.
+        dataset: The identity of what it loads.
+        options: How long the run is, and what the evaluation keeps of how the model is trained.
+        data: How the batches are loaded.
+        fail_on_error: Whether the first failed sample stops the run.
+        on_progress: Called after every step.
+        stop_requested: Called after every step; the run ends as interrupted once it returns True.
+        on_measure: Called after the warm-up, before the measured part.
+        clock: A monotonic clock in nanoseconds.
+
+    Raises:
+        ConfigurationError: Neither ``num_batches`` nor ``num_epochs`` ends the run, or the warm-up is all.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        system: SystemDescription,
+        loader: Loader,
+        dataset: DatasetIdentity,
+        options: TrainingOptions,
+        data: DataOptions,
+        *,
+        fail_on_error: bool = False,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+        stop_requested: Callable[[], bool] = lambda: False,
+        on_measure: Callable[[], None] = lambda: None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._trainer = trainer
+        self._system = system
+        self._loader = loader
+        self._dataset = dataset
+        self._options = options
+        self._data = data
+        self._fail_on_error = fail_on_error
+        self._on_progress = on_progress
+        self._stop_requested = stop_requested
+        self._on_measure = on_measure
+        self._clock = clock
+        self._ranks = trainer.options.rank.count
+        self._record = _Record()
+        self._total = _steps(options, loader.batches)
+
+    def run(self) -> Evaluation[TrainingMeasurement] | None:
+        """Trains.
+
+        Returns:
+            The evaluation; a stopped one has the status interrupted and contains the finished steps. None on
+            ranks other than 0.
+
+        Raises:
+            EvaluationFailed: A sample failed, and ``fail_on_error`` is set; or no sample of an epoch could be
+                used.
+            EvaluationInterrupted: The run was stopped before a step was measured.
+            TrainingError: The framework failed.
+        """
+        created_at, record = utc_now(), self._record
+        warm_up = self._options.num_warmup_batches
+        complete = True
+        with closing(self._batches()) as batches:
+            begun_ns = self._begin() if not warm_up else self._clock()
+            for number in range(self._total):
+                if self._stops(number):
+                    complete = False
+                    break
+                step = self._step(batches, number - warm_up)
+                if step is None:  # an epoch was shorter than it said, because samples failed
+                    break
+                ended_ns = self._clock()
+                if number >= warm_up:
+                    record.steps.append((*step, ended_ns - begun_ns))
+                begun_ns = self._begin() if number == warm_up - 1 else ended_ns
+                self._on_progress(Progress(number + 1, self._total))
+        if not record.steps:
+            raise EvaluationInterrupted("stopped before a step was measured; nothing was published")
+        measurement = self._measurement()
+        if self._trainer.options.rank.number:
+            return None
+        return Evaluation(
+            id=str(uuid.uuid4()),
+            created_at=created_at,
+            status=Status.COMPLETE if complete else Status.INTERRUPTED,
+            system=self._system,
+            dataset=self._dataset,
+            measurement=measurement,
+        )
+
+    def _begin(self) -> int:
+        """Begins the measured part, and returns its time."""
+        self._on_measure()
+        return self._clock()
+
+    def _stops(self, number: int) -> bool:
+        """Whether to stop before a step; all ranks get the same answer."""
+        if self._ranks == 1:
+            return self._stop_requested()
+        if number % STOP_EVERY:
+            return False
+        mine = np.array([self._stop_requested()], np.int64)
+        return bool(self._trainer.gather(mine).any())
+
+    def _step(
+        self, batches: Iterator[LoadedBatch | PlacedBatch], measured: int
+    ) -> tuple[int, int, int, int] | None:
+        """Runs a step, and returns its samples and the times of its parts; None without a batch.
+
+        Args:
+            batches: The source.
+            measured: The place of the step among the measured ones; negative in the warm-up.
+        """
+        clock, every = self._clock, self._options.parts_every
+        asked_ns = clock()
+        batch = next(batches, None)
+        loaded_ns = clock()
+        if batch is None:
+            return None
+        placed = batch if not isinstance(batch, LoadedBatch) else self._place(batch)
+        placed_ns = clock() if isinstance(batch, LoadedBatch) else loaded_ns
+        parts = bool(every) and measured >= 0 and measured % every == 0
+        begun_ns = clock()
+        result = self._trainer.step(placed, parts=parts)
+        ended_ns = clock()
+        self._record.losses.append(result.loss)
+        if result.parts is not None and measured >= 0:
+            self._record.parts[measured] = result.parts
+        return len(placed), loaded_ns - asked_ns, placed_ns - loaded_ns, ended_ns - begun_ns
+
+    def _place(self, batch: LoadedBatch) -> PlacedBatch:
+        return self._trainer.place(TrainingBatch(batch.inputs, self._targets(batch)))
+
+    def _targets(self, batch: LoadedBatch) -> NDArray[np.int64]:
+        """The labels in the form of the loss: for CTC a sequence, of one label if there is but one."""
+        labels = batch.labels
+        if self._trainer.loss is Loss.CTC and labels.ndim == 1:
+            classes = self._trainer.output_shape[-1]
+            return 1 + (labels % (classes - 1))[:, np.newaxis]
+        return labels
+
+    def _batches(self) -> Generator[LoadedBatch | PlacedBatch, None, None]:
+        """The batches of epoch after epoch; one that stays on the device again and again."""
+        if self._data.place == _ON_DEVICE:
+            with closing(_generated(self._loader.epoch(0))) as epoch:
+                resident = self._place(next(epoch))
+            self._record.epochs = -(-self._total // max(1, self._loader.batches))
+            while True:
+                yield resident
+        number = 0
+        while self._options.num_epochs is None or number < self._options.num_epochs:
+            self._record.epochs = number + 1
+            usable = 0
+            with closing(_generated(self._loader.epoch(number))) as epoch:
+                for batch in epoch:
+                    self._take_failures(batch)
+                    if len(batch.inputs):
+                        usable += 1
+                        yield batch
+            if not usable:
+                raise self._nothing_usable(number)
+            number += 1
+
+    def _take_failures(self, batch: LoadedBatch) -> None:
+        for failure in batch.failures:
+            if self._fail_on_error:
+                raise EvaluationFailed(
+                    f"input {failure.input_id} failed in {failure.stage.value}: {failure.message}; stopped "
+                    f"after {len(self._record.losses)} steps because of fail_on_error, nothing was published"
+                )
+            self._record.failures.setdefault(failure.input_id, failure)
+        if self._ranks > 1 and not len(batch.inputs):
+            raise EvaluationFailed(
+                f"rank {self._trainer.options.rank.number}: every sample of a batch failed, and the other "
+                f"ranks wait for it; the first was {batch.failures[0].input_id}: {batch.failures[0].message}"
+                if batch.failures
+                else f"rank {self._trainer.options.rank.number}: a batch was empty; give a smaller batch_size"
+            )
+
+    def _nothing_usable(self, epoch: int) -> EvaluationFailed:
+        failures = list(self._record.failures.values())
+        why = f"; the first: {failures[0].input_id}: {failures[0].message}" if failures else ""
+        return EvaluationFailed(f"no sample of epoch {epoch + 1} could be used{why}")
+
+    def _measurement(self) -> TrainingMeasurement:
+        """What was measured on every rank; all ranks call this."""
+        record, gather = self._record, self._trainer.gather
+        columns = np.asarray(record.steps, np.int64).T
+        every = gather(columns)  # (ranks, columns, steps)
+        at = np.array(sorted(record.parts), np.int64)
+        parts = gather(record.parts_array(at))
+        times = StepTimes(
+            **{name: every[:, place] for place, name in enumerate(_TIMES)},
+            parts_at=at,
+            forward_ns=parts[:, 0],
+            backward_ns=parts[:, 1],
+            communicate_ns=parts[:, 2],
+            update_ns=parts[:, 3],
+        )
+        return TrainingMeasurement(
+            options=self._options,
+            data=self._data,
+            times=times,
+            losses=gathered_losses(self._trainer, np.array(record.losses, np.float64)),
+            elapsed_ns=int(times.whole_ns.sum(axis=1).max()),
+            failures=gathered_failures(self._trainer, tuple(record.failures.values())),
+            epochs=record.epochs,
+        )
+
+
+@dataclass(slots=True)
+class _Record:
+    """What this rank measured so far."""
+
+    steps: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    parts: dict[int, StepParts] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+    failures: dict[str, InputFailure] = field(default_factory=dict)
+    epochs: int = 0
+
+    def parts_array(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64, (4, sampled): the parts of the steps at these places."""
+        rows = [
+            (each.forward_ns, each.backward_ns, each.communicate_ns, each.update_ns)
+            for each in (self.parts[int(place)] for place in at)
+        ]
+        return np.asarray(rows, np.int64).reshape(-1, 4).T
+
+
+def _steps(options: TrainingOptions, batches: int) -> int:
+    """The steps of a run, the warm-up included."""
+    if options.num_batches is not None:
+        return options.num_warmup_batches + options.num_batches
+    if options.num_epochs is None:
+        raise ConfigurationError("neither num_batches nor num_epochs ends the training; give one of them")
+    total = options.num_epochs * batches
+    if total <= options.num_warmup_batches:
+        raise ConfigurationError(
+            f"num_epochs {options.num_epochs} of {batches} batches are all within num_warmup_batches "
+            f"{options.num_warmup_batches}; give more epochs, or fewer batches to warm up"
+        )
+    return total
+
+
+def _generated(batches: Iterator[LoadedBatch]) -> Generator[LoadedBatch, None, None]:
+    """Wraps an iterator in a generator, whose ``close`` closes the iterator."""
+    try:
+        yield from batches
+    finally:
+        if isinstance(batches, Generator):
+            batches.close()
