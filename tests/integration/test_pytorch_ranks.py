@@ -127,7 +127,7 @@ def test_a_rank_that_is_killed_ends_the_other_with_its_name(start, tmp_path, los
     assert time.monotonic() - killed_at < LOST_WITHIN_S
     assert ranks[1 - lost].returncode == 1, complained
     last = said.splitlines()[-1]
-    assert last.startswith(f"TrainingError: model Trained 1.0: rank {1 - lost} of 2: lost rank {lost}")
+    assert last.startswith(f"RankLostError: model Trained 1.0: rank {1 - lost} of 2: lost rank {lost}")
 
 
 def test_a_rank_that_hangs_is_lost_after_the_timeout(start, tmp_path):
