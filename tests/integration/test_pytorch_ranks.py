@@ -139,7 +139,7 @@ def test_a_rank_that_hangs_is_lost_after_the_timeout(start, tmp_path):
     said, complained = ranks[0].communicate(timeout=LOST_WITHIN_S)
 
     assert ranks[0].returncode == 1, complained
-    assert said.splitlines()[-1].startswith("TrainingError: model Trained 1.0: rank 0 of 2: lost rank 1")
+    assert said.splitlines()[-1].startswith("RankLostError: model Trained 1.0: rank 0 of 2: lost rank 1")
 
 
 @pytest.mark.parametrize("number", [0, 1])
