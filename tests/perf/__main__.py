@@ -22,6 +22,7 @@ from tests.perf import (
     start_up,
     stored_spans,
     tracing,
+    training_steps,
 )
 from tests.perf.ratios import print_table
 
@@ -31,6 +32,7 @@ SECTIONS = (
     "resnet50",
     "reference",
     "tracing",
+    "training",
     "grpc",
     "v2",
     "load",
@@ -69,6 +71,9 @@ def main() -> None:
     if "tracing" in sections:
         print_table("Tracing, ResNet50, random weights, from tensors", tracing.measure(given.rounds))
         print_table(f"Reading {stored_spans.SPANS:,} stored spans", stored_spans.measure())
+    if "training" in sections:
+        what = f"Steps of training / bare loop, {given.threads} thread(s) on both sides"
+        print_table(what, training_steps.measure(given.rounds, given.threads))
     if "grpc" in sections:
         print_table("gRPC Predict", grpc_round_trip.measure())
     if "v2" in sections:
