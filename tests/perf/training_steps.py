@@ -1,6 +1,6 @@
 """Steps of ``bench training`` beside a training loop that one writes by hand in the same framework.
 
-Each pair is measured in fresh processes that keep their heap: else it depends on the layout of the heap whether
+Each pair is measured in fresh processes that keep their heap. Else the layout of the heap decides whether
 the C library returns the memory of each step to the kernel, and a small network then takes 1.5 times as long,
 whichever of the two loops it happens to.
 """
