@@ -90,7 +90,7 @@ class TrainingData:
             return open_dataset(catalog.find_dataset(self.name), cache)
         if self.path is None:
             raise ConfigurationError("synthetic data has no dataset")
-        return open_path(self.path, "vision")
+        return open_path(self.path, "vision", self.backend)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
