@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
     from inferometer.agent.hardware.device import Device, DeviceKind
     from inferometer.agent.hardware.environment import FrameworkDetails
-    from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors, Weights
+    from inferometer.agent.inference.predictor import Precision, Predictor, PredictorOptions, Tensors, Weights
     from inferometer.agent.inference.registry import FrameworkEntry
     from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Tensor, Url
     from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler
@@ -85,6 +85,7 @@ __all__ = [
     "ModelSignature",
     "OutOfMemoryError",
     "Pixels",
+    "Precision",
     "PredictWindow",
     "PredictionError",
     "Predictor",
@@ -123,7 +124,7 @@ _OWNERS = {
     "agent.artifacts.signature": ("InputSignature", "ModelSignature"),
     "agent.hardware.device": ("Device", "DeviceKind"),
     "agent.hardware.environment": ("FrameworkDetails",),
-    "agent.inference.predictor": ("Predictor", "PredictorOptions", "Tensors", "Weights"),
+    "agent.inference.predictor": ("Precision", "Predictor", "PredictorOptions", "Tensors", "Weights"),
     "agent.inference.registry": ("FrameworkEntry",),
     "agent.preprocessing.inputs": ("EncodedImage", "Pixels", "Tensor", "Url"),
     "agent.tracing.profiler": ("LayerWriter", "PredictWindow", "Profiler"),

@@ -10,8 +10,8 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from inferometer.agent.frameworks.mxnet import (
-    mxnet,  # through the predictor's module, which prepares NumPy for it
+from inferometer.agent.frameworks.mxnet_runtime import (
+    mxnet,  # through the module that prepares NumPy for it
 )
 
 DIMENSIONS = (3, 8, 8)

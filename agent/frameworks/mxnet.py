@@ -5,34 +5,40 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from inferometer.agent.architectures.architecture import Architecture
-from inferometer.agent.architectures.mxnet.random_weights import draw_weights
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.artifacts.mxnet_symbols import find_symbol, symbol_inputs, symbol_stem
 from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
-from inferometer.agent.frameworks.mxnet_details import read_details
+from inferometer.agent.frameworks import mxnet_runtime
+from inferometer.agent.frameworks.mxnet_networks import (
+    build_network,
+    parameters_of,
+    read_parameters,
+    symbol_of,
+)
 from inferometer.agent.frameworks.mxnet_precision import CudnnAutotune, converted, refuse
-from inferometer.agent.frameworks.mxnet_workers import CpuWorkers
+from inferometer.agent.frameworks.mxnet_runtime import (
+    FAILURES,
+    ONE_AT_A_TIME,
+    WORKERS,
+    find_context,
+    mxnet,
+    reason,
+)
 from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.hardware.threads import default_threads
 from inferometer.agent.inference.predictor import (
-    CODE_FAILURES,
     Precision,
     Predictor,
     PredictorOptions,
     Tensors,
-    Weights,
     prediction_failure,
 )
 from inferometer.agent.tracing.profiler import Profiler
@@ -42,33 +48,13 @@ from inferometer.manifests.errors import (
     ConfigurationError,
     DeviceError,
     PredictionError,
-    one_line,
     suggestion,
 )
 from inferometer.manifests.original import FIRST_INPUT
 from inferometer.manifests.schema import ModelManifest
 
-# the only removed alias of NumPy that MXNet 1.9.1 uses
-if "bool" not in vars(np):
-    np.bool = np.bool_  # type: ignore[attr-defined,unused-ignore]  # NumPy 2 has the name, 1.26 has not
-# MXNet writes a line to stderr whenever it fuses the operators of a graph.
-os.environ.setdefault("MXNET_SUBGRAPH_VERBOSE", "0")
-# MXNet reads at its import whether this is set. If so, an operator uses as many threads as its worker has;
-# if not, those outside oneDNN use at most half of the processors.
-_OWN_NUMBER = {"OMP_NUM_THREADS", "MXNET_OMP_MAX_THREADS"}.isdisjoint(os.environ)
-if _OWN_NUMBER:
-    os.environ["OMP_NUM_THREADS"] = str(default_threads())
-with warnings.catch_warnings():
-    # MXNet 1.9.1 uses deprecated functions of NumPy, and compares versions with distutils
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import mxnet
-if _OWN_NUMBER:
-    del os.environ["OMP_NUM_THREADS"]  # it is not the user's
-
-_FAILURES = (mxnet.base.MXNetError, *CODE_FAILURES)
 _EXECUTORS = 4
-# MXNet crashes if two threads use it at once, even with separate models.
-_ONE_AT_A_TIME = threading.RLock()
+_AUTOTUNE = CudnnAutotune()
 
 
 class MXNetPredictor(Predictor):
@@ -108,8 +94,8 @@ class MXNetPredictor(Predictor):
     def signature_of_file(cls, path: Path) -> ModelSignature:
         """Reads the inputs of a symbol, with the parameters beside it; see ``Predictor``."""
         graph, weights, note = find_symbol(path)
-        with _ONE_AT_A_TIME:
-            parameters = _read_parameters(weights) if weights else {}
+        with ONE_AT_A_TIME:
+            parameters = read_parameters(weights) if weights else {}
         inputs = symbol_inputs(graph, {name: array.shape for name, array in parameters.items()})
         if weights is None and len(inputs) > 1:
             raise ArtifactError(
@@ -130,8 +116,8 @@ class MXNetPredictor(Predictor):
             raise ConfigurationError(
                 f"{type(model).__name__} does not tell its input; give inputs, an array of samples"
             )
-        with _ONE_AT_A_TIME:
-            arrays = {name: array.asnumpy() for name, array in _parameters_of(model).items()}
+        with ONE_AT_A_TIME:
+            arrays = {name: array.asnumpy() for name, array in parameters_of(model).items()}
         floats = {str(array.dtype) for array in arrays.values() if array.dtype.kind == "f"}
         element_type = example.element_type
         if np.dtype(element_type).kind == "f":
@@ -148,7 +134,7 @@ class MXNetPredictor(Predictor):
 
     def load(self) -> None:
         """Reads symbol and parameters and binds them for one input; see ``Predictor``."""
-        with _ONE_AT_A_TIME:
+        with ONE_AT_A_TIME:
             self._load()
 
     def predict(self, inputs: Tensors) -> Tensors:
@@ -156,7 +142,7 @@ class MXNetPredictor(Predictor):
         if self._symbol is None:
             raise PredictionError(f"{self}: is not loaded")
         array = self.checked_input(inputs)
-        with _ONE_AT_A_TIME:
+        with ONE_AT_A_TIME:
             try:
                 executor = self._executor(len(array))
                 executor.arg_dict[self._parameters.input_layer][:] = array
@@ -165,7 +151,7 @@ class MXNetPredictor(Predictor):
             except Exception as error:  # of any class: operators in Python raise what they like
                 self._executors.pop(len(array), None)
                 raise prediction_failure(
-                    f"{self}: MXNet failed on a batch of {len(array)}: {_reason(error)}", error
+                    f"{self}: MXNet failed on a batch of {len(array)}: {reason(error)}", error
                 ) from error
         return dict(zip(self._output_names, outputs, strict=True))
 
@@ -176,7 +162,7 @@ class MXNetPredictor(Predictor):
 
     def turn(self) -> AbstractContextManager[object]:
         """Waits until no other predictor of MXNet runs; ``predict`` itself may be called without it."""
-        return _ONE_AT_A_TIME
+        return ONE_AT_A_TIME
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the symbol's operators; see ``Predictor``."""
@@ -202,9 +188,9 @@ class MXNetPredictor(Predictor):
             try:
                 self._executor(batch_size).forward(is_train=False)
                 mxnet.nd.waitall()
-            except _FAILURES as error:
+            except FAILURES as error:
                 self._executors.pop(batch_size, None)
-                raise PredictionError(f"{self}: MXNet cannot bind it again: {_reason(error)}") from error
+                raise PredictionError(f"{self}: MXNet cannot bind it again: {reason(error)}") from error
 
     def drop_apart(self) -> None:
         """Frees the executors that queue operators one by one, unless they are in use."""
@@ -217,7 +203,7 @@ class MXNetPredictor(Predictor):
 
     def details(self) -> FrameworkDetails:
         """Returns MXNet's libraries, build and settings; see ``Predictor``."""
-        return read_details(mxnet)
+        return mxnet_runtime.details()
 
     @property
     def threads(self) -> int | None:
@@ -226,7 +212,7 @@ class MXNetPredictor(Predictor):
 
     def close(self) -> None:
         """Frees the executors and the parameters, and on a GPU returns their memory to the driver."""
-        with _ONE_AT_A_TIME:
+        with ONE_AT_A_TIME:
             self._symbol = None
             self._executors.clear()
             self._other_executors.clear()
@@ -237,12 +223,12 @@ class MXNetPredictor(Predictor):
 
     def _load(self) -> None:
         self._precision = self.casts_to()
-        self._context = self._find_device()
+        self._context = find_context(self.options.device, self)
         if self._precision is Precision.BFLOAT16 and self.options.device.is_gpu:
             raise refuse(str(self), self._precision, self.options.device, "it has bfloat16 for a CPU only")
         if (wanted := self.options.cudnn_benchmark) is not None:
             _AUTOTUNE.fix(wanted=wanted)
-        self._threads = _WORKERS.fix(self.options.threads, self.options.operator_threads)
+        self._threads = WORKERS.fix(self.options.threads, self.options.operator_threads)
         architecture, block = self.artifacts.architecture, self.artifacts.in_memory
         if architecture is None and block is None:
             self._symbol = self._read_symbol()
@@ -253,17 +239,20 @@ class MXNetPredictor(Predictor):
                 self._weights = self._read_weights()
                 self._check_weights()
             else:
-                self._symbol, self._weights = self._build(architecture)
+                net = build_network(
+                    self, self.artifacts, self.options, self._parameters.dimensions, [self._context]
+                )
+                self._symbol, self._weights = self._symbol_and_weights(net)
             self._executor(1)
             mxnet.nd.waitall()
             self._output_names = list(self._symbol.list_outputs())
-        except _FAILURES as error:
+        except FAILURES as error:
             self.close()
             what = f"{self}, {architecture.name}" if architecture else self.artifacts.graph or self
             raise ArtifactError(
                 f"{what}: does not take "
                 f"{self._parameters.element_type.value} inputs of {self._parameters.dimensions} with "
-                f"{self.artifacts.weights or 'random weights'}: {_reason(error)}"
+                f"{self.artifacts.weights or 'random weights'}: {reason(error)}"
             ) from error
         except ArtifactError:
             self.close()
@@ -278,72 +267,26 @@ class MXNetPredictor(Predictor):
             self.predict({name: np.zeros((1, *dimensions), self._parameters.element_type.value)})
         except PredictionError as error:
             self.close()
-            reason = _reason(error.__cause__ or error)
-            raise refuse(str(self), precision, self.options.device, reason) from error
+            why = reason(error.__cause__ or error)
+            raise refuse(str(self), precision, self.options.device, why) from error
 
-    def _find_device(self) -> Any:
-        wanted = self.options.device
-        if not wanted.is_gpu:
-            return mxnet.cpu()
-        where = f"{self}: MXNet {mxnet.__version__} cannot use {wanted}"
-        if not mxnet.runtime.Features().is_enabled("CUDA"):
-            raise DeviceError(
-                f"{where}: it is built for the CPU only; run on the CPU, or install a CUDA build"
-            )
-        count = 0
-        with suppress(mxnet.base.MXNetError):  # no driver
-            count = mxnet.context.num_gpus()
-        if wanted.index >= count:
-            raise DeviceError(f"{where}: the number of GPUs that it finds is {count}; run on the CPU")
-        return mxnet.gpu(wanted.index)
-
-    def _build(self, architecture: Architecture) -> tuple[Any, dict[str, Any]]:
-        """Builds a model in code; random weights depend on the seed alone."""
-        random = self.options.weights is Weights.RANDOM
-        if not random and self.artifacts.weights is None:
-            raise ArtifactError(f"{self}: has no weights; give weights_path, or use --weights=random")
-        net = architecture.build(initialize=random)
-        if not isinstance(net, mxnet.gluon.HybridBlock):
-            raise ArtifactError(
-                f'{self}: architecture "{architecture.name}" is {type(net).__name__}, which is no '
-                "gluon.HybridBlock"
-            )
-        parameters = net.collect_params()
-        parameters.setattr("grad_req", "null")  # gradients would take as much memory again
-        net.infer_shape(mxnet.nd.zeros((1, *self._parameters.dimensions)))
-        if random:
-            # a layer's own initializer would draw the weights that are drawn below, more slowly
-            drawn = [p for p in parameters.values() if not isinstance(p, mxnet.gluon.Constant)]
-            for parameter in parameters.values():
-                init = None if isinstance(parameter, mxnet.gluon.Constant) else mxnet.init.Zero()
-                parameter.initialize(init, ctx=self._context, force_reinit=True)
-            draw_weights(drawn, self.options.seed)
-        else:
-            try:
-                net.load_parameters(str(self.artifacts.weights), ctx=self._context)
-            except _FAILURES as error:
-                raise ArtifactError(
-                    f"{self.artifacts.weights}: are not the weights of {self}: {_reason(error)}"
-                ) from error
+    def _symbol_and_weights(self, net: Any) -> tuple[Any, dict[str, Any]]:
+        """The symbol of a network, and its parameters, in the precision."""
         if self._precision is Precision.FLOAT16:
             net.cast(self._precision.value)
-        symbol, weights = self._symbol_of(net), {p.name: p.data() for p in parameters.values()}
+        weights = {each.name: each.data() for each in net.collect_params().values()}
+        symbol = symbol_of(net, self._parameters.input_layer)
         return converted(symbol, weights) if self._precision is Precision.BFLOAT16 else (symbol, weights)
 
     def _borrow(self, block: Any) -> tuple[Any, dict[str, Any]]:
         """The symbol of a block of the caller, and its parameters, which are read and not copied."""
-        weights = _parameters_of(block)
+        weights = parameters_of(block)
         others = {str(array.context) for array in weights.values() if array.context != self._context}
         if others:
             raise DeviceError(
                 f"{self}: is on {', '.join(sorted(others))}, and is to run on {self._context}; move it there"
             )
-        return self._symbol_of(block), weights
-
-    def _symbol_of(self, block: Any) -> Any:
-        symbol = block(mxnet.sym.var(self._parameters.input_layer))
-        # of a block with several outputs, a sequence
-        return mxnet.sym.Group(symbol) if isinstance(symbol, list | tuple) else symbol
+        return symbol_of(block, self._parameters.input_layer), weights
 
     def _read_symbol(self) -> Any:
         graph = self.artifacts.graph
@@ -352,8 +295,8 @@ class MXNetPredictor(Predictor):
         try:
             symbol = mxnet.sym.load(str(graph))
             arguments = symbol.list_arguments()
-        except _FAILURES as error:
-            raise ArtifactError(f"{graph}: is no MXNet symbol: {_reason(error)}") from error
+        except FAILURES as error:
+            raise ArtifactError(f"{graph}: is no MXNet symbol: {reason(error)}") from error
         if self._parameters.input_layer not in arguments:
             free = [name for name in arguments if not re.search(r"_(weight|bias|gamma|beta|label)$", name)]
             raise ArtifactError(
@@ -367,7 +310,7 @@ class MXNetPredictor(Predictor):
         weights = self.artifacts.weights
         if weights is None:
             return {}
-        return {name: array.as_in_context(self._context) for name, array in _read_parameters(weights).items()}
+        return {name: array.as_in_context(self._context) for name, array in read_parameters(weights).items()}
 
     def _check_weights(self) -> None:
         arguments = self._symbol.list_arguments()
@@ -416,30 +359,6 @@ class MXNetPredictor(Predictor):
         return executor
 
 
-def _read_parameters(weights: Path) -> dict[str, Any]:
-    """The arrays of a file of parameters, without the ``arg:`` and ``aux:`` of their names."""
-    try:
-        loaded = mxnet.nd.load(str(weights)) or {}
-        if not isinstance(loaded, dict):
-            raise TypeError("its arrays have no names")
-    except _FAILURES as error:
-        raise ArtifactError(f"{weights}: is no file of MXNet parameters: {_reason(error)}") from error
-    return {re.sub("^(arg|aux):", "", name): array for name, array in loaded.items()}
-
-
-def _parameters_of(block: Any) -> dict[str, Any]:
-    """The parameters of a block by name, where they are."""
-    try:
-        return {parameter.name: parameter.data() for parameter in block.collect_params().values()}
-    except _FAILURES as error:  # also DeferredInitializationError
-        raise ArtifactError(
-            f"{type(block).__name__}: has parameters without values; call initialize, and the block once "
-            f"with a batch ({_reason(error)})"
-        ) from error
-
-
-_WORKERS = CpuWorkers(mxnet)
-_AUTOTUNE = CudnnAutotune()
 _BULK = "MXNET_EXEC_BULK_EXEC_INFERENCE"
 
 
@@ -455,17 +374,3 @@ def _operators_apart() -> Iterator[None]:
         os.environ.pop(_BULK)
         if before is not None:
             os.environ[_BULK] = before
-
-
-def worker_threads() -> list[int]:
-    """The number of OpenMP threads of each of MXNet's CPU workers, read on the workers."""
-    return _WORKERS.read()
-
-
-def _reason(error: BaseException) -> str:
-    """MXNet's message in one line, without its source location and stack trace."""
-    text = str(error).partition("Stack trace")[0]
-    lines = [line.strip() for line in text.splitlines()]
-    lines = [line for line in lines if line and not line.startswith(("Traceback", "File "))]
-    reason = " ".join(" ".join(lines).split()) or type(error).__name__
-    return one_line(re.sub(r"^(MXNetError: |\[[\d:]+\] \S+: )+", "", reason))

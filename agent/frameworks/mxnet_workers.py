@@ -30,21 +30,23 @@ class CpuWorkers:
 
     def __init__(self, mxnet: Any) -> None:
         self._mxnet = mxnet
-        self._found: list[int] | None = None
+        self._found: dict[int, list[int]] = {}
 
-    def fix(self, threads: int | None, default: int) -> int | None:
+    def fix(self, threads: int | None, default: int, cpu: int = 0) -> int | None:
         """Gives every worker ``threads`` OpenMP threads at the first call, and returns their number.
 
         The number is set once: oneDNN sizes its scratch memory when it prepares an operator, and MXNet reuses
         prepared operators in all later models. Running them with more threads corrupts the heap and aborts.
         Without ``threads``, the first call sets ``default``, and later ones keep the number.
 
+        Each ``cpu``, as MXNet numbers them, has workers of its own.
+
         Raises:
             ConfigurationError: An earlier call has set another number.
         """
-        if self._found is None:
-            self._found = self._run(lambda: self._set(threads or default))
-        different = set(self._found)
+        if cpu not in self._found:
+            self._found[cpu] = self._run(lambda: self._set(threads or default), cpu)
+        different = set(self._found[cpu])
         if threads is not None and different != {threads}:
             raise ConfigurationError(
                 f"threads: found {threads}; MXNet takes the number once in a process, and here it is "
@@ -63,7 +65,7 @@ class CpuWorkers:
         self._mxnet.base._LIB.omp_set_num_threads(threads)
         return self._get()
 
-    def _run(self, action: Callable[[], int]) -> list[int]:
+    def _run(self, action: Callable[[], int], cpu: int = 0) -> list[int]:
         """Runs ``action`` on each of the workers and returns the results."""
         workers = worker_count()
         # The workers wait for each other, so that none runs two of the functions.
@@ -76,9 +78,9 @@ class CpuWorkers:
                 results.append(action())
 
         function = _EngineFunction(run)
-        context = _EngineContext(self._mxnet.cpu().device_typeid, 0)
+        context = _EngineContext(self._mxnet.cpu().device_typeid, cpu)
         push = self._mxnet.base._LIB.MXEnginePushSyncND
-        written = [self._mxnet.nd.zeros((1,)) for _ in range(workers)]
+        written = [self._mxnet.nd.zeros((1,), ctx=self._mxnet.cpu(cpu)) for _ in range(workers)]
         for array in written:
             handles = (ctypes.c_void_p * 1)(array.handle)
             arguments = (function, None, None, ctypes.byref(context), None, 0, handles, 1, None, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
@@ -15,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from inferometer.agent.frameworks.pytorch_modules import reason_of
 from inferometer.agent.training.trainer import Rank
-from inferometer.manifests.errors import ConfigurationError, TrainingError
+from inferometer.manifests.errors import ConfigurationError, RankLostError, TrainingError
 
 COMMUNICATIONS = ("gloo", "nccl")
 """The libraries that add up gradients."""
@@ -100,9 +101,12 @@ class Ranks:
         """
         if self._parallel is None:
             unused = any(p.requires_grad and p.grad is None for p in module.parameters())
-            self._parallel = DistributedDataParallel(
-                module, broadcast_buffers=False, find_unused_parameters=unused
-            )
+            with warnings.catch_warnings():
+                # newer versions deprecate broadcast_buffers, and older ones have nothing else
+                warnings.simplefilter("ignore")
+                self._parallel = DistributedDataParallel(
+                    module, broadcast_buffers=False, find_unused_parameters=unused
+                )
 
     def apart(self) -> AbstractContextManager[None]:
         """Returns a context whose forward and backward pass communicate nothing."""
@@ -142,7 +146,7 @@ class Ranks:
         other = f"rank {1 - self._rank.number}" if self._rank.count == 2 else "another rank"
         if match := _PEER.search(reason):
             other += f" ({match[1]}:{match[2]})"
-        return TrainingError(f"{self._where}: lost {other}: {reason}")
+        return RankLostError(f"{self._where}: lost {other}: {reason}")
 
     def leave(self) -> None:
         """Leaves the others; calling it again does nothing."""

@@ -65,6 +65,7 @@ class Rank:
         address: The host and port where they meet; empty for a single process.
         local_count: The processes on this host, which share its cores.
         timeout_s: The longest wait for the others, when they meet and in each step.
+        servers: The servers of MXNet's kvstore that add up gradients; each holds a part of the parameters.
     """
 
     number: int = 0
@@ -73,6 +74,7 @@ class Rank:
     address: str = ""
     local_count: int = 1
     timeout_s: float = 300.0
+    servers: int = 1
 
     def __str__(self) -> str:
         return f"rank {self.number} of {self.count}"

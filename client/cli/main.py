@@ -15,6 +15,7 @@ from inferometer.client.cli.library_output import quieten_libraries
 
 PROGRAM = "agent"
 _COMMANDS = {
+    "bench": "Benchmark training, inference or the loading of data, with the options of DLBS.",
     "compare": "Compare evaluations and report regressions.",
     "completion": "Print the script that completes commands in a shell.",
     "database": "Publish results that are kept in files.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -51,8 +51,9 @@ def run_evaluation(
     publish_predictions: bool,
     show_inputs: bool,
     require_stable: bool = False,
+    on_shown: Callable[[Evaluation], None] = lambda _: None,
 ) -> int:
-    """Evaluates, publishes each evaluation and prints its summary.
+    """Evaluates, publishes each evaluation and prints its summary; then calls ``on_shown`` with it.
 
     Returns:
         The exit code.
@@ -78,7 +79,7 @@ def run_evaluation(
         group = []
         with closing(evaluate(request, Systems(invocation), callbacks)) as evaluations:
             for evaluation in evaluations:
-                console.publish(evaluation, partial(_show, evaluation, inputs=show_inputs))
+                console.publish(evaluation, partial(_show, evaluation, on_shown, inputs=show_inputs))
                 worst = max(worst, _exit_code(evaluation, published=publish))
                 worst = max(worst, stability_code(evaluation, required=require_stable))
                 if evaluation.process is not None:
@@ -174,12 +175,15 @@ def run_load(
     return worst
 
 
-def _show(evaluation: Evaluation[BatchMeasurement], *, inputs: bool) -> None:
+def _show(
+    evaluation: Evaluation[BatchMeasurement], on_shown: Callable[[Evaluation], None], *, inputs: bool
+) -> None:
     """Prints the summary, and before it the predictions and failures of single inputs, if requested."""
     if inputs:
         print_predictions(evaluation)
         print_failures(evaluation)
     print_rows(*full_rows(evaluation))
+    on_shown(evaluation)
 
 
 def _exit_code(evaluation: Evaluation[BatchMeasurement], *, published: bool) -> int:

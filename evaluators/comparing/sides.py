@@ -239,13 +239,11 @@ def _training_conditions(evaluation: Evaluation[TrainingMeasurement]) -> dict[st
     return {
         "batch size": str(options.batch_size),
         "devices": f"{options.devices * options.ranks} ({options.communication or 'alone'})",
-        "precision": options.precision,
         "optimizer": f"{options.optimizer}, learning rate {options.learning_rate:g}, momentum "
         f"{options.momentum:g}, weight decay {options.weight_decay:g}",
         "data": f"{data.backend}{f'/{data.place}' if data.place else ''}",
         "loader": str(data),
         "parts timed": f"every {options.parts_every} steps" if options.parts_every else "never",
-        "cuDNN autotuning": str(options.cudnn_benchmark),
     }
 
 

@@ -86,6 +86,10 @@ class Dataset(ABC):
             self._listed = tuple(self)
         return self._listed[index]
 
+    def labels(self) -> frozenset[str]:
+        """Returns the names of all classes; the default goes through all samples."""
+        return frozenset(sample.label for sample in self if sample.label is not None)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_listed": None}
 

@@ -73,6 +73,10 @@ class CifarDataset(Dataset):
             return Sample(str(index), partial(self._fail, index, label))
         return Sample(str(index), partial(self._read, index), CLASSES[label])
 
+    def labels(self) -> frozenset[str]:
+        """Returns the names of the ten classes, also of those without a sample."""
+        return frozenset(CLASSES)
+
     def _read(self, index: int) -> Pixels:
         return Pixels(np.ascontiguousarray(self._images[index].transpose(1, 2, 0)))
 

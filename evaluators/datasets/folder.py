@@ -112,6 +112,10 @@ class ImageDataset(Dataset):
         label = None if place.label is None else printable(place.label)
         return Sample(printable(place.path), partial(self.read, place), label)
 
+    def labels(self) -> frozenset[str]:
+        """Returns the names of all classes."""
+        return frozenset(printable(place.label) for place in self._places if place.label is not None)
+
     @abstractmethod
     def read(self, place: Place) -> EncodedImage:
         """Reads one image; thread-safe.

@@ -12,10 +12,10 @@ from inferometer.agent.hardware.device import Device
 from inferometer.agent.inference.predictor import Precision, PredictorOptions
 from inferometer.agent.training.rank_environment import rank_gpu, rank_threads
 from inferometer.agent.training.trainer import Rank, Trainer, TrainerOptions
-from inferometer.evaluators.accuracy import ClassIndex
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
+from inferometer.evaluators.datasets.classes import class_indices
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.resources import JobCallbacks, JobResources, JobStart
 from inferometer.evaluators.jobs.training_requests import EPOCH_BATCHES, SYNTHETIC, TrainingRequest
@@ -82,7 +82,7 @@ def train(
 def _open_sources(
     request: TrainingRequest, manifest: ModelManifest, resources: JobResources, opened: ExitStack
 ) -> _Sources:
-    """Opens the datasets, and checks their classes as far as the first sample tells."""
+    """Opens the datasets, and checks their classes."""
     training = validation = None
     if not request.data.is_synthetic:
         if manifest.loss is Loss.CTC:
@@ -103,19 +103,23 @@ def _open_sources(
 
 
 def _check_classes(dataset: Dataset, manifest: ModelManifest) -> None:
+    """Checks the classes before the model is built, where its manifest tells how many it has."""
     if not len(dataset):
         raise DatasetError(f"dataset {dataset.identity.name} holds no samples")
-    find_class(manifest)(dataset.sample(0).label)
+    if labels := manifest.output.parameters.labels:
+        class_indices(dataset, labels, len(labels))
 
 
-def find_class(manifest: ModelManifest) -> Callable[[str | None], int]:
-    """Returns what finds the index of a class by its name, by the rules of ``ClassIndex``."""
-    classes = ClassIndex(manifest.output.parameters.labels)
+def _find_label(dataset: Dataset, manifest: ModelManifest, classes: int) -> Callable[[str | None], int]:
+    """What gives the index of a sample's class."""
+    indices = class_indices(dataset, manifest.output.parameters.labels, classes)
 
     def find(label: str | None) -> int:
         if label is None:
-            raise DatasetError("a sample has no class; training requires the class of every sample")
-        return classes.find(label)
+            raise DatasetError(
+                f"{dataset.identity.name}: a sample has no class; training requires the class of every sample"
+            )
+        return indices(label)
 
     return find
 
@@ -152,7 +156,8 @@ def _loader(
     chosen = data.loader_options(size, rank.number, rank.count)
     parameters = manifest.inputs[0].parameters
     if dataset is not None:
-        return DatasetLoader(dataset, parameters, chosen, find_class(manifest))
+        find = _find_label(dataset, manifest, trainer.output_shape[-1])
+        return DatasetLoader(dataset, parameters, chosen, find)
     ctc = manifest.loss is Loss.CTC
     batches = EPOCH_BATCHES
     if options.num_batches is not None:
@@ -214,7 +219,7 @@ def _data_options(request: TrainingRequest, dataset: Dataset | None) -> DataOpti
     if dataset is None:
         return DataOptions(SYNTHETIC, "device" if data.on_device else "host", seed=data.seed)
     return DataOptions(
-        backend=data.backend or dataset.identity.category,
+        backend=dataset.backend,
         workers=data.workers,
         processes=data.processes,
         prefetch=data.prefetch,

@@ -28,7 +28,7 @@ class TrainingData:
     Attributes:
         path: The files of a dataset; with neither path nor name, the data is synthetic.
         name: The name of a dataset in its manifest.
-        backend: The format of the files; None finds it out.
+        backend: The format of the files at ``path``; None finds it out.
         on_device: Whether one synthetic batch stays on the device, instead of a copy for each step.
         workers: The workers that read and preprocess.
         processes: Whether the workers are processes; else they are threads.

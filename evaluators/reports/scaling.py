@@ -46,7 +46,6 @@ class _ScalingReport(Report[TrainingMeasurement]):
         Column("communicate_ms", "communicate (ms)", detail=1),
         Column("communicate_percent", "communicate (%)", decimals=1, detail=1),
         Column("communication", "gradients by", detail=2),
-        Column("precision", "precision", detail=2),
         STATUS_COLUMN,
         CONDITIONS_COLUMN,
     )
@@ -85,7 +84,6 @@ class _ScalingReport(Report[TrainingMeasurement]):
             "communicate_ms": in_ms(communicate),
             "communicate_percent": 100 * communicate / whole if communicate is not None and whole else None,
             "communication": measured.options.communication or None,
-            "precision": measured.options.precision,
         }
 
     @abstractmethod

@@ -36,6 +36,7 @@ class RankRequest:
         rank: The number of this process, from 0; None where this process starts all ranks on its host.
         rank_address: The host and port, on the host of rank 0, at which the ranks meet; needs ``rank``.
         local_rank: The number of this process on its host, which chooses the GPU.
+        num_servers: The servers of MXNet's kvstore, where one runs.
 
     Raises:
         ConfigurationError: A number is out of range, or the fields contradict each other.
@@ -45,10 +46,13 @@ class RankRequest:
     rank: int | None = None
     rank_address: str = ""
     local_rank: int = 0
+    num_servers: int = 1
 
     def __post_init__(self) -> None:
         if self.num_ranks is not None and not 1 <= self.num_ranks <= MOST_RANKS:
             raise ConfigurationError(f"num_ranks is {self.num_ranks}; allowed: 1 to {MOST_RANKS}")
+        if not 1 <= self.num_servers <= MOST_RANKS:
+            raise ConfigurationError(f"num_servers is {self.num_servers}; allowed: 1 to {MOST_RANKS}")
         if self.rank is None:
             if self.rank_address or self.local_rank:
                 named = "rank_address" if self.rank_address else "local_rank"
@@ -100,17 +104,8 @@ class Companion:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What ranks of one framework need around them.
-
-    Attributes:
-        environment: Returns the variables of the process of a rank.
-        companions: Returns what runs beside a rank, on its host.
-    """
-
-    environment: Callable[[Rank], Mapping[str, str]] = lambda _: {}
-    companions: Callable[[Rank], Sequence[Companion]] = lambda _: ()
+CompanionsOf: TypeAlias = Callable[[Rank], Sequence[Companion]]
+"""Returns what runs beside a rank, on its host."""
 
 
 def run_ranks(
@@ -118,29 +113,28 @@ def run_ranks(
     request: RankRequest,
     callbacks: JobCallbacks[Progress],
     environ: Mapping[str, str],
-    surroundings: Surroundings | None = None,
+    companions: CompanionsOf | None = None,
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
     """Runs ``work`` as the rank that this process is, or as all ranks on this host, or as a single process.
 
-    Only rank 0 yields evaluations.
+    With companions, each rank runs in a fresh process, also a single one. Only rank 0 yields evaluations;
+    of a rank of a launcher other than 0, only warnings arrive.
 
     Raises:
-        TrainingError: A rank, or what it needs beside it, was killed or ended early.
+        TrainingError: A rank, or a companion, was killed or ended early.
         InferometerError: What ``work`` raised.
     """
-    surroundings = surroundings or Surroundings()
-    rank = request.of_this_process(environ)
+    rank, count = request.of_this_process(environ), request.num_ranks or 1
+    if rank is not None and rank.number:
+        callbacks = replace(callbacks, on_start=lambda _: None, on_progress=lambda _: None)
     if rank is not None:
-        if surroundings.companions(rank) or surroundings.environment(rank):
-            yield from in_ranks(work, [rank], callbacks, surroundings)
-        else:
-            quiet = callbacks if rank.number == 0 else _only_warnings(callbacks)
-            for evaluation in work(rank, quiet):
-                if rank.number == 0:
-                    yield evaluation
-    elif (request.num_ranks or 1) > 1 or surroundings.companions(Rank()):
+        rank = replace(rank, servers=request.num_servers)
+        found = in_ranks(work, [rank], callbacks, companions) if companions else work(rank, callbacks)
+        yield from (evaluation for evaluation in found if rank.number == 0)
+    elif count > 1 or companions is not None:
         with held_address() as address:
-            yield from in_ranks(work, local_ranks(request.num_ranks or 1, address), callbacks, surroundings)
+            ranks = [replace(each, servers=request.num_servers) for each in local_ranks(count, address)]
+            yield from in_ranks(work, ranks, callbacks, companions)
     else:
         yield from work(Rank(), callbacks)
 
@@ -149,36 +143,29 @@ def in_ranks(
     work: RankWork,
     ranks: Sequence[Rank],
     callbacks: JobCallbacks[Progress],
-    surroundings: Surroundings | None = None,
+    companions: CompanionsOf | None = None,
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
     """Runs ``work`` as each of the ranks of this host, each in a fresh Python process.
 
-    Progress, warnings and evaluations are those of rank 0; of another host's ranks only warnings arrive.
-    Closing the iterator ends all processes at once, with what they have started; so does the end of this one.
+    Progress, warnings and evaluations are those of the first rank. Closing the iterator ends all processes
+    at once, with what they have started; so does the end of this one.
 
     Raises:
-        TrainingError: A rank, or what it needs beside it, was killed or ended early; the message names it.
+        TrainingError: A rank, or a companion, was killed or ended early; the message names it.
         InferometerError: What ``work`` raised in a rank.
     """
-    surroundings = surroundings or Surroundings()
     tasks = [
         LinkedTask(
-            str(rank) if rank.count > 1 else "the only rank",
-            partial(_as_rank, work, rank),
-            surroundings.environment(rank),
-            tells=rank is ranks[0],
+            str(rank) if rank.count > 1 else "the only rank", partial(work, rank), tells=rank is ranks[0]
         )
         for rank in ranks
     ]
     beside = [
         LinkedTask(each.name, partial(_as_companion, each.work), each.environment, tells=False, stops=False)
         for rank in ranks
-        for each in surroundings.companions(rank)
+        for each in (companions(rank) if companions else ())
     ]
-    quiet = callbacks if ranks[0].number == 0 else _only_warnings(callbacks)
-    for evaluation in in_processes(tasks, quiet, TrainingError, beside):
-        if ranks[0].number == 0:
-            yield evaluation
+    return in_processes(tasks, callbacks, TrainingError, beside)
 
 
 def local_ranks(count: int, address: str) -> tuple[Rank, ...]:
@@ -199,16 +186,6 @@ def held_address() -> Iterator[str]:
         yield f"{LOOPBACK}:{held.getsockname()[1]}"
 
 
-def _as_rank(
-    work: RankWork, rank: Rank, callbacks: JobCallbacks[Any]
-) -> Iterable[Evaluation[TrainingMeasurement]]:
-    return work(rank, callbacks)
-
-
 def _as_companion(work: Callable[[], None], _: JobCallbacks[Any]) -> tuple[()]:
     work()
     return ()
-
-
-def _only_warnings(callbacks: JobCallbacks[Progress]) -> JobCallbacks[Progress]:
-    return replace(callbacks, on_start=lambda _: None, on_progress=lambda _: None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from inferometer.agent.training.trainer import Trainer
-from inferometer.evaluators.accuracy import ClassIndex
 from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.datasets.classes import class_indices
 from inferometer.evaluators.loading.dataset_loader import UNLABELLED, DatasetLoader
 from inferometer.evaluators.loading.loader import LoaderOptions
 from inferometer.evaluators.measurements.batches import Accuracy
@@ -18,7 +18,7 @@ _TOP = 5
 def validate(trainer: Trainer, dataset: Dataset, manifest: ModelManifest, batch_size: int) -> Accuracy | None:
     """Counts the samples whose class is the best one, or among the best five; None if none has a label.
 
-    ``ClassIndex`` matches classes, and of equal scores the first one is the better, as in an evaluation.
+    ``class_indices`` matches classes, as in training, and of equal scores the first one is the better.
     Samples that fail, and those whose scores are not finite, are not counted.
 
     Args:
@@ -31,11 +31,11 @@ def validate(trainer: Trainer, dataset: Dataset, manifest: ModelManifest, batch_
         DatasetError: The model lacks the class of a sample.
         TrainingError: The framework failed.
     """
-    classes = ClassIndex(manifest.output.parameters.labels)
+    indices = class_indices(dataset, manifest.output.parameters.labels, trainer.output_shape[-1])
     top1 = top5 = evaluated = 0
 
     def find(label: str | None) -> int:
-        return UNLABELLED if label is None else classes.find(label)
+        return UNLABELLED if label is None else indices(label)
 
     options = LoaderOptions(min(batch_size, len(dataset)))
     with DatasetLoader(dataset, manifest.inputs[0].parameters, options, find) as loader:

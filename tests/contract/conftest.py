@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -92,7 +92,7 @@ def open_predictor(tiny_models: dict[str, TinyModel]) -> Iterator[OpenPredictor]
         artifacts: Artifacts | None = None,
         device: Device = CPU,
         threads: int | None = None,
-        spare_cores: int = 0,
+        **options: Any,
     ) -> Predictor:
         model = tiny_models[framework]
         manifest = manifest or model.manifest
@@ -100,9 +100,7 @@ def open_predictor(tiny_models: dict[str, TinyModel]) -> Iterator[OpenPredictor]
         if name := manifest.model.architecture:
             artifacts = artifacts.with_architecture(BUILTIN_ARCHITECTURES.find(name, framework))
         predictor_type = Registry().find(framework).load()
-        predictor = predictor_type(
-            manifest, artifacts, PredictorOptions(device, threads, spare_cores=spare_cores)
-        )
+        predictor = predictor_type(manifest, artifacts, PredictorOptions(device, threads, **options))
         opened.append(predictor)
         predictor.load()
         return predictor

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.client.reports.evaluation_filter import rows_of
 from inferometer.evaluators.measurements.batches import BatchMeasurement
 from inferometer.evaluators.measurements.load import LoadMeasurement, Scenario
@@ -208,6 +208,10 @@ def test_texts_from_before_traces_weights_and_scenarios_are_read() -> None:
     read = evaluation_from_json(json.dumps(untraced))
     assert (read.trace, read.group_id, read.spans) == (None, None, ())
     assert read.system.weights is Weights.PRETRAINED
+    # before the precision was kept, a model in code computed in float32, and a file in its own
+    in_code = read.system.manifest.model.graph_path is None
+    assert read.system.precision is (Precision.FLOAT32 if in_code else None)
+    assert read.system.cudnn_benchmark is None
 
     plain = json.loads(text_of("workload"))
     del plain["evaluation"]["load"]["mlperf"], plain["evaluation"]["load"]["options"]["scenario"]

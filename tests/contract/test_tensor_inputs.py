@@ -14,8 +14,8 @@ from onnx import helper
 from tiny_models import save_torchscript
 
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.frameworks.mxnet import (
-    mxnet,  # through the predictor's module, which prepares NumPy for it
+from inferometer.agent.frameworks.mxnet_runtime import (
+    mxnet,  # through the module that prepares NumPy for it
 )
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.registry import Registry

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from trainer_fixtures import (
-    DIMENSIONS,
     OUTPUTS,
     batch_of,
     cross_entropy,
@@ -40,7 +39,6 @@ from inferometer.manifests.errors import (
     TrainingError,
 )
 
-NAMES = tuple(DIMENSIONS)
 PLAIN_SGD = OptimizerOptions(learning_rate=0.1)
 SHAPES = {
     "linear": [(3, 5), (3,)],
@@ -49,9 +47,10 @@ SHAPES = {
     "normalised": [(16, 5), (16,), (16,), (16,), (3, 16), (3,)],
     "speech": [(32, 6), (32,), (5, 32), (5,)],
 }
+NAMES = tuple(SHAPES)
 
 
-@pytest.fixture(params=["PyTorch"])
+@pytest.fixture(params=["PyTorch", "MXNet"])
 def framework(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

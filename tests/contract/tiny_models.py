@@ -14,8 +14,8 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.frameworks.mxnet import (
-    mxnet,  # through the predictor's module, which prepares NumPy for it
+from inferometer.agent.frameworks.mxnet_runtime import (
+    mxnet,  # through the module that prepares NumPy for it
 )
 from inferometer.manifests.schema import ModelManifest
 

@@ -65,6 +65,21 @@ class Speech(nn.Module):
     def forward(self, data):
         return self.layers(data)
 """,
+    "auxiliary": """
+class Auxiliary(nn.Module):
+    implements = "auxiliary"
+    ignored_weights = ("old.",)
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Linear(5, 16)
+        self.aside = nn.Linear(16, 3)
+        self.fc = nn.Linear(16, 3)
+    def forward(self, data):
+        hidden = torch.relu(self.hidden(data))
+        if not self.training:
+            return self.fc(hidden)
+        return {"scores": self.fc(hidden), "aside": self.aside(hidden)}
+""",
 }
 _MXNET: Mapping[str, str] = {
     "linear": """
@@ -111,13 +126,15 @@ FILES: Mapping[str, Mapping[str, str]] = {
     "PyTorch": {name: f"import torch\nfrom torch import nn\n{text}" for name, text in _PYTORCH.items()},
     "MXNet": {name: f"from mxnet.gluon import nn\n{text}" for name, text in _MXNET.items()},
 }
-"""The files by framework and architecture; the layers are the same."""
+"""The files by framework and architecture; the layers are the same. Only PyTorch has ``auxiliary``, whose
+second output no loss depends on."""
 DIMENSIONS: Mapping[str, tuple[int, ...]] = {
     "linear": (5,),
     "plain": (1, 8, 8),
     "dropping": (5,),
     "normalised": (5,),
     "speech": (12, 6),
+    "auxiliary": (5,),
 }
 OUTPUTS: Mapping[str, tuple[int, ...]] = {
     "linear": (3,),
@@ -125,6 +142,7 @@ OUTPUTS: Mapping[str, tuple[int, ...]] = {
     "dropping": (3,),
     "normalised": (3,),
     "speech": (12, 5),
+    "auxiliary": (3,),
 }
 
 

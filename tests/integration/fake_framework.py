@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.predictor import Predictor, Tensors
+from inferometer.agent.inference.predictor import Precision, Predictor, Tensors
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.manifests.errors import DeviceError, PredictionError
 
@@ -40,7 +40,9 @@ SERVED = "served.json"
 
 
 class FakePredictor(Predictor):
-    """Does what the architecture in the manifest says."""
+    """Does what the architecture in the manifest says, whatever the precision."""
+
+    precisions = frozenset(Precision)
 
     @property
     def threads(self) -> int | None:

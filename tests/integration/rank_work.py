@@ -17,7 +17,6 @@ from inferometer.evaluators.jobs.resources import JobCallbacks
 from inferometer.evaluators.training.ranks import (
     Companion,
     RankRequest,
-    Surroundings,
     held_address,
     in_ranks,
     local_ranks,
@@ -61,6 +60,9 @@ def added(distributed: Any, value: float) -> float:
 def sums(folder: Path, rank: Rank, callbacks: JobCallbacks[Any]) -> Iterator[Any]:
     """Adds up the ranks' numbers."""
     callbacks.on_warning(f"from {rank}")
+    if rank.count == 1:
+        yield 0, 1.0
+        return
     distributed = meet(rank)
     yield rank.number, added(distributed, rank.number + 1.0)
     distributed.destroy_process_group()
@@ -157,13 +159,9 @@ def kvstore_of(folder: Path, rank: Rank) -> list[Companion]:
 
 def launch(kind: str, folder: Path, callbacks: JobCallbacks[Any]) -> Iterator[Any]:
     """Runs two ranks of one kind of work on this host."""
-    surroundings = (
-        Surroundings(companions=partial(kvstore_of, folder)) if kind.startswith("kvstore") else None
-    )
+    companions = partial(kvstore_of, folder) if kind.startswith("kvstore") else None
     with held_address() as address:
-        yield from in_ranks(
-            partial(globals()[kind], folder), local_ranks(2, address), callbacks, surroundings
-        )
+        yield from in_ranks(partial(globals()[kind], folder), local_ranks(2, address), callbacks, companions)
 
 
 def main(kind: str, folder: Path) -> None:

@@ -12,7 +12,7 @@ from fake_framework import DEADLINE_S, SIDE, mean_scores
 from kserve_server import Served, Tensor, running
 
 from inferometer.agent.hardware.device import Device, DeviceKind
-from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import SessionOptions, open_session
@@ -115,6 +115,7 @@ def test_a_system_says_what_the_server_tells_and_invents_nothing(opened):
     assert description.framework_version == "9.8"
     assert description.device == Device(DeviceKind.REMOTE)
     assert (description.threads, dict(description.checksums)) == (None, {})
+    assert (description.precision, description.cudnn_benchmark) == (None, None)
     machine = description.environment
     assert not machine.is_known
     assert (machine.hostname, machine.cpu_model, machine.memory_bytes, machine.gpus) == ("", "", 0, ())
@@ -359,6 +360,18 @@ def test_what_the_server_decides_cannot_be_asked_for(opened, options):
         pytest.raises(ConfigurationError, match="leave out --gpu and --threads"),
     ):
         opened(server.address, options=options)
+
+
+@pytest.mark.parametrize(
+    "options", [SessionOptions(precision=Precision.FLOAT32), SessionOptions(cudnn_benchmark=False)]
+)
+def test_the_precision_and_cudnn_are_the_servers(opened, options):
+    with (
+        running(served()) as server,
+        pytest.raises(ConfigurationError, match="leave out --dtype and --cudnn_benchmark") as caught,
+    ):
+        opened(server.address, options=options)
+    assert "\n" not in str(caught.value)
 
 
 def test_the_time_of_a_batch_holds_the_way_to_the_server(opened):

@@ -135,6 +135,18 @@ def test_no_process_outlives_a_launcher_that_is_killed(
     none_left(pids)
 
 
+def test_ranks_of_torchrun_meet_and_only_rank_0_tells(folder: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    found = subprocess.run(
+        [*torchrun, "-m", rank_work.__name__, "joins", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert found.stdout == "evaluation (0, 3.0)\n", found.stderr
+
+
 def test_ctrl_c_gives_what_was_measured(folder: Path) -> None:
     command = [sys.executable, "-m", rank_work.__name__, "steps_until_stopped", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as launcher:

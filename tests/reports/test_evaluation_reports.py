@@ -193,6 +193,7 @@ def test_the_common_columns_say_what_ran_on_what(evaluations: list[Evaluation]) 
         "bench-1",
         "pretrained",
         1,
+        "float32",
     ]
 
 

@@ -31,4 +31,4 @@ def draw_weights(parameters: Iterable[Any], seed: int) -> None:
                 piece[:] = generator.uniform(-bound, bound, len(piece))
         else:
             values = np.full(shape, parameter.name.endswith(("gamma", "running_var")), np.float32)
-        parameter.data()[:] = values.reshape(shape)
+        parameter.set_data(values.reshape(shape))  # on all of its devices

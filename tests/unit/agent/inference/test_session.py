@@ -13,7 +13,7 @@ from pipeline_fakes import DEADLINE_S, EchoPredictor, ManualClock, inputs, manif
 
 from inferometer.agent.hardware.device import Device, DeviceKind
 from inferometer.agent.hardware.environment import usable_cores
-from inferometer.agent.inference.predictor import Tensors
+from inferometer.agent.inference.predictor import Precision, Tensors
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.agent.inference.results import Classifications, Stage
 from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, SessionOptions, open_session
@@ -153,6 +153,26 @@ def test_the_number_of_threads_of_an_operator_is_at_least_1(
 ) -> None:
     with pytest.raises(ConfigurationError, match="threads: found 0"):
         open_session(model, SessionOptions(threads=0), registry)
+
+
+def test_a_model_in_a_file_has_its_own_precision_and_another_is_refused_before_it_is_loaded(
+    predictors: list[EchoPredictor], model: ModelManifest, registry: Registry
+) -> None:
+    for options in (SessionOptions(), SessionOptions(precision=Precision.FLOAT32)):
+        with open_session(model, options, registry) as session:
+            assert session.description.precision is None
+    with pytest.raises(ConfigurationError, match="has its own precision; only a model that is built in code"):
+        open_session(model, SessionOptions(precision=Precision.FLOAT16), registry)
+    assert [p.loads for p in predictors] == [1, 1, 0]
+
+
+def test_what_was_asked_of_cudnn_is_recorded(
+    predictors: list[EchoPredictor], model: ModelManifest, registry: Registry
+) -> None:
+    for wanted in (None, False, True):
+        with open_session(model, SessionOptions(cudnn_benchmark=wanted), registry) as session:
+            assert session.description.cudnn_benchmark is wanted
+            assert predictors[-1].options.cudnn_benchmark is wanted
 
 
 def test_urls_are_not_fetched_unless_the_session_is_given_the_means(

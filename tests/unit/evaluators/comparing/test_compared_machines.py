@@ -10,6 +10,7 @@ import pytest
 
 from inferometer.agent.hardware.device import Device, DeviceKind
 from inferometer.agent.hardware.environment import unknown_environment
+from inferometer.agent.inference.predictor import Precision
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.evaluators.comparing.sides import Side
 from inferometer.manifests.errors import ConfigurationError
@@ -68,6 +69,21 @@ def test_equal_machines_differ_in_nothing() -> None:
 def test_threads_are_a_difference_of_their_own() -> None:
     assert differences(make_system(threads=1), make_system(threads=2)) == ["threads: 1 (A), 2 (B)"]
     assert differences(make_system(threads=None), make_system(threads=2)) == ["threads: not known (A), 2 (B)"]
+
+
+def test_the_precision_is_a_difference_where_both_sides_tell_it() -> None:
+    half = make_system(precision=Precision.FLOAT16)
+    assert differences(make_system(), half) == ["precision: float32 (A), float16 (B)"]
+    assert differences(make_system(precision=None), half) == []
+
+
+def test_cudnn_benchmark_is_a_difference_where_a_gpu_runs_the_model() -> None:
+    gpu = Device(DeviceKind.GPU)
+    tuned, default = make_system(device=gpu, cudnn_benchmark=True), make_system(device=gpu)
+    assert differences(tuned, default) == ["cudnn_benchmark: true (A), the default (B)"]
+    with pytest.raises(ConfigurationError, match="A mixes evaluations with cudnn_benchmark true and false"):
+        side("A", tuned, make_system(device=gpu, cudnn_benchmark=False))
+    assert differences(make_system(cudnn_benchmark=True), make_system()) == []
 
 
 def test_the_driver_of_a_gpu_counts_only_where_a_gpu_runs_the_model() -> None:

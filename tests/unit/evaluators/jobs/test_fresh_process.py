@@ -60,8 +60,13 @@ def waits(callbacks: JobCallbacks[Progress]) -> Found:
     def stopped() -> bool:
         return callbacks.stop_requested() or time.monotonic() > deadline_s
 
-    run = DatasetRun(FakeSystem(), Numbered(20), options(min_batches=10**9), stop_requested=stopped)
-    yield run.run()
+    yield DatasetRun(
+        FakeSystem(),
+        Numbered(20),
+        options(min_batches=10**9),
+        on_progress=callbacks.on_progress,
+        stop_requested=stopped,
+    ).run()
 
 
 def callbacks_of(warnings: list[str], **given: Any) -> JobCallbacks[Progress]:
@@ -102,9 +107,13 @@ def test_a_process_that_ends_early_is_one_line(how: int, message: str) -> None:
 
 
 def test_a_stop_reaches_it_and_gives_what_was_measured() -> None:
-    warnings: list[str] = []
+    passes: list[bool] = []
+    callbacks = JobCallbacks(
+        on_progress=lambda progress: passes.append(progress.done >= progress.total),
+        stop_requested=lambda: any(passes),
+    )
 
-    [evaluation] = in_fresh_process(waits, callbacks_of(warnings, stop_requested=lambda: bool(warnings)))
+    [evaluation] = in_fresh_process(waits, callbacks)
 
     assert evaluation.status is Status.INTERRUPTED
     assert evaluation.measurement.predicted_inputs >= 20

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inferometer.agent.inference.predictor import Precision
 from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, Status
@@ -89,6 +90,8 @@ def evaluations(draw: st.DrawFn) -> Evaluation:
         hostname=draw(texts),
         threads=draw(st.none() | st.integers(1, 64)),
         overlap=draw(st.booleans()),
+        precision=draw(st.none() | st.sampled_from(Precision)),
+        cudnn_benchmark=draw(st.none() | st.booleans()),
     )
     return make_evaluation(
         created_at=draw(st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1))).replace(

@@ -1,0 +1,369 @@
+"""MXNet's kvstore: the sum of gradients over the devices of a process, and over processes through servers.
+
+Run as a module, it is a scheduler or a server, as its environment says; see ``serve_kvstore``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.frameworks.mxnet_runtime import FAILURES, copied_to, mxnet, reason
+from inferometer.agent.training.trainer import Rank
+from inferometer.manifests.errors import ConfigurationError, InferometerError, TrainingError, suggestion
+
+KVSTORES = ("local", "device", "nccl", "dist_sync", "dist_device_sync", "dist_async")
+"""The types of kvstore; those of several processes begin with ``dist``."""
+_ROLES = ("scheduler", "server", "worker")
+_HEARTBEAT_S = 2
+_LOST_S = 15
+_RETRY_S = 0.05
+_WORKERS, _SERVERS = 4, 2  # ps-lite's numbers of these groups
+_Result = TypeVar("_Result")
+
+
+def kvstore_of(name: str, rank: Rank, contexts: Sequence[Any]) -> str:
+    """Returns the type of the kvstore for these processes and devices; empty if none is needed.
+
+    Without a ``name``, several processes take ``dist_sync``, several GPUs ``device`` and several CPUs
+    ``local``.
+
+    Raises:
+        ConfigurationError: The name is unknown, or does not fit the ranks, the devices or the build.
+    """
+    on_gpus = contexts[0].device_type == "gpu"
+    if not name and rank.count > 1:
+        name = "dist_sync"
+    elif not name and len(contexts) > 1:
+        name = "device" if on_gpus else "local"
+    if name == "horovod":
+        raise ConfigurationError(
+            "communication is horovod, which is not supported; for several processes use dist_sync"
+        )
+    if name and name not in KVSTORES:
+        raise ConfigurationError(
+            f"communication is {name}; {suggestion(name, KVSTORES)} (allowed in MXNet: {', '.join(KVSTORES)})"
+        )
+    if name == "nccl" and not on_gpus:
+        raise ConfigurationError("communication is nccl, which is for GPUs; on CPUs use local")
+    if name == "nccl" and not mxnet.runtime.Features().is_enabled("NCCL"):
+        raise ConfigurationError("communication is nccl, which this build of MXNet lacks; use device")
+    distributed = name.startswith("dist")
+    if rank.count > 1 and not distributed:
+        raise ConfigurationError(
+            f"communication is {name}, which is for one process, and there are {rank.count}; use dist_sync"
+        )
+    if distributed and not mxnet.runtime.Features().is_enabled("DIST_KVSTORE"):
+        raise ConfigurationError(f"communication is {name}, which this build of MXNet lacks; use device")
+    if distributed and not rank.address:
+        raise ConfigurationError(
+            f"communication is {name}, and rank {rank.number} of {rank.count} has no address of a scheduler"
+        )
+    return name if distributed or len(contexts) > 1 else ""
+
+
+def kvstore_environment(role: str, address: str, workers: int, servers: int) -> Mapping[str, str]:
+    """Returns the environment variables of a process of a distributed kvstore.
+
+    Args:
+        role: ``scheduler``, ``server`` or ``worker``.
+        address: The scheduler's host and port.
+        workers: The number of ranks.
+        servers: The number of servers.
+
+    Raises:
+        ConfigurationError: The address is no host and port, or another argument is out of range.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ConfigurationError(
+            f'address is "{address}"; allowed: a host and a port, such as 127.0.0.1:9091'
+        )
+    if role not in _ROLES:
+        raise ConfigurationError(f"role is {role}; allowed: {', '.join(_ROLES)}")
+    if workers < 1 or servers < 1:
+        raise ConfigurationError(f"found {workers} workers and {servers} servers; allowed: 1 or more of each")
+    variables = {
+        "DMLC_ROLE": role,
+        "DMLC_PS_ROOT_URI": host,
+        "DMLC_PS_ROOT_PORT": port,
+        "DMLC_NUM_WORKER": str(workers),
+        "DMLC_NUM_SERVER": str(servers),
+        "PS_HEARTBEAT_INTERVAL": str(_HEARTBEAT_S),
+    }
+    if host == "localhost" or host.startswith("127."):
+        # ps-lite looks for another network interface, whose address the other processes then need
+        variables["DMLC_NODE_HOST"] = variables["DMLC_PS_ROOT_URI"] = "127.0.0.1"
+    return variables
+
+
+def serve_kvstore() -> None:
+    """Runs a scheduler or a server in this process until all ranks have left.
+
+    The process needs the environment of ``kvstore_environment``. If a rank or a server is lost, MXNet lets
+    all others wait without end. The scheduler notices, because their heartbeats stay away, and then ends its
+    process with exit code 1 and one line on stderr.
+
+    Raises:
+        ConfigurationError: The environment does not name one of the two roles.
+        TrainingError: MXNet cannot serve, for instance because the port is taken.
+    """
+    role = os.environ.get("DMLC_ROLE")
+    if role not in ("scheduler", "server"):
+        raise ConfigurationError(f"DMLC_ROLE is {role or 'not set'}; allowed: scheduler, server")
+    try:
+        store = mxnet.kv.create("dist")
+        if role == "scheduler":
+            threading.Thread(target=_end_with_the_first_lost, args=(store,), daemon=True).start()
+        mxnet.kvstore.kvstore_server.KVStoreServer(store).run()
+    except FAILURES as error:
+        address = f"{os.environ.get('DMLC_PS_ROOT_URI')}:{os.environ.get('DMLC_PS_ROOT_PORT')}"
+        raise TrainingError(f"the kvstore's {role} failed ({address}): {reason(error)}") from error
+
+
+def _end_with_the_first_lost(store: Any) -> None:
+    while True:
+        time.sleep(_HEARTBEAT_S)
+        for group, name in ((_WORKERS, "rank"), (_SERVERS, "server")):
+            if count := lost_processes(store, group):
+                sys.stderr.write(f"the kvstore has lost {count} {name}{'s' * (count > 1)}\n")
+                sys.stderr.flush()
+                os._exit(1)  # the main thread waits inside MXNet
+
+
+def lost_processes(store: Any, group: int = _WORKERS + _SERVERS) -> int:
+    """Returns how many processes of a group have sent no heartbeat; only the scheduler knows.
+
+    Elsewhere, the result says whether the scheduler is lost.
+    """
+    count = ctypes.c_int()
+    mxnet.base.check_call(
+        mxnet.base._LIB.MXKVStoreGetNumDeadNode(store.handle, group, ctypes.byref(count), _LOST_S)
+    )
+    return count.value
+
+
+class GradientExchange:
+    """The copies of the parameters, on the devices of this process and of others, that are kept alike.
+
+    A distributed kvstore adds up what its servers get: each rank pushes, and then pulls the sum. With
+    ``dist_sync`` and ``dist_device_sync``, the sum is that of all ranks, and the ranks update their
+    parameters. With ``dist_async``, the servers update the parameters with the gradient of each rank as it
+    arrives, and a rank pulls what there is then: nobody waits for another, and a run cannot be repeated.
+
+    MXNet numbers ranks as it likes; here a rank has the number of its ``Rank``. If a rank is lost, the others
+    wait for it as long as ``Rank.timeout_s``, and then raise TrainingError.
+
+    Args:
+        who: The model, as messages name it.
+        kind: One of ``KVSTORES``.
+        rank: The place of this process.
+
+    Raises:
+        ConfigurationError: The rank's address is no host and port.
+        TrainingError: The scheduler, the servers or the other ranks cannot be reached.
+    """
+
+    def __init__(self, who: object, kind: str, rank: Rank) -> None:
+        self._where = f"{who}: rank {rank.number} of {rank.count}" if rank.count > 1 else str(who)
+        self._rank = rank
+        self._distributed = kind.startswith("dist")
+        self.on_servers = kind == "dist_async"
+        self._lost = False
+        self._next_key = 0
+        self._samples_key = 0
+        self._store = self._join(kind) if self._distributed else mxnet.kv.create(kind)
+
+    def start(
+        self, weights: Sequence[Sequence[Any]], others: Sequence[Sequence[Any]], server_optimizer: Any
+    ) -> None:
+        """Gives all copies the values of rank 0 and its first device.
+
+        Args:
+            weights: The trainable parameters, each with one array for each device.
+            others: What else the layers keep, likewise.
+            server_optimizer: What updates the parameters on the servers, if these are to.
+        """
+        self._next_key = len(weights)
+        if self.on_servers:
+            if self._store.rank == 0:
+                self._store.set_optimizer(server_optimizer)
+            self._wait_for(self._store._barrier)
+        for key, copies in enumerate(weights):
+            if self._distributed and not self.on_servers:
+                self._begin_alike(copies, key)  # the key is that of the gradients afterwards
+                continue
+            if self._distributed:
+                self._begin_alike(copies, self._new_key())
+            self._store.init(key, copies[0])
+        for copies in others:
+            if self._distributed:
+                self._begin_alike(copies, self._new_key())
+        if self._distributed and not self.on_servers:
+            self._samples_key = self._new_key()
+            self._store.init(self._samples_key, mxnet.nd.zeros((1,), dtype="float64"))
+        self.wait()
+
+    def add_up(self, gradients: Sequence[Sequence[Any]], samples: int) -> int:
+        """Queues the sum of the gradients over all devices and ranks, in place; not for ``on_servers``.
+
+        Returns:
+            The samples of all ranks, of which this one has ``samples``.
+        """
+        total = None
+        if self._distributed:
+            total = mxnet.nd.full((1,), samples, dtype="float64")
+            self._store.pushpull(self._samples_key, total, out=total)
+        for key, copies in enumerate(gradients):
+            self._store.pushpull(key, list(copies), out=list(copies), priority=-key)
+        if total is None:
+            return samples
+        return int(self._wait_for(total.asscalar))
+
+    def update_on_servers(self, weights: Sequence[Sequence[Any]], gradients: Sequence[Sequence[Any]]) -> None:
+        """Queues the push of the gradients, and then the pull of the parameters."""
+        for key, (copies, arrays) in enumerate(zip(gradients, weights, strict=True)):
+            self._store.pushpull(key, list(copies), out=list(arrays), priority=-key)
+
+    def wait(self) -> None:
+        """Waits until everything that is queued has finished.
+
+        Raises:
+            TrainingError: That takes longer than ``Rank.timeout_s``, since another rank is lost.
+        """
+        self._wait_for(mxnet.nd.waitall)
+
+    def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the values of all ranks, (ranks, *shape); see ``Trainer.gather``."""
+        if not self._distributed or not values.size:
+            return np.stack([values] * self._rank.count)
+        # float32 holds 16 of the 64 bits exactly
+        words = np.ascontiguousarray(values).reshape(-1).view(np.uint16)
+        table = np.zeros((self._rank.count, len(words)), np.float32)
+        table[self._rank.number] = words
+        summed = copied_to(mxnet.cpu(), table)
+        self._sum(summed, self._new_key(), summed)
+        everything: NDArray[np.int64] = summed.asnumpy().astype(np.uint16).view(np.int64)
+        return everything.reshape(self._rank.count, *values.shape)
+
+    def leave(self, *, failed: bool) -> None:
+        """Leaves the kvstore; without failure, the ranks wait for each other first."""
+        store, self._store = self._store, None
+        if store is None or not self._distributed:
+            return
+        if failed or self._lost:
+            mxnet.base.check_call(mxnet.base._LIB.MXKVStoreSetBarrierBeforeExit(store.handle, 0))
+        if self._lost:
+            _LOST.append(store)  # to free it waits without end for what is queued
+            return
+        done = threading.Event()
+        stores = [store]
+        del store
+
+        def free() -> None:
+            stores.clear()
+            done.set()
+
+        threading.Thread(target=free, daemon=True).start()
+        if not done.wait(self._rank.timeout_s):
+            raise TrainingError(f"{self._where}: the others did not leave within {self._rank.timeout_s:g} s")
+
+    def _join(self, kind: str) -> Any:
+        """Meets the others; MXNet reads where from the environment, while it creates the kvstore."""
+        rank = self._rank
+        variables = kvstore_environment("worker", rank.address, rank.count, rank.servers)
+        until_s = time.monotonic() + rank.timeout_s
+        where = (variables["DMLC_PS_ROOT_URI"], int(variables["DMLC_PS_ROOT_PORT"]))
+        while True:  # MXNet would wait for the scheduler without end
+            try:
+                socket.create_connection(where, timeout=rank.timeout_s).close()
+                break
+            except OSError as error:
+                if time.monotonic() >= until_s:
+                    raise TrainingError(
+                        f"{self._where}: found no scheduler of the kvstore at {rank.address} within "
+                        f"{rank.timeout_s:g} s: {error.strerror or error}"
+                    ) from error
+            time.sleep(_RETRY_S)
+        with _environment(variables):
+            return self._wait_for(lambda: mxnet.kv.create(kind))
+
+    def _begin_alike(self, copies: Sequence[Any], key: int) -> None:
+        first = copies[0]
+        self._sum(first if self._rank.number == 0 else mxnet.nd.zeros_like(first), key, list(copies))
+
+    def _sum(self, array: Any, key: int, out: Any) -> None:
+        """Adds up an array over the ranks, under a key that nothing has been added to."""
+        self._store.init(key, mxnet.nd.zeros_like(array))
+        self._store.push(key, array)
+        self.wait()
+        self._wait_for(self._store._barrier)
+        self._store.pull(key, out=out)
+        self.wait()
+
+    def _new_key(self) -> int:
+        self._next_key += 1
+        return self._next_key - 1
+
+    def _wait_for(self, call: Callable[[], _Result]) -> _Result:
+        """Runs a call that needs the other ranks; in a thread, because MXNet's calls have no time limit."""
+        if not self._distributed:
+            return call()
+        result: list[_Result] = []
+        failure: list[Exception] = []
+
+        def run() -> None:
+            try:
+                result.append(call())
+            except Exception as error:  # noqa: BLE001 - raised again below
+                failure.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(self._rank.timeout_s)
+        if failure:
+            raise failure[0]
+        if not result:
+            self._lost = True
+            raise TrainingError(
+                f"{self._where}: the other ranks and the servers did not answer within "
+                f"{self._rank.timeout_s:g} s"
+            )
+        return result[0]
+
+
+_LOST: list[Any] = []
+"""The kvstores that cannot be freed."""
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+if __name__ == "__main__":
+    try:
+        serve_kvstore()
+    except InferometerError as error:
+        sys.exit(str(error))

@@ -1,0 +1,414 @@
+"""The trainer for MXNet 1.x: architectures in gluon, trained by gluon or by the Module API."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.frameworks import mxnet_runtime
+from inferometer.agent.frameworks.mxnet_kvstore import GradientExchange, kvstore_of
+from inferometer.agent.frameworks.mxnet_networks import build_network, symbol_of
+from inferometer.agent.frameworks.mxnet_runtime import (
+    FAILURES,
+    ONE_AT_A_TIME,
+    WORKERS,
+    copied_to,
+    find_context,
+    mxnet,
+    reason,
+)
+from inferometer.agent.frameworks.mxnet_training.gluon_network import GluonNetwork
+from inferometer.agent.frameworks.mxnet_training.module_network import ModuleNetwork
+from inferometer.agent.frameworks.mxnet_training.networks import Shard, TrainedNetwork
+from inferometer.agent.frameworks.mxnet_training.optimizers import ServerOptimizer, Updates, build_optimizer
+from inferometer.agent.hardware.environment import FrameworkDetails
+from inferometer.agent.inference.predictor import Precision, prediction_failure
+from inferometer.agent.training.trainer import (
+    PlacedBatch,
+    StepParts,
+    StepResult,
+    Trainer,
+    TrainerOptions,
+    TrainingBatch,
+)
+from inferometer.manifests.errors import (
+    ArtifactError,
+    ConfigurationError,
+    InferometerError,
+    OutputError,
+    TrainingError,
+    suggestion,
+)
+from inferometer.manifests.schema import Loss, ModelManifest
+
+_APIS = ("gluon", "module")
+_FIRST_SCALE = 65536.0
+_LEAST_SCALE = 1.0
+_STEPS_TO_DOUBLE = 2000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Placed:
+    """A batch, split over the devices; None for a device without samples."""
+
+    shards: tuple[Shard | None, ...]
+    samples: int
+
+    def __len__(self) -> int:
+        return self.samples
+
+
+@dataclass(slots=True, eq=False)
+class _Training:
+    """A network and what trains it."""
+
+    network: TrainedNetwork
+    net: Any
+    output_shape: tuple[int, ...]
+    updates: Updates
+    exchange: GradientExchange | None = None
+    scale: float = 1.0
+    good_steps: int = 0
+
+    def wait(self) -> None:
+        """Waits until everything that is queued has finished; raises what failed in it."""
+        if self.exchange is None:
+            mxnet.nd.waitall()
+        else:
+            self.exchange.wait()
+
+
+class MXNetTrainer(Trainer):
+    """A model in code that MXNet trains, on one or several devices of this process, and with other processes.
+
+    Each device has a copy of the parameters, and a share of each batch. In bfloat16 and float16, MXNet's
+    ``amp`` lets convolutions, fully connected and, in float16, recurrent layers compute in that type;
+    parameters, gradients and the loss are in float32. The statistics of batch normalization are those of each
+    device's own samples; those of the first device are saved. Dropout draws from generators of the process,
+    which ``load`` seeds by the seed and the rank.
+
+    With the kvstore ``dist_async``, a step pushes the gradient of the mean loss over the samples of this rank
+    alone, with which the servers update the parameters, and pulls these; the time of the update is in that of
+    the communication, and ``set_parameters`` is refused.
+
+    MXNet reports an operator's failure when somebody waits for its result, and ``step`` waits for everything.
+    Parameters may be partly updated after a step that failed.
+    """
+
+    def __init__(
+        self,
+        manifest: ModelManifest,
+        artifacts: Artifacts,
+        options: TrainerOptions,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        super().__init__(manifest, artifacts, options, clock)
+        self._contexts: list[Any] = []
+        self._threads: int | None = None
+        self._training: _Training | None = None
+        self._failed = False
+
+    def load(self) -> None:
+        """Builds the network and its optimizer, and meets the other ranks; see ``Trainer``."""
+        with ONE_AT_A_TIME:
+            kvstore = self._checked_options()
+            for context in self._contexts:
+                cpu = context.device_id if context.device_type == "cpu" else 0
+                predictor = self.options.predictor
+                self._threads = WORKERS.fix(predictor.threads, predictor.operator_threads, cpu)
+            rank = self.options.rank
+            draw = np.random.SeedSequence([self.options.predictor.seed, rank.number]).generate_state(1)
+            mxnet.random.seed(int(draw[0]) >> 1)
+            self._failed = False
+            try:
+                with self._translated("build the model", ArtifactError):
+                    self._training = self._build()
+                if kvstore:
+                    self._start(self._training, kvstore)
+            except BaseException:
+                self._failed = True
+                self.close()
+                raise
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of the output for one sample; see ``Trainer``."""
+        return self._loaded().output_shape
+
+    def place(self, batch: TrainingBatch) -> PlacedBatch:
+        """Copies a batch to the devices, of which the first ones get a sample more; see ``Trainer``."""
+        self._loaded()
+        batch = self.checked(batch)
+        inputs = np.array_split(batch.inputs, len(self._contexts))
+        targets = np.array_split(batch.targets.astype(np.float32), len(self._contexts))
+        with ONE_AT_A_TIME, self._translated(f"copy a batch of {len(batch)}", TrainingError):
+            shards = tuple(
+                (copied_to(context, share), copied_to(context, labels)) if len(share) else None
+                for share, labels, context in zip(inputs, targets, self._contexts, strict=True)
+            )
+            mxnet.nd.waitall()
+        return _Placed(shards, len(batch))
+
+    def step(self, batch: PlacedBatch, *, parts: bool = False) -> StepResult:
+        """Trains on a batch; see ``Trainer``."""
+        training = self._loaded()
+        if not isinstance(batch, _Placed):
+            raise TrainingError(
+                f"{self}: the batch is {type(batch).__name__}, which its place did not return"
+            )
+        with ONE_AT_A_TIME:
+            with self._translated(f"train on a batch of {len(batch)}", TrainingError):
+                result = self._step(training, batch, parts)
+            if training.scale < _LEAST_SCALE:
+                raise TrainingError(
+                    f"{self}: float16 cannot hold the gradients: their scale fell to {training.scale:g}, "
+                    f"with a loss of {result.loss:g}; use bfloat16 or float32"
+                )
+        return result
+
+    def scores(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+        """Runs the network on the first device, in the precision of the training; see ``Trainer``."""
+        training = self._loaded()
+        inputs = self.checked_inputs(inputs)
+        with ONE_AT_A_TIME, self._translated(f"run a batch of {len(inputs)}", TrainingError):
+            outputs = training.network.scores(copied_to(self._contexts[0], inputs))
+            scores: NDArray[np.float32] = outputs.asnumpy()
+        return scores
+
+    def parameters(self) -> dict[str, NDArray[Any]]:
+        """Returns the parameters that are trained, by their names in a file; see ``Trainer``."""
+        network = self._loaded().network
+        with ONE_AT_A_TIME, self._translated("read the parameters", TrainingError):
+            arrays = [copies[0].asnumpy().astype(np.float32) for copies in network.weights()]
+        return dict(zip(network.trained, arrays, strict=True))
+
+    def set_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
+        """Sets parameters on all devices, by the names in a file of parameters; see ``Trainer``."""
+        training = self._loaded()
+        if training.exchange is not None and training.exchange.on_servers:
+            raise TrainingError(f"{self}: with dist_async the servers have the parameters; use dist_sync")
+        known = dict(zip(training.network.trained, training.network.weights(), strict=True))
+        for name, values in parameters.items():
+            if name not in known:
+                raise TrainingError(f'{self}: unknown parameter "{name}"; {suggestion(name, known)}')
+            if np.shape(values) != known[name][0].shape:
+                raise TrainingError(
+                    f'{self}: parameter "{name}": found the shape {np.shape(values)}; '
+                    f"allowed: {known[name][0].shape}"
+                )
+        with ONE_AT_A_TIME, self._translated("set the parameters", TrainingError):
+            for name, values in parameters.items():
+                for copy in known[name]:
+                    copy[:] = np.ascontiguousarray(values, np.float32)
+            mxnet.nd.waitall()
+
+    def save(self, path: Path) -> None:
+        """Writes the parameters as gluon does, beside the path first; see ``Trainer``."""
+        training = self._loaded()
+        partial = path.with_name(f".{path.name}.part")
+        try:
+            with ONE_AT_A_TIME, partial.open("wb"):  # MXNet's own message is of C++
+                training.network.update_block()
+                training.net.save_parameters(str(partial))
+            partial.replace(path)
+        except (OSError, *FAILURES) as error:
+            partial.unlink(missing_ok=True)
+            raise OutputError(f"{path}: cannot be written: {reason(error)}") from error
+
+    def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Gathers through the servers of the kvstore; see ``Trainer``."""
+        training = self._loaded()
+        values = np.array(values, np.int64)
+        if training.exchange is None:
+            return values[np.newaxis]
+        with ONE_AT_A_TIME, self._translated("gather", TrainingError):
+            return training.exchange.gather(values)
+
+    def details(self) -> FrameworkDetails:
+        """Returns MXNet's libraries, build and settings; see ``Trainer``."""
+        return mxnet_runtime.details()
+
+    @property
+    def threads(self) -> int | None:
+        """The number that MXNet's CPU workers were found to have; None if they differ."""
+        return self._threads
+
+    def close(self) -> None:
+        """Frees the network, and leaves the other ranks; see ``Trainer``."""
+        with ONE_AT_A_TIME:
+            training, self._training = self._training, None
+            if training is None:
+                return
+            with suppress(*FAILURES):  # a step that failed has reported it
+                if not self._failed:
+                    training.wait()
+            if training.exchange is not None:
+                training.exchange.leave(failed=self._failed)
+            del training
+            for context in self._contexts:
+                if context.device_type == "gpu":
+                    context.empty_cache()
+
+    def _checked_options(self) -> str:
+        """Finds the devices, and returns the type of the kvstore; empty if none is needed."""
+        options, rank = self.options, self.options.rank
+        if options.api and options.api not in _APIS:
+            raise ConfigurationError(f"api is {options.api}; allowed in MXNet: {', '.join(_APIS)}")
+        if not options.devices or len({(each.kind, each.index) for each in options.devices}) < len(
+            options.devices
+        ):
+            found = ", ".join(map(str, options.devices)) or "none"
+            raise ConfigurationError(f"devices: found {found}; allowed: one or more that differ")
+        if len({each.kind for each in options.devices}) > 1:
+            raise ConfigurationError("devices: found CPUs and GPUs; allowed: either of them")
+        if not 0 <= rank.number < rank.count:
+            raise ConfigurationError(f"rank is {rank.number}; allowed: 0 to {rank.count - 1}")
+        self._contexts = [find_context(device, self) for device in options.devices]
+        if options.predictor.precision is Precision.FLOAT16 and not options.devices[0].is_gpu:
+            raise ConfigurationError(f"{self}: MXNet trains in float16 on a GPU only; on a CPU use bfloat16")
+        kvstore = kvstore_of(options.communication, rank, self._contexts)
+        if options.predictor.precision is Precision.FLOAT16 and kvstore == "dist_async":
+            raise ConfigurationError(
+                f"{self}: the servers of dist_async do not know the scale of float16's loss; use dist_sync"
+            )
+        return kvstore
+
+    def _build(self) -> _Training:
+        options, inputs = self.options, self.manifest.inputs[0].parameters
+        if self.artifacts.architecture is None:
+            raise ArtifactError(f"{self}: is not built in code (architecture), and cannot be trained")
+        module = options.api == "module"
+        contexts = self._contexts[:1] if module else self._contexts  # the copies of Module are its own
+        net = build_network(
+            self, self.artifacts, options.predictor, inputs.dimensions, contexts, gradients=True
+        )
+        element_type = inputs.element_type.value
+        symbol = symbol_of(net, inputs.input_layer, element_type)
+        shape = self._find_output_shape(symbol)
+        data = mxnet.sym.var(inputs.input_layer, dtype=element_type)
+        precision = options.predictor.precision
+        network: TrainedNetwork
+        if module:
+            bound = ModuleNetwork(net, symbol, data, self.loss, precision, self._contexts)
+            bound.bind(inputs.dimensions, element_type)
+            network = bound
+        else:
+            network = GluonNetwork(net, symbol, data, self.loss, precision, self._contexts)
+        if not network.trained:
+            raise ArtifactError(f"{self}: has no parameters that can be trained")
+        optimizer = build_optimizer(options.optimizer)
+        scale = _FIRST_SCALE if precision is Precision.FLOAT16 else 1.0
+        training = _Training(network, net, shape, Updates(optimizer, len(self._contexts)), scale=scale)
+        mxnet.nd.waitall()
+        return training
+
+    def _find_output_shape(self, symbol: Any) -> tuple[int, ...]:
+        inputs = self.manifest.inputs[0].parameters
+        _, shapes, _ = symbol.infer_shape(**{inputs.input_layer: (1, *inputs.dimensions)})
+        axes = ("time steps", "classes") if self.loss is Loss.CTC else ("classes",)
+        if len(shapes) != 1 or shapes[0][0] != 1 or len(shapes[0]) != 1 + len(axes):
+            raise ArtifactError(
+                f"{self}: its output for one sample has the shape {', '.join(map(str, shapes))}; allowed for "
+                f"the loss {self.loss.value}: (1, {', '.join(axes)})"
+            )
+        return tuple(shapes[0][1:])
+
+    def _start(self, training: _Training, kvstore: str) -> None:
+        """Meets the other ranks, and gives all copies of the parameters the values of rank 0."""
+        with self._translated("create the kvstore", TrainingError):
+            training.exchange = GradientExchange(self, kvstore, self.options.rank)
+            weights = training.network.weights()
+            optimizer = ServerOptimizer(len(weights), build_optimizer(self.options.optimizer))
+            training.exchange.start(weights, training.network.states(), optimizer)
+
+    def _step(self, training: _Training, batch: _Placed, parts: bool) -> StepResult:
+        network, exchange = training.network, training.exchange
+        times_ns = [self.clock()]
+
+        def finish_part() -> None:
+            if parts:
+                training.wait()
+                times_ns.append(self.clock())
+
+        losses = network.forward(batch.shards)
+        finish_part()
+        # on the servers, no rank knows the samples of the others
+        on_servers = exchange is not None and exchange.on_servers
+        network.backward(training.scale / len(batch) if on_servers else training.scale)
+        finish_part()
+        total = len(batch)
+        if exchange is not None and on_servers:
+            exchange.update_on_servers(network.weights(), network.gradients())
+            finish_part()
+        elif exchange is not None:
+            total = exchange.add_up(network.gradients(), len(batch))
+            finish_part()
+        if not on_servers and _holds(training):
+            rescale = 1 / (total * training.scale)
+            training.updates.update(network.weights(), network.gradients(), rescale)
+        finish_part()
+        training.wait()
+        loss = sum(float(each.asnumpy().sum(dtype=np.float64)) for each in losses) / len(batch)
+        if not parts:
+            return StepResult(loss)
+        forward, backward, *communicate, update = np.diff(times_ns).tolist()
+        return StepResult(loss, StepParts(forward, backward, sum(communicate), update))
+
+    def _loaded(self) -> _Training:
+        if self._training is None:
+            raise TrainingError(f"{self}: is not loaded")
+        return self._training
+
+    @contextmanager
+    def _translated(self, what: str, otherwise: type[InferometerError]) -> Iterator[None]:
+        """Raises the program's errors for MXNet's, once nothing that failed is queued any more."""
+        try:
+            yield
+        except InferometerError:
+            self._failed = True
+            raise
+        except Exception as error:  # of any class: operators in Python raise what they like
+            self._failed = True
+            self._clear()
+            raise prediction_failure(
+                f"{self}: MXNet failed to {what}: {reason(error)}", error, otherwise
+            ) from error
+
+    def _clear(self) -> None:
+        """Waits until all has finished, and drops the failures that MXNet keeps with each array."""
+        for _ in range(2):
+            with suppress(*FAILURES):
+                mxnet.nd.waitall()
+            if self._training is not None:
+                network = self._training.network
+                for copies in (*network.weights(), *network.gradients(), *network.states()):
+                    for array in copies:
+                        with suppress(*FAILURES):
+                            array.wait_to_read()
+
+
+def _holds(training: _Training) -> bool:
+    """Whether all gradients are finite; adapts the scale of float16's loss to that, which others do not have.
+
+    After the sum over devices and ranks, the answer is the same in all of them.
+    """
+    if training.scale == 1.0:
+        return True
+    arrays = [copies[0] for copies in training.network.gradients()]
+    if not mxnet.nd.multi_all_finite(*arrays, num_arrays=len(arrays)).asscalar():
+        training.scale /= 2
+        training.good_steps = 0
+        return False
+    training.good_steps += 1
+    if training.good_steps == _STEPS_TO_DOUBLE:
+        training.scale *= 2
+        training.good_steps = 0
+    return True

@@ -1,0 +1,1 @@
+"""The parts of MXNet's trainer: the networks in its two APIs, and the optimizers."""

@@ -1,0 +1,109 @@
+"""The results of a benchmark as DLBS prints them: ``__key__=JSON``, which its log parser reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
+from inferometer.evaluators.measurements.training import TrainingMeasurement
+
+_NS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What was asked for, which the results of a failed benchmark have too.
+
+    Attributes:
+        model: The model as it was named.
+        phase: ``training``, ``inference`` or ``data_ingestion``.
+        replica_batch: Samples per batch and device.
+        num_gpus: The GPUs; 0 on a CPU.
+        num_batches: The measured batches.
+        num_warmup_batches: The batches before.
+        dtype: The precision.
+    """
+
+    model: str
+    phase: str
+    replica_batch: int
+    num_gpus: int
+    num_batches: int
+    num_warmup_batches: int
+    dtype: str
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The values by DLBS's keys."""
+        return {
+            "exp.model": self.model,
+            "exp.phase": self.phase,
+            "exp.replica_batch": self.replica_batch,
+            "exp.num_gpus": self.num_gpus,
+            "exp.device_type": "gpu" if self.num_gpus else "cpu",
+            "exp.num_batches": self.num_batches,
+            "exp.num_warmup_batches": self.num_warmup_batches,
+            "exp.dtype": self.dtype,
+        }
+
+
+def result_lines(experiment: Experiment, evaluation: Evaluation) -> Iterator[str]:
+    """Yields the lines of a benchmark. Times are those of all measured batches, in milliseconds."""
+    system, (times_ns, samples) = evaluation.system, _times(evaluation)
+    times_ms, framework = times_ns / _NS_PER_MS, system.manifest.framework.name.casefold()
+    yield from _lines(
+        {
+            **experiment.values,
+            "exp.framework": framework,
+            "exp.framework_ver": system.framework_version,
+            f"{framework}.version": system.framework_version,
+            "exp.model_title": system.manifest.name,
+            "exp.effective_batch": _effective_batch(experiment, evaluation),
+            "exp.id": evaluation.id,
+            "results.time": float(times_ms.mean()),
+            "results.time_std": float(times_ms.std()),
+            "results.throughput": 1000 * samples / float(times_ms.sum()),
+            "results.time_data": times_ms.tolist(),
+            "results.status": "ok" if evaluation.status.value == "complete" else evaluation.status.value,
+        }
+    )
+
+
+def failure_lines(experiment: Experiment, message: str) -> Iterator[str]:
+    """Yields the lines of a benchmark that failed."""
+    failure = {"results.status": "failure", "results.status_msg": message}
+    yield from _lines({**experiment.values, **failure})
+
+
+def _lines(values: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in values.items():
+        yield f"__{key}__={json.dumps(value)}"
+
+
+def _effective_batch(experiment: Experiment, evaluation: Evaluation) -> int:
+    measured = evaluation.measurement
+    if isinstance(measured, TrainingMeasurement):
+        return measured.options.effective_batch
+    return experiment.replica_batch
+
+
+def _times(evaluation: Evaluation) -> tuple[NDArray[np.int64], int]:
+    """The time of each measured batch, and the samples of all."""
+    measured = evaluation.measurement
+    if isinstance(measured, TrainingMeasurement):
+        return measured.times.slowest_ns, int(measured.times.samples.sum())
+    if isinstance(measured, IngestionMeasurement):
+        return measured.times.whole_ns, int(measured.times.samples.sum())
+    if isinstance(measured, BatchMeasurement):
+        full = measured.times.sizes == measured.batch_size
+        kept = full if full.any() else np.ones_like(full)
+        return measured.times.predict_ns[kept], int(measured.times.sizes[kept].sum())
+    raise TypeError(f"{measured.kind} is no benchmark")

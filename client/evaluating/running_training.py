@@ -1,0 +1,105 @@
+"""Runs a training for the command line: prints its progress and summary, and gives the exit code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+
+from inferometer.agent.training.trainer import Rank
+from inferometer.client.cli.exit_codes import INTERRUPTED, SUCCESS
+from inferometer.client.cli.invocation import Invocation
+from inferometer.client.evaluating.console import Console, print_rows, say, stability_code
+from inferometer.client.evaluating.progress import ProgressBar
+from inferometer.client.evaluating.summary import conditions_rows, failure_line
+from inferometer.client.evaluating.training_summary import training_rows
+from inferometer.client.systems import Systems
+from inferometer.evaluators.dataset_run import Progress
+from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.jobs.resources import JobCallbacks
+from inferometer.evaluators.jobs.train import train
+from inferometer.evaluators.jobs.training_requests import TrainingRequest
+from inferometer.evaluators.measurements.training import TrainingMeasurement
+from inferometer.evaluators.training.ranks import CompanionsOf, RankRequest, run_ranks
+
+_FAILED_INPUTS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What becomes of an evaluation beside its summary.
+
+    Attributes:
+        publish: Whether it goes to the database.
+        require_stable: Whether unstable conditions have an exit code of their own.
+        on_shown: Called with the evaluation after its summary is printed.
+    """
+
+    publish: bool = True
+    require_stable: bool = False
+    on_shown: Callable[[Evaluation], None] = lambda _: None
+
+
+def run_training(
+    invocation: Invocation,
+    request: TrainingRequest,
+    ranks: RankRequest,
+    companions: CompanionsOf | None,
+    publication: Publication,
+) -> int:
+    """Trains, publishes the evaluation and prints its summary.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        InferometerError: The model cannot be trained, or the evaluation not be published.
+    """
+    name, worst = request.system.model_name, SUCCESS
+    bar = ProgressBar(name)
+    with Console(invocation, publication.publish, False, bar, "stopping after this step") as console:
+        invocation.waiting.begin(f"opening {name}")
+        callbacks = JobCallbacks(
+            on_start=console.start,
+            on_progress=console.progress(bar),
+            on_warning=console.say,
+            stop_requested=console.stop,
+        )
+        work = partial(_train, request, Systems(invocation))
+        with closing(run_ranks(work, ranks, callbacks, os.environ, companions)) as evaluations:
+            for evaluation in evaluations:
+                console.publish(evaluation, partial(_show, evaluation, publication))
+                worst = max(worst, _exit_code(evaluation, published=publication.publish))
+                worst = max(worst, stability_code(evaluation, required=publication.require_stable))
+    return worst
+
+
+def _train(
+    request: TrainingRequest, systems: Systems, rank: Rank, callbacks: JobCallbacks[Progress]
+) -> Iterator[Evaluation[TrainingMeasurement]]:
+    """Trains as one rank; a function of this module, so that pickle can pass it on to a process."""
+    return train(request, systems, rank, callbacks)
+
+
+def _show(evaluation: Evaluation[TrainingMeasurement], publication: Publication) -> None:
+    print_rows(*training_rows(evaluation), *conditions_rows(evaluation), ("evaluation", evaluation.id))
+    publication.on_shown(evaluation)
+
+
+def _exit_code(evaluation: Evaluation[TrainingMeasurement], *, published: bool) -> int:
+    """The exit code, and one line on stderr where it is not zero."""
+    measured = evaluation.measurement
+    if evaluation.status is Status.INTERRUPTED:
+        steps = f"interrupted: {measured.times.samples.shape[1]} steps were"
+        say(
+            f"{steps} kept; reports leave the evaluation out unless they get --include_interrupted"
+            if published
+            else f"{steps} measured; nothing was published"
+        )
+        return INTERRUPTED
+    if measured.failures:
+        say(f"failed inputs: {len(measured.failures)}; the first: {failure_line(measured.failures[0])}")
+        return _FAILED_INPUTS
+    return SUCCESS
