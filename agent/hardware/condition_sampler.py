@@ -47,9 +47,7 @@ class Samples:
     cpu_s: float = 0.0
 
 
-def look(
-    read_gpu: Callable[[], GpuCounters | None] = lambda: None, processes: Iterable[int] = ()
-) -> Sample:
+def look(read_gpu: Callable[[], GpuCounters | None] = lambda: None, processes: Iterable[int] = ()) -> Sample:
     """Looks once; ``processes`` are children whose CPU time belongs to this process."""
     return Sample(own_cpu_s(processes), read_processors(), tuple(read_frequencies_mhz()), read_gpu())
 

@@ -334,8 +334,18 @@ def _ingestion_conditions(evaluation: Evaluation[IngestionMeasurement]) -> dict[
         "data": data.backend,
         "reader": data.reader,
         "loader": str(data),
-        "dropped from the page cache": str(data.dropped).lower(),
+        "in the page cache": _cached(data.cached_before),
     }
+
+
+def _cached(share: float | None) -> str:
+    """How much of a dataset was in the page cache, as far as it makes a difference."""
+    if share is None:
+        return "not known"
+    return "nothing" if share < _HARDLY else "all" if share > 1 - _HARDLY else f"{100 * share:.0f} %"
+
+
+_HARDLY = 0.01
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class IngestionRequest:
     system: SystemRequest = SystemRequest()  # noqa: RUF009 - frozen
     data: TrainingData
     batch_size: int = defaults.BATCH_SIZE
-    length: IngestionLength = IngestionLength()
+    length: IngestionLength = IngestionLength()  # noqa: RUF009 - frozen
     reader: str = OWN
     fail_on_error: bool = False
 

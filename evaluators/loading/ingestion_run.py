@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,18 +125,18 @@ class IngestionRun:
         """
         created_at, warm_up = utc_now(), self._length.num_warmup_batches
         rows: list[tuple[int, int, int, int, int]] = []
-        batches = self._batches()
-        begun_ns = self._begun() if not warm_up else 0
-        for number in range(self._total):
-            if self._stop_requested():
-                break
-            batch = next(batches)
-            ended_ns = self._clock()
-            if number >= warm_up:
-                times = (ended_ns - begun_ns, batch.read_ns, batch.preprocess_ns)
-                rows.append((len(batch.inputs), *times, batch.read_bytes))
-            begun_ns = self._begun() if number == warm_up - 1 else ended_ns
-            self._on_progress(Progress(number + 1, self._total))
+        with closing(self._batches()) as batches:
+            begun_ns = self._begun() if not warm_up else 0
+            for number in range(self._total):
+                if self._stop_requested():
+                    break
+                batch = next(batches)
+                ended_ns = self._clock()
+                if number >= warm_up:
+                    spent_ns = (ended_ns - begun_ns, batch.read_ns, batch.preprocess_ns)
+                    rows.append((len(batch.inputs), *spent_ns, batch.read_bytes))
+                begun_ns = self._begun() if number == warm_up - 1 else ended_ns
+                self._on_progress(Progress(number + 1, self._total))
         if not rows:
             raise EvaluationInterrupted("stopped before a batch was measured; nothing was published")
         times = LoadTimes(*np.asarray(rows, np.int64).T.copy())
@@ -161,7 +162,7 @@ class IngestionRun:
         self._on_measure()
         return self._clock()
 
-    def _batches(self) -> Iterator[LoadedBatch]:
+    def _batches(self) -> Generator[LoadedBatch, None, None]:
         """The batches of epoch after epoch."""
         while True:
             loaded = 0
