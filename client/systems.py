@@ -15,6 +15,7 @@ from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, open_session
 from inferometer.agent.inference.unloaded import describe_unloaded
 from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.agent.training.companion import CompanionsOf
 from inferometer.agent.training.trainer import Trainer, TrainerOptions
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.remote.channel.address import is_kserve
@@ -106,6 +107,13 @@ class Systems:
             architectures=invocation.architectures,
             cache=invocation.cache,
         )
+
+    def companions(self, request: SystemRequest, communication: str) -> CompanionsOf | None:
+        """Returns what gives the processes that ranks of a model need beside them; see ``JobResources``."""
+        from inferometer.agent.training.opening import find_companions
+
+        entry = self._invocation.registry.find(self._select(request).framework.name)
+        return find_companions(entry, communication)
 
     def _select(self, request: SystemRequest) -> ModelManifest:
         invocation = self._invocation

@@ -41,6 +41,8 @@ class FrameworkEntry:
         classes: The classes of its models in memory, as ``"module.Class"``; a subclass counts too. See
             ``Predictor.signature_of_object``.
         trainer: Its trainer as ``"module:Class"``, imported when a model is trained; empty for none.
+        companions: What runs beside its ranks as ``"module:function"``, which does not import the framework;
+            ``agent.training.companion`` knows its interface. Empty for nothing.
     """
 
     name: str
@@ -50,6 +52,7 @@ class FrameworkEntry:
     suffixes: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     trainer: str = ""
+    companions: str = ""
 
     @property
     def installed_version(self) -> str | None:
@@ -93,6 +96,14 @@ class FrameworkEntry:
             raise ConfigurationError(f"framework {self.name} trains no models")
         return self._import(self.trainer)
 
+    def load_companions(self) -> object:
+        """Imports the function that returns what runs beside the framework's ranks; None if there is none.
+
+        Raises:
+            FrameworkUnavailableError: The framework is not installed.
+        """
+        return self._import(self.companions) if self.companions else None
+
     def _import(self, place: str) -> object:
         """Imports a class of an installed framework."""
         self.require_installed()
@@ -123,6 +134,7 @@ BUILTIN = (
         suffixes=("-symbol.json", ".json", ".params"),
         classes=("mxnet.gluon.block.HybridBlock",),
         trainer="inferometer.agent.frameworks.mxnet_trainer:MXNetTrainer",
+        companions="inferometer.agent.frameworks.mxnet_training.servers:companions",
     ),
     FrameworkEntry(
         "ONNXRuntime",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
@@ -16,6 +17,7 @@ from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of
+from inferometer.agent.training.companion import CompanionsOf
 from inferometer.agent.training.trainer import Trainer, TrainerOptions
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, FrameworkUnavailableError
 from inferometer.manifests.schema import ModelManifest
@@ -83,6 +85,24 @@ def open_trainer(
         trainer.close()
         raise
     return trainer, description
+
+
+def find_companions(entry: FrameworkEntry, communication: str) -> CompanionsOf | None:
+    """Returns what gives the processes that ranks need beside them; None for a framework without any.
+
+    Args:
+        entry: The framework.
+        communication: How the ranks add up gradients, as in ``TrainerOptions``.
+
+    Raises:
+        FrameworkUnavailableError: The framework is not installed.
+    """
+    companions = entry.load_companions()
+    if companions is None:
+        return None
+    if not callable(companions):
+        raise FrameworkUnavailableError(f"framework {entry.name}: {entry.companions} is no function")
+    return partial(companions, communication)
 
 
 def _trainer_of(entry: FrameworkEntry, registry: Registry) -> type[Trainer]:

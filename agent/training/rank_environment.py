@@ -111,12 +111,13 @@ def _of_dmlc(variables: _Variables) -> Rank:
     role = variables.text("DMLC_ROLE")
     if role != "worker":
         raise ConfigurationError(
-            f"DMLC_ROLE is {role}; only workers run this command. Run python -c 'import mxnet' as a {role}"
+            f"DMLC_ROLE is {role}, and only a worker trains; as a {role}, run "
+            "python -m inferometer.agent.frameworks.mxnet_kvstore"
         )
     address = variables.address("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
     named = "DMLC_WORKER_ID" if variables.given("DMLC_WORKER_ID") else "DMLC_TASK_ID"
     number, count = variables.member(named, "DMLC_NUM_WORKER")
-    return Rank(number, count, address=address)
+    return Rank(number, count, address=address, servers=max(1, variables.number("DMLC_NUM_SERVER", 1)))
 
 
 def _of_slurm(variables: _Variables) -> Rank | None:

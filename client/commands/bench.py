@@ -159,7 +159,7 @@ def _train(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
     system = read_system(given, invocation, Systems(invocation).find_model)
     request, ranks = read_training(given, system)
     publication = Publication(given["publish"], given["require_stable"], show)
-    return run_training(invocation, request, ranks, None, publication)
+    return run_training(invocation, request, ranks, publication)
 
 
 def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:

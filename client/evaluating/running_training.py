@@ -22,7 +22,7 @@ from inferometer.evaluators.jobs.resources import JobCallbacks
 from inferometer.evaluators.jobs.train import train
 from inferometer.evaluators.jobs.training_requests import TrainingRequest
 from inferometer.evaluators.measurements.training import TrainingMeasurement
-from inferometer.evaluators.training.ranks import CompanionsOf, RankRequest, run_ranks
+from inferometer.evaluators.training.ranks import RankRequest, run_ranks
 
 _FAILED_INPUTS = 1
 
@@ -46,7 +46,6 @@ def run_training(
     invocation: Invocation,
     request: TrainingRequest,
     ranks: RankRequest,
-    companions: CompanionsOf | None,
     publication: Publication,
 ) -> int:
     """Trains, publishes the evaluation and prints its summary.
@@ -67,7 +66,9 @@ def run_training(
             on_warning=console.say,
             stop_requested=console.stop,
         )
-        work = partial(_train, request, Systems(invocation))
+        systems = Systems(invocation)
+        work = partial(_train, request, systems)
+        companions = systems.companions(request.system, request.options.communication)
         with closing(run_ranks(work, ranks, callbacks, os.environ, companions)) as evaluations:
             for evaluation in evaluations:
                 console.publish(evaluation, partial(_show, evaluation, publication))

@@ -8,9 +8,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, TypeAlias
@@ -62,14 +62,12 @@ class LinkedTask:
     Attributes:
         name: What messages call the process, such as ``rank 1 of 2``.
         work: What it runs.
-        environment: Variables that are set in the process before the work begins.
         tells: Whether its progress, warnings and evaluations arrive here, and not only its errors.
         stops: Whether it takes part in agreeing where to stop.
     """
 
     name: str
     work: LinkedWork
-    environment: Mapping[str, str] = field(default_factory=dict)
     tells: bool = True
     stops: bool = True
 
@@ -148,7 +146,6 @@ def _live(task: LinkedTask, connection: Connection) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _GOVERNED)
     with suppress(OSError):
         os.setpgid(0, 0)
-    os.environ.update(task.environment)
     link = _Link(connection)
     try:
         for evaluation in task.work(link.callbacks(task.tells)):

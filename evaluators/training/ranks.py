@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
+from inferometer.agent.training.companion import CompanionsOf
 from inferometer.agent.training.rank_environment import LOOPBACK, rank_of_environment
 from inferometer.agent.training.trainer import Rank
 from inferometer.evaluators.dataset_run import Progress
@@ -36,7 +37,7 @@ class RankRequest:
         rank: The number of this process, from 0; None where this process starts all ranks on its host.
         rank_address: The host and port, on the host of rank 0, at which the ranks meet; needs ``rank``.
         local_rank: The number of this process on its host, which chooses the GPU.
-        num_servers: The servers of MXNet's kvstore, where one runs.
+        num_servers: The servers of MXNet's kvstore, where one runs; None for those of the launcher, or one.
 
     Raises:
         ConfigurationError: A number is out of range, or the fields contradict each other.
@@ -46,12 +47,12 @@ class RankRequest:
     rank: int | None = None
     rank_address: str = ""
     local_rank: int = 0
-    num_servers: int = 1
+    num_servers: int | None = None
 
     def __post_init__(self) -> None:
         if self.num_ranks is not None and not 1 <= self.num_ranks <= MOST_RANKS:
             raise ConfigurationError(f"num_ranks is {self.num_ranks}; allowed: 1 to {MOST_RANKS}")
-        if not 1 <= self.num_servers <= MOST_RANKS:
+        if self.num_servers is not None and not 1 <= self.num_servers <= MOST_RANKS:
             raise ConfigurationError(f"num_servers is {self.num_servers}; allowed: 1 to {MOST_RANKS}")
         if self.rank is None:
             if self.rank_address or self.local_rank:
@@ -89,25 +90,6 @@ class RankRequest:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Companion:
-    """A process that ranks need beside them, such as a server of MXNet's kvstore.
-
-    Attributes:
-        name: What messages call it.
-        work: Runs until the ranks tell it to end; pickle can pass it on.
-        environment: The variables of its process.
-    """
-
-    name: str
-    work: Callable[[], None]
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-
-CompanionsOf: TypeAlias = Callable[[Rank], Sequence[Companion]]
-"""Returns what runs beside a rank, on its host."""
-
-
 def run_ranks(
     work: RankWork,
     request: RankRequest,
@@ -117,8 +99,8 @@ def run_ranks(
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
     """Runs ``work`` as the rank that this process is, or as all ranks on this host, or as a single process.
 
-    With companions, each rank runs in a fresh process, also a single one. Only rank 0 yields evaluations;
-    of a rank of a launcher other than 0, only warnings arrive.
+    A rank with companions runs in a fresh process, also a single one. Only rank 0 yields evaluations; of a
+    rank of a launcher other than 0, only warnings arrive.
 
     Raises:
         TrainingError: A rank, or a companion, was killed or ended early.
@@ -128,15 +110,20 @@ def run_ranks(
     if rank is not None and rank.number:
         callbacks = replace(callbacks, on_start=lambda _: None, on_progress=lambda _: None)
     if rank is not None:
-        rank = replace(rank, servers=request.num_servers)
-        found = in_ranks(work, [rank], callbacks, companions) if companions else work(rank, callbacks)
+        rank = replace(rank, servers=request.num_servers or rank.servers)
+        if request.rank is None and "DMLC_ROLE" in environ:  # the tracker has started them
+            companions = None
+        alone = companions is None or not companions(rank)
+        found = work(rank, callbacks) if alone else in_ranks(work, [rank], callbacks, companions)
         yield from (evaluation for evaluation in found if rank.number == 0)
-    elif count > 1 or companions is not None:
-        with held_address() as address:
-            ranks = [replace(each, servers=request.num_servers) for each in local_ranks(count, address)]
-            yield from in_ranks(work, ranks, callbacks, companions)
-    else:
+        return
+    alone = count == 1 and (companions is None or not companions(Rank()))
+    if alone:
         yield from work(Rank(), callbacks)
+        return
+    with held_address() as address:
+        ranks = [replace(each, servers=request.num_servers or 1) for each in local_ranks(count, address)]
+        yield from in_ranks(work, ranks, callbacks, companions)
 
 
 def in_ranks(
@@ -161,7 +148,7 @@ def in_ranks(
         for rank in ranks
     ]
     beside = [
-        LinkedTask(each.name, partial(_as_companion, each.work), each.environment, tells=False, stops=False)
+        LinkedTask(each.name, partial(_as_companion, each.work), tells=False, stops=False)
         for rank in ranks
         for each in (companions(rank) if companions else ())
     ]

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from inferometer.agent.training.companion import Companion
 from inferometer.agent.training.trainer import Rank
 from inferometer.evaluators.jobs.resources import JobCallbacks
 from inferometer.evaluators.training.ranks import (
-    Companion,
     RankRequest,
     held_address,
     in_ranks,
@@ -134,8 +134,9 @@ def root(address: str) -> dict[str, str]:
     return {"DMLC_PS_ROOT_URI": host, "DMLC_PS_ROOT_PORT": port}
 
 
-def serve_kvstore(folder: Path, name: str) -> None:
+def serve_kvstore(folder: Path, name: str, environment: dict[str, str]) -> None:
     """Runs MXNet's scheduler or server."""
+    os.environ.update(environment)
     import numpy
 
     vars(numpy)["bool"] = bool
@@ -150,8 +151,7 @@ def kvstore_of(folder: Path, rank: Rank) -> list[Companion]:
     return [
         Companion(
             f"the kvstore's {role}",
-            partial(serve_kvstore, folder, role),
-            KVSTORE | root(rank.address) | {"DMLC_ROLE": role},
+            partial(serve_kvstore, folder, role, KVSTORE | root(rank.address) | {"DMLC_ROLE": role}),
         )
         for role in ("scheduler", "server")
     ]
