@@ -151,7 +151,8 @@ class ImagePreprocessor(Preprocessor):
         planes = tensor if self._chw else tensor.transpose(2, 0, 1)
         # one plane at a time takes a sixth of the time of the whole image, because nothing is transposed
         for plane, channel in zip(planes, self._order, strict=True):
-            np.subtract(pixels[:, :, channel], self._mean[channel], out=plane, dtype=np.float32)
+            plane[...] = pixels[:, :, channel]  # exact, and faster than to convert in the subtraction
+            np.subtract(plane, self._mean[channel], out=plane)
             np.divide(plane, self._scale[channel], out=plane)
         if tensor is not out:
             with np.errstate(over="ignore"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.bench_models import named_model
 from inferometer.client.evaluating.dlbs_lines import Experiment
 from inferometer.client.evaluating.parsing import read_precision
+from inferometer.evaluators.datasets.detection import BACKENDS
 from inferometer.evaluators.jobs.defaults import BENCH_BATCHES
 from inferometer.evaluators.jobs.requests import SystemRequest
 from inferometer.evaluators.jobs.training_requests import TrainingData, TrainingRequest
 from inferometer.evaluators.measurements.training import TrainingOptions
 from inferometer.evaluators.training.ranks import RankRequest
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError, suggestion
+from inferometer.manifests.schema import ModelManifest
 
 Values = Mapping[str, Any]
 """The values of a command's options by name."""
@@ -47,7 +50,9 @@ class BenchSystem:
         return sum(device.is_gpu for device in self.devices)
 
 
-def read_system(values: Values, invocation: Invocation, find: Any) -> BenchSystem:
+def read_system(
+    values: Values, invocation: Invocation, find: Callable[[SystemRequest], ModelManifest]
+) -> BenchSystem:
     """Reads the options of the model and its device.
 
     Args:
@@ -94,10 +99,13 @@ def read_data(values: Values) -> TrainingData:
     path = Path(values["data_dir"]).expanduser() if values["data_dir"] else None
     if path is not None and place:
         raise ConfigurationError(f"data {values['data']} is synthetic; leave out data_dir")
+    backend = values["data_backend"] or None
+    if backend is not None and backend not in BACKENDS:
+        raise ConfigurationError(f'unknown data_backend "{backend}"; {suggestion(backend, BACKENDS)}')
     workers = values["num_workers"]
     return TrainingData(
         path=path,
-        backend=values["data_backend"] or None,
+        backend=backend if path is not None else None,
         on_device=place in {"device", "gpu"},
         workers=workers,
         processes=values["loader"].lower() == "processes" and workers > 0,
@@ -194,6 +202,8 @@ def _without_effect(values: Values, framework: str, devices: tuple[Device, ...])
     """One line for each option that was given, is accepted, and changes nothing here."""
     if values["cudnn_fastest"]:
         yield "cudnn_fastest is a switch of Lua Torch; cudnn_benchmark takes cuDNN's fastest algorithm"
+    if values["data_backend"] and not values["data_dir"]:
+        yield f"data_backend {values['data_backend']} changes nothing: without data_dir the data is synthetic"
     if values["workspace"] is not None:
         yield "workspace changes nothing: cuDNN's algorithms take the workspace that they need"
     if not devices[0].is_gpu and values["num_gpus"]:
@@ -207,7 +217,7 @@ def _without_effect(values: Values, framework: str, devices: tuple[Device, ...])
         yield f"data {values['data']} stays in the memory of the device, which is the CPU's"
 
 
-def _check_model_options(given: Mapping[str, Any], manifest: Any) -> None:
+def _check_model_options(given: Mapping[str, Any], manifest: ModelManifest) -> None:
     """Accepts the number of classes that the model has; the networks of the program take no other options."""
     classes = len(manifest.output.parameters.labels)
     for name, value in given.items():
@@ -277,11 +287,19 @@ def _communication(values: Values, system: BenchSystem, ranks: RankRequest, devi
         raise ConfigurationError("kv_num_servers is for MXNet's kvstore; PyTorch has no servers")
     if backend == "mpi":
         raise ConfigurationError("dist_backend mpi is not in PyTorch's packages; use gloo, or nccl on GPUs")
+    if backend is None and rank_count(ranks) > 1:
+        return "nccl" if system.gpus else "gloo"
     return backend.lower() if backend else ""
 
 
+def rank_count(ranks: RankRequest) -> int:
+    """Returns how many processes train together, as far as the options or a launcher tell."""
+    rank = ranks.of_this_process(os.environ)
+    return rank.count if rank is not None else ranks.num_ranks or 1
+
+
 def _store(store: str | None, ranks: RankRequest, devices: int) -> str:
-    several = (ranks.num_ranks or 1) > 1
+    several = rank_count(ranks) > 1
     if store == "horovod":
         raise ConfigurationError(
             "kv_store horovod needs Horovod, which is not supported; use dist_device_sync"
@@ -290,7 +308,7 @@ def _store(store: str | None, ranks: RankRequest, devices: int) -> str:
         return "dist_sync" if several else "device" if devices > 1 else ""
     if several and store not in _DISTRIBUTED:
         raise ConfigurationError(
-            f"kv_store {store} is for one process, and num_ranks is {ranks.num_ranks}; "
+            f"kv_store {store} is for one process, and the ranks are {rank_count(ranks)}; "
             f"use {', '.join(_DISTRIBUTED)}"
         )
     return store

@@ -12,6 +12,7 @@ from tests.perf import (
     dataset_overhead,
     grpc_round_trip,
     issue_rate,
+    loading,
     mlserver_peer,
     open_inference,
     page,
@@ -35,6 +36,7 @@ SECTIONS = (
     "training",
     "grpc",
     "v2",
+    "loading",
     "load",
     "max_qps",
     "batching",
@@ -78,6 +80,9 @@ def main() -> None:
         print_table("gRPC Predict", grpc_round_trip.measure())
     if "v2" in sections:
         print_table("Open Inference Protocol, ModelInfer", open_inference.measure())
+    if "loading" in sections:
+        what = f"batches of {loading.BATCH_SIZE}, {loading.WORKERS} workers on both sides, samples/s"
+        print_table(f"Loading {loading.IMAGES} JPEGs of 256 × 256, {what}", loading.measure(given.rounds))
     if "load" in sections:
         print_table("The load generator itself", issue_rate.measure())
     if "max_qps" in sections:
