@@ -63,6 +63,7 @@ class Rank:
         count: The processes on all hosts.
         local: The number on this host, which chooses the GPU.
         address: The host and port where they meet; empty for a single process.
+        local_count: The processes on this host, which share its cores.
         timeout_s: The longest wait for the others, when they meet and in each step.
         servers: The servers of MXNet's kvstore that add up gradients; each holds a part of the parameters.
     """
@@ -71,6 +72,7 @@ class Rank:
     count: int = 1
     local: int = 0
     address: str = ""
+    local_count: int = 1
     timeout_s: float = 300.0
     servers: int = 1
 
