@@ -17,7 +17,7 @@ from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.agent.training.trainer import Trainer, TrainerOptions
-from inferometer.manifests.errors import ArtifactError, FrameworkUnavailableError
+from inferometer.manifests.errors import ArtifactError, ConfigurationError, FrameworkUnavailableError
 from inferometer.manifests.schema import ModelManifest
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def open_trainer(
     require_supported(manifest, container_architecture(platform.machine()))
     preprocessor = preprocessor_of(manifest.inputs[0].parameters)
     entry = registry.find(manifest.framework.name)
-    trainer_type = _trainer_of(entry)
+    trainer_type = _trainer_of(entry, registry)
     if manifest.model.architecture is None:
         raise ArtifactError(
             f"model {manifest.name} {manifest.version} for {entry.name} is read from a file; only a model "
@@ -83,7 +83,10 @@ def open_trainer(
     return trainer, description
 
 
-def _trainer_of(entry: FrameworkEntry) -> type[Trainer]:
+def _trainer_of(entry: FrameworkEntry, registry: Registry) -> type[Trainer]:
+    if not entry.trainer:
+        able = ", ".join(each.name for each in registry.entries if each.trainer)
+        raise ConfigurationError(f"framework {entry.name} trains no models; allowed: {able or 'none'}")
     trainer = entry.load_trainer()
     if not (isinstance(trainer, type) and issubclass(trainer, Trainer)):
         raise FrameworkUnavailableError(f"framework {entry.name}: {entry.trainer} is no Trainer")
