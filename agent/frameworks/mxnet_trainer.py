@@ -129,7 +129,7 @@ class MXNetTrainer(Trainer):
             mxnet.random.seed(int(draw[0]) >> 1)
             self._failed = False
             try:
-                with self._translated("build the model", ArtifactError):
+                with self._translated(f"build it in {self.options.predictor.precision.value}", ArtifactError):
                     self._training = self._build()
                 if kvstore:
                     self._start(self._training, kvstore)

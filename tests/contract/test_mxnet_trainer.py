@@ -41,6 +41,15 @@ class Late(gluon.HybridBlock):
         factor = F.linalg.potrf(F.reshape(F.mean(first), shape=(1, 1)))
         return F.broadcast_add(self.fc(data), 0 * factor)
 """
+RECURRENT = """
+from mxnet.gluon import nn, rnn
+
+class Recurrent(nn.HybridSequential):
+    implements = "recurrent"
+    def __init__(self):
+        super().__init__()
+        self.add(rnn.RNN(8, layout="NTC", input_size=6), nn.Dense(5, in_units=8, flatten=False))
+"""
 PAIR = """
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -59,7 +68,7 @@ class Pair(gluon.HybridBlock):
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_architectures(tmp_path_factory.mktemp("architectures"))
-    for name, text in (("late", LATE), ("pair", PAIR)):
+    for name, text in (("late", LATE), ("recurrent", RECURRENT), ("pair", PAIR)):
         (folder / "mxnet" / f"{name}.py").write_text(text)
     return folder
 
@@ -109,6 +118,18 @@ def test_module_trains_in_bfloat16(opened: Opened) -> None:
     runs = [trained(opened, "plain", api=api, precision=Precision.BFLOAT16) for api in ("gluon", "module")]
 
     assert_alike(runs[1], runs[0], 1e-3)
+
+
+@pytest.mark.parametrize("api", ["gluon", "module"])
+def test_recurrent_layers_train_in_bfloat16(opened: Opened, api: str) -> None:
+    manifest = manifest_of("MXNet", "recurrent", dimensions=(12, 6))
+    manifest = manifest.model_copy(update={"training": manifest_of("MXNet", "speech").training})
+    options = {"manifest": manifest, "precision": Precision.BFLOAT16, "api": api}
+    with opened("recurrent", optimizer=OptimizerOptions(learning_rate=0.05), **options) as trainer:
+        batch = trainer.place(batch_of("speech", 8))
+        losses = [trainer.step(batch).loss for _ in range(20)]
+
+    assert losses[-1] < 0.9 * losses[0]
 
 
 @pytest.mark.parametrize("api", ["gluon", "module"])

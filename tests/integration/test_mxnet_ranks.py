@@ -67,14 +67,18 @@ def start(directory: Path) -> Iterator[Callable[..., list[Process]]]:
             return process
 
         def start_all(
-            out: Path, run: dict[str, Any], timeout_s: float = 60, ranks: tuple[int, ...] = (0, 1)
+            out: Path,
+            run: dict[str, Any],
+            timeout_s: float = 60,
+            ranks: tuple[int, ...] = (0, 1),
+            workers: int = 2,
         ) -> list[Process]:
             address, run = free_address(), {"framework": "MXNet", **run}
             servers = run.pop("servers", 1)
             started = [
                 launch(
                     "inferometer.agent.frameworks.mxnet_kvstore",
-                    **kvstore_environment(role, address, 2, servers),
+                    **kvstore_environment(role, address, workers, servers),
                 )
                 for role in ("scheduler", *["server"] * servers)
             ]
@@ -82,7 +86,7 @@ def start(directory: Path) -> Iterator[Callable[..., list[Process]]]:
                 told = {
                     "rank": {
                         "number": number,
-                        "count": 2,
+                        "count": workers,
                         "local": number,
                         "timeout_s": timeout_s,
                         "servers": servers,
@@ -136,6 +140,19 @@ def test_asynchronous_ranks_train_with_servers_that_update(start, tmp_path):
     for rank in (first, second):
         assert np.isfinite(rank["losses"]).all()
         np.testing.assert_array_equal(rank["gathered"], [[0, 16, 2**62], [1, 16, 2**62 + 1]])
+
+
+def test_servers_that_update_for_one_rank_do_what_it_would_do_itself(start, directory, tmp_path):
+    run = {"name": "plain", "sizes": [16], "steps": 10, "communication": "dist_async"}
+    processes = start(tmp_path, run, ranks=(0,), workers=1)
+    for process in processes:
+        said, complained = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0, (process.args, said, complained)
+    found = np.load(tmp_path / "0-0.npz")
+    alone = train(directory, Rank(), name="plain", sizes=[16], framework="MXNet", communication="")
+
+    for parameter in alone.keys() - {"communicated", "gathered"}:
+        np.testing.assert_allclose(found[parameter], alone[parameter], atol=1e-5)
 
 
 def read_steps(process: Process, steps: int) -> None:

@@ -28,7 +28,7 @@ class ModuleNetwork(TrainedNetwork):
         self._name = data.name
         self._softmax = loss is Loss.CROSS_ENTROPY
         self._target_shape: tuple[int, ...] = (1,) if loss is Loss.CTC else ()
-        scores, targets = lowered(symbol, precision), mxnet.sym.var(_TARGETS)
+        scores, targets = lowered(symbol, precision, data.name), mxnet.sym.var(_TARGETS)
         shown = mxnet.sym.BlockGrad(scores, name="scores")
         if loss is Loss.CTC:
             self._loss_at, outputs = 0, [LOSSES[loss](mxnet.sym, scores, targets), shown]
