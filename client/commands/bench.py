@@ -18,6 +18,7 @@ from inferometer.client.cli.command import BooleanOption, Command, Group, boolea
 from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line
 
 if TYPE_CHECKING:
+    from inferometer.client.evaluating.bench_parsing import BenchSystem
     from inferometer.client.cli.invocation import Invocation
     from inferometer.evaluators.evaluation import Evaluation
 
@@ -156,10 +157,16 @@ def _train(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
     from inferometer.client.evaluating.running_training import Publication, run_training
     from inferometer.client.systems import Systems
 
-    system = read_system(given, invocation, Systems(invocation).find_model)
+    system = read_system(given, invocation.catalog, Systems(invocation).find_model)
     request, ranks = read_training(given, system)
+    _tell(invocation, system)
     publication = Publication(given["publish"], given["require_stable"], show)
     return run_training(invocation, request, ranks, publication)
+
+
+def _tell(invocation: Invocation, system: BenchSystem) -> None:
+    for note in system.notes:
+        invocation.notify(note)
 
 
 def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
@@ -168,10 +175,12 @@ def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
     from inferometer.client.evaluating.running import run_evaluation
     from inferometer.client.systems import Systems
 
-    system = read_system(given, invocation, Systems(invocation).find_model)
+    system = read_system(given, invocation.catalog, Systems(invocation).find_model)
+    request = read_inference(given, system)
+    _tell(invocation, system)
     return run_evaluation(
         invocation,
-        read_inference(given, system),
+        request,
         publish=given["publish"],
         publish_predictions=False,
         show_inputs=False,

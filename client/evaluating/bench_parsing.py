@@ -11,7 +11,6 @@ from typing import Any
 from inferometer.agent.hardware.device import CPU, Device, DeviceKind
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.session import SessionOptions
-from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.bench_models import named_model
 from inferometer.client.evaluating.dlbs_lines import Experiment
 from inferometer.client.evaluating.parsing import read_precision
@@ -21,6 +20,7 @@ from inferometer.evaluators.jobs.requests import SystemRequest
 from inferometer.evaluators.jobs.training_requests import TrainingData, TrainingRequest
 from inferometer.evaluators.measurements.training import TrainingOptions
 from inferometer.evaluators.training.ranks import RankRequest
+from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, suggestion
 from inferometer.manifests.schema import ModelManifest
 
@@ -38,11 +38,13 @@ class BenchSystem:
         request: The model.
         framework: The name of its framework, in small letters.
         devices: The GPUs, or the CPU.
+        notes: What was asked for and changes nothing here, one line each.
     """
 
     request: SystemRequest
     framework: str
     devices: tuple[Device, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -51,13 +53,13 @@ class BenchSystem:
 
 
 def read_system(
-    values: Values, invocation: Invocation, find: Callable[[SystemRequest], ModelManifest]
+    values: Values, catalog: Catalog, find: Callable[[SystemRequest], ModelManifest]
 ) -> BenchSystem:
     """Reads the options of the model and its device.
 
     Args:
         values: The values.
-        invocation: Has the manifests.
+        catalog: The manifests.
         find: Returns the manifest of a ``SystemRequest``.
 
     Raises:
@@ -66,7 +68,7 @@ def read_system(
     """
     _refuse_unsupported(values)
     devices = _devices(values)
-    name, version = named_model(invocation.catalog, values["model"], values["model_version"])
+    name, version = named_model(catalog, values["model"], values["model_version"])
     precision = read_precision(values["dtype"]) or Precision.FLOAT32
     request = SystemRequest(
         model_name=name,
@@ -84,9 +86,8 @@ def read_system(
     manifest = find(request)
     framework = manifest.framework.name
     _check_model_options(values["model_opts"], manifest)
-    for line in _without_effect(values, framework.casefold(), devices):
-        invocation.notify(line)
-    return BenchSystem(request, framework.casefold(), devices)
+    notes = tuple(_without_effect(values, framework.casefold(), devices))
+    return BenchSystem(request, framework.casefold(), devices, notes)
 
 
 def read_data(values: Values) -> TrainingData:
