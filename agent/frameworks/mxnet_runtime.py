@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from inferometer.agent.frameworks.mxnet_details import read_details
 from numpy.typing import NDArray
 
+from inferometer.agent.frameworks.mxnet_details import read_details
 from inferometer.agent.frameworks.mxnet_workers import CpuWorkers
 from inferometer.agent.hardware.device import Device
 from inferometer.agent.hardware.environment import FrameworkDetails

@@ -50,9 +50,10 @@ class Watch(Closeable):
 
     Args:
         system: The open model.
+        processes: The ids of processes that belong to it beside this one, such as a loader's workers.
     """
 
-    def __init__(self, system: Measured) -> None:
+    def __init__(self, system: Measured, processes: Sequence[int] = ()) -> None:
         self._description = system.description
         self._gpu: GpuReader | None = None
         self._sampler: ConditionSampler | None = None
@@ -60,8 +61,8 @@ class Watch(Closeable):
         self._read: Callable[[], Sequence[ConditionCounters]] = lambda: ()
         if system.in_process:
             gpu = self._gpu = GpuReader(self._description.device)
-            self._sampler = ConditionSampler(lambda: look(gpu.read))
-            self._read = lambda: [read_counters(gpu.read())]
+            self._sampler = ConditionSampler(lambda: look(gpu.read, processes))
+            self._read = lambda: [read_counters(gpu.read(), processes=processes)]
         elif isinstance(system, WatchedSystem):
             self._read = system.condition_counters
         self._elsewhere = not system.in_process
