@@ -16,8 +16,10 @@ from inferometer.client.evaluating.dlbs_lines import Experiment
 from inferometer.client.evaluating.parsing import read_precision
 from inferometer.evaluators.datasets.detection import BACKENDS
 from inferometer.evaluators.jobs.defaults import BENCH_BATCHES
+from inferometer.evaluators.jobs.ingest import OWN, IngestionRequest
 from inferometer.evaluators.jobs.requests import SystemRequest
 from inferometer.evaluators.jobs.training_requests import TrainingData, TrainingRequest
+from inferometer.evaluators.loading.ingestion_run import IngestionLength
 from inferometer.evaluators.measurements.training import TrainingOptions
 from inferometer.evaluators.training.ranks import RankRequest
 from inferometer.manifests.catalog import Catalog
@@ -125,11 +127,7 @@ def read_training(values: Values, system: BenchSystem) -> tuple[TrainingRequest,
     """
     ranks = _ranks(values, system)
     per_rank = _devices_of_a_rank(system, ranks)
-    epochs, batches = values["num_epochs"], values["num_batches"]
-    if epochs is not None and batches is not None:
-        raise ConfigurationError("num_epochs and num_batches both end the training; give one of them")
-    if epochs is None and batches is None:
-        batches = BENCH_BATCHES
+    batches, epochs = _length(values)
     options = TrainingOptions(
         batch_size=values["batch_size"],
         num_batches=batches,
@@ -156,6 +154,27 @@ def read_training(values: Values, system: BenchSystem) -> tuple[TrainingRequest,
         fail_on_error=values["fail_on_error"],
     )
     return request, ranks
+
+
+def read_ingestion(values: Values, system: BenchSystem) -> IngestionRequest:
+    """Reads the options of loading alone.
+
+    Raises:
+        ConfigurationError: No dataset is named, or two options contradict each other.
+    """
+    batches, epochs = _length(values)
+    return IngestionRequest(
+        system=system.request,
+        data=read_data(values),
+        batch_size=values["batch_size"],
+        length=IngestionLength(
+            num_batches=batches,
+            num_warmup_batches=values["num_warmup_batches"],
+            num_epochs=epochs,
+        ),
+        reader=values.get("reader", OWN).lower(),
+        fail_on_error=values["fail_on_error"],
+    )
 
 
 def experiment_of(values: Values, phase: str, gpus: int) -> Experiment:
@@ -229,6 +248,14 @@ def _check_model_options(given: Mapping[str, Any], manifest: ModelManifest) -> N
             f"model_opts: {name} cannot be set to {value!r}, as the networks of DLBS's ids are fixed{has}; "
             "write an architecture of your own in code instead"
         )
+
+
+def _length(values: Values) -> tuple[int | None, int | None]:
+    """The numbers of batches and of epochs, of which one ends the run."""
+    batches, epochs = values["num_batches"], values["num_epochs"]
+    if epochs is not None and batches is not None:
+        raise ConfigurationError("num_epochs and num_batches both end the run; give one of them")
+    return (BENCH_BATCHES, None) if epochs is None and batches is None else (batches, epochs)
 
 
 def _ranks(values: Values, system: BenchSystem) -> RankRequest:

@@ -77,8 +77,8 @@ def test_a_failure_has_its_status_in_the_output_for_dlbs(agent):
 
 PYTORCH_BENCHMARKS = (  # the arguments of DLBS's launcher
     "--model=deep_mnist --forward_only=false --batch_size=4 --num_batches=2 --num_warmup_batches=1 "
-    "--num_gpus=1 --device=cpu --data_backend=caffe_lmdb --data_shuffle=false --num_loader_threads=4 --dtype=float "
-    "--cudnn_benchmark=true --cudnn_fastest=false"
+    "--num_gpus=1 --device=cpu --data_backend=caffe_lmdb --data_shuffle=false --dtype=float "
+    "--num_loader_threads=4 --cudnn_benchmark=true --cudnn_fastest=false"
 )
 MXNET_BENCHMARKS = (
     "--model=deep_mnist --forward_only=false --batch_size=4 --num_batches=2 --num_warmup_batches=1 "
@@ -154,7 +154,7 @@ def test_a_model_learns_its_dataset_is_validated_and_saved(agent, tmp_path):
         (("--data_dir=/nowhere",), 4, "/nowhere"),
         (("--data=synthetic/device", "--data_dir=/tmp"), 2, "is synthetic; leave out data_dir"),
         (("--batch_size=0",), 2, "0 is not in the range x>=1"),
-        (("--num_epochs=1", "--num_batches=2"), 2, "both end the training"),
+        (("--num_epochs=1", "--num_batches=2"), 2, "both end the run"),
         (("--validation_dataset=digit_validation",), 2, 'unknown dataset "digit_validation"'),
         (("--optimizer=lamb",), 2, "'lamb' is not one of"),
         (("--momentum=2",), 2, "momentum is 2.0; allowed: 0 to 1"),
