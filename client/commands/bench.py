@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _Show: TypeAlias = "Callable[[Evaluation], None]"
 _Run: TypeAlias = "Callable[[Invocation, dict[str, Any], _Show], int]"
-_ALL = "all"
+_DEFAULT = "dlbs"
 _TRUTHS = {"true", "false"}
 
 
@@ -49,16 +49,14 @@ class BenchGroup(Group):
     """A group that also takes DLBS's options without a subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the arguments; options without a subcommand are those of the hidden command for all."""
-        known = set(self.list_commands(ctx))
-        asks = any(word in {"-h", "--help"} for word in args)
-        if args and not asks and not known & set(args):
-            args = [_ALL, *args]
-        return super().parse_args(ctx, args)
+        """Parses the arguments; options without a subcommand are those of ``dlbs``."""
+        return super().parse_args(ctx, self.with_default(ctx, args))
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The subcommands, without the hidden one."""
-        return [name for name in super().list_commands(ctx) if name != _ALL]
+    def with_default(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Returns the arguments with a subcommand."""
+        asks = any(word in {"-h", "--help"} for word in args)
+        named = asks or set(self.list_commands(ctx)) & set(args)
+        return args if named or not args else [_DEFAULT, *args]
 
 
 @click.group(cls=BenchGroup)
@@ -79,7 +77,7 @@ def bench() -> None:
 @training_options
 @result_options
 def training(**given: Any) -> None:
-    """Train a model: the time of each step and of its parts, throughput, and the loss of every step.
+    """Train a model, and measure each step, its parts and its loss.
 
     A step is forward, loss, backward and update, with the wait for its data and the copy to the device. The
     weights are random and the data is synthetic, unless others are named.
@@ -92,7 +90,7 @@ def training(**given: Any) -> None:
 @data_options
 @result_options
 def inference(**given: Any) -> None:
-    """Run a model forward, as agent predict dataset does, over exactly --num_batches batches."""
+    """Run a model forward for --num_batches batches, as agent predict dataset does."""
     _finish(given, "inference", _infer)
 
 
@@ -112,7 +110,7 @@ def ingestion(**given: Any) -> None:
     _finish(given, "data_ingestion", _ingest)
 
 
-@bench.command(_ALL, cls=BenchCommand, hidden=True)
+@bench.command(_DEFAULT, cls=BenchCommand)
 @boolean("--forward_only", default=None, help="Benchmark inference, else training.")
 @option(
     "--phase", type=click.Choice(["training", "inference"], case_sensitive=False), help="What to benchmark."
@@ -122,8 +120,8 @@ def ingestion(**given: Any) -> None:
 @data_options
 @training_options
 @result_options
-def everything(forward_only: bool | None, phase: str | None, data_loader_only: bool, **given: Any) -> None:
-    """Benchmark what --forward_only or --phase says; training by default."""
+def dlbs(forward_only: bool | None, phase: str | None, data_loader_only: bool, **given: Any) -> None:
+    """Benchmark what --forward_only or --phase says, or training: agent bench without a subcommand."""
     if forward_only is not None and phase is not None and forward_only != (phase.lower() == "inference"):
         raise ConfigurationError(
             f"forward_only is {str(forward_only).lower()} and phase {phase}; leave out one of them"
