@@ -20,7 +20,7 @@ from inferometer.evaluators.reports.base import (
 _NS_PER_US = 1000
 _FIGURES = ("mean", "p50", "p90", "p99")
 _WITH_INTERVAL = ("mean", "p50")
-_OF_A_MODEL = {"framework_name", "framework_version", "using_gpu", "weights", "threads"}
+_OF_A_MODEL = {"framework_name", "framework_version", "using_gpu", "weights", "threads", "precision"}
 
 
 def _wait_columns() -> Iterator[Column]:

@@ -21,6 +21,7 @@ from inferometer.evaluators.measurements.batches import Accuracy, BatchMeasureme
 from inferometer.evaluators.plots.base import PLOTS
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
+from tests.ingestion_evaluations import few, many
 from tests.reports.loads import calm, closed, hopeless, overloaded, searched, unlimited
 from tests.reports.pictures import LOADS, SHALLOW, traced
 
@@ -179,4 +180,5 @@ def given(
     """What each report has something to draw of."""
     deep = [traced(evaluation) for evaluation in shallow]
     loads = dict(zip(LOADS, (workloads, searches), strict=True))
+    loads |= {"ingestion": [many(shallow[0]), few(shallow[1])]}
     return {name: loads.get(name, shallow if name in SHALLOW else deep) for name in PLOTS}

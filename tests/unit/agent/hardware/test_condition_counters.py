@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
+from sys import executable
 
+import psutil
 import pytest
 
 from inferometer.agent.hardware.conditions import (
@@ -152,3 +155,20 @@ def test_own_time_is_that_of_this_process() -> None:
     sum(n * n for n in range(300_000))
 
     assert 0 < own_cpu_s() - before_s < 5
+
+
+def test_the_cpu_time_of_children_that_belong_to_it_is_its_own() -> None:
+    busy = "import sys\nfor number in range(3_000_000): pass\nprint(flush=True)\nsys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([executable, "-c", busy], **pipes) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        alone_s, together_s = own_cpu_s(), own_cpu_s([child.pid])
+        of_the_child = psutil.Process(child.pid).cpu_times()
+        child.communicate()
+    ended_s = own_cpu_s([child.pid])  # among the children that have ended
+
+    used_s = of_the_child.user + of_the_child.system
+    assert used_s > 0.02
+    assert together_s - alone_s == pytest.approx(used_s, abs=0.02)
+    assert ended_s - alone_s >= used_s - 0.02

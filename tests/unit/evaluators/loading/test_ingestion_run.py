@@ -1,0 +1,183 @@
+"""The run of a loader alone: every nanosecond belongs to a batch, and every failure is named once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.evaluators.dataset_run import Progress
+from inferometer.evaluators.datasets.base import DatasetIdentity
+from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.loading.ingestion_run import IngestionLength, IngestionRun
+from inferometer.evaluators.loading.loader import LoadedBatch, Loader
+from inferometer.evaluators.measurements.data import DataOptions
+from inferometer.manifests.errors import ConfigurationError, EvaluationFailed, EvaluationInterrupted
+from tests.unit.evaluators.dataset_run_fakes import description
+
+IDENTITY = DatasetIdentity("tensors", "numbered", None, None, 8)
+FAILURE = InputFailure("n3", Stage.READ, "n3 is damaged")
+MS = 1_000_000
+
+
+class Clock:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+class Timed(Loader):
+    """Batches of known sizes, of which number n of the run takes n + 1 ms; some samples fail."""
+
+    def __init__(self, clock: Clock, sizes: Sequence[int], failures: tuple[InputFailure, ...] = ()) -> None:
+        self.clock = clock
+        self.sizes = sizes
+        self.failures = failures
+        self.loaded = 0
+        self.epochs: list[int] = []
+
+    @property
+    def batches(self) -> int:
+        return len(self.sizes)
+
+    def epoch(self, number: int) -> Iterator[LoadedBatch]:
+        self.epochs.append(number)
+        for size in self.sizes:
+            self.loaded += 1
+            self.clock.now_ns += self.loaded * MS
+            inputs = np.zeros((size, 2), np.float32)
+            yield LoadedBatch(inputs, np.zeros(size, np.int64), self.failures, 2 * size, 3 * size, 10 * size)
+
+    def close(self) -> None:
+        pass
+
+
+def run(loader: Timed, length: IngestionLength, **given: Any) -> Evaluation[Any]:
+    running = IngestionRun(loader, 4, length, DataOptions("npz"), clock=loader.clock, **given)
+    return running.run(description("raw"), IDENTITY)
+
+
+def test_batches_are_timed_over_as_many_epochs_as_they_need() -> None:
+    loader = Timed(Clock(), [4, 4, 1])
+
+    evaluation = run(loader, IngestionLength(num_batches=5, num_warmup_batches=2))
+
+    measured = evaluation.measurement
+    assert evaluation.status is Status.COMPLETE
+    assert evaluation.dataset is IDENTITY
+    assert measured.times.samples.tolist() == [1, 4, 4, 1, 4]
+    assert measured.times.whole_ns.tolist() == [each * MS for each in (3, 4, 5, 6, 7)]
+    assert measured.times.read_ns.tolist() == [2, 8, 8, 2, 8]
+    assert measured.times.preprocess_ns.tolist() == [3, 12, 12, 3, 12]
+    assert measured.times.read_bytes.tolist() == [10, 40, 40, 10, 40]
+    assert measured.elapsed_ns == 25 * MS
+    assert (measured.batch_size, measured.num_warmup_batches, measured.epochs) == (4, 2, 3)
+    assert loader.epochs == [0, 1, 2]
+    assert measured.full_ns.tolist() == [4 * MS, 5 * MS, 7 * MS]
+
+
+@pytest.mark.parametrize(
+    ("length", "batches", "epochs"),
+    [
+        (IngestionLength(num_batches=None, num_epochs=2), 5, 2),
+        (IngestionLength(num_batches=2, num_epochs=5), 2, 1),
+        (IngestionLength(num_batches=100, num_epochs=1, num_warmup_batches=0), 3, 1),
+    ],
+)
+def test_the_limit_that_is_reached_first_ends_the_run(
+    length: IngestionLength, batches: int, epochs: int
+) -> None:
+    measured = run(Timed(Clock(), [4, 4, 4]), length).measurement
+
+    assert (len(measured.times.whole_ns), measured.epochs) == (batches, epochs)
+
+
+def test_what_the_caller_does_between_batches_is_part_of_them() -> None:
+    loader = Timed(Clock(), [4] * 3)
+
+    def work(_: Progress) -> None:
+        loader.clock.now_ns += 100 * MS
+
+    measured = run(loader, IngestionLength(3, 0), on_progress=work).measurement
+
+    assert measured.times.whole_ns.tolist() == [1 * MS, 102 * MS, 103 * MS]
+
+
+def test_the_warm_up_and_its_end_are_not_measured() -> None:
+    loader = Timed(Clock(), [4] * 9)
+    seen: list[Progress] = []
+
+    def begin() -> None:
+        assert [each.done for each in seen] == [1]
+        loader.clock.now_ns += 1_000 * MS
+
+    measured = run(loader, IngestionLength(2, 2), on_measure=begin, on_progress=seen.append).measurement
+
+    assert measured.times.whole_ns.tolist() == [3 * MS, 4 * MS]
+    assert seen == [Progress(done, 4) for done in (1, 2, 3, 4)]
+
+
+def test_a_sample_that_fails_again_counts_once() -> None:
+    other = InputFailure("n5", Stage.PREPROCESS, "another")
+    measured = run(Timed(Clock(), [3, 3], (FAILURE, other)), IngestionLength(5, 0)).measurement
+
+    assert measured.failures == (FAILURE, other)
+    assert measured.full_ns.tolist() == []
+
+
+def test_the_first_failure_can_end_the_run() -> None:
+    with pytest.raises(EvaluationFailed, match="input n3 failed in read: n3 is damaged; stopped because of"):
+        run(Timed(Clock(), [3], (FAILURE,)), IngestionLength(5, 0), fail_on_error=True)
+
+
+def test_an_epoch_without_a_usable_sample_ends_the_run() -> None:
+    with pytest.raises(EvaluationFailed, match="no sample of epoch 1 could be used; the first: n3: n3 is"):
+        run(Timed(Clock(), [0, 0], (FAILURE,)), IngestionLength(5, 0))
+
+
+@pytest.mark.parametrize("after", [1, 2, 5])
+def test_a_stopped_run_keeps_what_it_measured(after: int) -> None:
+    loader = Timed(Clock(), [4, 4])
+    length = IngestionLength(num_batches=4, num_warmup_batches=1)
+
+    def stop() -> Callable[[], bool]:
+        return lambda: loader.loaded >= after
+
+    if after == 1:
+        with pytest.raises(EvaluationInterrupted, match="stopped before a batch was measured"):
+            run(loader, length, stop_requested=stop())
+        return
+    evaluation = run(loader, length, stop_requested=stop())
+
+    assert len(evaluation.measurement.times.whole_ns) == after - 1
+    assert evaluation.status is (Status.COMPLETE if after == 5 else Status.INTERRUPTED)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"num_batches": 0}, "num_batches is 0; it must be at least 1"),
+        ({"num_warmup_batches": -1}, "num_warmup_batches is -1; it must be at least 0"),
+        ({"num_epochs": 0}, "num_epochs is 0; it must be at least 1"),
+        ({"num_batches": None}, "neither num_batches nor num_epochs ends the run"),
+    ],
+)
+def test_lengths_that_cannot_be_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        IngestionLength(**given)
+
+
+def test_epochs_that_are_all_warm_up_are_refused() -> None:
+    length = IngestionLength(num_batches=None, num_epochs=1, num_warmup_batches=2)
+
+    with pytest.raises(
+        ConfigurationError, match="num_epochs 1 of 2 batches are all within num_warmup_batches"
+    ):
+        run(Timed(Clock(), [4, 4]), length)
