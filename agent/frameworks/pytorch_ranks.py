@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from inferometer.agent.frameworks.pytorch_modules import reason_of
 from inferometer.agent.training.trainer import Rank
-from inferometer.manifests.errors import ConfigurationError, RankLostError, TrainingError
+from inferometer.manifests.errors import ConfigurationError, TrainingError
 
 COMMUNICATIONS = ("gloo", "nccl")
 """The libraries that add up gradients."""
@@ -26,7 +26,8 @@ _LOST = re.compile(
     r"gloo|NCCL|TCPStore|connection (?:was )?(?:closed|reset|refused)|broken pipe|timed out|timeout",
     re.IGNORECASE,
 )
-_PEER = re.compile(r"peer \[?([^\s\]]+)\]?:(\d+)")
+_AROUND = re.compile(r"^\[\S+:\d+\] | This is typically caused by .*")
+"""Where Gloo's source raises an error, and what it advises."""
 
 
 def communication_of(name: str, device: torch.device) -> str:
@@ -144,9 +145,7 @@ class Ranks:
         if not isinstance(error, RuntimeError) or not _LOST.search(reason):
             return None
         other = f"rank {1 - self._rank.number}" if self._rank.count == 2 else "another rank"
-        if match := _PEER.search(reason):
-            other += f" ({match[1]}:{match[2]})"
-        return RankLostError(f"{self._where}: lost {other}: {reason}")
+        return TrainingError(f"{self._where}: lost {other}: {_AROUND.sub('', reason)}")
 
     def leave(self) -> None:
         """Leaves the others; calling it again does nothing."""

@@ -122,6 +122,8 @@ class Speech(nn.HybridSequential):
         self.add(nn.Dense(5, in_units=32, flatten=False))
 """,
 }
+FRAMEWORKS = ("PyTorch",)
+"""Those whose trainers the suite tests."""
 FILES: Mapping[str, Mapping[str, str]] = {
     "PyTorch": {name: f"import torch\nfrom torch import nn\n{text}" for name, text in _PYTORCH.items()},
     "MXNet": {name: f"from mxnet.gluon import nn\n{text}" for name, text in _MXNET.items()},
