@@ -102,7 +102,7 @@ class ModelFiles(Part):
 
     They may be URLs, or relative to the URL or path ``base_url``. With ``is_archive``, ``base_url`` is an
     archive, and paths and checksums refer to its content. ``architecture`` names a model in code, which
-    requires weights only.
+    requires weights only; beside a graph, it is what is trained, and predictions use the graph.
     """
 
     architecture: Name | None = None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """A model's verified files, or its architecture in code, if it has no graph.
+    """A model's verified files, and its architecture in code.
 
     ``weights`` is None if they are in the graph's file. ``checksums`` are ``sha256:…`` of each, by ``graph``
     and ``weights``, and by ``architecture`` for a user's file. A model ``in_memory`` has no files: it is the

@@ -39,6 +39,7 @@ from inferometer.agent.inference.predictor import (
     Predictor,
     PredictorOptions,
     Tensors,
+    Weights,
     prediction_failure,
 )
 from inferometer.agent.tracing.profiler import Profiler
@@ -230,6 +231,8 @@ class MXNetPredictor(Predictor):
             _AUTOTUNE.fix(wanted=wanted)
         self._threads = WORKERS.fix(self.options.threads, self.options.operator_threads)
         architecture, block = self.artifacts.architecture, self.artifacts.in_memory
+        if self.artifacts.graph is not None and self.options.weights is Weights.PRETRAINED:
+            architecture = None  # it is for training
         if architecture is None and block is None:
             self._symbol = self._read_symbol()
         try:

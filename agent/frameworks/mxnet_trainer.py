@@ -129,7 +129,7 @@ class MXNetTrainer(Trainer):
             mxnet.random.seed(int(draw[0]) >> 1)
             self._failed = False
             try:
-                with self._translated("build the model", ArtifactError):
+                with self._translated(f"build it in {self.options.predictor.precision.value}", ArtifactError):
                     self._training = self._build()
                 if kvstore:
                     self._start(self._training, kvstore)
@@ -274,6 +274,8 @@ class MXNetTrainer(Trainer):
         self._contexts = [find_context(device, self) for device in options.devices]
         if options.predictor.precision is Precision.FLOAT16 and not options.devices[0].is_gpu:
             raise ConfigurationError(f"{self}: MXNet trains in float16 on a GPU only; on a CPU use bfloat16")
+        if options.predictor.precision is Precision.FLOAT16 and options.api == "module":
+            raise ConfigurationError(f"{self}: Module does not scale the loss for float16; use gluon")
         kvstore = kvstore_of(options.communication, rank, self._contexts)
         if options.predictor.precision is Precision.FLOAT16 and kvstore == "dist_async":
             raise ConfigurationError(

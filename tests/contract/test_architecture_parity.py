@@ -83,6 +83,7 @@ def fill(net: Any, shape: tuple[int, ...], arrays: dict[str, np.ndarray]) -> Non
 @pytest.mark.parametrize(
     "name",
     [
+        "digitscnn",
         "deep_mnist",
         "cifar10_lenet",
         "single_convolution",

@@ -122,7 +122,7 @@ class Speech(nn.HybridSequential):
         self.add(nn.Dense(5, in_units=32, flatten=False))
 """,
 }
-FRAMEWORKS = ("PyTorch",)
+FRAMEWORKS = ("PyTorch", "MXNet")
 """Those whose trainers the suite tests."""
 FILES: Mapping[str, Mapping[str, str]] = {
     "PyTorch": {name: f"import torch\nfrom torch import nn\n{text}" for name, text in _PYTORCH.items()},

@@ -50,6 +50,26 @@ def _classifier(*widths: int, dropout: bool = True) -> list[Any]:
     return [*layers, nn.Dense(widths[-1])]
 
 
+class DigitsCNN(gluon.HybridBlock):
+    """Two convolutions with pooling and two fully connected layers; 38,282 parameters.
+
+    The parameters have the names that those of the shipped symbol have. Inputs are (batch, 1, 16, 16).
+    """
+
+    def __init__(self, *, classes: int = 10) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.conv1 = nn.Conv2D(16, 3, padding=1, activation="relu", prefix="conv1_")
+            self.conv2 = nn.Conv2D(32, 3, padding=1, activation="relu", prefix="conv2_")
+            self.fc1 = nn.Dense(64, activation="relu", prefix="fc1_")
+            self.fc2 = nn.Dense(classes, prefix="fc2_")
+            self.pool = nn.MaxPool2D(2, 2)
+
+    def hybrid_forward(self, F: Any, data: Any) -> Any:  # noqa: N803  # gluon passes it by this name
+        """Returns the logits of the digits, (batch, classes), of preprocessed grey images."""
+        return self.fc2(self.fc1(self.pool(self.conv2(self.pool(self.conv1(data))))))
+
+
 class AlexNet(FeedForward):
     """The BVLC reference network (Krizhevsky et al., 2012), without groups; 62,378,344 parameters.
 

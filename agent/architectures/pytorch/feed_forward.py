@@ -84,15 +84,15 @@ class DigitsCNN(nn.Module):
     MXNet's and ONNX Runtime's graphs of DigitsCNN have the same layers, under the same names.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, classes: int = 10) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 16, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(16, 32, kernel_size=3, padding=1)
         self.fc1 = nn.Linear(32 * 4 * 4, 64)
-        self.fc2 = nn.Linear(64, 10)
+        self.fc2 = nn.Linear(64, classes)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns the logits of the digits, (batch, 10), of preprocessed grey images, (batch, 1, 16, 16)."""
+        """Returns the logits of the digits, (batch, classes), of grey images, (batch, 1, 16, 16)."""
         data = nn.functional.max_pool2d(torch.relu(self.conv1(data)), 2)
         data = nn.functional.max_pool2d(torch.relu(self.conv2(data)), 2)
         data = torch.relu(self.fc1(data.flatten(1)))

@@ -22,7 +22,7 @@ class GluonNetwork(TrainedNetwork):
         self._block = net
         if precision is not Precision.FLOAT32:
             shared = net.collect_params()
-            self._block = mxnet.gluon.SymbolBlock(lowered(symbol, precision), data, params=shared)
+            self._block = mxnet.gluon.SymbolBlock(lowered(symbol, precision, data.name), data, params=shared)
         self._block.hybridize(static_alloc=True)
         self._loss = mxnet.gluon.nn.HybridLambda(LOSSES[loss])
         self._loss.hybridize(static_alloc=True)

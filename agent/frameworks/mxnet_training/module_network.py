@@ -26,14 +26,15 @@ class ModuleNetwork(TrainedNetwork):
         super().__init__(net, symbol.list_inputs())
         net.collect_params().setattr("grad_req", "null")  # frees the block's own gradients
         self._name = data.name
+        self._softmax = loss is Loss.CROSS_ENTROPY
         self._target_shape: tuple[int, ...] = (1,) if loss is Loss.CTC else ()
-        scores, targets = lowered(symbol, precision), mxnet.sym.var(_TARGETS)
+        scores, targets = lowered(symbol, precision, data.name), mxnet.sym.var(_TARGETS)
         shown = mxnet.sym.BlockGrad(scores, name="scores")
         if loss is Loss.CTC:
             self._loss_at, outputs = 0, [LOSSES[loss](mxnet.sym, scores, targets), shown]
         else:
             losses = LOSSES[loss](mxnet.sym, scores, targets)
-            softmax = mxnet.sym.SoftmaxOutput(scores, targets, out_grad=True)
+            softmax = mxnet.sym.SoftmaxOutput(scores, targets)
             self._loss_at, outputs = 2, [softmax, shown, mxnet.sym.BlockGrad(losses)]
         self._modules = [
             mxnet.mod.Module(mxnet.sym.Group(outputs), [self._name], [_TARGETS], context=context)
@@ -69,10 +70,17 @@ class ModuleNetwork(TrainedNetwork):
         return [module.get_outputs()[self._loss_at] for module in self._ran]
 
     def backward(self, scale: float) -> None:
-        """Runs the modules backwards, with the scale as the gradient of the loss; see ``TrainedNetwork``."""
+        """Runs the modules backwards; see ``TrainedNetwork``.
+
+        ``SoftmaxOutput`` computes a wrong gradient where it is told to take that of its output into account,
+        so that the scale comes afterwards.
+        """
         for module in self._ran:
             heads = [mxnet.nd.full(each.shape, scale, ctx=each.context) for each in module.get_outputs()]
             module.backward(heads)
+            if self._softmax and scale != 1:
+                for parameter in self.trained.values():
+                    _executor(module).grad_dict[parameter.name][:] *= scale
 
     def scores(self, inputs: Any) -> Any:
         """Runs the first module without gradients; see ``TrainedNetwork``."""

@@ -68,13 +68,13 @@ class TrainedNetwork(ABC):
         """Gives the block of gluon the parameters of the first device."""
 
 
-def lowered(symbol: Any, precision: Precision) -> Any:
+def lowered(symbol: Any, precision: Precision, input_name: str) -> Any:
     """Returns the symbol with convolutions and products in a precision, and its outputs in float32."""
     if precision is Precision.FLOAT32:
         return symbol
     from mxnet.contrib import amp  # most runs need none
 
-    converted = amp.convert_symbol(symbol, target_dtype=precision.value)
+    converted = amp.convert_symbol(symbol, target_dtype=precision.value, data_names=[input_name])
     return mxnet.sym.cast(converted, dtype="float32")
 
 

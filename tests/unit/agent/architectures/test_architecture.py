@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.agent.architectures.catalogue import ARCHITECTURES
+from inferometer.agent.architectures import catalogue
+from inferometer.agent.architectures.catalogue import ARCHITECTURES, BuiltinArchitecture
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ArtifactError, ConfigurationError
@@ -54,10 +55,12 @@ def test_case_does_not_matter() -> None:
     assert (found.name, found.checksum, found.versions) == ("resnet50", None, {})
 
 
-def test_one_that_a_framework_does_not_have_is_refused_there_only() -> None:
+def test_one_that_a_framework_does_not_have_is_refused_there_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    only = BuiltinArchitecture("only_here", (5,), 2, "feed_forward:OnlyHere", frameworks=("PyTorch",))
+    monkeypatch.setitem(vars(catalogue)["ARCHITECTURES"], "only_here", only)
     for framework in ("PyTorch", "ONNXRuntime"):  # which gets PyTorch's by export
-        assert BUILTIN_ARCHITECTURES.find("DigitsCNN", framework) is not None
-    assert "unknown MXNet architecture" in refusal("DigitsCNN", "MXNet")
+        assert BUILTIN_ARCHITECTURES.find("only_here", framework) is not None
+    assert "unknown MXNet architecture" in refusal("only_here", "MXNet")
 
 
 def test_the_sources_import_no_framework_and_no_package() -> None:

@@ -15,7 +15,7 @@ from inferometer.agent.frameworks.mxnet_runtime import mxnet
 
 pytestmark = pytest.mark.usefixtures("free_memory")
 
-NAMES = [a.name for a in ARCHITECTURES.values() if "MXNet" in a.frameworks]
+NAMES = [name for name, a in ARCHITECTURES.items() if "MXNet" in a.frameworks]
 OUTPUT_SHAPES = {"single_convolution": (32, 256, 256), "deep_speech2": (67, 842)}
 # What would take seconds runs with smaller inputs, which halve as the large ones do: without or with a rest
 SMALL_INPUTS = {
@@ -26,6 +26,7 @@ SMALL_INPUTS = {
 }
 
 TRAINABLE = {
+    "digitscnn": 38_282,
     "acoustic_model": 34_678_784,
     "deep_mnist": 11_972_510,
     "sensor_net": 2_919_440,
