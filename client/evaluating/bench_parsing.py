@@ -236,7 +236,6 @@ def _ranks(values: Values, system: BenchSystem) -> RankRequest:
         # torch.distributed.launch gives it beside the environment, which has it too
         local_rank=values["local_rank"] if rank is not None else 0,
         num_servers=values["kv_num_servers"],
-        num_servers=values["kv_num_servers"] or 1,
     )
 
 
