@@ -5,6 +5,7 @@ Run as a module, it is a scheduler or a server, as its environment says; see ``s
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import socket
@@ -26,9 +27,9 @@ KVSTORES = ("local", "device", "nccl", "dist_sync", "dist_device_sync", "dist_as
 """The types of kvstore; those of several processes begin with ``dist``."""
 _ROLES = ("scheduler", "server", "worker")
 _HEARTBEAT_S = 2
-_LOST_S = 15
+_LOST_S = 10
 _RETRY_S = 0.05
-_WORKERS, _SERVERS = 4, 2  # ps-lite's numbers of these groups
+_SCHEDULER, _SERVERS, _RANKS = 1, 2, 4  # ps-lite's numbers of these groups
 _Result = TypeVar("_Result")
 
 
@@ -135,21 +136,21 @@ def serve_kvstore() -> None:
 def _end_with_the_first_lost(store: Any) -> None:
     while True:
         time.sleep(_HEARTBEAT_S)
-        for group, name in ((_WORKERS, "rank"), (_SERVERS, "server")):
+        for group, name in ((_RANKS, "rank"), (_SERVERS, "server")):
             if count := lost_processes(store, group):
                 sys.stderr.write(f"the kvstore has lost {count} {name}{'s' * (count > 1)}\n")
                 sys.stderr.flush()
                 os._exit(1)  # the main thread waits inside MXNet
 
 
-def lost_processes(store: Any, group: int = _WORKERS + _SERVERS) -> int:
-    """Returns how many processes of a group have sent no heartbeat; only the scheduler knows.
+def lost_processes(store: Any, group: int) -> int:
+    """Returns how many processes of a group have sent no heartbeat for 10 s, or ``PS_HEARTBEAT_TIMEOUT``.
 
-    Elsewhere, the result says whether the scheduler is lost.
+    The scheduler knows of ranks and servers, and these know of the scheduler alone.
     """
-    count = ctypes.c_int()
+    count, seconds = ctypes.c_int(), int(os.environ.get("PS_HEARTBEAT_TIMEOUT") or _LOST_S)
     mxnet.base.check_call(
-        mxnet.base._LIB.MXKVStoreGetNumDeadNode(store.handle, group, ctypes.byref(count), _LOST_S)
+        mxnet.base._LIB.MXKVStoreGetNumDeadNode(store.handle, group, ctypes.byref(count), seconds)
     )
     return count.value
 
@@ -163,7 +164,8 @@ class GradientExchange:
     arrives, and a rank pulls what there is then: nobody waits for another, and a run cannot be repeated.
 
     MXNet numbers ranks as it likes; here a rank has the number of its ``Rank``. If a rank is lost, the others
-    wait for it as long as ``Rank.timeout_s``, and then raise TrainingError.
+    wait for it as long as ``Rank.timeout_s``, or until the scheduler has ended, and then raise TrainingError.
+    MXNet would still wait at the end of the process, which therefore ends at once, with exit code 1.
 
     Args:
         who: The model, as messages name it.
@@ -183,6 +185,7 @@ class GradientExchange:
         self._lost = False
         self._next_key = 0
         self._samples_key = 0
+        self._store: Any = None
         self._store = self._join(kind) if self._distributed else mxnet.kv.create(kind)
 
     def start(
@@ -262,11 +265,10 @@ class GradientExchange:
         store, self._store = self._store, None
         if store is None or not self._distributed:
             return
-        if failed or self._lost:
-            mxnet.base.check_call(mxnet.base._LIB.MXKVStoreSetBarrierBeforeExit(store.handle, 0))
         if self._lost:
-            _LOST.append(store)  # to free it waits without end for what is queued
             return
+        if failed:
+            mxnet.base.check_call(mxnet.base._LIB.MXKVStoreSetBarrierBeforeExit(store.handle, 0))
         done = threading.Event()
         stores = [store]
         del store
@@ -329,22 +331,37 @@ class GradientExchange:
             except Exception as error:  # noqa: BLE001 - raised again below
                 failure.append(error)
 
+        until_s = time.monotonic() + self._rank.timeout_s
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        thread.join(self._rank.timeout_s)
+        while thread.is_alive():
+            thread.join(min(_HEARTBEAT_S, max(0.0, until_s - time.monotonic())))
+            if not thread.is_alive():
+                break
+            if time.monotonic() >= until_s:
+                raise self._abandoned(
+                    f"the other ranks and the servers did not answer within {self._rank.timeout_s:g} s"
+                )
+            if self._store is not None and lost_processes(self._store, _SCHEDULER):
+                raise self._abandoned(
+                    "lost the scheduler of the kvstore, which ends with the first process that is lost"
+                )
         if failure:
             raise failure[0]
-        if not result:
-            self._lost = True
-            raise TrainingError(
-                f"{self._where}: the other ranks and the servers did not answer within "
-                f"{self._rank.timeout_s:g} s"
-            )
         return result[0]
 
+    def _abandoned(self, why: str) -> TrainingError:
+        """Gives up what MXNet waits for without end, also when it is freed and when the process ends."""
+        self._lost = True
+        atexit.register(_exit_at_once, self._store)
+        return TrainingError(f"{self._where}: {why}")
 
-_LOST: list[Any] = []
-"""The kvstores that cannot be freed."""
+
+def _exit_at_once(_store: Any) -> None:
+    """Ends a process that has lost others, with exit code 1; holds the kvstore until then."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 @contextmanager

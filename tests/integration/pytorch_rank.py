@@ -1,8 +1,9 @@
-"""One of several processes that train models of the trainers' suite with PyTorch.
+"""One of several processes that train models of the trainers' suite with PyTorch, or another framework.
 
 Args: a JSON object with the fields of ``Rank``, ``directory``, ``out`` and ``runs``, which follow one
 another: each with an ``address``, the ``name`` of the model, ``sizes`` (the samples of each rank in a step),
-``parts`` (the steps whose parts are timed) and ``steps`` (0 for no end). The results of run N are in
+``parts`` (the steps whose parts are timed) and ``steps`` (0 for no end), and perhaps ``framework`` and
+``communication``. The results of run N are in
 ``out``-N.npz. Each step is a line on stdout, and an error too.
 """
 
@@ -29,18 +30,20 @@ def train(
     steps: int = 10,
     parts: tuple[int, ...] = (),
     said: bool = False,
+    framework: str = "PyTorch",
+    communication: str = "gloo",
 ) -> dict[str, NDArray]:
     """Trains on this rank's part of batches that all ranks share, and returns what there is to compare."""
     start = sum(sizes[: rank.number])
     mine = slice(start, start + sizes[rank.number])
     losses, communicated = [], []
     with trainer_of(
-        "PyTorch",
+        framework,
         name,
         directory,
         seed=5 + rank.number,  # the parameters of rank 0 count
         rank=rank,
-        communication="gloo",
+        communication=communication,
         optimizer=OptimizerOptions(learning_rate=0.1),
     ) as trainer:
         step = 0
