@@ -13,6 +13,7 @@ from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, open_session
+from inferometer.agent.inference.unloaded import describe_unloaded
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.training.companion import CompanionsOf
 from inferometer.agent.training.trainer import Trainer, TrainerOptions
@@ -79,6 +80,17 @@ class Systems:
         random = request.session.weights is Weights.RANDOM
         return with_labels(
             self._select(request), needed=False, cache=None if random else self._invocation.cache
+        )
+
+    def describe(
+        self, request: SystemRequest, *, preprocess_threads: int, overlap: bool
+    ) -> SystemDescription:
+        """Describes a model without loading it; see ``JobResources``."""
+        return describe_unloaded(
+            self._select(request),
+            self._invocation.registry,
+            preprocess_threads=preprocess_threads,
+            overlap=overlap,
         )
 
     def open_trainer(

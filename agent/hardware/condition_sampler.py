@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from inferometer.agent.hardware.conditions import (
@@ -47,9 +47,9 @@ class Samples:
     cpu_s: float = 0.0
 
 
-def look(read_gpu: Callable[[], GpuCounters | None] = lambda: None) -> Sample:
-    """Looks once."""
-    return Sample(own_cpu_s(), read_processors(), tuple(read_frequencies_mhz()), read_gpu())
+def look(read_gpu: Callable[[], GpuCounters | None] = lambda: None, processes: Iterable[int] = ()) -> Sample:
+    """Looks once; ``processes`` are children whose CPU time belongs to this process."""
+    return Sample(own_cpu_s(processes), read_processors(), tuple(read_frequencies_mhz()), read_gpu())
 
 
 @dataclass(eq=False)

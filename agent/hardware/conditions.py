@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
+
 PROC = Path("/proc")
 SYS = Path("/sys")
 _NS_PER_S = 1_000_000_000
@@ -73,7 +75,8 @@ class ConditionCounters:
         hostname: The machine's name.
         process: The process's number.
         taken_ns: When they were read, on a monotonic clock of that machine.
-        own_cpu_s: The CPU time of this process: its threads, and its children that have ended.
+        own_cpu_s: The CPU time of this process: its threads, its children that have ended, and those that
+            belong to it.
         processors: The time of the processors.
         involuntary_switches: How often this process lost a processor before it gave it up.
         major_faults: Its page faults that read from a disk.
@@ -107,13 +110,16 @@ class ConditionCounters:
     gpu: GpuCounters | None = None
 
 
-def read_counters(gpu: GpuCounters | None = None, proc: Path = PROC, sys: Path = SYS) -> ConditionCounters:
+def read_counters(
+    gpu: GpuCounters | None = None, proc: Path = PROC, sys: Path = SYS, *, processes: Iterable[int] = ()
+) -> ConditionCounters:
     """Reads the counters of this machine and this process.
 
     Args:
         gpu: Those of the GPU, read by ``gpu_conditions.GpuReader``.
         proc: Where the system shows its processes.
         sys: Where the system shows its devices.
+        processes: The ids of its children whose CPU time belongs to it.
     """
     memory = _optional(_numbers, proc / "vmstat") or {}
     quota = _optional(_quota, proc, sys) or {}
@@ -124,7 +130,7 @@ def read_counters(gpu: GpuCounters | None = None, proc: Path = PROC, sys: Path =
         hostname=socket.gethostname(),
         process=os.getpid(),
         taken_ns=time.monotonic_ns(),
-        own_cpu_s=own_cpu_s(),
+        own_cpu_s=own_cpu_s(processes),
         processors=read_processors(proc),
         involuntary_switches=faults[0],
         major_faults=faults[1],
@@ -140,10 +146,19 @@ def read_counters(gpu: GpuCounters | None = None, proc: Path = PROC, sys: Path =
     )
 
 
-def own_cpu_s() -> float:
-    """The CPU time of this process: its threads, and its children that have ended, in seconds."""
+def own_cpu_s(processes: Iterable[int] = ()) -> float:
+    """The CPU time of this process, in seconds: its threads, its children that have ended, and ``processes``.
+
+    Args:
+        processes: The ids of children that belong to it; one that has ended is among those already.
+    """
     times = os.times()
-    return time.process_time() + times.children_user + times.children_system
+    living_s = 0.0
+    for process in processes:
+        with suppress(psutil.Error):
+            used = psutil.Process(process).cpu_times()
+            living_s += used.user + used.system
+    return time.process_time() + times.children_user + times.children_system + living_s
 
 
 def read_processors(proc: Path = PROC, usable: Iterable[int] | None = None) -> ProcessorTimes | None:

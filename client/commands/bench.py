@@ -14,11 +14,12 @@ from inferometer.client.cli.bench_options import (
     result_options,
     training_options,
 )
-from inferometer.client.cli.command import BooleanOption, Command, Group, boolean, option
+from inferometer.client.cli.command import COUNT, BooleanOption, Command, Group, boolean, option
 from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line
 
 if TYPE_CHECKING:
     from inferometer.client.cli.invocation import Invocation
+    from inferometer.client.evaluating.bench_parsing import BenchSystem
     from inferometer.evaluators.evaluation import Evaluation
 
 _Show: TypeAlias = "Callable[[Evaluation], None]"
@@ -98,6 +99,13 @@ def inference(**given: Any) -> None:
 @bench.command(cls=BenchCommand)
 @model_options
 @data_options
+@option("--num_epochs", type=COUNT, metavar="N", help="Passes over the data, instead of --num_batches.")
+@option(
+    "--reader",
+    type=click.Choice(["own", "framework"], case_sensitive=False),
+    default="own",
+    help="The program's own reader, or the iterator of MXNet for RecordIO, with its own threads.",
+)
 @result_options
 def ingestion(**given: Any) -> None:
     """Load the batches of a dataset for a model, and compute nothing."""
@@ -156,10 +164,16 @@ def _train(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
     from inferometer.client.evaluating.running_training import Publication, run_training
     from inferometer.client.systems import Systems
 
-    system = read_system(given, invocation, Systems(invocation).find_model)
+    system = read_system(given, invocation.catalog, Systems(invocation).find_model)
     request, ranks = read_training(given, system)
+    _tell(invocation, system)
     publication = Publication(given["publish"], given["require_stable"], show)
     return run_training(invocation, request, ranks, publication)
+
+
+def _tell(invocation: Invocation, system: BenchSystem) -> None:
+    for note in system.notes:
+        invocation.notify(note)
 
 
 def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
@@ -168,10 +182,12 @@ def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
     from inferometer.client.evaluating.running import run_evaluation
     from inferometer.client.systems import Systems
 
-    system = read_system(given, invocation, Systems(invocation).find_model)
+    system = read_system(given, invocation.catalog, Systems(invocation).find_model)
+    request = read_inference(given, system)
+    _tell(invocation, system)
     return run_evaluation(
         invocation,
-        read_inference(given, system),
+        request,
         publish=given["publish"],
         publish_predictions=False,
         show_inputs=False,
@@ -181,4 +197,12 @@ def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
 
 
 def _ingest(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    raise ConfigurationError("bench ingestion is not there yet")
+    from inferometer.client.evaluating.bench_parsing import read_ingestion, read_system
+    from inferometer.client.evaluating.running_ingestion import run_ingestion
+    from inferometer.client.evaluating.running_training import Publication
+    from inferometer.client.systems import Systems
+
+    system = read_system(given, invocation.catalog, Systems(invocation).find_model)
+    request = read_ingestion(given, system)
+    _tell(invocation, system)
+    return run_ingestion(invocation, request, Publication(given["publish"], given["require_stable"], show))

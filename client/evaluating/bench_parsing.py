@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,20 @@ from typing import Any
 from inferometer.agent.hardware.device import CPU, Device, DeviceKind
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.session import SessionOptions
-from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.bench_models import named_model
 from inferometer.client.evaluating.dlbs_lines import Experiment
 from inferometer.client.evaluating.parsing import read_precision
+from inferometer.evaluators.datasets.detection import BACKENDS
 from inferometer.evaluators.jobs.defaults import BENCH_BATCHES
+from inferometer.evaluators.jobs.ingest import OWN, IngestionRequest
 from inferometer.evaluators.jobs.requests import SystemRequest
 from inferometer.evaluators.jobs.training_requests import TrainingData, TrainingRequest
+from inferometer.evaluators.loading.ingestion_run import IngestionLength
 from inferometer.evaluators.measurements.training import TrainingOptions
 from inferometer.evaluators.training.ranks import RankRequest
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import ConfigurationError, suggestion
+from inferometer.manifests.schema import ModelManifest
 
 Values = Mapping[str, Any]
 """The values of a command's options by name."""
@@ -35,11 +40,13 @@ class BenchSystem:
         request: The model.
         framework: The name of its framework, in small letters.
         devices: The GPUs, or the CPU.
+        notes: What was asked for and changes nothing here, one line each.
     """
 
     request: SystemRequest
     framework: str
     devices: tuple[Device, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -47,12 +54,14 @@ class BenchSystem:
         return sum(device.is_gpu for device in self.devices)
 
 
-def read_system(values: Values, invocation: Invocation, find: Any) -> BenchSystem:
+def read_system(
+    values: Values, catalog: Catalog, find: Callable[[SystemRequest], ModelManifest]
+) -> BenchSystem:
     """Reads the options of the model and its device.
 
     Args:
         values: The values.
-        invocation: Has the manifests.
+        catalog: The manifests.
         find: Returns the manifest of a ``SystemRequest``.
 
     Raises:
@@ -61,7 +70,7 @@ def read_system(values: Values, invocation: Invocation, find: Any) -> BenchSyste
     """
     _refuse_unsupported(values)
     devices = _devices(values)
-    name, version = named_model(invocation.catalog, values["model"], values["model_version"])
+    name, version = named_model(catalog, values["model"], values["model_version"])
     precision = read_precision(values["dtype"]) or Precision.FLOAT32
     request = SystemRequest(
         model_name=name,
@@ -79,9 +88,8 @@ def read_system(values: Values, invocation: Invocation, find: Any) -> BenchSyste
     manifest = find(request)
     framework = manifest.framework.name
     _check_model_options(values["model_opts"], manifest)
-    for line in _without_effect(values, framework.casefold(), devices):
-        invocation.notify(line)
-    return BenchSystem(request, framework.casefold(), devices)
+    notes = tuple(_without_effect(values, framework.casefold(), devices))
+    return BenchSystem(request, framework.casefold(), devices, notes)
 
 
 def read_data(values: Values) -> TrainingData:
@@ -94,10 +102,13 @@ def read_data(values: Values) -> TrainingData:
     path = Path(values["data_dir"]).expanduser() if values["data_dir"] else None
     if path is not None and place:
         raise ConfigurationError(f"data {values['data']} is synthetic; leave out data_dir")
+    backend = values["data_backend"] or None
+    if backend is not None and backend not in BACKENDS:
+        raise ConfigurationError(f'unknown data_backend "{backend}"; {suggestion(backend, BACKENDS)}')
     workers = values["num_workers"]
     return TrainingData(
         path=path,
-        backend=values["data_backend"] or None,
+        backend=backend if path is not None else None,
         on_device=place in {"device", "gpu"},
         workers=workers,
         processes=values["loader"].lower() == "processes" and workers > 0,
@@ -116,11 +127,7 @@ def read_training(values: Values, system: BenchSystem) -> tuple[TrainingRequest,
     """
     ranks = _ranks(values, system)
     per_rank = _devices_of_a_rank(system, ranks)
-    epochs, batches = values["num_epochs"], values["num_batches"]
-    if epochs is not None and batches is not None:
-        raise ConfigurationError("num_epochs and num_batches both end the training; give one of them")
-    if epochs is None and batches is None:
-        batches = BENCH_BATCHES
+    batches, epochs = _length(values)
     options = TrainingOptions(
         batch_size=values["batch_size"],
         num_batches=batches,
@@ -147,6 +154,27 @@ def read_training(values: Values, system: BenchSystem) -> tuple[TrainingRequest,
         fail_on_error=values["fail_on_error"],
     )
     return request, ranks
+
+
+def read_ingestion(values: Values, system: BenchSystem) -> IngestionRequest:
+    """Reads the options of loading alone.
+
+    Raises:
+        ConfigurationError: No dataset is named, or two options contradict each other.
+    """
+    batches, epochs = _length(values)
+    return IngestionRequest(
+        system=system.request,
+        data=read_data(values),
+        batch_size=values["batch_size"],
+        length=IngestionLength(
+            num_batches=batches,
+            num_warmup_batches=values["num_warmup_batches"],
+            num_epochs=epochs,
+        ),
+        reader=values.get("reader", OWN).lower(),
+        fail_on_error=values["fail_on_error"],
+    )
 
 
 def experiment_of(values: Values, phase: str, gpus: int) -> Experiment:
@@ -194,6 +222,8 @@ def _without_effect(values: Values, framework: str, devices: tuple[Device, ...])
     """One line for each option that was given, is accepted, and changes nothing here."""
     if values["cudnn_fastest"]:
         yield "cudnn_fastest is a switch of Lua Torch; cudnn_benchmark takes cuDNN's fastest algorithm"
+    if values["data_backend"] and not values["data_dir"]:
+        yield f"data_backend {values['data_backend']} changes nothing: without data_dir the data is synthetic"
     if values["workspace"] is not None:
         yield "workspace changes nothing: cuDNN's algorithms take the workspace that they need"
     if not devices[0].is_gpu and values["num_gpus"]:
@@ -207,7 +237,7 @@ def _without_effect(values: Values, framework: str, devices: tuple[Device, ...])
         yield f"data {values['data']} stays in the memory of the device, which is the CPU's"
 
 
-def _check_model_options(given: Mapping[str, Any], manifest: Any) -> None:
+def _check_model_options(given: Mapping[str, Any], manifest: ModelManifest) -> None:
     """Accepts the number of classes that the model has; the networks of the program take no other options."""
     classes = len(manifest.output.parameters.labels)
     for name, value in given.items():
@@ -218,6 +248,14 @@ def _check_model_options(given: Mapping[str, Any], manifest: Any) -> None:
             f"model_opts: {name} cannot be set to {value!r}, as the networks of DLBS's ids are fixed{has}; "
             "write an architecture of your own in code instead"
         )
+
+
+def _length(values: Values) -> tuple[int | None, int | None]:
+    """The numbers of batches and of epochs, of which one ends the run."""
+    batches, epochs = values["num_batches"], values["num_epochs"]
+    if epochs is not None and batches is not None:
+        raise ConfigurationError("num_epochs and num_batches both end the run; give one of them")
+    return (BENCH_BATCHES, None) if epochs is None and batches is None else (batches, epochs)
 
 
 def _ranks(values: Values, system: BenchSystem) -> RankRequest:
@@ -277,11 +315,19 @@ def _communication(values: Values, system: BenchSystem, ranks: RankRequest, devi
         raise ConfigurationError("kv_num_servers is for MXNet's kvstore; PyTorch has no servers")
     if backend == "mpi":
         raise ConfigurationError("dist_backend mpi is not in PyTorch's packages; use gloo, or nccl on GPUs")
+    if backend is None and rank_count(ranks) > 1:
+        return "nccl" if system.gpus else "gloo"
     return backend.lower() if backend else ""
 
 
+def rank_count(ranks: RankRequest) -> int:
+    """Returns how many processes train together, as far as the options or a launcher tell."""
+    rank = ranks.of_this_process(os.environ)
+    return rank.count if rank is not None else ranks.num_ranks or 1
+
+
 def _store(store: str | None, ranks: RankRequest, devices: int) -> str:
-    several = (ranks.num_ranks or 1) > 1
+    several = rank_count(ranks) > 1
     if store == "horovod":
         raise ConfigurationError(
             "kv_store horovod needs Horovod, which is not supported; use dist_device_sync"
@@ -290,7 +336,7 @@ def _store(store: str | None, ranks: RankRequest, devices: int) -> str:
         return "dist_sync" if several else "device" if devices > 1 else ""
     if several and store not in _DISTRIBUTED:
         raise ConfigurationError(
-            f"kv_store {store} is for one process, and num_ranks is {ranks.num_ranks}; "
+            f"kv_store {store} is for one process, and the ranks are {rank_count(ranks)}; "
             f"use {', '.join(_DISTRIBUTED)}"
         )
     return store

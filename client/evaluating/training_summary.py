@@ -104,7 +104,10 @@ def _sampled_rows(measured: TrainingMeasurement, summary: TrainingSummary) -> It
     if count:
         alone = measured.options.devices * measured.options.ranks == 1
         names = tuple(name for name in _SAMPLED if name != "communicate" or not alone)
-        yield "", f"{'  '.join(_parts(summary, names))}  ms, in {count} steps timed in parts"
+        yield (
+            "",
+            f"{'  '.join(_parts(summary, names))}  ms, in {count} step{'s' * (count > 1)} timed in parts",
+        )
 
 
 def _loss(measured: TrainingMeasurement, summary: TrainingSummary) -> str:

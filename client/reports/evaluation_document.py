@@ -10,6 +10,7 @@ from typing import Any
 from inferometer.evaluators.evaluation import Evaluation, measures
 from inferometer.evaluators.load.summary import LoadSummary
 from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
 from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.measurements.training import TrainingMeasurement
@@ -23,6 +24,7 @@ from inferometer.evaluators.reports.base import (
     describe,
 )
 from inferometer.evaluators.reports.batches import AccuracyReport, LatencyReport
+from inferometer.evaluators.reports.ingestion import IngestionReport
 from inferometer.evaluators.reports.layers import LayersReport
 from inferometer.evaluators.reports.load import MaxQpsReport, ProbesReport, WorkloadReport
 from inferometer.evaluators.reports.trace_report import TRACED_COLUMNS, SpanSource
@@ -70,6 +72,8 @@ def as_document(
         figures["load"] = _search_figures(evaluation)
     elif measures(evaluation, TrainingMeasurement):
         figures["training"] = _training_figures(evaluation)
+    elif measures(evaluation, IngestionMeasurement):
+        figures["ingestion"] = _ingestion_figures(evaluation)
     return {
         **describe(evaluation),
         **system_document(evaluation),
@@ -160,6 +164,16 @@ def _trace(evaluation: Evaluation) -> dict[str, Any] | None:
 def _options(kind: str, options: LoadOptions) -> dict[str, Any]:
     given = {each.name: getattr(options, each.name) for each in fields(options)}
     return {"kind": kind} | {n: v.value if isinstance(v, Enum) else v for n, v in given.items()}
+
+
+def _ingestion_figures(evaluation: Evaluation[IngestionMeasurement]) -> dict[str, Any]:
+    [row], measured = IngestionReport().rows([evaluation]), evaluation.measurement
+    return {
+        "num_warmup_batches": measured.num_warmup_batches,
+        "data": asdict(measured.data),
+        **_own(IngestionReport(), row, "dataset_name"),
+        "failures": [asdict(failure) | {"stage": failure.stage.value} for failure in measured.failures],
+    }
 
 
 def _training_figures(evaluation: Evaluation[TrainingMeasurement]) -> dict[str, Any]:

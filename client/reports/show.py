@@ -17,6 +17,7 @@ from inferometer.agent.inference.results import SystemDescription
 from inferometer.client.cli.command import Command, database_options, evaluations_argument, format_option
 from inferometer.client.cli.invocation import current_invocation
 from inferometer.client.cli.output import echo
+from inferometer.client.evaluating.ingestion_summary import ingestion_rows
 from inferometer.client.evaluating.load_summary import load_rows
 from inferometer.client.evaluating.summary import conditions_rows, summary_rows
 from inferometer.client.evaluating.training_summary import training_rows
@@ -24,6 +25,7 @@ from inferometer.client.reports.evaluation_document import as_document, heaviest
 from inferometer.client.reports.evaluation_filter import whole_id
 from inferometer.evaluators.evaluation import Evaluation, M, Status, measures, of_kind
 from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
+from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
 from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.measurements.training import TrainingMeasurement
@@ -73,6 +75,8 @@ def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSou
     figures: Iterable[tuple[str, str]] = load_rows(evaluation)
     if measures(evaluation, TrainingMeasurement):
         figures = training_rows(evaluation)
+    elif measures(evaluation, IngestionMeasurement):
+        figures = ingestion_rows(evaluation)
     elif measures(evaluation, BatchMeasurement):
         figures = _figures(evaluation, of_kind(group, BatchMeasurement))
     lines = itertools.chain(_what(evaluation), _where(evaluation), figures, conditions_rows(evaluation))

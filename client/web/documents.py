@@ -60,6 +60,7 @@ _HEADLINES = {
     "accuracy": ("top1_accuracy",),
     "workload": ("latency_ms_p50", "latency_ms_p99", "achieved_qps", "goodput_qps", "late_share"),
     "max_qps": ("max_qps",),
+    "ingestion": ("samples_per_s", "bytes_per_s", "wait_ms_p50", "cached_before"),
     "training": ("step_ms_mean", "step_ms_p50", "throughput_samples_per_s", "bound", "last_loss"),
 }
 _ONLY_PICTURES = ("duration", "eventflow", "training_steps")

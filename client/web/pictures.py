@@ -17,7 +17,13 @@ from inferometer.evaluators.reports.base import Report
 
 MOST_BATCHES = 20_000
 """Of more batches, the page shows the shortest and the longest of each stretch."""
-_REPORTS = {"batches": "duration", "load": "workload", "rate_search": "max_qps", "training": "training_steps"}
+_REPORTS = {
+    "batches": "duration",
+    "load": "workload",
+    "rate_search": "max_qps",
+    "training": "training_steps",
+    "ingestion": "ingestion",
+}
 """The report whose picture shows each value of a measurement, by the kind."""
 _DIGITS = 6  # of a coordinate, which are more than any screen has points
 

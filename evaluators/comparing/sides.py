@@ -16,6 +16,7 @@ from inferometer.evaluators.comparing.times import RunTimes
 from inferometer.evaluators.evaluation import Evaluation, Status, of_kind
 from inferometer.evaluators.max_qps.answer import invalid_reason
 from inferometer.evaluators.measurements.batches import Accuracy, BatchMeasurement
+from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
 from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
 from inferometer.evaluators.measurements.measurement import Measurement
 from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
@@ -319,6 +320,34 @@ def _short(checksum: str) -> str:
     return f"{algorithm}:{digits[:_CHECKSUM_DIGITS]}" if digits else checksum
 
 
+def _ingestion_times(evaluation: Evaluation[IngestionMeasurement]) -> RunTimes:
+    measured = evaluation.measurement
+    if not len(measured.full_ns):
+        raise ValueError("full batch; load with a smaller --batch_size")
+    return RunTimes.of_batches(measured.full_ns, measured.times.samples[measured.full])
+
+
+def _ingestion_conditions(evaluation: Evaluation[IngestionMeasurement]) -> dict[str, str]:
+    measured, data = evaluation.measurement, evaluation.measurement.data
+    return {
+        "batch size": str(measured.batch_size),
+        "data": data.backend,
+        "reader": data.reader,
+        "loader": str(data),
+        "in the page cache": _cached(data.cached_before),
+    }
+
+
+def _cached(share: float | None) -> str:
+    """How much of a dataset was in the page cache, as far as it makes a difference."""
+    if share is None:
+        return "not known"
+    return "nothing" if share < _HARDLY else "all" if share > 1 - _HARDLY else f"{100 * share:.0f} %"
+
+
+_HARDLY = 0.01
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """The comparison of one kind of measurement: its name, why one is unfit, its conditions and its times.
@@ -336,6 +365,7 @@ _KINDS: Mapping[type[Measurement], _Kind] = {
     BatchMeasurement: _Kind("an evaluation batch by batch", lambda _: "", _batch_conditions, _batch_times),
     LoadMeasurement: _Kind("a workload", _unfit_load, _load_conditions, _load_times),
     TrainingMeasurement: _Kind("a training", lambda _: "", _training_conditions, _training_times),
+    IngestionMeasurement: _Kind("a run of a loader", lambda _: "", _ingestion_conditions, _ingestion_times),
     RateSearchMeasurement: _Kind(
         "a search for the highest rate",
         _unfit_search,

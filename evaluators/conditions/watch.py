@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.hardware.condition_sampler import ConditionSampler, Sample, Samples, look
+from inferometer.agent.hardware.condition_sampler import ConditionSampler, Samples, look
 from inferometer.agent.hardware.conditions import ConditionCounters, read_counters
 from inferometer.agent.hardware.gpu_conditions import GpuReader
-from inferometer.agent.hardware.process_tree import ProcessTree
+from inferometer.agent.hardware.process_tree import process_tree
 from inferometer.agent.inference.preparation import round_size
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.preprocessing.preprocessor import tensor_bytes
 from inferometer.evaluators.conditions.conditions import Conditions, judged
 from inferometer.evaluators.conditions.host import HostConditions, host_conditions
-
-_Found = TypeVar("_Found", Sample, ConditionCounters)
 
 
 class Measured(Protocol):
@@ -54,30 +51,31 @@ class Watch(Closeable):
 
     Args:
         system: The open model.
-        shared: The number of the process that has started those which share the measurement of a model in
-            this process, such as ranks; what these take on this host belongs to the measurement.
+        processes: The ids of processes that belong to it beside this one, such as a loader's workers.
+        launcher: The id of the process that has started several ranks, of which this is one; all that it has
+            started by ``begin`` belongs to the measurement then.
     """
 
-    def __init__(self, system: Measured, shared: int | None = None) -> None:
+    def __init__(self, system: Measured, processes: Sequence[int] = (), launcher: int | None = None) -> None:
+        self._processes = processes
+        self._launcher = launcher
         self._description = system.description
-        self._shared = shared
-        self._tree: ProcessTree | None = None
         self._gpu: GpuReader | None = None
         self._sampler: ConditionSampler | None = None
         self._begins: Sequence[ConditionCounters] = ()
         self._read: Callable[[], Sequence[ConditionCounters]] = lambda: ()
         if system.in_process:
             gpu = self._gpu = GpuReader(self._description.device)
-            self._sampler = ConditionSampler(lambda: self._with_tree(look(gpu.read)))
-            self._read = lambda: [self._with_tree(read_counters(gpu.read()))]
+            self._sampler = ConditionSampler(lambda: look(gpu.read, self._processes))
+            self._read = lambda: [read_counters(gpu.read(), processes=self._processes)]
         elif isinstance(system, WatchedSystem):
             self._read = system.condition_counters
         self._elsewhere = not system.in_process
 
     def begin(self) -> None:
         """Begins: the measured part follows at once."""
-        if self._shared is not None:
-            self._tree = ProcessTree(self._shared)
+        if self._launcher is not None:
+            self._processes = process_tree(self._launcher)
         if self._sampler is not None:
             self._sampler.start()
         self._begins = self._counters()
@@ -100,12 +98,6 @@ class Watch(Closeable):
             self._sampler.stop()
         if self._gpu is not None:
             self._gpu.close()
-
-    def _with_tree(self, found: _Found) -> _Found:
-        """Counts what the processes that share the measurement take as its own."""
-        if self._tree is None:
-            return found
-        return replace(found, own_cpu_s=found.own_cpu_s + self._tree.cpu_s())
 
     def _counters(self) -> Sequence[ConditionCounters]:
         """Those of the model's processes, and of this one where it shares a machine with one of them.

@@ -63,6 +63,21 @@ class JobResources(Protocol):
         """
         ...
 
+    def describe(
+        self, request: SystemRequest, *, preprocess_threads: int, overlap: bool
+    ) -> SystemDescription:
+        """Describes the model that a request names, and this machine; loads nothing.
+
+        Args:
+            request: The model.
+            preprocess_threads: How many workers read and preprocess its inputs.
+            overlap: Whether they do so ahead.
+
+        Raises:
+            InferometerError: There is no such model, or it is not supported.
+        """
+        ...
+
     def open_trainer(
         self, manifest: ModelManifest, options: TrainerOptions
     ) -> tuple[Trainer, SystemDescription]:

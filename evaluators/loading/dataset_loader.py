@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.loading.epoch_order import EpochOrder
 from inferometer.evaluators.loading.loader import LoadedBatch, Loader, LoaderOptions
-from inferometer.evaluators.loading.samples import FilledRows, Rows, SampleFiller, Task
-from inferometer.evaluators.loading.worker_processes import SharedRows, WorkerProcesses
+from inferometer.evaluators.loading.samples import FilledRows, SampleFiller, Task
+from inferometer.evaluators.loading.shared_rows import SharedRows, own_rows
+from inferometer.evaluators.loading.worker_processes import WorkerProcesses
 from inferometer.evaluators.loading.workers import CallingThread, Workers, WorkerThreads
 from inferometer.manifests.errors import DatasetError, InferometerError
 from inferometer.manifests.inputs import InputParameters
@@ -44,7 +45,7 @@ class DatasetLoader(Loader):
 
     Raises:
         DatasetError: There are fewer samples than ranks, or a worker process cannot open the dataset.
-        ConfigurationError: The dataset cannot be passed to a worker process.
+        ConfigurationError: The dataset cannot be passed to a worker process, or there is not enough memory.
         FrameworkUnavailableError: The library that decodes the model's images is not installed.
     """
 
@@ -71,8 +72,7 @@ class DatasetLoader(Loader):
             self._rows = shared.view(parameters)
             self._workers: Workers = WorkerProcesses(dataset, parameters, shared, options.workers)
             return
-        dtype = np.dtype(parameters.element_type.value)
-        self._rows = Rows(np.zeros(rows, np.int64), np.zeros((rows, *parameters.dimensions), dtype))
+        self._rows = own_rows(rows, parameters)
         filler = SampleFiller(dataset, parameters, self._rows)
         self._workers = WorkerThreads(filler, options.workers) if options.workers else CallingThread(filler)
 

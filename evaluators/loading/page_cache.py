@@ -86,6 +86,38 @@ def drop(files: Iterable[Path]) -> CachedShare:
     return cached_share(paths)
 
 
+@dataclass(frozen=True, slots=True)
+class CacheBefore:
+    """The state of the page cache before files are read.
+
+    Attributes:
+        share: The share of their bytes that is in it, 0…1; None if it is not known.
+        dropped: Whether they were dropped from it, and that worked.
+        reason: Why the share is not known, or why they could not be dropped; empty for neither.
+    """
+
+    share: float | None
+    dropped: bool = False
+    reason: str = ""
+
+
+def before_reading(files: Iterable[Path], *, drop_first: bool = False) -> CacheBefore:
+    """Drops files from the page cache if that is asked for, and returns the state of the cache."""
+    if not drop_first:
+        found = cached_share(files)
+        return CacheBefore(found.share, reason=found.reason)
+    left = drop(files)
+    if left.share is None:
+        return CacheBefore(None, reason=left.reason)
+    if left.share > DROPPED_SHARE:
+        return CacheBefore(
+            left.share,
+            reason=f"{100 * left.share:.0f} % of the dataset stayed in the page cache: its file system is in "
+            "memory, or another process uses it",
+        )
+    return CacheBefore(left.share, dropped=True)
+
+
 def _some(paths: Sequence[Path]) -> Sequence[Path]:
     return paths if len(paths) <= MOST_FILES else paths[:: -(-len(paths) // MOST_FILES)]
 

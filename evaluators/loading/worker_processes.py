@@ -2,88 +2,33 @@
 
 from __future__ import annotations
 
-import math
-import multiprocessing
 import pickle
-import signal
-import time
-from contextlib import suppress
-from ctypes import Array, c_int64, c_ubyte
-from dataclasses import dataclass
+from ctypes import c_int64
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from multiprocessing.util import Finalize
 from typing import Any
 
 import numpy as np
-from typing_extensions import Self
 
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.loading.samples import FilledRows, Rows, SampleFiller, Task
+from inferometer.evaluators.loading.child_process import (
+    ChildProcess,
+    end_children,
+    received,
+    sent,
+    start_child,
+)
+from inferometer.evaluators.loading.samples import FilledRows, SampleFiller, Task
+from inferometer.evaluators.loading.shared_rows import SharedRows
 from inferometer.evaluators.loading.workers import Workers
-from inferometer.manifests.errors import ConfigurationError, DatasetError, InferometerError, one_line
+from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line
 from inferometer.manifests.inputs import InputParameters
 
-_CONTEXT = multiprocessing.get_context("spawn")
-_GOVERNED = (signal.SIGINT, signal.SIGTERM)
-_MOST_END_S = 5.0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SharedRows:
-    """Rows in memory that is shared with child processes, and that has no name.
-
-    No process has to delete it: it is gone with the last one that uses it, however that ends.
-
-    Attributes:
-        places: The memory of ``Rows.places``.
-        inputs: The memory of ``Rows.inputs``.
-        cancelled_below: The number of the first task that is not cancelled.
-    """
-
-    places: Array[c_int64]
-    inputs: Array[c_ubyte]
-    cancelled_below: c_int64
-
-    @classmethod
-    def of(cls, rows: int, parameters: InputParameters) -> Self:
-        """Allocates rows for inputs of a model.
-
-        Raises:
-            DatasetError: There is not enough memory.
-        """
-        size = rows * math.prod(parameters.dimensions) * np.dtype(parameters.element_type.value).itemsize
-        try:
-            places, inputs = _CONTEXT.RawArray(c_int64, rows), _CONTEXT.RawArray(c_ubyte, size)
-            return cls(places, inputs, _CONTEXT.RawValue(c_int64, 0))
-        except (OSError, MemoryError) as error:
-            raise DatasetError(
-                f"{size} bytes to share with worker processes cannot be had: {one_line(error)}; use threads, "
-                "or a smaller batch or prefetch"
-            ) from error
-
-    def view(self, parameters: InputParameters) -> Rows:
-        """Returns the memory as arrays."""
-        inputs = np.frombuffer(memoryview(self.inputs), np.dtype(parameters.element_type.value))
-        return Rows(
-            np.frombuffer(memoryview(self.places), np.int64), inputs.reshape(-1, *parameters.dimensions)
-        )
-
-
-@dataclass(eq=False)
-class _Worker:
-    """One process; ``waiting`` counts its tasks that have not come back."""
-
-    process: SpawnProcess
-    connection: Connection
-    waiting: int = 0
+_NAME = "a worker process of the loader"
 
 
 class WorkerProcesses(Workers):
     """Fresh Python processes, each of which opens the dataset anew.
-
-    They ignore SIGINT and SIGTERM, which a terminal or a queue sends to all processes of a command: the
-    caller decides when they end. They also end when the caller's process is gone.
 
     Args:
         dataset: The samples; pickle passes it on.
@@ -97,20 +42,18 @@ class WorkerProcesses(Workers):
     """
 
     def __init__(self, dataset: Dataset, parameters: InputParameters, rows: SharedRows, count: int) -> None:
-        if multiprocessing.current_process().daemon:
-            raise ConfigurationError("a daemonic process may not start worker processes; use threads")
         opener = _pickled(dataset, parameters)
         self._cancelled_below = rows.cancelled_below
         self._results: dict[int, FilledRows | InferometerError] = {}
-        self._workers: list[_Worker] = []
+        self._workers: list[ChildProcess] = []
         # runs at the exit of the interpreter too, before multiprocessing waits for children
         self._at_exit = Finalize(self, _end, (self._workers, rows.cancelled_below), exitpriority=10)
         self._last = -1
         try:
             for _ in range(count):
-                self._workers.append(_started(opener, rows))
+                self._workers.append(start_child(_NAME, _run, opener, rows))
             for worker in self._workers:
-                if (failure := self._receive(worker)) is not None:
+                if (failure := worker.receive()) is not None:
                     raise failure
         except BaseException:
             self.close()
@@ -125,10 +68,7 @@ class WorkerProcesses(Workers):
         """Sends the task to the process with the fewest tasks."""
         self._take_what_is_there()
         worker = min(self._workers, key=lambda each: each.waiting)
-        try:
-            worker.connection.send(task)
-        except OSError as error:
-            raise _lost(worker) from error
+        worker.send(task)
         worker.waiting += 1
         self._last = task.number
 
@@ -157,16 +97,9 @@ class WorkerProcesses(Workers):
         """Takes the results that have come; without a timeout, waits for one."""
         ready = wait([worker.connection for worker in self._workers], timeout_s)
         for worker in (each for each in self._workers if each.connection in ready):
-            number, filled = self._receive(worker)
+            number, filled = worker.receive()
             worker.waiting -= 1
             self._results[number] = filled
-
-    def _receive(self, worker: _Worker) -> Any:
-        """Receives a message; raises DatasetError if the process has ended."""
-        try:
-            return worker.connection.recv()
-        except (EOFError, OSError) as error:  # also in the middle of a message
-            raise _lost(worker) from error
 
 
 def _pickled(dataset: Dataset, parameters: InputParameters) -> bytes:
@@ -179,57 +112,21 @@ def _pickled(dataset: Dataset, parameters: InputParameters) -> bytes:
         ) from error
 
 
-def _started(opener: bytes, rows: SharedRows) -> _Worker:
-    """Starts a process that does not notice a signal before it can ignore it."""
-    ours, theirs = _CONTEXT.Pipe()
-    process = _CONTEXT.Process(target=_run, args=(opener, rows, theirs), name="load", daemon=True)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _GOVERNED)
-    try:
-        process.start()
-    except BaseException:
-        ours.close()
-        raise
-    finally:
-        theirs.close()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return _Worker(process, ours)
-
-
-def _lost(worker: _Worker) -> DatasetError:
-    worker.process.join(_MOST_END_S)
-    code = worker.process.exitcode
-    if code is None or code >= 0:
-        return DatasetError(f"a worker process of the loader ended with code {code} before its work was done")
-    cause = "; the kernel does that where memory runs out" if -code == signal.SIGKILL else ""
-    return DatasetError(f"a worker process of the loader was ended by {signal.Signals(-code).name}{cause}")
-
-
-def _end(workers: list[_Worker], cancelled_below: c_int64) -> None:
-    """Ends processes, and kills those that do not end by themselves."""
+def _end(workers: list[ChildProcess], cancelled_below: c_int64) -> None:
     cancelled_below.value = np.iinfo(np.int64).max
-    for worker in workers:
-        worker.connection.close()
-    deadline_s = time.monotonic() + _MOST_END_S
-    for worker in workers:
-        worker.process.join(max(deadline_s - time.monotonic(), 0.0))
-        if worker.process.is_alive():
-            worker.process.kill()
-            worker.process.join()
+    end_children(workers)
     workers.clear()
 
 
 def _run(opener: bytes, rows: SharedRows, connection: Connection) -> None:
     """The whole life of a worker process: it ends when the caller closes the connection, or is gone."""
-    for number in _GOVERNED:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _GOVERNED)
     answer: Any = None
     try:
         dataset, parameters = pickle.loads(opener)  # noqa: S301 - from the caller of this process
         filler = SampleFiller(dataset, parameters, rows.view(parameters))
     except InferometerError as error:
         answer = error
-    while _sent(connection, answer) and (task := _received(connection)) is not None:
+    while sent(connection, answer) and (task := received(connection)) is not None:
         answer = (task.number, _filled(filler, task, rows.cancelled_below))
 
 
@@ -238,19 +135,3 @@ def _filled(filler: SampleFiller, task: Task, cancelled_below: c_int64) -> Fille
         return filler.fill(task, lambda: task.number < cancelled_below.value)
     except InferometerError as error:
         return error
-
-
-def _sent(connection: Connection, message: Any) -> bool:
-    """Sends a message; returns False if nobody is there."""
-    with suppress(OSError):
-        connection.send(message)
-        return True
-    return False
-
-
-def _received(connection: Connection) -> Task | None:
-    """Waits for a task; returns None if nobody is there."""
-    with suppress(EOFError, OSError):
-        task: Task = connection.recv()
-        return task
-    return None

@@ -31,6 +31,7 @@ PLOTS: Mapping[str, str] = MappingProxyType(
         "max_qps": f"{_HERE}.load:MaxQpsPlot",
         "training": f"{_HERE}.training:TrainingPlot",
         "training_steps": f"{_HERE}.training:TrainingStepsPlot",
+        "ingestion": f"{_HERE}.ingestion:IngestionPlot",
         "weak_scaling": f"{_HERE}.training:ScalingPlot",
         "strong_scaling": f"{_HERE}.training:ScalingPlot",
     }

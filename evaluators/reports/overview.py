@@ -8,6 +8,7 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.load.summary import LoadSummary
 from inferometer.evaluators.max_qps.answer import invalid_reason
 from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
+from inferometer.evaluators.measurements.ingestion import IngestionMeasurement, IngestionSummary
 from inferometer.evaluators.measurements.load import LoadMeasurement
 from inferometer.evaluators.measurements.measurement import Measurement
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
@@ -25,21 +26,33 @@ from inferometer.evaluators.reports.base import (
     in_ms,
 )
 
-KIND_NAMES = {"batches": "batches", "load": "workload", "rate_search": "max QPS", "training": "training"}
+KIND_NAMES = {
+    "batches": "batches",
+    "load": "workload",
+    "rate_search": "max QPS",
+    "training": "training",
+    "ingestion": "ingestion",
+}
 """The kinds of measurement as the report calls them."""
 
 
 class OverviewReport(Report[Measurement]):
     """One row for each evaluation of every kind; a figure that its kind does not have is empty.
 
-    p50 is that of a full batch, of a query under load, or of a step of training. The rate is in inputs/s of
-    batches, in samples/s of training, in answered queries/s of a workload, and in queries/s of the answer of
-    a search. ``invalid`` is the reason.
+    p50 is that of a full batch, of a query under load, of a step of training, or of the wait for a batch of a
+    loader. The rate is in inputs/s of batches, in samples/s of training and of a loader, in answered
+    queries/s of a workload, and in queries/s of the answer of a search. ``invalid`` is the reason.
     """
 
     name = "evaluations"
     summary = "every evaluation, with its main figures and the verdict on its conditions"
-    takes = (BatchMeasurement, LoadMeasurement, RateSearchMeasurement, TrainingMeasurement)
+    takes = (
+        BatchMeasurement,
+        LoadMeasurement,
+        RateSearchMeasurement,
+        TrainingMeasurement,
+        IngestionMeasurement,
+    )
     columns = (
         *EVALUATION_COLUMNS[:2],
         Column("kind", "kind"),
@@ -93,6 +106,9 @@ def _figures(measurement: Measurement) -> dict[str, Value]:
             "rate_per_s": trained.throughput_samples_per_s,
             "top1_accuracy": top.top1_share if top else None,
         }
+    if isinstance(measurement, IngestionMeasurement):
+        loaded = IngestionSummary.of(measurement)
+        return {"latency_ms_p50": in_ms(loaded.p50_ns), "rate_per_s": loaded.samples_per_s}
     if isinstance(measurement, RateSearchMeasurement):
         answer = measurement.answer
         return {

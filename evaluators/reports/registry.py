@@ -25,6 +25,7 @@ REPORTS: Mapping[str, str] = MappingProxyType(
         "max_qps": "inferometer.evaluators.reports.load:MaxQpsReport",
         "training": "inferometer.evaluators.reports.training:TrainingReport",
         "training_steps": "inferometer.evaluators.reports.training:TrainingStepsReport",
+        "ingestion": "inferometer.evaluators.reports.ingestion:IngestionReport",
         "weak_scaling": "inferometer.evaluators.reports.scaling:WeakScalingReport",
         "strong_scaling": "inferometer.evaluators.reports.scaling:StrongScalingReport",
     }

@@ -85,6 +85,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             on_demand=("input_prediction",),
         ),
         "load": Kind(f"{_HERE}load_documents:LoadDocuments", ("load_query",)),
+        "ingestion": Kind(
+            f"{_HERE}ingestion_documents:IngestionDocuments", ("loaded_batch", "input_failure")
+        ),
         "rate_search": Kind(f"{_HERE}load_documents:RateSearchDocuments", ("load_query",)),
         "training": Kind(
             f"{_HERE}training_documents:TrainingDocuments",

@@ -1,48 +1,29 @@
-"""The CPU time of a process and of what it has started."""
+"""The processes that share a measurement."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import time
 
-from inferometer.agent.hardware.process_tree import ProcessTree
+from inferometer.agent.hardware.process_tree import process_tree
 
-BUSY = """
-import os, time
-if os.fork() == 0:
-    pass
-while time.process_time() < 0.5:
-    pass
-print("done", flush=True)
-time.sleep(600) if os.getppid() == {parent} else os._exit(0)
-"""
+PARENT = "import os, sys; os.fork(); print(os.getpid(), flush=True); sys.stdin.read()"
 
 
-def test_what_a_process_has_started_counts_and_this_process_does_not() -> None:
-    command = [sys.executable, "-c", BUSY.format(parent=os.getpid())]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
-        try:
-            assert started.stdout is not None
-            first = started.stdout.readline()
-            tree = ProcessTree(os.getpid())
-            assert (first, started.stdout.readline()) == ("done\n", "done\n")
-            assert len(tree) >= 1
-            before_s = tree.cpu_s()
-            assert before_s >= 0.4
-            began_s = time.process_time()
-            while time.process_time() < began_s + 0.3:
-                pass
-            assert tree.cpu_s() - before_s < 0.2
-        finally:
-            started.kill()
-    assert tree.cpu_s() >= before_s
+def test_a_tree_has_all_that_a_process_has_started_but_not_this_one() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as started:
+        assert started.stdout is not None
+        two = {int(started.stdout.readline()), int(started.stdout.readline())}
+        assert set(process_tree(started.pid)) == two
+        tree = process_tree(os.getpid())
+        assert two <= set(tree)
+        assert os.getpid() not in tree
 
 
 def test_a_process_that_is_gone_has_no_tree() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
-    tree = ProcessTree(ended.pid)
-    assert len(tree) == 0
-    assert tree.cpu_s() == 0
+    assert process_tree(ended.pid) == ()

@@ -1,0 +1,119 @@
+"""Child processes of a loader: how they start, are asked, and end with the process that has them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from inferometer.manifests.errors import ConfigurationError, DatasetError
+
+CONTEXT = multiprocessing.get_context("spawn")
+_GOVERNED = (signal.SIGINT, signal.SIGTERM)
+_MOST_END_S = 5.0
+
+
+@dataclass(eq=False)
+class ChildProcess:
+    """A fresh Python process that answers messages.
+
+    It ignores SIGINT and SIGTERM, which a terminal or a queue sends to all processes of a command: this
+    process decides when it ends. It also ends when this process is gone.
+
+    Attributes:
+        name: What it is, for errors.
+        process: The process.
+        connection: To it, and from it.
+        waiting: How many messages it has not answered yet; for its user.
+    """
+
+    name: str
+    process: SpawnProcess
+    connection: Connection
+    waiting: int = 0
+
+    def send(self, message: Any) -> None:
+        """Sends a message; raises DatasetError if the process has ended."""
+        try:
+            self.connection.send(message)
+        except OSError as error:
+            raise self._lost() from error
+
+    def receive(self) -> Any:
+        """Waits for a message; raises DatasetError if the process has ended."""
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError) as error:  # also in the middle of a message
+            raise self._lost() from error
+
+    def _lost(self) -> DatasetError:
+        self.process.join(_MOST_END_S)
+        code = self.process.exitcode
+        if code is None or code >= 0:
+            return DatasetError(f"{self.name} ended with code {code} before its work was done")
+        cause = "; the kernel does that where memory runs out" if -code == signal.SIGKILL else ""
+        return DatasetError(f"{self.name} was ended by {signal.Signals(-code).name}{cause}")
+
+
+def start_child(name: str, run: Callable[..., None], *given: Any) -> ChildProcess:
+    """Starts a process that runs ``run(*given, connection)``, a function of a module.
+
+    Raises:
+        ConfigurationError: This process may have no children.
+    """
+    if multiprocessing.current_process().daemon:
+        raise ConfigurationError("a daemonic process may not start worker processes; use threads")
+    ours, theirs = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=_run, args=(run, *given, theirs), name="load", daemon=True)
+    # it does not notice a signal before it can ignore it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _GOVERNED)
+    try:
+        process.start()
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return ChildProcess(name, process, ours)
+
+
+def end_children(children: Sequence[ChildProcess]) -> None:
+    """Closes the connections, and kills the processes that do not end then; can be called again."""
+    for child in children:
+        child.connection.close()
+    deadline_s = time.monotonic() + _MOST_END_S
+    for child in children:
+        child.process.join(max(deadline_s - time.monotonic(), 0.0))
+        if child.process.is_alive():
+            child.process.kill()
+            child.process.join()
+
+
+def _run(run: Callable[..., None], *given: Any) -> None:
+    """The whole life of a child process."""
+    for number in _GOVERNED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _GOVERNED)
+    run(*given)
+
+
+def sent(connection: Connection, message: Any) -> bool:
+    """Sends a message from a child; returns False if nobody is there."""
+    with suppress(OSError):
+        connection.send(message)
+        return True
+    return False
+
+
+def received(connection: Connection) -> Any:
+    """Waits for a message in a child; returns None if nobody is there."""
+    with suppress(EOFError, OSError):
+        return connection.recv()
+    return None

@@ -1,0 +1,195 @@
+"""Loaders around the frameworks' own iterators, which run in a process of their own.
+
+A damaged record ends the process that MXNet's iterator is in: by ``abort``, or by a division by zero.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.training.record_reader import RecordOptions, RecordReader
+from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.loading.child_process import (
+    ChildProcess,
+    end_children,
+    received,
+    sent,
+    start_child,
+)
+from inferometer.evaluators.loading.loader import LoadedBatch, Loader, LoaderOptions
+from inferometer.evaluators.loading.shared_rows import SharedRows
+from inferometer.manifests.errors import ConfigurationError, DatasetError, InferometerError
+from inferometer.manifests.inputs import InputParameters
+
+_READERS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {"recordio": ("MXNet", "inferometer.agent.frameworks.mxnet_training.record_iterator:MXNetRecordReader")}
+)
+"""The framework that has an iterator of a format, and its ``RecordReader`` as ``module:class``."""
+_NEXT = "next"
+
+
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    """What the process needs to open the reader."""
+
+    reader: str
+    path: Path
+    count: int
+    parameters: InputParameters
+    options: RecordOptions
+
+    def open(self) -> RecordReader:
+        module, _, name = self.reader.partition(":")
+        reader: RecordReader = getattr(importlib.import_module(module), name)(
+            self.path, self.count, self.parameters, self.options
+        )
+        return reader
+
+
+def open_framework_reader(
+    dataset: Dataset, parameters: InputParameters, options: LoaderOptions
+) -> FrameworkLoader:
+    """Opens a dataset with the iterator of the framework that its format belongs to.
+
+    Raises:
+        ConfigurationError: No framework has one, or it cannot do what is asked for.
+        FrameworkUnavailableError: The framework is not installed.
+        DatasetError: It cannot read the dataset.
+    """
+    if dataset.backend not in _READERS:
+        raise ConfigurationError(
+            f"no framework has a reader of {dataset.backend or dataset.identity.category}, but of "
+            f"{', '.join(_READERS)}; use reader own"
+        )
+    if options.ranks > 1:
+        raise ConfigurationError("a framework's reader is for one rank; use reader own")
+    framework, reader = _READERS[dataset.backend]
+    Registry().find(framework).require_installed()
+    [path] = dataset.files()
+    record_options = RecordOptions(
+        options.batch_size, max(1, options.workers), options.prefetch, options.shuffle, options.seed
+    )
+    opener = _Opener(reader, path, len(dataset), parameters, record_options)
+    return FrameworkLoader(f"the process of {framework}'s reader of {path}", opener)
+
+
+class FrameworkLoader(Loader):
+    """Loads batches with a framework's iterator. What it reads, and for how long, is not told.
+
+    The iterator has threads of its own, and always loads ahead. A record that it cannot read ends the epoch.
+    Made by ``open_framework_reader``.
+
+    Args:
+        name: The process, for errors.
+        opener: Opens the reader in it.
+
+    Raises:
+        ConfigurationError, DatasetError: The reader cannot be opened.
+    """
+
+    def __init__(self, name: str, opener: _Opener) -> None:
+        self._batch_size, self._count = opener.options.batch_size, opener.count
+        rows = SharedRows.of(self._batch_size, opener.parameters)
+        self._inputs = rows.view(opener.parameters).inputs
+        self._child = start_child(name, _run, opener, rows)
+        # runs at the exit of the interpreter too, before multiprocessing waits for children
+        self._at_exit = Finalize(self, end_children, ([self._child],), exitpriority=10)
+        self._running: Generator[LoadedBatch, None, None] | None = None
+        try:
+            if (failure := self._child.receive()) is not None:
+                raise failure
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def batches(self) -> int:
+        """The number of batches in an epoch."""
+        return -(-self._count // self._batch_size)
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The id of the reader's process."""
+        pid = self._child.process.pid
+        return () if pid is None else (pid,)
+
+    def epoch(self, number: int) -> Generator[LoadedBatch, None, None]:
+        """Yields the batches of the next epoch, whatever its number: the iterator counts for itself.
+
+        Raises:
+            DatasetError: A record cannot be read, or ended the process.
+        """
+        if self._running is not None:
+            self._running.close()
+        self._running = self._batches_of(number)
+        return self._running
+
+    def close(self) -> None:
+        """Ends the process."""
+        end_children([self._child])
+        self._at_exit.cancel()
+
+    def _batches_of(self, epoch: int) -> Generator[LoadedBatch, None, None]:
+        self._ask(self._child, epoch)
+        while (labels := self._answer()) is not None:
+            yield LoadedBatch(self._inputs[: len(labels)], labels)
+            self._ask(self._child, _NEXT)
+
+    def _ask(self, child: ChildProcess, message: Any) -> None:
+        try:
+            child.send(message)
+        except DatasetError as error:
+            raise self._explained(error) from error
+
+    def _answer(self) -> Any:
+        try:
+            answer = self._child.receive()
+        except DatasetError as error:
+            raise self._explained(error) from error
+        if isinstance(answer, InferometerError):
+            raise answer
+        return answer
+
+    def _explained(self, error: DatasetError) -> DatasetError:
+        return DatasetError(f"{error}: a damaged record ends it; use reader own, which names the record")
+
+
+def _run(opener: _Opener, rows: SharedRows, connection: Connection) -> None:
+    """The whole life of the process: for each epoch, one batch for each message."""
+    out = rows.view(opener.parameters).inputs
+    answer: InferometerError | None = None
+    try:
+        reader = opener.open()
+    except InferometerError as error:
+        answer = error
+    if not sent(connection, answer) or answer is not None:
+        return
+    message = received(connection)
+    while message is not None:
+        message = _one_epoch(reader, out, connection)
+
+
+def _one_epoch(reader: RecordReader, out: np.ndarray[Any, Any], connection: Connection) -> Any:
+    """Sends the batches of an epoch; returns the message that begins another one, or None for the end."""
+    try:
+        for labels in reader.epoch(out):
+            if not sent(connection, labels):
+                return None
+            message = received(connection)
+            if message != _NEXT:
+                return message
+    except InferometerError as error:
+        sent(connection, error)
+        return received(connection)
+    sent(connection, None)
+    return received(connection)

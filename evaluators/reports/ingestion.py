@@ -1,0 +1,108 @@
+"""The report on loaders that ran alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.measurements.ingestion import IngestionMeasurement, IngestionSummary
+from inferometer.evaluators.reports.base import (
+    CONDITIONS_COLUMN,
+    EVALUATION_COLUMNS,
+    STATUS_COLUMN,
+    Column,
+    Report,
+    Row,
+    describe,
+    in_ms,
+)
+
+_NS_PER_US = 1000
+_FIGURES = ("mean", "p50", "p90", "p99")
+_WITH_INTERVAL = ("mean", "p50")
+_OF_A_MODEL = {"framework_name", "framework_version", "using_gpu", "weights", "threads"}
+
+
+def _wait_columns() -> Iterator[Column]:
+    for name in _FIGURES:
+        yield Column(f"wait_ms_{name}", f"wait {name} (ms)", detail=0 if name == "p50" else 1)
+        if name in _WITH_INTERVAL:
+            yield Column(f"wait_ms_{name}_low", f"wait {name} low (ms)", detail=3)
+            yield Column(f"wait_ms_{name}_high", f"wait {name} high (ms)", detail=3)
+
+
+class IngestionReport(Report[IngestionMeasurement]):
+    """One row for each run of a loader alone, with the figures of ``IngestionSummary``.
+
+    The model gives the preprocessing only. The wait is that of a caller who does nothing else, in
+    milliseconds a full batch; the times to read and to preprocess are those of a sample in one worker.
+    """
+
+    name = "ingestion"
+    summary = "loading alone: batches, samples and bytes in a second, and the wait for a batch in ms"
+    takes = (IngestionMeasurement,)
+    columns = (
+        *(column for column in EVALUATION_COLUMNS if column.key not in _OF_A_MODEL),
+        Column("data_backend", "data"),
+        Column("reader", "reader", detail=1),
+        Column("workers", "workers"),
+        Column("worker_kind", "kind of workers", detail=1),
+        Column("prefetch", "batches ahead", detail=1),
+        Column("shuffled", "shuffled", detail=2),
+        Column("batches_per_s", "batches/s", decimals=2, detail=1),
+        Column("samples_per_s", "samples/s", decimals=1),
+        Column("samples_per_s_low", "samples/s low", decimals=1, detail=3),
+        Column("samples_per_s_high", "samples/s high", decimals=1, detail=3),
+        Column("bytes_per_s", "bytes/s", decimals=0, detail=1),
+        *_wait_columns(),
+        Column("read_us", "read a sample (us)", decimals=1, detail=1),
+        Column("preprocess_us", "preprocess a sample (us)", decimals=1, detail=1),
+        Column("cached_before", "in the page cache (share)", decimals=4, detail=1),
+        Column("dropped", "dropped from it", detail=2),
+        Column("measured_batches", "measured batches", detail=1),
+        Column("epochs", "epochs", detail=2),
+        Column("failed_inputs", "failed inputs", detail=1),
+        Column("dataset_name", "dataset", detail=1),
+        STATUS_COLUMN,
+        CONDITIONS_COLUMN,
+    )
+
+    def rows(self, evaluations: Sequence[Evaluation[IngestionMeasurement]]) -> Iterator[Row]:
+        """Yields one row for each evaluation."""
+        for evaluation in evaluations:
+            measured, summary = evaluation.measurement, IngestionSummary.of(evaluation.measurement)
+            data = measured.data
+            ends: dict[str, float | None] = {}
+            for name in _WITH_INTERVAL:
+                low_ns, high_ns = getattr(summary, f"{name}_interval_ns") or (None, None)
+                ends |= {f"wait_ms_{name}_low": in_ms(low_ns), f"wait_ms_{name}_high": in_ms(high_ns)}
+            low, high = summary.samples_interval or (None, None)
+            described = describe(evaluation)
+            yield {
+                **{key: value for key, value in described.items() if key not in _OF_A_MODEL},
+                "data_backend": data.backend,
+                "reader": data.reader,
+                "workers": data.workers,
+                "worker_kind": ("processes" if data.processes else "threads") if data.workers else None,
+                "prefetch": data.prefetch,
+                "shuffled": data.shuffle,
+                "batches_per_s": summary.batches_per_s,
+                "samples_per_s": summary.samples_per_s,
+                "samples_per_s_low": low,
+                "samples_per_s_high": high,
+                "bytes_per_s": summary.bytes_per_s,
+                **{f"wait_ms_{name}": in_ms(getattr(summary, f"{name}_ns")) for name in _FIGURES},
+                **ends,
+                "read_us": _in_us(summary.read_ns),
+                "preprocess_us": _in_us(summary.preprocess_ns),
+                "cached_before": data.cached_before,
+                "dropped": data.dropped,
+                "measured_batches": summary.batches,
+                "epochs": measured.epochs,
+                "failed_inputs": len(measured.failures),
+                "dataset_name": evaluation.dataset.name,
+            }
+
+
+def _in_us(duration_ns: float | None) -> float | None:
+    return None if duration_ns is None else duration_ns / _NS_PER_US
