@@ -18,8 +18,8 @@ from inferometer.client.cli.command import COUNT, BooleanOption, Command, Group,
 from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line
 
 if TYPE_CHECKING:
+    from inferometer.client.bench.parsing import BenchSystem
     from inferometer.client.cli.invocation import Invocation
-    from inferometer.client.evaluating.bench_parsing import BenchSystem
     from inferometer.evaluators.evaluation import Evaluation
 
 _Show: TypeAlias = "Callable[[Evaluation], None]"
@@ -136,9 +136,9 @@ def everything(forward_only: bool | None, phase: str | None, data_loader_only: b
 
 def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:
     """Runs a benchmark and exits with its code; with DLBS's output, a failure has its lines too."""
+    from inferometer.client.bench.dlbs_lines import failure_lines, result_lines
+    from inferometer.client.bench.parsing import experiment_of
     from inferometer.client.cli.invocation import current_invocation
-    from inferometer.client.evaluating.bench_parsing import experiment_of
-    from inferometer.client.evaluating.dlbs_lines import failure_lines, result_lines
 
     dlbs = given["output"].lower() == "dlbs"
     experiment = experiment_of(given, phase, given["num_gpus"] or len(given["gpus"] or ()))
@@ -160,8 +160,9 @@ def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:
 
 
 def _train(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.evaluating.bench_parsing import read_system, read_training
-    from inferometer.client.evaluating.running_training import Publication, run_training
+    from inferometer.client.bench.parsing import read_system
+    from inferometer.client.bench.training import Publication, run_training
+    from inferometer.client.bench.training_options import read_training
     from inferometer.client.systems import Systems
 
     system = read_system(given, invocation.catalog, Systems(invocation).find_model)
@@ -177,8 +178,8 @@ def _tell(invocation: Invocation, system: BenchSystem) -> None:
 
 
 def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.evaluating.bench_inference import read_inference
-    from inferometer.client.evaluating.bench_parsing import read_system
+    from inferometer.client.bench.inference import read_inference
+    from inferometer.client.bench.parsing import read_system
     from inferometer.client.evaluating.running import run_evaluation
     from inferometer.client.systems import Systems
 
@@ -197,9 +198,9 @@ def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
 
 
 def _ingest(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.evaluating.bench_parsing import read_ingestion, read_system
-    from inferometer.client.evaluating.running_ingestion import run_ingestion
-    from inferometer.client.evaluating.running_training import Publication
+    from inferometer.client.bench.ingestion import run_ingestion
+    from inferometer.client.bench.parsing import read_ingestion, read_system
+    from inferometer.client.bench.training import Publication
     from inferometer.client.systems import Systems
 
     system = read_system(given, invocation.catalog, Systems(invocation).find_model)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from inferometer.client.bench.training import Publication
 from inferometer.client.cli.exit_codes import INTERRUPTED, SUCCESS
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.console import Console, print_rows, say, stability_code
 from inferometer.client.evaluating.ingestion_summary import ingestion_rows
 from inferometer.client.evaluating.progress import ProgressBar
-from inferometer.client.evaluating.running_training import Publication
 from inferometer.client.evaluating.summary import conditions_rows, failure_line
 from inferometer.client.systems import Systems
 from inferometer.evaluators.evaluation import Evaluation, Status
