@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import threading
 import warnings
-from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.frameworks.mxnet_workers import CpuWorkers, worker_count
+from inferometer.agent.frameworks.mxnet_details import read_details
+from inferometer.agent.frameworks.mxnet_workers import CpuWorkers
 from inferometer.agent.hardware.device import Device
-from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
-from inferometer.agent.hardware.loaded_libraries import cuda_library_versions, loaded_library
+from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.hardware.threads import default_threads
 from inferometer.agent.inference.predictor import CODE_FAILURES
 from inferometer.manifests.errors import DeviceError, one_line
-
-_FEATURES = (
-    "MKLDNN",
-    "OPENMP",
-    "BLAS_OPEN",
-    "BLAS_MKL",
-    "BLAS_ATLAS",
-    "BLAS_APPLE",
-    "CUDA",
-    "CUDNN",
-    "TENSORRT",
-)
-"""MXNet's names of the features of its build that matter for speed."""
 
 # the only removed alias of NumPy that MXNet 1.9.1 uses
 if "bool" not in vars(np):
@@ -91,38 +75,12 @@ def copied_to(context: Any, array: NDArray[Any]) -> Any:
 
 def details() -> FrameworkDetails:
     """Returns MXNet's libraries, build and settings."""
-    features = [name for name in _FEATURES if mxnet.runtime.Features().is_enabled(name)]
-    return FrameworkDetails(_libraries(), ", ".join(features), _settings())
+    return read_details(mxnet)
 
 
 def worker_threads() -> list[int]:
     """The number of OpenMP threads of each of MXNet's CPU workers, read on the workers."""
     return WORKERS.read()
-
-
-def _libraries() -> Mapping[str, str]:
-    """OpenBLAS beside MXNet, with the processor that its kernels are for, and the libraries of CUDA."""
-    found = dict(cuda_library_versions())
-    path = loaded_library("libopenblas", Path(mxnet.__file__).parent)
-    if path is not None:
-        with suppress(OSError, AttributeError):
-            config = ctypes.CDLL(str(path)).openblas_get_config
-            config.restype = ctypes.c_char_p
-            found["BLAS"] = config().decode()
-    return found
-
-
-def _settings() -> Mapping[str, str]:
-    """What changes the speed or the precision of operators; of CUDA's only in a build that has CUDA."""
-    settings = {
-        "inter-op threads": str(worker_count()),
-        "oneDNN": on_or_off(os.environ.get("MXNET_MKLDNN_ENABLED", "1") != "0"),
-    }
-    if mxnet.runtime.Features().is_enabled("CUDA"):
-        # by default MXNet tunes within a limit of the workspace
-        tuning = os.environ.get("MXNET_CUDNN_AUTOTUNE_DEFAULT", "1")
-        settings["cuDNN autotuning"] = {"0": "off", "1": "on", "2": "on, any workspace"}.get(tuning, tuning)
-    return settings
 
 
 def reason(error: BaseException) -> str:
