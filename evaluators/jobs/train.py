@@ -199,7 +199,7 @@ def _run(
     work = f"training, batch {options.batch_size}{effective}, {options.precision}, {options.optimizer}"
     callbacks.on_start(JobStart(system.description, identity.name, identity.size, work))
     _log.info("manifest %s", system.description.manifest.source)
-    with Watch(system, loader.processes) as watch:
+    with Watch(system, loader.processes, trainer.options.rank.launcher) as watch:
         evaluation = TrainingRun(
             trainer,
             system.description,
