@@ -17,6 +17,7 @@ PROGRAM = "agent"
 _COMMANDS = {
     "compare": "Compare evaluations and report regressions.",
     "completion": "Print the script that completes commands in a shell.",
+    "data": "Convert, check and download datasets.",
     "database": "Publish results that are kept in files.",
     "download": "Download the files of models and datasets into the cache.",
     "export": "Export a model as an ONNX file.",
