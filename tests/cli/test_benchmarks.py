@@ -261,3 +261,36 @@ def test_help_lists_the_benchmarks(agent):
     assert {"training", "inference", "ingestion"} <= set(
         re.findall(r"^  (\w+) ", answer.stdout, re.MULTILINE)
     )
+
+
+def test_the_page_shows_a_training_and_the_command_that_repeats_it(agent, tmp_path):
+    flags = ("--optimizer=adam", "--lr=0.002", "--framework_name=MXNet", "--threads=1")
+    assert agent("bench", "training", *TINY, *flags).code == 0
+    page = tmp_path / "page.html"
+    assert agent("report", "-o", page).code == 0
+    found = re.search(r"agent (bench training --model=DeepMNIST [^\"\\<]*)", page.read_text())
+    assert found
+    words = found[1].split()
+    assert {"--optimizer=adam", "--lr=0.002", "--num_batches=5", "--batch_size=4"} <= set(words)
+    assert agent(*words).code == 0
+    once, again = agent("info", "evaluation", "training", "-f", "csv").rows
+    assert (once["first_loss"], once["optimizer"]) == (again["first_loss"], again["optimizer"])
+
+
+def test_ingestion_loads_a_dataset_and_is_reported(agent):
+    flags = ("--model=DigitsCNN", f"--data_dir={DIGITS}", "--batch_size=50", "--num_batches=20")
+    answer = agent("bench", "ingestion", *flags, "--output=dlbs")
+    assert answer.code == 0, answer.stderr
+    assert "% of the dataset was in it before" in answer.figure("page cache")
+    found = dlbs_values(answer.stdout)
+    assert found["exp.phase"] == "data_ingestion"
+    assert len(found["results.time_data"]) == 20
+    same = agent("bench", "--data_loader_only=true", *flags)
+    assert same.code == 0
+    assert len(agent("info", "evaluation", "ingestion", "-f", "csv").rows) == 2
+
+
+def test_ingestion_needs_a_dataset(agent):
+    answer = agent("bench", "ingestion", "--model=DigitsCNN")
+    assert answer.code == 2
+    assert "give data_dir" in answer.error
