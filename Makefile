@@ -11,7 +11,7 @@ EXAMPLES ?= 10000
 SEED     ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check proto proto-check docs docs-install docs-site images-check image-test structure bench gpu-check fuzz crash soak clean
+.PHONY: help install demo test slow check proto proto-check docs docs-install docs-site images-check image-test structure bench gpu-check fuzz crash soak clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,8 +37,11 @@ demo: $(STAMP) ## evaluate DigitsCNN on real handwritten digits with every frame
 
 # Huge pages spare the kernel most of its work for the memory of networks; clocks are judged without them.
 test: check ## everything that CI runs: check, then all tests
-	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python -m pytest -m "not real_time" -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python -m pytest -m "not real_time and not slow" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m real_time $$(grep -rl --include='test_*.py' 'mark\.real_time' tests)
+
+slow: $(STAMP) ## train each of DLBS's models for two steps in both frameworks
+	$(BIN)/python -m pytest -m slow tests/cli/test_benchmark_models.py
 
 check: $(STAMP) proto-check ## installed packages, lint, types, import rules, generated stubs
 	$(BIN)/python -m pip check

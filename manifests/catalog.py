@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from packaging.utils import canonicalize_version
@@ -32,13 +33,20 @@ class Catalog:
     Of two manifests with the same name, version and framework, the one in the earlier directory is used; the
     program's own come last. An invalid file does not affect the others: its error is in ``problems``.
 
+    Args:
+        directories: The user's directories.
+        dataset_paths: Where datasets lie that users obtain themselves, by name.
+
     Raises:
         ConfigurationError: A directory does not exist, or is not a directory.
     """
 
-    def __init__(self, directories: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, directories: Sequence[Path] = (), dataset_paths: Mapping[str, Path] = MappingProxyType({})
+    ) -> None:
         check_directories(directories)
         self._directories = tuple(directories)
+        self._dataset_paths = {name.casefold(): path for name, path in dataset_paths.items()}
 
     @property
     def problems(self) -> tuple[ManifestError, ...]:
@@ -115,6 +123,8 @@ class Catalog:
     ) -> DatasetManifest:
         """Returns the highest version of a dataset that meets ``version``, a version or constraint.
 
+        One that users obtain themselves has the path that the catalogue was given for it, if any.
+
         Raises UnknownDatasetError if no manifest has this name, version or category.
         """
         datasets = [
@@ -124,7 +134,9 @@ class Catalog:
             known = ", ".join(sorted({d.category for d in self.datasets}))
             raise UnknownDatasetError(f'no dataset is of category "{category}"; known: {known}')
         named = _named(name, datasets, UnknownDatasetError, self.problems)
-        return _of_version(named, version, UnknownDatasetError)[0]
+        found = _of_version(named, version, UnknownDatasetError)[0]
+        path = self._dataset_paths.get(found.name.casefold())
+        return found.at(path) if path is not None and found.obtain else found
 
     @property
     def _models(self) -> tuple[ModelManifest, ...]:

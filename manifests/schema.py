@@ -44,6 +44,12 @@ class Loss(str, Enum):
     """Connectionist temporal classification over time steps; class 0 is the blank."""
 
 
+Backend = Literal[
+    "", "recordio", "caffe_lmdb", "image_folder", "npz", "zip", "ilsvrc2012_validation", "cifar10", "mnist"
+]
+"""The format of a dataset; empty where its files show it."""
+
+
 class Manifest(Part):
     """The base class of manifests."""
 
@@ -183,7 +189,11 @@ class FrameworkManifest(Manifest):
 
 
 class DatasetManifest(Manifest):
-    """A labelled dataset: a folder of class folders; or a zip of the same or an ``.npz``, also at a URL."""
+    """A labelled dataset: a folder or a file, also at a URL, in a format that ``docs/datasets.md`` describes.
+
+    Its path may be missing where nobody may distribute it: ``obtain`` then says how a user gets it, and the
+    configuration or an option says where it lies.
+    """
 
     kind: Literal["dataset"]
     name: Name
@@ -192,7 +202,19 @@ class DatasetManifest(Manifest):
     description: str = ""
     references: tuple[str, ...] = ()
     license: str = ""
-    path: str
+    path: str = ""
     checksum: Checksum = ""
+    backend: Backend = ""
+    obtain: str = ""
 
     _version = field_validator("version")(check_version)
+
+    def at(self, path: Path) -> DatasetManifest:
+        """Returns the manifest with the place where a user has put the dataset."""
+        return self.model_copy(update={"path": str(path.absolute()), "checksum": ""})
+
+    @model_validator(mode="after")
+    def _has_a_place(self) -> DatasetManifest:
+        if bool(self.path) == bool(self.obtain):
+            raise ValueError("either path or obtain is required: where it is, or how a user gets it")
+        return self

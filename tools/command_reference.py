@@ -16,6 +16,12 @@ from pathlib import Path
 
 import click
 
+from inferometer.client.cli.bench_options import (
+    data_options,
+    model_options,
+    result_options,
+    training_options,
+)
 from inferometer.client.cli.command import database_options, is_global, tls_options
 from inferometer.client.cli.main import PROGRAM, cli
 from inferometer.client.cli.output import output_options
@@ -35,6 +41,10 @@ Options start with one or two dashes; their value follows `=` or a space. An opt
 [configuration.md](configuration.md) describes the configuration file, environment variables and exit codes.
 """
 _SHARED = {
+    "benchmark model options": model_options,
+    "benchmark data options": data_options,
+    "benchmark training options": training_options,
+    "benchmark result options": result_options,
     "evaluation options": evaluation_options,
     "load options": load_options,
     "system options": system_options,

@@ -21,7 +21,13 @@ from numpy.typing import NDArray
 
 from inferometer.agent.frameworks.mxnet_runtime import FAILURES, copied_to, mxnet, reason
 from inferometer.agent.training.trainer import Rank
-from inferometer.manifests.errors import ConfigurationError, InferometerError, TrainingError, suggestion
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    InferometerError,
+    RankLostError,
+    TrainingError,
+    suggestion,
+)
 
 KVSTORES = ("local", "device", "nccl", "dist_sync", "dist_device_sync", "dist_async")
 """The types of kvstore; those of several processes begin with ``dist``."""
@@ -350,11 +356,11 @@ class GradientExchange:
             raise failure[0]
         return result[0]
 
-    def _abandoned(self, why: str) -> TrainingError:
+    def _abandoned(self, why: str) -> RankLostError:
         """Gives up what MXNet waits for without end, also when it is freed and when the process ends."""
         self._lost = True
         atexit.register(_exit_at_once, self._store)
-        return TrainingError(f"{self._where}: {why}")
+        return RankLostError(f"{self._where}: {why}")
 
 
 def _exit_at_once(_store: Any) -> None:

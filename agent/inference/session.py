@@ -150,16 +150,11 @@ def open_session(
     manifest = with_labels(manifest, needed=not random, cache=None if random else cache)
     artifacts = _artifacts(manifest, entry.name, architectures, cache, given, random=random)
     versions = {**registry.versions, **(artifacts.architecture.versions if artifacts.architecture else {})}
-    predictor = predictor_type(manifest, artifacts, options.predictor)
-    if options.precision is not None:
-        predictor.casts_to(asked=True)  # before anything is loaded, and also for a plug-in that casts nothing
+    predictor = _checked(predictor_type(manifest, artifacts, options.predictor), options)
     if watch is not None:
         predictor = watch.watched(predictor)
     attributes = _span_attributes(manifest, options)
-    threads = options.preprocess_threads
-    if threads is None:
-        threads = min(usable_cores(), MAX_PREPROCESS_THREADS)
-    overlap = options.device.is_gpu if options.overlap is None else options.overlap
+    threads, overlap = _ahead(options)
     try:
         with traced(trace, SpanKind.of("load", TraceLevel.APPLICATION_TRACE, **attributes)):
             predictor.load()
@@ -195,6 +190,21 @@ def open_session(
         predictor.close()
         raise
     return Session(predictor, pipeline, description)
+
+
+def _checked(predictor: Predictor, options: SessionOptions) -> Predictor:
+    """Refuses a precision before anything is loaded, and also for a plug-in that casts nothing."""
+    if options.precision is not None:
+        predictor.casts_to(asked=True)
+    return predictor
+
+
+def _ahead(options: SessionOptions) -> tuple[int, bool]:
+    """The threads that prepare ahead, and whether they do so during predictions."""
+    threads = options.preprocess_threads
+    if threads is None:
+        threads = min(usable_cores(), MAX_PREPROCESS_THREADS)
+    return threads, options.device.is_gpu if options.overlap is None else options.overlap
 
 
 def _artifacts(

@@ -61,7 +61,7 @@ class PillowDecoder(ImageDecoder):
     def _fit(self, image: Image.Image) -> NDArray[np.uint8]:
         p = self._parameters
         fit = fit_image(p, image.width, image.height, self._max_pixels)
-        image = _convert(image, "L" if p.color_mode is ColorMode.GRAY else "RGB")
+        image = in_mode(image, "L" if p.color_mode is ColorMode.GRAY else "RGB")
         if (fit.width, fit.height) != image.size:
             image = image.resize((fit.width, fit.height), _RESAMPLING[p.interpolation])
         if (fit.width, fit.height) != (p.width, p.height):
@@ -69,7 +69,12 @@ class PillowDecoder(ImageDecoder):
         return np.asarray(image).reshape(p.height, p.width, -1)
 
 
-def _convert(image: Image.Image, mode: str) -> Image.Image:
+def in_mode(image: Image.Image, mode: str) -> Image.Image:
+    """Returns an image in grey, ``L``, or in ``RGB``.
+
+    Raises:
+        InputError: Its pixels have no known range, or cannot be converted.
+    """
     # Pillow would clip at 255 instead of scaling
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in _SIXTEEN_BIT_FORMATS):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))

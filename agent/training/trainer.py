@@ -64,6 +64,7 @@ class Rank:
         local: The number on this host, which chooses the GPU.
         address: The host and port where they meet; empty for a single process.
         local_count: The processes on this host, which share its cores.
+        launcher: The number of the process that has started those on this host; None for a single one.
         timeout_s: The longest wait for the others, when they meet and in each step.
         servers: The servers of MXNet's kvstore that add up gradients; each holds a part of the parameters.
     """
@@ -75,6 +76,7 @@ class Rank:
     local_count: int = 1
     timeout_s: float = 300.0
     servers: int = 1
+    launcher: int | None = None
 
     def __str__(self) -> str:
         return f"rank {self.number} of {self.count}"

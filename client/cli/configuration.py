@@ -94,6 +94,7 @@ class Configuration(_Part):
         serving: Models, batching and limits of a served agent.
         manifests: Directories with manifests, relative to the configuration file.
         architectures: Directories with architectures in code, relative to the configuration file.
+        datasets: Where datasets lie that users obtain themselves, by name; relative to this file.
         framework: The framework, when no flag names one.
         agent: The default of ``--agent``.
         agents: The addresses of remote agents, ``host:port``, among which ``--agent any`` chooses.
@@ -109,6 +110,7 @@ class Configuration(_Part):
     serving: ServingSettings = ServingSettings()
     manifests: tuple[Path, ...] = ()
     architectures: tuple[Path, ...] = ()
+    datasets: dict[str, Path] = Field(default_factory=dict)
     framework: str | None = None
     agent: str | None = None
     agents: tuple[str, ...] = ()
@@ -164,6 +166,8 @@ def _resolved(folder: Path, value: Any) -> Any:
             return folder / expanded(value)
         case tuple():
             return tuple(_resolved(folder, item) for item in value)
+        case dict():
+            return {name: _resolved(folder, item) for name, item in value.items()}
         case BaseModel():
             parts = {name: _resolved(folder, getattr(value, name)) for name in type(value).model_fields}
             return value.model_copy(update=parts)
@@ -171,7 +175,13 @@ def _resolved(folder: Path, value: Any) -> Any:
 
 
 _FIELDS = ", ".join(Configuration.model_fields)
-_ALLOWED = {"string_type": "text", "tuple_type": "a list", "path_type": "a path", "model_type": "a mapping"}
+_ALLOWED = {
+    "string_type": "text",
+    "tuple_type": "a list",
+    "path_type": "a path",
+    "model_type": "a mapping",
+    "dict_type": "a mapping",
+}
 """The types of pydantic's errors, in the terms of YAML."""
 
 

@@ -113,7 +113,8 @@ class Invocation:
         """
         from inferometer.manifests.catalog import Catalog
 
-        catalog = Catalog(self.manifest_directories)
+        places = self.configuration.datasets if self.is_configured else {}
+        catalog = Catalog(self.manifest_directories, places)
         for problem in catalog.problems:
             self.notify(f"warning: left out {problem}")
         return catalog

@@ -18,6 +18,7 @@ _COMMANDS = {
     "bench": "Benchmark training, inference or the loading of data, with the options of DLBS.",
     "compare": "Compare evaluations and report regressions.",
     "completion": "Print the script that completes commands in a shell.",
+    "data": "Convert, check and download datasets.",
     "database": "Publish results that are kept in files.",
     "download": "Download the files of models and datasets into the cache.",
     "export": "Export a model as an ONNX file.",

@@ -129,7 +129,14 @@ dataset_options = options(
         "--dataset_path",
         type=FILE,
         metavar="PATH",
-        help="Dataset: a folder of class folders, a zip or an .npz.",
+        help="Dataset: class folders, a zip of them, an .npz, a .rec, a Caffe LMDB, CIFAR-10, MNIST's idx; "
+        "with --dataset_name=ilsvrc2012_validation, the folder with its files.",
+    ),
+    option(
+        "--data_backend",
+        metavar="NAME",
+        help="Format of --dataset_path: recordio, caffe_lmdb, image_folder, npz, zip, ilsvrc2012_validation, "
+        "cifar10 or mnist.  [default: found out]",
     ),
 )
-"""Adds ``dataset_name``, ``dataset_path`` and ``synthetic``."""
+"""Adds ``dataset_name``, ``dataset_path``, ``data_backend`` and ``synthetic``."""

@@ -14,16 +14,17 @@ from inferometer.client.cli.bench_options import (
     result_options,
     training_options,
 )
-from inferometer.client.cli.command import BooleanOption, Command, Group, boolean, option
+from inferometer.client.cli.command import COUNT, BooleanOption, Command, Group, boolean, option
 from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line
 
 if TYPE_CHECKING:
+    from inferometer.client.bench.parsing import BenchSystem
     from inferometer.client.cli.invocation import Invocation
     from inferometer.evaluators.evaluation import Evaluation
 
 _Show: TypeAlias = "Callable[[Evaluation], None]"
 _Run: TypeAlias = "Callable[[Invocation, dict[str, Any], _Show], int]"
-_ALL = "all"
+_DEFAULT = "dlbs"
 _TRUTHS = {"true", "false"}
 
 
@@ -48,16 +49,14 @@ class BenchGroup(Group):
     """A group that also takes DLBS's options without a subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the arguments; options without a subcommand are those of the hidden command for all."""
-        known = set(self.list_commands(ctx))
-        asks = any(word in {"-h", "--help"} for word in args)
-        if args and not asks and not known & set(args):
-            args = [_ALL, *args]
-        return super().parse_args(ctx, args)
+        """Parses the arguments; options without a subcommand are those of ``dlbs``."""
+        return super().parse_args(ctx, self.with_default(ctx, args))
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The subcommands, without the hidden one."""
-        return [name for name in super().list_commands(ctx) if name != _ALL]
+    def with_default(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Returns the arguments with a subcommand."""
+        asks = any(word in {"-h", "--help"} for word in args)
+        named = asks or set(self.list_commands(ctx)) & set(args)
+        return args if named or not args else [_DEFAULT, *args]
 
 
 @click.group(cls=BenchGroup)
@@ -78,7 +77,7 @@ def bench() -> None:
 @training_options
 @result_options
 def training(**given: Any) -> None:
-    """Train a model: the time of each step and of its parts, throughput, and the loss of every step.
+    """Train a model, and measure each step, its parts and its loss.
 
     A step is forward, loss, backward and update, with the wait for its data and the copy to the device. The
     weights are random and the data is synthetic, unless others are named.
@@ -91,20 +90,27 @@ def training(**given: Any) -> None:
 @data_options
 @result_options
 def inference(**given: Any) -> None:
-    """Run a model forward, as agent predict dataset does, over exactly --num_batches batches."""
+    """Run a model forward for --num_batches batches, as agent predict dataset does."""
     _finish(given, "inference", _infer)
 
 
 @bench.command(cls=BenchCommand)
 @model_options
 @data_options
+@option("--num_epochs", type=COUNT, metavar="N", help="Passes over the data, instead of --num_batches.")
+@option(
+    "--reader",
+    type=click.Choice(["own", "framework"], case_sensitive=False),
+    default="own",
+    help="The program's own reader, or the iterator of MXNet for RecordIO, with its own threads.",
+)
 @result_options
 def ingestion(**given: Any) -> None:
     """Load the batches of a dataset for a model, and compute nothing."""
     _finish(given, "data_ingestion", _ingest)
 
 
-@bench.command(_ALL, cls=BenchCommand, hidden=True)
+@bench.command(_DEFAULT, cls=BenchCommand)
 @boolean("--forward_only", default=None, help="Benchmark inference, else training.")
 @option(
     "--phase", type=click.Choice(["training", "inference"], case_sensitive=False), help="What to benchmark."
@@ -114,8 +120,8 @@ def ingestion(**given: Any) -> None:
 @data_options
 @training_options
 @result_options
-def everything(forward_only: bool | None, phase: str | None, data_loader_only: bool, **given: Any) -> None:
-    """Benchmark what --forward_only or --phase says; training by default."""
+def dlbs(forward_only: bool | None, phase: str | None, data_loader_only: bool, **given: Any) -> None:
+    """Benchmark what --forward_only or --phase says, or training: agent bench without a subcommand."""
     if forward_only is not None and phase is not None and forward_only != (phase.lower() == "inference"):
         raise ConfigurationError(
             f"forward_only is {str(forward_only).lower()} and phase {phase}; leave out one of them"
@@ -128,9 +134,9 @@ def everything(forward_only: bool | None, phase: str | None, data_loader_only: b
 
 def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:
     """Runs a benchmark and exits with its code; with DLBS's output, a failure has its lines too."""
+    from inferometer.client.bench.dlbs_lines import failure_lines, result_lines
+    from inferometer.client.bench.parsing import experiment_of
     from inferometer.client.cli.invocation import current_invocation
-    from inferometer.client.evaluating.bench_parsing import experiment_of
-    from inferometer.client.evaluating.dlbs_lines import failure_lines, result_lines
 
     dlbs = given["output"].lower() == "dlbs"
     experiment = experiment_of(given, phase, given["num_gpus"] or len(given["gpus"] or ()))
@@ -152,26 +158,35 @@ def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:
 
 
 def _train(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.evaluating.bench_parsing import read_system, read_training
-    from inferometer.client.evaluating.running_training import Publication, run_training
+    from inferometer.client.bench.parsing import read_system
+    from inferometer.client.bench.training import Publication, run_training
+    from inferometer.client.bench.training_options import read_training
     from inferometer.client.systems import Systems
 
-    system = read_system(given, invocation, Systems(invocation).find_model)
+    system = read_system(given, invocation.catalog, Systems(invocation).find_model)
     request, ranks = read_training(given, system)
+    _tell(invocation, system)
     publication = Publication(given["publish"], given["require_stable"], show)
     return run_training(invocation, request, ranks, publication)
 
 
+def _tell(invocation: Invocation, system: BenchSystem) -> None:
+    for note in system.notes:
+        invocation.notify(note)
+
+
 def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.evaluating.bench_inference import read_inference
-    from inferometer.client.evaluating.bench_parsing import read_system
+    from inferometer.client.bench.inference import read_inference
+    from inferometer.client.bench.parsing import read_system
     from inferometer.client.evaluating.running import run_evaluation
     from inferometer.client.systems import Systems
 
-    system = read_system(given, invocation, Systems(invocation).find_model)
+    system = read_system(given, invocation.catalog, Systems(invocation).find_model)
+    request = read_inference(given, system)
+    _tell(invocation, system)
     return run_evaluation(
         invocation,
-        read_inference(given, system),
+        request,
         publish=given["publish"],
         publish_predictions=False,
         show_inputs=False,
@@ -181,4 +196,12 @@ def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
 
 
 def _ingest(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    raise ConfigurationError("bench ingestion is not there yet")
+    from inferometer.client.bench.ingestion import run_ingestion
+    from inferometer.client.bench.parsing import read_ingestion, read_system
+    from inferometer.client.bench.training import Publication
+    from inferometer.client.systems import Systems
+
+    system = read_system(given, invocation.catalog, Systems(invocation).find_model)
+    request = read_ingestion(given, system)
+    _tell(invocation, system)
+    return run_ingestion(invocation, request, Publication(given["publish"], given["require_stable"], show))

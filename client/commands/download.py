@@ -12,7 +12,7 @@ from inferometer.agent.artifacts.locations import DOWNLOADED, FileReference, lab
 from inferometer.agent.artifacts.model_files import get_file, resolve_artifacts
 from inferometer.client.cli.command import Command, Group, boolean, option
 from inferometer.client.cli.exit_codes import EXIT_CODES, SUCCESS
-from inferometer.manifests.errors import ArtifactError
+from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError
 from inferometer.manifests.schema import DatasetManifest, ModelManifest
 
 
@@ -89,7 +89,13 @@ class CacheFilling:
         return self._code()
 
     def fill_dataset(self, manifest: DatasetManifest) -> int:
-        """Downloads a dataset; see ``fill_models``."""
+        """Downloads a dataset; see ``fill_models``.
+
+        Raises:
+            ArtifactUnavailableError: Users obtain it themselves.
+        """
+        if not manifest.path:
+            raise ArtifactUnavailableError(f"dataset {manifest.name} cannot be downloaded: {manifest.obtain}")
         file = refer(manifest, "path", manifest.path, manifest.checksum)
         if file.url is None:
             click.echo(f"nothing to download: {manifest.name} is on this machine, at {file.candidates[0]}")

@@ -32,6 +32,7 @@ def take_dataset(values: Values) -> DatasetChoice:
     return DatasetChoice(
         name=values.pop("dataset_name", None),
         path=values.pop("dataset_path", None),
+        backend=values.pop("data_backend", None),
         category=values.pop("dataset_category", None),
         urls_path=values.pop("urls_file_path", None),
         duplicates=values.pop("duplicate_input", 1),

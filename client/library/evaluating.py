@@ -78,8 +78,7 @@ def evaluate(
         gpu: Whether it runs on the GPU.
         threads: CPU threads of an operator; None means the default.
         precision: ``float32``, ``float16`` or ``bfloat16``, for a model in code; None means the model's own.
-        cudnn_benchmark: Whether cuDNN times its algorithms and takes the fastest; None means the framework's
-            default.
+        cudnn_benchmark: Whether cuDNN times its algorithms; None means the framework's default.
         agent: The address of a served agent; None means this process.
         min_duration_s: How long to measure at the least.
         min_batches: How many full batches to measure at the least.
@@ -94,12 +93,7 @@ def evaluate(
             keeps it.
     """
     invocation = library_invocation()
-    length = {
-        "min_duration_s": min_duration_s,
-        "min_batches": min_batches,
-        "target_ci_percent": target_ci_percent,
-        "time_budget_s": time_budget_s,
-    }
+    length = _length(min_duration_s, min_batches, target_ci_percent, time_budget_s)
     request = evaluation_request(
         invocation,
         model,
@@ -179,12 +173,7 @@ def sweep(
         StoreError: The database cannot be reached, or lost an evaluation, which a file then keeps.
     """
     invocation, chosen = library_invocation(), dataset_choice(dataset, inputs)
-    length = {
-        "min_duration_s": min_duration_s,
-        "min_batches": min_batches,
-        "target_ci_percent": target_ci_percent,
-        "time_budget_s": time_budget_s,
-    }
+    length = _length(min_duration_s, min_batches, target_ci_percent, time_budget_s)
     make = partial(
         evaluation_request,
         invocation,
@@ -209,6 +198,18 @@ def sweep(
         )
     ]
     return _swept(invocation, requests, publish=publish)
+
+
+def _length(
+    min_duration_s: float, min_batches: int, target_ci_percent: float | None, time_budget_s: float | None
+) -> dict[str, Any]:
+    """The fields of ``BatchOptions`` that say how long to measure."""
+    return {
+        "min_duration_s": min_duration_s,
+        "min_batches": min_batches,
+        "target_ci_percent": target_ci_percent,
+        "time_budget_s": time_budget_s,
+    }
 
 
 def _swept(invocation: Invocation, requests: Sequence[EvaluationRequest], *, publish: bool) -> Runs:

@@ -16,6 +16,7 @@ from inferometer.evaluators.jobs import defaults
 from inferometer.evaluators.measurements.batches import BatchMeasurement, BatchOptions
 from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+from inferometer.evaluators.measurements.training import TrainingMeasurement
 
 _SYNTHETIC = "synthetic"
 
@@ -49,11 +50,60 @@ def again(evaluation: Evaluation) -> Again:
         words = ["workload", *_system(evaluation), *_workload(evaluation, measurement)]
     elif isinstance(measurement, RateSearchMeasurement):
         words = ["max-qps", *_system(evaluation), *_search(evaluation, measurement.options)]
+    elif isinstance(measurement, TrainingMeasurement):
+        words = ["bench", "training", *_training(evaluation, measurement)]
+        return Again(shlex.join(["agent", *words]), (*notes, *_training_notes(measurement)))
     else:
         return Again(
             "", (f"No command is known that repeats an evaluation of kind {measurement.kind}.", *notes)
         )
     return Again(shlex.join(["agent", "predict", *words]), tuple(notes))
+
+
+def _training(evaluation: Evaluation, training: TrainingMeasurement) -> Iterator[str]:
+    system, options, data = evaluation.system, training.options, training.data
+    yield f"--model={system.manifest.name}"
+    yield f"--model_version={system.manifest.version}"
+    yield f"--framework_name={system.manifest.framework.name}"
+    yield from _value("weights", system.weights.value, Weights.RANDOM.value)
+    yield f"--batch_size={options.batch_size}"
+    yield from _value("num_batches", options.num_batches)
+    yield from _value("num_epochs", options.num_epochs)
+    yield from _value("num_warmup_batches", options.num_warmup_batches, 1)
+    yield from _value("dtype", options.precision, Precision.FLOAT32.value)
+    yield from _value("optimizer", options.optimizer, "sgd")
+    yield from _value("lr", options.learning_rate, 0.01)
+    yield from _value("momentum", options.momentum, 0.9)
+    yield from _value("weight_decay", options.weight_decay, 1e-4)
+    yield from _value("api", options.api or None)
+    yield from _value("parts_every", options.parts_every, 10)
+    yield from _value("seed", data.seed, 0)
+    if options.cudnn_benchmark is not None:
+        yield f"--cudnn_benchmark={str(options.cudnn_benchmark).lower()}"
+    if system.device.kind is DeviceKind.GPU:
+        yield f"--num_gpus={options.devices}"
+    elif system.device.kind is DeviceKind.CPU:
+        yield from _value("threads", system.threads)
+    yield from _value("num_ranks", options.ranks, 1)
+    if options.communication:
+        mxnet = system.manifest.framework.name == "MXNet"
+        yield f"--{'kv_store' if mxnet else 'dist_backend'}={options.communication}"
+    yield from _value("validation_dataset", training.validation or None)
+    if data.backend == _SYNTHETIC:
+        yield from _value("data", f"{_SYNTHETIC}/{data.place}", f"{_SYNTHETIC}/host")
+        return
+    yield f"--data_dir={evaluation.dataset.name}"
+    yield f"--data_backend={data.backend}"
+    yield f"--num_workers={data.workers}"
+    yield from _value("loader", "processes" if data.processes else "threads", "threads")
+    yield f"--prefetch={data.prefetch}"
+    if data.shuffle:
+        yield "--data_shuffle"
+
+
+def _training_notes(training: TrainingMeasurement) -> Iterator[str]:
+    if training.options.ranks > 1:
+        yield "It had several ranks; those of a launcher such as torchrun are started by it again."
 
 
 def _notes(evaluation: Evaluation) -> Iterator[str]:

@@ -12,6 +12,7 @@ from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.condition_sampler import ConditionSampler, Samples, look
 from inferometer.agent.hardware.conditions import ConditionCounters, read_counters
 from inferometer.agent.hardware.gpu_conditions import GpuReader
+from inferometer.agent.hardware.process_tree import process_tree
 from inferometer.agent.inference.preparation import round_size
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.preprocessing.preprocessor import tensor_bytes
@@ -51,9 +52,13 @@ class Watch(Closeable):
     Args:
         system: The open model.
         processes: The ids of processes that belong to it beside this one, such as a loader's workers.
+        launcher: The id of the process that has started several ranks, of which this is one; all that it has
+            started by ``begin`` belongs to the measurement then.
     """
 
-    def __init__(self, system: Measured, processes: Sequence[int] = ()) -> None:
+    def __init__(self, system: Measured, processes: Sequence[int] = (), launcher: int | None = None) -> None:
+        self._processes = processes
+        self._launcher = launcher
         self._description = system.description
         self._gpu: GpuReader | None = None
         self._sampler: ConditionSampler | None = None
@@ -61,14 +66,16 @@ class Watch(Closeable):
         self._read: Callable[[], Sequence[ConditionCounters]] = lambda: ()
         if system.in_process:
             gpu = self._gpu = GpuReader(self._description.device)
-            self._sampler = ConditionSampler(lambda: look(gpu.read, processes))
-            self._read = lambda: [read_counters(gpu.read(), processes=processes)]
+            self._sampler = ConditionSampler(lambda: look(gpu.read, self._processes))
+            self._read = lambda: [read_counters(gpu.read(), processes=self._processes)]
         elif isinstance(system, WatchedSystem):
             self._read = system.condition_counters
         self._elsewhere = not system.in_process
 
     def begin(self) -> None:
         """Begins: the measured part follows at once."""
+        if self._launcher is not None:
+            self._processes = process_tree(self._launcher)
         if self._sampler is not None:
             self._sampler.start()
         self._begins = self._counters()

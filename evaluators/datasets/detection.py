@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import get_args
 
 from inferometer.evaluators.datasets import cifar10, ilsvrc2012, mnist
 from inferometer.evaluators.datasets.caffe_lmdb import DATA_FILE
@@ -14,17 +15,10 @@ from inferometer.evaluators.datasets.files.record_framing import MAGIC_BYTES
 from inferometer.evaluators.datasets.folder import FORMATS, is_image
 from inferometer.evaluators.datasets.recordio import SUFFIX
 from inferometer.manifests.errors import DatasetError, printable
+from inferometer.manifests.schema import Backend
 
-BACKENDS = (
-    "recordio",
-    "caffe_lmdb",
-    "image_folder",
-    "npz",
-    "zip",
-    "ilsvrc2012_validation",
-    "cifar10",
-    "mnist",
-)
+BACKENDS: tuple[str, ...] = tuple(filter(None, get_args(Backend)))
+"""The names of the formats."""
 LOOKED_FOR = (
     f"a folder of class folders with images ({', '.join(FORMATS)}), or images alone, a .zip of the same, a "
     ".rec, an LMDB's data.mdb, an .npz, CIFAR-10's data_batch_1, MNIST's train-images-idx3-ubyte, "
@@ -57,6 +51,14 @@ def backend_of(path: Path) -> str:
             f"dataset {path} may be {' or '.join(found)}; name a file in it, or the format as data_backend"
         )
     return found[0]
+
+
+def may_hold_tensors(path: Path) -> bool:
+    """Whether what lies at a path may have tensors, instead of images; not where nothing can be opened."""
+    try:
+        return backend_of(path) in {"npz", "caffe_lmdb"}
+    except DatasetError:
+        return False
 
 
 def place_of(path: Path, backend: str) -> Path:

@@ -58,7 +58,16 @@ def open_dataset(manifest: DatasetManifest, cache: ArtifactCache | None = None) 
     Raises:
         DatasetError: It is missing, cannot be downloaded, has another checksum, or is no dataset.
     """
+    if not manifest.path:
+        raise DatasetError(
+            f"dataset {manifest.name}: {manifest.obtain}; then name the place with dataset_path, or in the "
+            f"configuration file under datasets: {manifest.name}"
+        )
     path = Path(manifest.path) if manifest.source is None else manifest.source.parent / manifest.path
+    if manifest.obtain or manifest.backend:
+        backend = manifest.backend or backend_of(path)
+        if not manifest.checksum and (path.exists() or manifest.obtain):
+            return _opened(path, backend, manifest.category, manifest.name, manifest.version, None)
     if path.is_dir():
         if manifest.checksum:
             raise DatasetError(

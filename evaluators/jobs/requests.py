@@ -17,6 +17,7 @@ from inferometer.agent.inference.given_models import GivenModel
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.datasets.detection import may_hold_tensors
 from inferometer.evaluators.datasets.memory import ArrayInputs, SyntheticDataset
 from inferometer.evaluators.datasets.opening import open_dataset, open_path
 from inferometer.evaluators.datasets.urls import UrlsDataset
@@ -84,7 +85,9 @@ class DatasetChoice:
 
     Attributes:
         name: The name in its manifest.
-        path: A folder of class folders, a zip or an .npz.
+        path: A dataset in one of the formats of ``detection.BACKENDS``; with a name too, it is where that
+            dataset lies, which the user obtained.
+        backend: The name of its format; None finds it out.
         category: The category that a dataset of a name must have, and one at a path gets; None means any.
         urls_path: A file with one URL or path a line.
         duplicates: How many times that list is gone through.
@@ -97,6 +100,7 @@ class DatasetChoice:
 
     name: str | None = None
     path: Path | None = None
+    backend: str | None = None
     category: str | None = None
     urls_path: Path | None = None
     duplicates: int = 1
@@ -105,8 +109,8 @@ class DatasetChoice:
     array: NDArray[Any] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if self.path and self.name:
-            raise ConfigurationError("dataset_path and dataset_name both name a dataset; give one of them")
+        if self.backend and not self.path:
+            raise ConfigurationError("data_backend is the format of what dataset_path names; give both")
         if self.synthetic is not None and (self.is_named or self.array is not None):
             raise ConfigurationError("synthetic needs no dataset; leave out dataset_name and dataset_path")
         if self.array is not None and self.is_named:
@@ -119,8 +123,8 @@ class DatasetChoice:
 
     @property
     def holds_images(self) -> bool:
-        """Whether it has nothing but images; an .npz and the dataset of a manifest may have tensors."""
-        return bool(self.urls_path) or (self.path is not None and self.path.suffix.casefold() != ".npz")
+        """Whether it has nothing but images; an .npz, an LMDB and that of a manifest may have tensors."""
+        return bool(self.urls_path) or (self.path is not None and not may_hold_tensors(self.path))
 
     def open(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset | None:
         """Opens the dataset; None where the model is to name it.
@@ -132,13 +136,19 @@ class DatasetChoice:
         Raises:
             UnknownDatasetError: The catalogue has none of that name and category.
             DatasetError: It cannot be opened.
+            ConfigurationError: A path is given beside the name of a dataset that has its own.
         """
         if self.urls_path:
             return UrlsDataset(self.urls_path, duplicate_input=self.duplicates)
-        if self.path:
-            return open_path(self.path, self.category or "vision")
         if self.name:
-            return open_dataset(catalog.find_dataset(self.name, category=self.category), cache)
+            manifest = catalog.find_dataset(self.name, category=self.category)
+            if self.path and not manifest.obtain:
+                raise ConfigurationError(
+                    "dataset_path and dataset_name both name a dataset; give one of them"
+                )
+            return open_dataset(manifest.at(self.path) if self.path else manifest, cache)
+        if self.path:
+            return open_path(self.path, self.category or "vision", self.backend)
         return None
 
     def open_for(self, model: ModelManifest, catalog: Catalog, cache: ArtifactCache | None) -> Dataset:

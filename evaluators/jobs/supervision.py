@@ -72,6 +72,7 @@ class _Supervision:
         self._lost = lost
         self._stop = _StopAgreement([process for process in working if process.task.stops])
         self._failure: InferometerError | None = None
+        self._first_out: LinkedProcess | None = None
         self._deadline_s = float("inf")
 
     def evaluations(self) -> Generator[Evaluation[Any], None, None]:
@@ -97,6 +98,8 @@ class _Supervision:
                     self._ended(process, kind, value)
         if self._failure is not None:
             raise self._failure
+        if self._working:
+            raise self._lost(f"{self._first_out} ended before {self._working[0]} was complete")
 
     def _messages(self) -> Iterator[tuple[LinkedProcess, Sent | None, Any]]:
         """Yields the messages of now; None as their kind for a process that ended without its last one."""
@@ -119,9 +122,8 @@ class _Supervision:
         self._stop.left(process)
         if kind is Sent.ENDED:
             if beside and self._working:  # it was told to end, and then those that told it end as well
-                self._fail_in(
-                    _MOST_END_S, self._lost(f"{process} ended before {self._working[0]} was complete")
-                )
+                self._first_out = self._first_out or process
+                self._end_in(_MOST_END_S)
             return
         consequence = isinstance(error, RankLostError)
         if error is None:
@@ -129,11 +131,10 @@ class _Supervision:
             error, consequence = self._lost(line), code == -signal.SIGABRT
         if not consequence:
             raise error
-        self._fail_in(_CAUSE_S, error)
+        self._failure = self._failure or error  # unless its cause shows in time
+        self._end_in(_CAUSE_S)
 
-    def _fail_in(self, seconds: float, error: InferometerError) -> None:
-        """Fails for the first of such errors, unless its cause shows in time."""
-        self._failure = self._failure or error
+    def _end_in(self, seconds: float) -> None:
         self._deadline_s = min(self._deadline_s, time.monotonic() + seconds)
 
 

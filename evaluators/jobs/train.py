@@ -21,6 +21,7 @@ from inferometer.evaluators.jobs.resources import JobCallbacks, JobResources, Jo
 from inferometer.evaluators.jobs.training_requests import EPOCH_BATCHES, SYNTHETIC, TrainingRequest
 from inferometer.evaluators.loading.dataset_loader import DatasetLoader
 from inferometer.evaluators.loading.loader import Loader
+from inferometer.evaluators.loading.page_cache import CacheBefore, before_reading
 from inferometer.evaluators.loading.synthetic_loader import SyntheticLoader
 from inferometer.evaluators.measurements.data import DataOptions
 from inferometer.evaluators.measurements.training import TrainingMeasurement
@@ -36,10 +37,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """The datasets of a request, which were opened before the model; None where there is none."""
+    """The datasets of a request, which were opened before the model; None where there is none.
+
+    ``cache`` tells what of the training data was in the page cache.
+    """
 
     training: Dataset | None
     validation: Dataset | None
+    cache: CacheBefore | None = None
 
 
 def train(
@@ -66,6 +71,12 @@ def train(
         sources = _open_sources(request, manifest, resources, opened)
         trainer, description = resources.open_trainer(manifest, _trainer_options(request, rank))
         opened.callback(trainer.close)
+        cache = None
+        if sources.training is not None:
+            cache = before_reading(sources.training.files(), drop_first=request.data.drop_cache)
+            if request.data.drop_cache and not cache.dropped:
+                callbacks.on_warning(f"drop_cache: {cache.reason}")
+        sources = replace(sources, cache=cache)
         loader = opened.enter_context(_loader(request, manifest, sources.training, trainer))
         evaluation = _run(request, trainer, TrainedSystem(description), loader, sources, callbacks)
         if evaluation is None:
@@ -188,14 +199,14 @@ def _run(
     work = f"training, batch {options.batch_size}{effective}, {options.precision}, {options.optimizer}"
     callbacks.on_start(JobStart(system.description, identity.name, identity.size, work))
     _log.info("manifest %s", system.description.manifest.source)
-    with Watch(system) as watch:
+    with Watch(system, loader.processes, trainer.options.rank.launcher) as watch:
         evaluation = TrainingRun(
             trainer,
             system.description,
             loader,
             identity,
             options,
-            _data_options(request, sources.training),
+            _data_options(request, sources),
             fail_on_error=request.fail_on_error,
             on_progress=callbacks.on_progress,
             stop_requested=callbacks.stop_requested,
@@ -214,8 +225,8 @@ def _identity(request: TrainingRequest, loader: Loader, dataset: Dataset | None)
     return DatasetIdentity(SYNTHETIC, name, None, None, loader.batches * request.options.batch_size)
 
 
-def _data_options(request: TrainingRequest, dataset: Dataset | None) -> DataOptions:
-    data = request.data
+def _data_options(request: TrainingRequest, sources: _Sources) -> DataOptions:
+    data, dataset, cache = request.data, sources.training, sources.cache
     if dataset is None:
         return DataOptions(SYNTHETIC, "device" if data.on_device else "host", seed=data.seed)
     return DataOptions(
@@ -225,4 +236,6 @@ def _data_options(request: TrainingRequest, dataset: Dataset | None) -> DataOpti
         prefetch=data.prefetch,
         shuffle=data.shuffle,
         seed=data.seed,
+        cached_before=None if cache is None else cache.share,
+        dropped=cache is not None and cache.dropped,
     )

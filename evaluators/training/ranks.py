@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -110,7 +111,9 @@ def run_ranks(
     if rank is not None and rank.number:
         callbacks = replace(callbacks, on_start=lambda _: None, on_progress=lambda _: None)
     if rank is not None:
-        rank = replace(rank, servers=request.num_servers or rank.servers)
+        launched = request.rank is None and os.getppid() > 1
+        launcher = os.getppid() if launched else os.getpid()
+        rank = replace(rank, servers=request.num_servers or rank.servers, launcher=launcher)
         if request.rank is None and "DMLC_ROLE" in environ:  # the tracker has started them
             companions = None
         alone = companions is None or not companions(rank)
@@ -157,7 +160,8 @@ def in_ranks(
 
 def local_ranks(count: int, address: str) -> tuple[Rank, ...]:
     """Returns the ranks of a run whose processes are all on this host."""
-    return tuple(Rank(number, count, number, address, count) for number in range(count))
+    launcher = os.getpid()
+    return tuple(Rank(number, count, number, address, count, launcher=launcher) for number in range(count))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from inferometer.client.cli.main import cli
+from inferometer.client.commands.bench import BenchGroup
 
 
 def parsed(words: Sequence[str]) -> click.Context:
@@ -21,6 +22,8 @@ def parsed(words: Sequence[str]) -> click.Context:
     path = "agent"
     while isinstance(command, click.Group):
         assert left, f"{path} is a group"
+        if left[0].startswith("-") and isinstance(command, BenchGroup):
+            left = command.with_default(click.Context(command), left)
         name = left.pop(0)
         found = command.get_command(click.Context(command), name)
         assert found is not None, f"{path} has no command {name}"

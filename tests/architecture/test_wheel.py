@@ -30,7 +30,7 @@ for model in catalog.models:
     labels = with_labels(model).output.parameters.labels
     print(model.name, model.framework.name, len(labels))
 for dataset in catalog.datasets:
-    print(dataset.name, len(open_dataset(dataset)))
+    print(dataset.name, dataset.obtain or len(open_dataset(dataset)))
 print(manifests.__file__)
 """
 

@@ -14,6 +14,16 @@ from inferometer.evaluators.store.opening import open_store
 from tests.cli.conftest import Agent
 
 EVALUATE = ("predict", "dataset", "--framework_name=PyTorch", "--batch_size=16", "--num_file_parts=3")
+OTHERS = (
+    "workload",
+    "max_qps",
+    "ingestion",
+    "training",
+    "training_steps",
+    "weak_scaling",
+    "strong_scaling",
+)
+"""The reports on other kinds of measurement."""
 REPORT = ("info", "evaluation")
 
 
@@ -181,7 +191,7 @@ def test_all_writes_every_report_in_every_format(
     written = {path.name for path in folder.iterdir()}
     assert {f"{name}.{ending}" for name in REPORTS for ending in ("csv", "json", "txt")} <= written
     assert {name for name in written if name.endswith(".svg")} == {
-        f"{name}.svg" for name in REPORTS if name not in ("cuda_launch", "workload", "max_qps")
+        f"{name}.svg" for name in REPORTS if name not in ("cuda_launch", *OTHERS)
     }
     assert sorted(answer.stdout.split()) == sorted(str(folder / name) for name in written)
     for name in REPORTS:

@@ -31,6 +31,7 @@ from tests.contract.store_fixtures import (
     plain_prediction,
 )
 from tests.evaluations import changed
+from tests.training_evaluations import make_training
 
 ALL = EvaluationFilter()
 
@@ -56,6 +57,18 @@ def test_an_evaluation_comes_back_as_it_was(store: EvaluationStore) -> None:
     evaluation = make_evaluation(predictions=make_predictions(7))
     assert store.save(evaluation) is True
     assert_kept(store, evaluation)
+
+
+def test_a_training_comes_back_as_it_was(store: EvaluationStore) -> None:
+    evaluation = make_training(make_system(), ranks=2, accuracy=Accuracy(3, 4, 5), validation="digits")
+    assert store.save(evaluation) is True
+    [found] = store.find(EvaluationFilter(kinds=("training",)))
+    for name in ("wait_ns", "whole_ns", "parts_at", "communicate_ns"):
+        kept, saved = (getattr(each.measurement.times, name).tolist() for each in (found, evaluation))
+        assert kept == saved
+    assert found.measurement.losses.tolist() == evaluation.measurement.losses.tolist()
+    assert found.measurement.options == evaluation.measurement.options
+    assert found.measurement.accuracy == Accuracy(3, 4, 5)
 
 
 def test_it_comes_back_through_another_connection(backend: StoreBackend, name: str) -> None:

@@ -24,6 +24,7 @@ from inferometer.manifests.schema import ModelManifest
 from tests.ingestion_evaluations import few, many
 from tests.reports.loads import calm, closed, hopeless, overloaded, searched, unlimited
 from tests.reports.pictures import LOADS, SHALLOW, traced
+from tests.training_evaluations import make_training
 
 MACHINE = Environment(
     hostname="bench-1",
@@ -181,4 +182,9 @@ def given(
     deep = [traced(evaluation) for evaluation in shallow]
     loads = dict(zip(LOADS, (workloads, searches), strict=True))
     loads |= {"ingestion": [many(shallow[0]), few(shallow[1])]}
+    system = shallow[0].system
+    alone, halved = make_training(system), make_training(system, batch_size=16, whole_ms=18.0)
+    together = make_training(system, ranks=2, whole_ms=11.0, communicate_ms=1.0)
+    loads |= {name: [alone, together] for name in ("training", "training_steps", "weak_scaling")}
+    loads["strong_scaling"] = [halved, together]
     return {name: loads.get(name, shallow if name in SHALLOW else deep) for name in PLOTS}

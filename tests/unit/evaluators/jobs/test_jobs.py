@@ -33,7 +33,7 @@ from inferometer.evaluators.load.issuer import IssuerProgress
 from inferometer.evaluators.measurements.batches import BatchOptions
 from inferometer.evaluators.measurements.load import LoadMeasurement
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted
+from inferometer.manifests.errors import ConfigurationError, DatasetError, EvaluationInterrupted
 from tests.unit.evaluators.dataset_run_fakes import description
 
 DIGITS = SystemRequest(framework_name="ONNXRuntime", session=SessionOptions(threads=1, preprocess_threads=1))
@@ -214,14 +214,21 @@ def test_a_stop_before_anything_was_measured_is_an_error(resources: Resources) -
 def test_a_request_that_makes_no_sense_cannot_be_made() -> None:
     with pytest.raises(ConfigurationError, match="one level only"):
         digits(leveled=True)
-    with pytest.raises(ConfigurationError, match="both name a dataset"):
-        DatasetChoice(name="a", path=Path("b"))
+    with pytest.raises(ConfigurationError, match="data_backend is the format of what dataset_path names"):
+        DatasetChoice(name="a", backend="mnist")
     with pytest.raises(ConfigurationError, match="a load is for one"):
         WorkloadRequest(system=SystemRequest(agents=("a:1", "b:1")))
     with pytest.raises(
         ConfigurationError, match="sends a query when a response arrives; leave out initial_qps"
     ):
         workload(concurrency=2)
+
+
+def test_a_path_beside_a_name_is_for_datasets_that_users_obtain() -> None:
+    with pytest.raises(ConfigurationError, match="both name a dataset"):
+        DatasetChoice(name="digits_validation", path=Path("b")).open(Catalog(), None)
+    with pytest.raises(DatasetError, match="nowhere: cannot be read"):
+        DatasetChoice(name="ilsvrc2012_validation", path=Path("nowhere")).open(Catalog(), None)
 
 
 def test_a_workload_gives_progress_warnings_and_an_evaluation(

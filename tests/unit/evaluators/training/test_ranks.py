@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from functools import partial
@@ -88,9 +89,10 @@ def test_a_held_port_is_given_to_nobody_and_can_be_listened_on() -> None:
 
 
 def test_local_ranks_share_their_host() -> None:
+    here = os.getpid()
     assert local_ranks(2, "127.0.0.1:9") == (
-        Rank(0, 2, 0, "127.0.0.1:9", 2),
-        Rank(1, 2, 1, "127.0.0.1:9", 2),
+        Rank(0, 2, 0, "127.0.0.1:9", 2, launcher=here),
+        Rank(1, 2, 1, "127.0.0.1:9", 2, launcher=here),
     )
 
 

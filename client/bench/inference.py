@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from inferometer.client.evaluating.bench_parsing import BenchSystem, read_data
+from inferometer.client.bench.parsing import BenchSystem, read_data
 from inferometer.evaluators.jobs.defaults import BENCH_BATCHES
 from inferometer.evaluators.jobs.requests import DatasetChoice, EvaluationRequest
 from inferometer.evaluators.measurements.batches import BatchOptions

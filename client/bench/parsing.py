@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,23 +10,22 @@ from typing import Any
 from inferometer.agent.hardware.device import CPU, Device, DeviceKind
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.session import SessionOptions
-from inferometer.client.cli.invocation import Invocation
-from inferometer.client.evaluating.bench_models import named_model
-from inferometer.client.evaluating.dlbs_lines import Experiment
+from inferometer.client.bench.dlbs_lines import Experiment
+from inferometer.client.bench.models import named_model
 from inferometer.client.evaluating.parsing import read_precision
 from inferometer.evaluators.datasets.detection import BACKENDS
 from inferometer.evaluators.jobs.defaults import BENCH_BATCHES
+from inferometer.evaluators.jobs.ingest import OWN, IngestionRequest
 from inferometer.evaluators.jobs.requests import SystemRequest
-from inferometer.evaluators.jobs.training_requests import TrainingData, TrainingRequest
-from inferometer.evaluators.measurements.training import TrainingOptions
-from inferometer.evaluators.training.ranks import RankRequest
+from inferometer.evaluators.jobs.training_requests import TrainingData
+from inferometer.evaluators.loading.ingestion_run import IngestionLength
+from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, suggestion
 from inferometer.manifests.schema import ModelManifest
 
 Values = Mapping[str, Any]
 """The values of a command's options by name."""
-_MXNET, _PYTORCH = "mxnet", "pytorch"
-_DISTRIBUTED = ("dist_sync", "dist_device_sync", "dist_async")
+MXNET, PYTORCH = "mxnet", "pytorch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +36,13 @@ class BenchSystem:
         request: The model.
         framework: The name of its framework, in small letters.
         devices: The GPUs, or the CPU.
+        notes: What was asked for and changes nothing here, one line each.
     """
 
     request: SystemRequest
     framework: str
     devices: tuple[Device, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -51,13 +51,13 @@ class BenchSystem:
 
 
 def read_system(
-    values: Values, invocation: Invocation, find: Callable[[SystemRequest], ModelManifest]
+    values: Values, catalog: Catalog, find: Callable[[SystemRequest], ModelManifest]
 ) -> BenchSystem:
     """Reads the options of the model and its device.
 
     Args:
         values: The values.
-        invocation: Has the manifests.
+        catalog: The manifests.
         find: Returns the manifest of a ``SystemRequest``.
 
     Raises:
@@ -66,7 +66,7 @@ def read_system(
     """
     _refuse_unsupported(values)
     devices = _devices(values)
-    name, version = named_model(invocation.catalog, values["model"], values["model_version"])
+    name, version = named_model(catalog, values["model"], values["model_version"])
     precision = read_precision(values["dtype"]) or Precision.FLOAT32
     request = SystemRequest(
         model_name=name,
@@ -84,9 +84,8 @@ def read_system(
     manifest = find(request)
     framework = manifest.framework.name
     _check_model_options(values["model_opts"], manifest)
-    for line in _without_effect(values, framework.casefold(), devices):
-        invocation.notify(line)
-    return BenchSystem(request, framework.casefold(), devices)
+    notes = tuple(_without_effect(values, framework.casefold(), devices))
+    return BenchSystem(request, framework.casefold(), devices, notes)
 
 
 def read_data(values: Values) -> TrainingData:
@@ -116,45 +115,25 @@ def read_data(values: Values) -> TrainingData:
     )
 
 
-def read_training(values: Values, system: BenchSystem) -> tuple[TrainingRequest, RankRequest]:
-    """Reads the options of training.
+def read_ingestion(values: Values, system: BenchSystem) -> IngestionRequest:
+    """Reads the options of loading alone.
 
     Raises:
-        ConfigurationError: Two contradict each other, or a number is out of range.
+        ConfigurationError: No dataset is named, or two options contradict each other.
     """
-    ranks = _ranks(values, system)
-    per_rank = _devices_of_a_rank(system, ranks)
-    epochs, batches = values["num_epochs"], values["num_batches"]
-    if epochs is not None and batches is not None:
-        raise ConfigurationError("num_epochs and num_batches both end the training; give one of them")
-    if epochs is None and batches is None:
-        batches = BENCH_BATCHES
-    options = TrainingOptions(
-        batch_size=values["batch_size"],
-        num_batches=batches,
-        num_warmup_batches=values["num_warmup_batches"],
-        num_epochs=epochs,
-        optimizer=values["optimizer"].lower(),
-        learning_rate=values["lr"],
-        momentum=values["momentum"],
-        weight_decay=values["weight_decay"],
-        precision=(system.request.session.precision or Precision.FLOAT32).value,
-        api=_api(values, system),
-        devices=len(per_rank),
-        communication=_communication(values, system, ranks, len(per_rank)),
-        parts_every=values["parts_every"],
-        cudnn_benchmark=values["cudnn_benchmark"],
-    )
-    request = TrainingRequest(
+    batches, epochs = read_length(values)
+    return IngestionRequest(
         system=system.request,
         data=read_data(values),
-        options=options,
-        devices=per_rank,
-        validation=values["validation_dataset"],
-        save_path=values["save_weights"],
+        batch_size=values["batch_size"],
+        length=IngestionLength(
+            num_batches=batches,
+            num_warmup_batches=values["num_warmup_batches"],
+            num_epochs=epochs,
+        ),
+        reader=values.get("reader", OWN).lower(),
         fail_on_error=values["fail_on_error"],
     )
-    return request, ranks
 
 
 def experiment_of(values: Values, phase: str, gpus: int) -> Experiment:
@@ -210,7 +189,7 @@ def _without_effect(values: Values, framework: str, devices: tuple[Device, ...])
         yield f"num_gpus {values['num_gpus']} changes nothing: the device is the CPU"
     kind = values["data"].partition("/")[2]
     if kind in {"pinned", "pageable"}:
-        pinned = "pinned memory" if framework == _PYTORCH else "the framework's own memory"
+        pinned = "pinned memory" if framework == PYTORCH else "the framework's own memory"
         where = f"is copied through {pinned}" if devices[0].is_gpu else "is not copied to another device"
         yield f"data {values['data']} is in host memory and {where}; it is measured as synthetic/host"
     if kind in {"device", "gpu"} and not devices[0].is_gpu:
@@ -230,85 +209,13 @@ def _check_model_options(given: Mapping[str, Any], manifest: ModelManifest) -> N
         )
 
 
-def _ranks(values: Values, system: BenchSystem) -> RankRequest:
-    """How many processes train together."""
-    count, workers = values["num_ranks"], values["kv_num_workers"]
-    if count is not None and workers is not None and count != workers:
-        raise ConfigurationError(f"num_ranks is {count} and kv_num_workers {workers}; give one of them")
-    count = workers if count is None else count
-    if count is None and system.framework == _PYTORCH and system.gpus > 1:
-        count = system.gpus
-    rank = values["rank"]
-    return RankRequest(
-        num_ranks=count,
-        rank=rank,
-        rank_address=values["rank_address"],
-        # torch.distributed.launch gives it beside the environment, which has it too
-        local_rank=values["local_rank"] if rank is not None else 0,
-        num_servers=values["kv_num_servers"],
-    )
+def read_length(values: Values) -> tuple[int | None, int | None]:
+    """Returns the numbers of batches and of epochs, of which one ends the run.
 
-
-def _devices_of_a_rank(system: BenchSystem, ranks: RankRequest) -> tuple[Device, ...]:
-    if system.framework != _PYTORCH or system.gpus < 2:
-        return system.devices
-    if [device.index for device in system.devices] != list(range(system.gpus)):
-        raise ConfigurationError(
-            "PyTorch trains with a process for each GPU from 0 on; choose GPUs by CUDA_VISIBLE_DEVICES"
-        )
-    if ranks.rank is None and ranks.num_ranks != system.gpus:
-        raise ConfigurationError(
-            f"num_gpus is {system.gpus} and num_ranks {ranks.num_ranks}; PyTorch has one process for each GPU"
-        )
-    return system.devices[:1]
-
-
-def _api(values: Values, system: BenchSystem) -> str:
-    api = values["api"]
-    if api is None:
-        return ""
-    if system.framework != _MXNET:
-        raise ConfigurationError(f"api {api} is one of MXNet's; the framework is {system.framework}")
-    return str(api).lower()
-
-
-def _communication(values: Values, system: BenchSystem, ranks: RankRequest, devices: int) -> str:
-    """How gradients are added up; empty where the trainer decides, or nothing is to be added."""
-    store, backend = values["kv_store"], values["dist_backend"]
-    if system.framework == _MXNET:
-        if backend is not None:
-            raise ConfigurationError(f"dist_backend {backend} is PyTorch's; MXNet takes kv_store")
-        return _store(store.lower() if store else None, ranks, devices)
-    if store is not None:
-        raise ConfigurationError(
-            f"kv_store {store} is MXNet's, and the framework is {system.framework}; use dist_backend"
-        )
-    if values["kv_num_servers"] is not None:
-        raise ConfigurationError("kv_num_servers is for MXNet's kvstore; PyTorch has no servers")
-    if backend == "mpi":
-        raise ConfigurationError("dist_backend mpi is not in PyTorch's packages; use gloo, or nccl on GPUs")
-    if backend is None and rank_count(ranks) > 1:
-        return "nccl" if system.gpus else "gloo"
-    return backend.lower() if backend else ""
-
-
-def rank_count(ranks: RankRequest) -> int:
-    """Returns how many processes train together, as far as the options or a launcher tell."""
-    rank = ranks.of_this_process(os.environ)
-    return rank.count if rank is not None else ranks.num_ranks or 1
-
-
-def _store(store: str | None, ranks: RankRequest, devices: int) -> str:
-    several = rank_count(ranks) > 1
-    if store == "horovod":
-        raise ConfigurationError(
-            "kv_store horovod needs Horovod, which is not supported; use dist_device_sync"
-        )
-    if store is None:
-        return "dist_sync" if several else "device" if devices > 1 else ""
-    if several and store not in _DISTRIBUTED:
-        raise ConfigurationError(
-            f"kv_store {store} is for one process, and the ranks are {rank_count(ranks)}; "
-            f"use {', '.join(_DISTRIBUTED)}"
-        )
-    return store
+    Raises:
+        ConfigurationError: Both are given.
+    """
+    batches, epochs = values["num_batches"], values["num_epochs"]
+    if epochs is not None and batches is not None:
+        raise ConfigurationError("num_epochs and num_batches both end the run; give one of them")
+    return (BENCH_BATCHES, None) if epochs is None and batches is None else (batches, epochs)

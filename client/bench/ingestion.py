@@ -1,0 +1,66 @@
+"""Runs the loading of a dataset for the command line: prints its summary, and gives the exit code."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from inferometer.client.bench.training import Publication
+from inferometer.client.cli.exit_codes import INTERRUPTED, SUCCESS
+from inferometer.client.cli.invocation import Invocation
+from inferometer.client.evaluating.console import Console, print_rows, say, stability_code
+from inferometer.client.evaluating.ingestion_summary import ingestion_rows
+from inferometer.client.evaluating.progress import ProgressBar
+from inferometer.client.evaluating.summary import conditions_rows, failure_line
+from inferometer.client.systems import Systems
+from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.jobs.ingest import IngestionRequest, ingest
+from inferometer.evaluators.jobs.resources import JobCallbacks
+from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
+
+_FAILED_INPUTS = 1
+
+
+def run_ingestion(invocation: Invocation, request: IngestionRequest, publication: Publication) -> int:
+    """Loads the batches, publishes the evaluation and prints its summary.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        InferometerError: The dataset cannot be loaded, or the evaluation not be published.
+    """
+    bar = ProgressBar(request.system.model_name)
+    with Console(invocation, publication.publish, False, bar, "stopping after this batch") as console:
+        invocation.waiting.begin("opening the dataset")
+        callbacks = JobCallbacks(
+            on_start=console.start,
+            on_progress=console.progress(bar),
+            on_warning=console.say,
+            stop_requested=console.stop,
+        )
+        evaluation = ingest(request, Systems(invocation), callbacks)
+        console.publish(evaluation, partial(_show, evaluation, publication))
+    code = _exit_code(evaluation, published=publication.publish)
+    return max(code, stability_code(evaluation, required=publication.require_stable))
+
+
+def _show(evaluation: Evaluation[IngestionMeasurement], publication: Publication) -> None:
+    print_rows(*ingestion_rows(evaluation), *conditions_rows(evaluation), ("evaluation", evaluation.id))
+    publication.on_shown(evaluation)
+
+
+def _exit_code(evaluation: Evaluation[IngestionMeasurement], *, published: bool) -> int:
+    """The exit code, and one line on stderr where it is not zero."""
+    measured = evaluation.measurement
+    if evaluation.status is Status.INTERRUPTED:
+        batches = f"interrupted: {len(measured.times.samples)} batches were"
+        say(
+            f"{batches} kept; reports leave the evaluation out unless they get --include_interrupted"
+            if published
+            else f"{batches} measured; nothing was published"
+        )
+        return INTERRUPTED
+    if measured.failures:
+        say(f"failed inputs: {len(measured.failures)}; the first: {failure_line(measured.failures[0])}")
+        return _FAILED_INPUTS
+    return SUCCESS

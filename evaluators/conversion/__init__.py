@@ -1,0 +1,1 @@
+"""Making a dataset in one format from one in another, checking datasets, and what can be downloaded."""

@@ -1,0 +1,373 @@
+"""Converting a dataset into another format: resumed after an interruption, checked, and then renamed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor
+from inferometer.evaluators.conversion.encoding import Encoding, added, digest_of, is_grey
+from inferometer.evaluators.conversion.journal import Journal, open_journal
+from inferometer.evaluators.conversion.writers import (
+    ArrayWriter,
+    DatasetWriter,
+    FolderWriter,
+    LmdbWriter,
+    RecordWriter,
+)
+from inferometer.evaluators.datasets.base import Dataset, Sample
+from inferometer.evaluators.datasets.files.class_names import write_class_names
+from inferometer.evaluators.datasets.opening import open_path
+from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError, OutputError, one_line
+
+TARGETS = ("recordio", "caffe_lmdb", "image_folder", "npz")
+_INDEXED = {"recordio": "train.classes.txt", "caffe_lmdb": "classes.txt"}
+"""The formats whose labels are numbers, and the file with the names."""
+_FLUSHED_EVERY_S = 2.0
+_FLUSHED_BYTES = 64 * 1024 * 1024
+_KEPT_FAILURES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A finished conversion.
+
+    Attributes:
+        path: The dataset.
+        samples: The samples that were written and checked.
+        payload_bytes: The bytes of their data.
+        checksum: The sum of their digests; see ``encoding.digest_of``.
+        failed: The samples of the source that failed and were left out.
+        failures: What failed: the first ones.
+        resumed: How many samples an earlier process had written.
+    """
+
+    path: Path
+    samples: int
+    payload_bytes: int
+    checksum: str
+    failed: int
+    failures: tuple[str, ...]
+    resumed: int
+
+
+def convert(
+    source: Dataset,
+    target: Path,
+    backend: str,
+    encoding: Encoding = Encoding(),  # noqa: B008 - frozen
+    *,
+    fail_on_error: bool = True,
+    on_progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> Conversion:
+    """Writes a dataset in another format, in the same order with the same labels.
+
+    It is written into ``<target>.partial``, which is continued if it is there, read again and compared, and
+    renamed at the end: ``target`` never holds a part. A ``.rec`` target is moved after its ``.idx`` and the
+    names of its classes.
+
+    Args:
+        source: The dataset.
+        target: A folder; for ``recordio`` also a ``.rec``; for ``npz`` an ``.npz``.
+        backend: The format, one of ``TARGETS``.
+        encoding: How images are written.
+        fail_on_error: Whether a sample that cannot be read ends the conversion, which can be continued once
+            it is repaired; else it is left out and counted.
+        on_progress: Called with what is done, how many samples, and of how many.
+
+    Raises:
+        ConfigurationError: An option does not fit the format.
+        DatasetError: A sample cannot be read or written, or what was written does not read back equal.
+        OutputError: The target exists, cannot be written, or another process writes it.
+    """
+    _check_options(target, backend, encoding)
+    partial_folder = target.with_name(f"{target.name}.partial")
+    task = {
+        "source": source.identity.name,
+        "samples": len(source),
+        "source_checksum": source.identity.checksum,
+        "format": backend,
+        "fail_on_error": fail_on_error,
+        **asdict(encoding),
+    }
+    with _writing(target), _locked(partial_folder):
+        if os.path.lexists(target):
+            raise OutputError(f"{target}: exists; remove it, or name another target")
+        begun = open_journal(partial_folder, task)
+        journal = begun
+        beside = target.with_suffix(".idx")
+        if target.suffix == ".rec" and beside.exists() and not journal.is_checked:
+            raise OutputError(f"{beside}: exists; remove it, or name another target")
+        if not journal.is_checked:
+            run = _Run(source, partial_folder, backend, encoding, fail_on_error, on_progress)
+            journal = run.write(journal)
+            run.check(journal)
+            journal = replace(journal, is_checked=True)
+            journal.save(partial_folder)
+        _publish(partial_folder, target)
+    return Conversion(
+        target,
+        journal.written,
+        journal.payload_bytes,
+        journal.checksum,
+        journal.failed,
+        journal.failures,
+        begun.written,
+    )
+
+
+def _check_options(target: Path, backend: str, encoding: Encoding) -> None:
+    if backend not in TARGETS:
+        raise ConfigurationError(f"to is {backend}; allowed: {', '.join(TARGETS)}")
+    if encoding.raw and backend != "caffe_lmdb":
+        raise ConfigurationError(f"raw is for caffe_lmdb; {backend} has no choice")
+    if backend == "npz" and target.suffix != ".npz":
+        raise ConfigurationError(f"{target}: an .npz is a file of that suffix")
+    if backend == "npz" and encoding.quality is not None:
+        raise ConfigurationError("an .npz holds pixels, which have no quality")
+    if backend != "npz" and target.suffix in {".npz", ".zip"}:
+        raise ConfigurationError(f"{target}: is the name of a file, and {backend} is a folder")
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"{target}: cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Creates the folder of a conversion, and keeps other processes from it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.with_name(f"{folder.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise OutputError(f"{folder}: another process is writing it") from error
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # the process before may have renamed it
+        yield
+    finally:
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
+
+
+class _Run:
+    """One run of a conversion in its folder."""
+
+    def __init__(
+        self,
+        source: Dataset,
+        folder: Path,
+        backend: str,
+        encoding: Encoding,
+        fail_on_error: bool,
+        on_progress: Callable[[str, int, int], None],
+    ) -> None:
+        self._source = source
+        self._folder = folder
+        self._content = folder / "content"
+        self._backend = backend
+        self._encoding = encoding
+        self._fail_on_error = fail_on_error
+        self._on_progress = on_progress
+        self._numbers = _class_numbers(source) if backend in _INDEXED else None
+
+    def write(self, journal: Journal) -> Journal:
+        """Writes the samples from where a journal is, and returns the last journal."""
+        self._content.mkdir(exist_ok=True)
+        if journal.read == len(self._source) and journal.writer.get("finished"):
+            return journal
+        with self._writer(journal) as writer:
+            flushed_s, flushed_bytes = time.monotonic(), journal.payload_bytes
+            for index in range(journal.read, len(self._source)):
+                journal = self._one(writer, journal, index)
+                self._on_progress("writing", index + 1, len(self._source))
+                late = time.monotonic() - flushed_s > _FLUSHED_EVERY_S
+                if late or journal.payload_bytes - flushed_bytes > _FLUSHED_BYTES:
+                    journal = replace(journal, writer=writer.flush())
+                    journal.save(self._folder)
+                    flushed_s, flushed_bytes = time.monotonic(), journal.payload_bytes
+            journal = replace(journal, writer=writer.flush())
+            journal.save(self._folder)
+            if not journal.written:
+                raise DatasetError(f"{self._source.identity.name}: no sample can be read")
+            writer.finish()
+        if self._numbers and (name := _INDEXED.get(self._backend)):
+            write_class_names(self._content / name, tuple(self._numbers))
+        journal = replace(journal, writer={**journal.writer, "finished": 1})
+        journal.save(self._folder)
+        return journal
+
+    def _one(self, writer: DatasetWriter, journal: Journal, index: int) -> Journal:
+        """Converts one sample."""
+        sample = self._source.sample(index)
+        try:
+            number = self._number(sample)
+            payload = sample.read()
+            written = writer.write(journal.written, payload, sample.label, number)
+        except InputError as error:
+            what = f"{sample.id}: {one_line(error)}"
+            if self._fail_on_error:
+                raise DatasetError(
+                    f"{self._source.identity.name}: {what}; leave out such samples with --fail_on_error=false"
+                ) from error
+            kept = journal.failures if journal.failed >= _KEPT_FAILURES else (*journal.failures, what)
+            return replace(journal, read=index + 1, failed=journal.failed + 1, failures=kept)
+        digest = digest_of(journal.written, sample.label, written)
+        return replace(
+            journal,
+            read=index + 1,
+            written=journal.written + 1,
+            payload_bytes=journal.payload_bytes + size_of(written),
+            checksum=f"{added(int(journal.checksum, 16), digest):x}",
+        )
+
+    def _number(self, sample: Sample) -> int | None:
+        """The index of the class of a sample, where the format has one."""
+        if self._backend not in _INDEXED or sample.label is None:
+            return None
+        if self._numbers is not None:
+            return self._numbers[sample.label]
+        try:
+            return int(sample.label)
+        except ValueError:
+            raise InputError(f"has the label {sample.label}, which is no index of a class") from None
+
+    def _writer(self, journal: Journal) -> DatasetWriter:
+        folder, encoding, state = self._content, self._encoding, journal.writer
+        if self._backend == "recordio":
+            return RecordWriter(folder, encoding, state)
+        if self._backend == "caffe_lmdb":
+            try:
+                return LmdbWriter(folder, encoding, state)
+            except ImportError as error:
+                raise ConfigurationError(
+                    f"caffe_lmdb requires the package lmdb, which cannot be imported ({one_line(error)}); "
+                    "install it with: pip install 'inferometer[data]'"
+                ) from error
+        if self._backend == "image_folder":
+            return FolderWriter(folder, encoding, state)
+        make = _array_maker(self._source, encoding, self._on_progress)
+        first = next(_arrays(self._source, make), None)
+        if first is None:
+            raise DatasetError(f"{self._source.identity.name}: no sample can be read")
+        return ArrayWriter(
+            folder,
+            encoding,
+            state,
+            count=len(self._source),
+            first=first,
+            convert=make,
+        )
+
+    def check(self, journal: Journal) -> None:
+        """Reads what was written, and compares its count and checksum.
+
+        Raises:
+            DatasetError: They differ.
+        """
+        place = self._content / ArrayWriter.FILE if self._backend == "npz" else self._content
+        dataset = open_path(place, self._source.identity.category, self._backend)
+        try:
+            checksum, count = 0, len(dataset)
+            for index, sample in enumerate(dataset):
+                checksum = added(checksum, digest_of(index, sample.label, sample.read()))
+                self._on_progress("checking", index + 1, count)
+        except InputError as error:
+            raise DatasetError(f"{self._content}: does not read back: {error}") from error
+        finally:
+            dataset.close()
+        if count != journal.written or checksum != int(journal.checksum, 16):
+            raise DatasetError(
+                f"{self._content}: holds {count} samples with the checksum {checksum:x}; {journal.written} "
+                f"with {journal.checksum} were written; remove {self._folder} to begin again"
+            )
+
+
+def size_of(payload: Payload) -> int:
+    """Returns the bytes of a sample's data."""
+    if isinstance(payload, EncodedImage):
+        return len(payload.content)
+    return payload.array.nbytes if isinstance(payload, Pixels | Tensor) else 0
+
+
+def _class_numbers(source: Dataset) -> Mapping[str, int] | None:
+    """The index of each class by name, in the order of the names; None where labels are indices already."""
+    if source.labels_are_indices:
+        return None
+    labels = sorted(source.labels())
+    for label in labels:
+        if label != label.strip() or not label or "\n" in label:
+            raise DatasetError(f"the class {label!r} can be no line of a file with the names of classes")
+    return {label: number for number, label in enumerate(labels)}
+
+
+def _array_maker(
+    source: Dataset, encoding: Encoding, on_progress: Callable[[str, int, int], None]
+) -> Callable[[Payload], NDArray[Any]]:
+    """Returns what makes the array of a sample: grey if all images are, so that all have one shape."""
+    grey = True
+    for index, sample in enumerate(source):
+        on_progress("looking", index + 1, len(source))
+        try:
+            payload = sample.read()
+            if not isinstance(payload, Tensor) and not is_grey(payload):
+                grey = False
+                break
+        except InputError:
+            continue
+    return partial(_array, encoding, grey)
+
+
+def _array(encoding: Encoding, grey: bool, payload: Payload) -> NDArray[Any]:
+    if isinstance(payload, Tensor):
+        return payload.array
+    return encoding.pixels(payload, square=True, grey=grey)
+
+
+def _arrays(source: Dataset, make: Callable[[Payload], NDArray[Any]]) -> Iterator[NDArray[Any]]:
+    """The arrays of the samples that can be read."""
+    for sample in source:
+        try:
+            yield make(sample.read())
+        except InputError:
+            continue
+
+
+def _publish(folder: Path, target: Path) -> None:
+    """Renames what was written; goes on where an earlier process was killed meanwhile."""
+    content = folder / "content"
+    if target.suffix == ".npz":
+        (content / ArrayWriter.FILE).replace(target)
+    elif target.suffix == ".rec":
+        for suffix in (".classes.txt", ".idx", ".rec"):
+            part = content / f"train{suffix}"
+            if part.exists():
+                part.replace(target.with_suffix(suffix))
+    else:
+        content.replace(target)
+    shutil.rmtree(folder)
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -1,0 +1,286 @@
+"""Writers of datasets, which can go on after an interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.closeable import Closeable
+from inferometer.agent.preprocessing.inputs import Payload, Pixels, Tensor
+from inferometer.evaluators.conversion.encoding import Encoding, suffix_of
+from inferometer.evaluators.datasets.files.record_framing import framed
+from inferometer.evaluators.datasets.recordio import IMAGE_HEADER
+from inferometer.manifests.errors import DatasetError, InputError
+
+State = Mapping[str, int]
+"""Where a writer is, after ``flush``."""
+
+
+class DatasetWriter(Closeable):
+    """Writes samples one after another into the files of a folder.
+
+    Args:
+        folder: The folder, which exists. It holds what an earlier writer has left, if ``state`` is not empty.
+        encoding: How images are written.
+        state: Where the earlier writer was when it flushed; what it wrote since is written again.
+
+    Raises:
+        OSError: A file cannot be written; every method may raise it.
+    """
+
+    def __init__(self, folder: Path, encoding: Encoding, state: State) -> None:
+        self.folder = folder
+        self.encoding = encoding
+
+    @abstractmethod
+    def write(self, index: int, payload: Payload, label: str | None, number: int | None) -> Payload:
+        """Writes the next sample, and returns its data as it is to be read again.
+
+        Args:
+            index: Its place, from 0.
+            payload: Its data.
+            label: Its label.
+            number: The index of its class.
+
+        Raises:
+            InputError: The format cannot hold it.
+        """
+
+    @abstractmethod
+    def flush(self) -> State:
+        """Returns once all is on the disk, with where the writer is."""
+
+    def finish(self) -> None:
+        """Completes the files, after the last ``flush``."""
+
+
+class RecordWriter(DatasetWriter):
+    """Writes ``train.rec`` with ``train.idx``; see ``DatasetWriter``."""
+
+    def __init__(self, folder: Path, encoding: Encoding, state: State) -> None:
+        super().__init__(folder, encoding, state)
+        self._records = _reopened(folder / "train.rec", state.get("rec_bytes", 0))
+        self._index = _reopened(folder / "train.idx", state.get("idx_bytes", 0))
+
+    def write(self, index: int, payload: Payload, label: str | None, number: int | None) -> Payload:
+        """Writes the next sample."""
+        image = self.encoding.encoded(payload)
+        header = IMAGE_HEADER.pack(0, -1.0 if number is None else float(number), index, 0)
+        offset = self._records.tell()
+        self._records.write(framed(header + image.content))
+        self._index.write(b"%d\t%d\n" % (index, offset))
+        return image
+
+    def flush(self) -> State:
+        """Returns the sizes of the two files."""
+        for file in (self._records, self._index):
+            _flush(file)
+        return {"rec_bytes": self._records.tell(), "idx_bytes": self._index.tell()}
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._records.close()
+        self._index.close()
+
+
+class LmdbWriter(DatasetWriter):
+    """Writes an LMDB of Datums; see ``DatasetWriter``. What is not flushed is not in it."""
+
+    _MAP_BYTES = 1 << 30
+
+    def __init__(self, folder: Path, encoding: Encoding, state: State) -> None:
+        from inferometer.evaluators.conversion.lmdb_environment import LmdbEnvironment
+
+        super().__init__(folder, encoding, state)
+        self._environment = LmdbEnvironment(folder)
+
+    def write(self, index: int, payload: Payload, label: str | None, number: int | None) -> Payload:
+        """Writes the next sample."""
+        from inferometer.evaluators.datasets.files import datum
+
+        written: Payload
+        if isinstance(payload, Tensor):
+            if payload.array.ndim != 3 or payload.array.dtype != np.float32:
+                shape = list(payload.array.shape)
+                raise InputError(
+                    f"is a tensor of {payload.array.dtype} of shape {shape}; a Datum has float32 of 3"
+                )
+            written, message = payload, datum.float_datum(payload.array, number)
+        elif self.encoding.raw:
+            written = Pixels(self.encoding.pixels(payload))
+            message = datum.raw_datum(written.array, number)
+        else:
+            written = self.encoding.encoded(payload)
+            message = datum.encoded_datum(written.content, number)
+        self._environment.put(b"%08d" % index, message)
+        return written
+
+    def flush(self) -> State:
+        """Commits the transaction."""
+        self._environment.commit()
+        return {}
+
+    def close(self) -> None:
+        """Closes the environment, without what is not flushed."""
+        self._environment.close()
+
+
+class FolderWriter(DatasetWriter):
+    """Writes images into class folders, numbered by their place; see ``DatasetWriter``."""
+
+    def __init__(self, folder: Path, encoding: Encoding, state: State) -> None:
+        super().__init__(folder, encoding, state)
+        self._labelled: bool | None = None
+
+    def write(self, index: int, payload: Payload, label: str | None, number: int | None) -> Payload:
+        """Writes the next sample."""
+        if self._labelled is not None and self._labelled != (label is not None):
+            raise DatasetError("only some samples have a class; a folder of images has either all or none")
+        self._labelled = label is not None
+        image = self.encoding.encoded(payload)
+        folder = self.folder
+        if label is not None:
+            if (
+                not label
+                or label.startswith(".")
+                or "/" in label
+                or "\0" in label
+                or len(os.fsencode(label)) > 255
+            ):
+                raise DatasetError(f'the class "{label}" can be no name of a folder')
+            folder = folder / label
+            folder.mkdir(exist_ok=True)
+        (folder / f"{index:08d}{suffix_of(image.content)}").write_bytes(image.content)
+        return image
+
+    def flush(self) -> State:
+        """Returns at once: files that a killed process has written are there."""
+        return {}
+
+    def finish(self) -> None:
+        """Writes out all files of this machine, which is quicker than each of very many."""
+        os.sync()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class ArrayWriter(DatasetWriter):
+    """Writes an ``.npz`` of samples of one size; see ``DatasetWriter``.
+
+    Args:
+        folder: See ``DatasetWriter``.
+        encoding: See ``DatasetWriter``.
+        state: See ``DatasetWriter``.
+        count: The number of samples, of which some may turn out to fail.
+        first: The first sample as an array, of which all others have the shape and the element type.
+        convert: Makes such an array of a sample.
+    """
+
+    FILE = "data.npz"
+
+    def __init__(
+        self,
+        folder: Path,
+        encoding: Encoding,
+        state: State,
+        *,
+        count: int,
+        first: NDArray[Any],
+        convert: Callable[[Payload], NDArray[Any]],
+    ) -> None:
+        super().__init__(folder, encoding, state)
+        self._name = "images" if first.dtype == np.uint8 and first.ndim >= 2 else "inputs"
+        path = folder / f"{self._name}.npy"
+        if state and path.is_file():
+            self._array = _mapped(path, "r+")
+        else:
+            self._array = _mapped(path, "w+", first.dtype, (count, *first.shape))
+        self._labels = _reopened(folder / "labels.jsonl", state.get("labels_bytes", 0))
+        self._convert = convert
+        self._count = state.get("count", 0)
+
+    def write(self, index: int, payload: Payload, label: str | None, number: int | None) -> Payload:
+        """Writes the next sample."""
+        array = self._convert(payload)
+        if array.shape != self._array.shape[1:] or array.dtype != self._array.dtype:
+            raise InputError(
+                f"is {array.dtype} of shape {list(array.shape)}, and the first one is {self._array.dtype} of "
+                f"shape {list(self._array.shape[1:])}; an .npz has one size, which --resize gives to images"
+            )
+        self._array[index] = array
+        self._labels.write(f"{json.dumps(label)}\n".encode())
+        self._count = index + 1
+        return Pixels(array) if self._name == "images" else Tensor(array)
+
+    def flush(self) -> State:
+        """Writes the array and the labels out."""
+        _flush_map(self._array)
+        _flush(self._labels)
+        return {"count": self._count, "labels_bytes": self._labels.tell()}
+
+    def finish(self) -> None:
+        """Puts the array and the labels into one file."""
+        path = self.folder / f"{self._name}.npy"
+        count, labels = self._count, self._written_labels()
+        if count < len(self._array):
+            smaller = self.folder / "smaller.npy"
+            kept = _mapped(smaller, "w+", self._array.dtype, (count, *self._array.shape[1:]))
+            kept[:] = self._array[:count]
+            _flush_map(kept)
+            smaller.replace(path)
+        with zipfile.ZipFile(self.folder / self.FILE, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            archive.write(path, path.name)
+            if labels is not None:
+                with archive.open("labels.npy", "w", force_zip64=True) as file:
+                    np.save(file, np.array(labels, dtype=np.str_), allow_pickle=False)
+        with (self.folder / self.FILE).open("rb") as written:
+            os.fsync(written.fileno())
+
+    def _written_labels(self) -> list[str] | None:
+        """The labels of the samples; None where there are none."""
+        lines = (self.folder / "labels.jsonl").read_text(encoding="utf-8").splitlines()
+        labels = [json.loads(line) for line in lines]
+        if None in labels and any(label is not None for label in labels):
+            raise DatasetError("only some samples have a class; an .npz has labels for all or for none")
+        return None if None in labels else labels
+
+    def close(self) -> None:
+        """Closes the labels."""
+        self._labels.close()
+
+
+def _mapped(
+    path: Path, mode: Literal["r+", "w+"], dtype: Any = None, shape: tuple[int, ...] | None = None
+) -> NDArray[Any]:
+    """Opens an array in a file."""
+    array: NDArray[Any] = np.lib.format.open_memmap(  # type: ignore[no-untyped-call]
+        path, mode, dtype, shape
+    )
+    return array
+
+
+def _flush_map(array: NDArray[Any]) -> None:
+    assert isinstance(array, np.memmap)  # noqa: S101 - for the type checker
+    array.flush()
+
+
+def _reopened(path: Path, size: int) -> IO[bytes]:
+    """Opens a file to append after its first bytes, without those that follow."""
+    file = path.open("ab")
+    file.truncate(size)
+    file.seek(size)
+    return file
+
+
+def _flush(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
