@@ -42,6 +42,18 @@ FOREIGN = {
     "--gpus",
     "--check",  # of tools/train_digits_cnn.py
     "--enable_cuda_profiling",  # of ONNX Runtime's build
+    # of srun
+    "--nodes",
+    "--ntasks-per-node",
+    "--cpus-per-task",
+    "--distribution",
+    "--kill-on-bad-exit",
+    # of torchrun
+    "--nnodes",
+    "--nproc-per-node",
+    "--rdzv-backend",
+    "--rdzv-endpoint",
+    "--no-python",
 }
 
 
