@@ -152,10 +152,11 @@ def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:
 
 
 def _train(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.evaluating.bench_parsing import read_system, read_training
+    from inferometer.client.evaluating.bench_parsing import read_system, read_training, take_tracing
     from inferometer.client.evaluating.running_training import Publication, run_training
     from inferometer.client.systems import Systems
 
+    take_tracing(given, invocation)
     system = read_system(given, invocation, Systems(invocation).find_model)
     request, ranks = read_training(given, system)
     publication = Publication(given["publish"], given["require_stable"], show)
@@ -164,10 +165,11 @@ def _train(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
 
 def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
     from inferometer.client.evaluating.bench_inference import read_inference
-    from inferometer.client.evaluating.bench_parsing import read_system
+    from inferometer.client.evaluating.bench_parsing import read_system, take_tracing
     from inferometer.client.evaluating.running import run_evaluation
     from inferometer.client.systems import Systems
 
+    take_tracing(given, invocation)
     system = read_system(given, invocation, Systems(invocation).find_model)
     return run_evaluation(
         invocation,

@@ -10,6 +10,7 @@ from typing import Any
 from inferometer.agent.hardware.device import CPU, Device, DeviceKind
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.tracing.span import TraceLevel
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.bench_models import named_model
 from inferometer.client.evaluating.dlbs_lines import Experiment
@@ -84,6 +85,18 @@ def read_system(values: Values, invocation: Invocation, find: Any) -> BenchSyste
     return BenchSystem(request, framework.casefold(), devices)
 
 
+def take_tracing(values: dict[str, Any], invocation: Invocation) -> None:
+    """Replaces the options of the trace by the level and the address, where those of the configuration count.
+
+    Raises:
+        ConfigurationError: There is no such level.
+    """
+    tracer = invocation.configuration.tracer
+    name = values["trace_level"] or tracer.level
+    values["trace_level"] = TraceLevel.named(name) if name else TraceLevel.APPLICATION_TRACE
+    values["tracer_address"] = values["tracer_address"] or tracer.address
+
+
 def read_data(values: Values) -> TrainingData:
     """Reads the options of the data.
 
@@ -145,6 +158,8 @@ def read_training(values: Values, system: BenchSystem) -> tuple[TrainingRequest,
         validation=values["validation_dataset"],
         save_path=values["save_weights"],
         fail_on_error=values["fail_on_error"],
+        trace_level=values["trace_level"],
+        tracer_address=values["tracer_address"],
     )
     return request, ranks
 
