@@ -23,7 +23,7 @@ _NS_PER_US = 1000
 # operators of the engine itself, which belong to no model
 _HOUSEKEEPING = re.compile(r"WaitForVar|DeleteVariable|Resource\w*|SetupExec|set_threads")
 # operators that the engine inserts between those of a graph
-_BETWEEN = re.compile(r"Copy\w*|Reorder\w*")
+BETWEEN = re.compile(r"Copy\w*|Reorder\w*")
 _TAIL = re.compile(r"\],\s*\"displayTimeUnit\".*\Z", re.DOTALL)
 # MXNet has one profiler per process.
 _IN_USE = threading.Lock()
@@ -53,36 +53,22 @@ class MXNetProfiler(Profiler):
         self._ran: list[Any] = []
         self._failures: list[Exception] = []
         self._in_order = False
-        self._graphs: WeakKeyDictionary[Any, Sequence[_Node]] = WeakKeyDictionary()
-        self._file = Path()
-        self._running = False
+        self._graphs: WeakKeyDictionary[Any, Sequence[Node]] = WeakKeyDictionary()
+        self._recording = OperatorRecording(mxnet)
 
     def start(self) -> None:
         """Starts MXNet's profiler, on executors that run operator by operator; see ``Profiler``."""
         self._windows, self._ran = [], []
-        if self._running:
+        if self._recording.running:
             return
-        if not _IN_USE.acquire(blocking=False):
-            raise PredictionError("MXNet's profiler cannot be started: it records another model already")
+        self._recording.reserve()
         try:
             self._executors.run_apart(self._prepare)
+            self._recording.start(self.open_folder())
         except PredictionError:
+            self._recording.release()
             self._executors.run_apart(None)
-            _IN_USE.release()
             raise
-        self._running = True
-        self._file = self.open_folder() / "profile.json"
-        profiler = self._mxnet.profiler
-        profiler.set_config(
-            profile_symbolic=True,
-            profile_imperative=True,
-            profile_memory=False,
-            profile_api=False,
-            aggregate_stats=False,
-            continuous_dump=False,
-            filename=str(self._file),
-        )
-        profiler.set_state("run")
 
     def predicted(self, window: PredictWindow) -> None:
         """Registers a prediction and its graph; see ``Profiler``."""
@@ -96,7 +82,7 @@ class MXNetProfiler(Profiler):
 
     def collect(self, recorder: SpanRecorder) -> None:
         """Stops MXNet's profiler and adds its records; see ``Profiler``."""
-        if not self._running:
+        if not self._recording.running:
             return
         # MXNet uses the system's clock, which may have been set since the recorder was created
         offset_ns = time.time_ns() - recorder.clock()
@@ -107,7 +93,7 @@ class MXNetProfiler(Profiler):
         self.note_missing_device_calls(recorder, "MXNet")
         place, matched = 0, True
         for window, executor in zip(self._windows, self._ran, strict=True):
-            inside: list[_Operator] = []
+            inside: list[Operator] = []
             while place < len(operators) and operators[place].middle_ns - offset_ns <= window.end_ns:
                 if operators[place].middle_ns - offset_ns >= window.start_ns:
                     inside.append(operators[place])
@@ -127,31 +113,23 @@ class MXNetProfiler(Profiler):
 
     def close(self) -> None:
         """Stops MXNet's profiler, queues operators in bulk again, and removes the files."""
-        if self._running:
+        if self._recording.running:
             self._stop()
         self._executors.drop_apart()
         self.remove_folder()
 
-    def _stop(self) -> Sequence[_Operator]:
+    def _stop(self) -> Sequence[Operator]:
         """Stops the profiler and returns the operators in the order of their starts."""
         try:
-            self._mxnet.nd.waitall()
-            self._mxnet.profiler.set_state("stop")
-            self._mxnet.profiler.dump(finished=False)
-            text = self._file.read_text(encoding="utf-8")
-            self._file.unlink()
-            events = _read_events(text)
-        except (OSError, ValueError, LookupError) as error:
-            raise PredictionError(f"{self._file}: MXNet's profile cannot be read: {error}") from error
+            return self._recording.stop()
         finally:
-            self._running = False
             self._executors.run_apart(None)
-            _IN_USE.release()
-        return sorted(_operators(events), key=lambda operator: operator.start_ns)
 
     def _prepare(self, executor: Any) -> None:
         """Reads an executor's graph."""
-        self._graphs[executor] = _read_graph(executor)
+        arrays = {**executor.arg_dict, **executor.aux_dict}
+        known = {name: array.shape for name, array in arrays.items()}
+        self._graphs[executor] = read_graph(executor.get_optimized_symbol(), known)
         if self._in_order:
             self._keep_order(executor)
 
@@ -171,8 +149,66 @@ class MXNetProfiler(Profiler):
         executor.set_monitor_callback(wait)
 
 
+class OperatorRecording:
+    """Records the operators that MXNet runs, of which a process can do one at a time."""
+
+    def __init__(self, mxnet: Any) -> None:
+        self._mxnet = mxnet
+        self._file = Path()
+        self._reserved = False
+        self.running = False
+
+    def reserve(self) -> None:
+        """Reserves MXNet's profiler; raises PredictionError if it is in use."""
+        if not _IN_USE.acquire(blocking=False):
+            raise PredictionError("MXNet's profiler cannot be started: it records another model already")
+        self._reserved = True
+
+    def release(self) -> None:
+        """Makes it free for others; calling it again does nothing."""
+        if self._reserved:
+            self._reserved = False
+            _IN_USE.release()
+
+    def start(self, folder: Path) -> None:
+        """Starts to record into a file in a folder; it is reserved before."""
+        self._file = folder / "profile.json"
+        self.running = True
+        profiler = self._mxnet.profiler
+        profiler.set_config(
+            profile_symbolic=True,
+            profile_imperative=True,
+            profile_memory=False,
+            profile_api=False,
+            aggregate_stats=False,
+            continuous_dump=False,
+            filename=str(self._file),
+        )
+        profiler.set_state("run")
+
+    def stop(self) -> Sequence[Operator]:
+        """Returns the operators in the order of their starts; it is free for others then.
+
+        Raises:
+            PredictionError: What MXNet wrote cannot be read.
+        """
+        try:
+            self._mxnet.nd.waitall()
+            self._mxnet.profiler.set_state("stop")
+            self._mxnet.profiler.dump(finished=False)
+            text = self._file.read_text(encoding="utf-8")
+            self._file.unlink()
+            events = _read_events(text)
+        except (OSError, ValueError, LookupError) as error:
+            raise PredictionError(f"{self._file}: MXNet's profile cannot be read: {error}") from error
+        finally:
+            self.running = False
+            self.release()
+        return sorted(_operators(events), key=lambda operator: operator.start_ns)
+
+
 @dataclass(frozen=True, slots=True)
-class _Operator:
+class Operator:
     """An operator that ran; times in ns since 1970."""
 
     type: str
@@ -181,11 +217,12 @@ class _Operator:
 
     @property
     def middle_ns(self) -> int:
+        """The middle of its time."""
         return (self.start_ns + self.end_ns) // 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class Node:
     """An operator of the graph."""
 
     name: str
@@ -195,7 +232,7 @@ class _Node:
     output_shapes: tuple[str, ...] | None
 
     @classmethod
-    def of(cls, node: Mapping[str, Any], inputs: _Shapes, outputs: _Shapes) -> _Node:
+    def of(cls, node: Mapping[str, Any], inputs: _Shapes, outputs: _Shapes) -> Node:
         """Returns a node of a symbol's JSON; a fused one contains its parts."""
         inner = [part for graph in node.get("subgraphs", ()) for part in graph["nodes"]]
         parts = tuple(part["name"] for part in inner if part["op"] != "null")
@@ -219,7 +256,7 @@ def _read_events(text: str) -> Sequence[Any]:
     return found
 
 
-def _operators(events: Iterable[Mapping[str, Any]]) -> Iterator[_Operator]:
+def _operators(events: Iterable[Mapping[str, Any]]) -> Iterator[Operator]:
     """The operators, each given by a begin event and an end event."""
     begun: dict[tuple[str, int, int], int] = {}
     for event in events:
@@ -229,15 +266,13 @@ def _operators(events: Iterable[Mapping[str, Any]]) -> Iterator[_Operator]:
         if event["ph"] == "B":
             begun[key] = event["ts"] * _NS_PER_US
         elif event["ph"] == "E" and key in begun:
-            yield _Operator(event["name"], begun.pop(key), event["ts"] * _NS_PER_US)
+            yield Operator(event["name"], begun.pop(key), event["ts"] * _NS_PER_US)
 
 
-def _read_graph(executor: Any) -> Sequence[_Node]:
-    """The operators that an executor runs, in order."""
-    symbol = executor.get_optimized_symbol()
+def read_graph(symbol: Any, shapes_of_inputs: Mapping[str, Sequence[int]]) -> Sequence[Node]:
+    """The operators of a symbol in its order, with the shapes that follow from those of its inputs."""
     internals = symbol.get_internals()
-    arrays = {**executor.arg_dict, **executor.aux_dict}
-    known = {name: arrays[name].shape for name in symbol.list_inputs() if name in arrays}
+    known = {name: shapes_of_inputs[name] for name in symbol.list_inputs() if name in shapes_of_inputs}
     _, inferred, _ = internals.infer_shape_partial(**known)
     graph = json.loads(symbol.tojson())
     shapes = _shapes_of_nodes(graph, list(zip(internals.list_outputs(), inferred, strict=True)))
@@ -246,7 +281,7 @@ def _read_graph(executor: Any) -> Sequence[_Node]:
         if node["op"] != "null":
             sources = [(shapes[source], output) for source, output, *_ in node["inputs"]]
             inputs = [known_shapes[output] for known_shapes, output in sources if output < len(known_shapes)]
-            nodes.append(_Node.of(node, inputs, shapes[place]))
+            nodes.append(Node.of(node, inputs, shapes[place]))
     return nodes
 
 
@@ -271,25 +306,23 @@ def _shapes_of_nodes(
     return found
 
 
-def _write(
-    writer: LayerWriter, operators: Sequence[_Operator], nodes: Sequence[_Node], offset_ns: int
-) -> bool:
+def _write(writer: LayerWriter, operators: Sequence[Operator], nodes: Sequence[Node], offset_ns: int) -> bool:
     """Adds the layers of a prediction; returns whether operators ran in the graph's order.
 
     If not, layers have the names of their types. Operators before the graph allocate memory for a new batch
     size, and are not layers.
     """
-    types = [operator.type for operator in operators if not _BETWEEN.fullmatch(operator.type)]
+    types = [operator.type for operator in operators if not BETWEEN.fullmatch(operator.type)]
     before = len(types) - len(nodes)
     as_listed = before >= 0 and types[before:] == [node.type for node in nodes]
     remaining = iter(nodes)
     index = 0
     for operator in operators:
-        of_graph = as_listed and not _BETWEEN.fullmatch(operator.type)
+        of_graph = as_listed and not BETWEEN.fullmatch(operator.type)
         if of_graph and before:
             before -= 1
             continue
-        node = next(remaining) if of_graph else _Node(operator.type, operator.type, None, None, None)
+        node = next(remaining) if of_graph else Node(operator.type, operator.type, None, None, None)
         kind = SpanKind.of(
             node.name,
             TraceLevel.FRAMEWORK_TRACE,

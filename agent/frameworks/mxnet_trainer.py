@@ -31,6 +31,8 @@ from inferometer.agent.frameworks.mxnet_training.networks import Shard, TrainedN
 from inferometer.agent.frameworks.mxnet_training.optimizers import ServerOptimizer, Updates, build_optimizer
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import Precision, prediction_failure
+from inferometer.agent.tracing.profiler import Profiler
+from inferometer.agent.tracing.span import TraceLevel
 from inferometer.agent.training.trainer import (
     PlacedBatch,
     StepParts,
@@ -231,6 +233,13 @@ class MXNetTrainer(Trainer):
             return values[np.newaxis]
         with ONE_AT_A_TIME, self._translated("gather", TrainingError):
             return training.exchange.gather(values)
+
+    def profiler(self, level: TraceLevel) -> Profiler | None:
+        """Returns a profiler of the operators of both directions; see ``Trainer``."""
+        from inferometer.agent.frameworks.mxnet_training.step_profiler import MXNetStepProfiler
+
+        training = self._loaded()
+        return MXNetStepProfiler(training.network, level, gpu=self.options.devices[0].is_gpu)
 
     def details(self) -> FrameworkDetails:
         """Returns MXNet's libraries, build and settings; see ``Trainer``."""

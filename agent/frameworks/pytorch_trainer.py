@@ -27,6 +27,8 @@ from inferometer.agent.frameworks.pytorch_modules import (
 from inferometer.agent.frameworks.pytorch_ranks import Ranks, communication_of
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import Precision, prediction_failure
+from inferometer.agent.tracing.profiler import Profiler
+from inferometer.agent.tracing.span import TraceLevel
 from inferometer.agent.training.trainer import (
     OptimizerOptions,
     PlacedBatch,
@@ -191,6 +193,13 @@ class PyTorchTrainer(Trainer):
             return np.array(values, np.int64)[np.newaxis]
         with self._translated("gather", TrainingError):
             return self._ranks.gather(np.asarray(values, np.int64))
+
+    def profiler(self, level: TraceLevel) -> Profiler | None:
+        """Returns a profiler of the module, which DistributedDataParallel calls too; see ``Trainer``."""
+        from inferometer.agent.frameworks.pytorch_profiler import PyTorchProfiler  # most runs need none
+
+        module = self._loaded().module
+        return PyTorchProfiler(module, level, gpu=self._device.type == "cuda", training=True)
 
     def details(self) -> FrameworkDetails:
         """Returns PyTorch's libraries, build and settings; see ``Trainer``."""

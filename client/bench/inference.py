@@ -38,4 +38,11 @@ def read_inference(values: Mapping[str, Any], system: BenchSystem) -> Evaluation
     else:
         choice = DatasetChoice(path=data.path)
         options = BatchOptions(size, size, min_batches=batches, **common)
-    return EvaluationRequest(system=system.request, dataset=choice, options=options, measure_enough=False)
+    return EvaluationRequest(
+        system=system.request,
+        dataset=choice,
+        options=options,
+        measure_enough=False,
+        trace_level=values["trace_level"],
+        tracer_address=values["tracer_address"],
+    )

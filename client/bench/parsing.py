@@ -10,8 +10,10 @@ from typing import Any
 from inferometer.agent.hardware.device import CPU, Device, DeviceKind
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.tracing.span import TraceLevel
 from inferometer.client.bench.dlbs_lines import Experiment
 from inferometer.client.bench.models import named_model
+from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.parsing import read_precision
 from inferometer.evaluators.datasets.detection import BACKENDS
 from inferometer.evaluators.jobs.defaults import BENCH_BATCHES
@@ -86,6 +88,18 @@ def read_system(
     _check_model_options(values["model_opts"], manifest)
     notes = tuple(_without_effect(values, framework.casefold(), devices))
     return BenchSystem(request, framework.casefold(), devices, notes)
+
+
+def take_tracing(values: dict[str, Any], invocation: Invocation) -> None:
+    """Replaces the options of the trace by the level and the address, where those of the configuration count.
+
+    Raises:
+        ConfigurationError: There is no such level.
+    """
+    tracer = invocation.configuration.tracer
+    name = values["trace_level"] or tracer.level
+    values["trace_level"] = TraceLevel.named(name) if name else TraceLevel.APPLICATION_TRACE
+    values["tracer_address"] = values["tracer_address"] or tracer.address
 
 
 def read_data(values: Values) -> TrainingData:

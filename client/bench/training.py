@@ -13,7 +13,7 @@ from inferometer.client.cli.exit_codes import INTERRUPTED, SUCCESS
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.console import Console, print_rows, say, stability_code
 from inferometer.client.evaluating.progress import ProgressBar
-from inferometer.client.evaluating.summary import conditions_rows, failure_line
+from inferometer.client.evaluating.summary import conditions_rows, failure_line, trace_rows
 from inferometer.client.evaluating.training_summary import training_rows
 from inferometer.client.systems import Systems
 from inferometer.evaluators.dataset_run import Progress
@@ -85,7 +85,8 @@ def _train(
 
 
 def _show(evaluation: Evaluation[TrainingMeasurement], publication: Publication) -> None:
-    print_rows(*training_rows(evaluation), *conditions_rows(evaluation), ("evaluation", evaluation.id))
+    print_rows(*training_rows(evaluation), *conditions_rows(evaluation), *trace_rows(evaluation))
+    print_rows(("evaluation", evaluation.id))
     publication.on_shown(evaluation)
 
 

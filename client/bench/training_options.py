@@ -48,6 +48,8 @@ def read_training(values: Values, system: BenchSystem) -> tuple[TrainingRequest,
         validation=values["validation_dataset"],
         save_path=values["save_weights"],
         fail_on_error=values["fail_on_error"],
+        trace_level=values["trace_level"],
+        tracer_address=values["tracer_address"],
     )
     return request, ranks
 

@@ -264,6 +264,12 @@ result_options = options(
         default="text",
         help="dlbs also prints the results as __key__=JSON, which DLBS's log parser reads.",
     ),
+    option(
+        "--trace_level",
+        metavar="LEVEL",
+        help="Trace level, as of agent predict dataset.  [default: APPLICATION_TRACE]",
+    ),
+    option("--tracer_address", metavar="ADDRESS", help="Collector that spans are sent to."),
     boolean("--publish", default=True, help="Publish the evaluation to the database."),
     boolean(
         "--require_stable",

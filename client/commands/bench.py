@@ -158,11 +158,12 @@ def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:
 
 
 def _train(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.bench.parsing import read_system
+    from inferometer.client.bench.parsing import read_system, take_tracing
     from inferometer.client.bench.training import Publication, run_training
     from inferometer.client.bench.training_options import read_training
     from inferometer.client.systems import Systems
 
+    take_tracing(given, invocation)
     system = read_system(given, invocation.catalog, Systems(invocation).find_model)
     request, ranks = read_training(given, system)
     _tell(invocation, system)
@@ -177,10 +178,11 @@ def _tell(invocation: Invocation, system: BenchSystem) -> None:
 
 def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
     from inferometer.client.bench.inference import read_inference
-    from inferometer.client.bench.parsing import read_system
+    from inferometer.client.bench.parsing import read_system, take_tracing
     from inferometer.client.evaluating.running import run_evaluation
     from inferometer.client.systems import Systems
 
+    take_tracing(given, invocation)
     system = read_system(given, invocation.catalog, Systems(invocation).find_model)
     request = read_inference(given, system)
     _tell(invocation, system)

@@ -36,7 +36,7 @@ _PROFILED = (("", "under the framework's profiler, which slows the model down; -
 
 def full_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, str], ...]:
     """The rows of ``summary_rows``, the conditions, the trace and the id."""
-    rows = (*summary_rows(evaluation), *conditions_rows(evaluation), *_trace_rows(evaluation))
+    rows = (*summary_rows(evaluation), *conditions_rows(evaluation), *trace_rows(evaluation))
     return (*rows, ("evaluation", evaluation.id))
 
 
@@ -71,8 +71,8 @@ def process_rows(groups: Sequence[ProcessGroup]) -> tuple[tuple[str, str], ...]:
     return tuple(rows)
 
 
-def _trace_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, str], ...]:
-    """What was traced, where it was more than the application's own steps, or goes to a collector."""
+def trace_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
+    """Returns what was traced, where it was more than the application's own steps, or goes to a collector."""
     trace = evaluation.trace
     if trace is None or (evaluation.trace_level <= TraceLevel.APPLICATION_TRACE and not trace.url):
         return ()

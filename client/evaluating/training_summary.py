@@ -12,6 +12,7 @@ from inferometer.evaluators.statistics import values_for_percentile
 _NS_PER_MS = 1_000_000
 _SERIAL = ("wait", "copy", "compute")
 _SAMPLED = ("forward", "backward", "communicate", "update")
+_PROFILED = (("", "under the framework's profiler, which slows the steps down"),)
 _ADVICE = {
     Bound.LOADER: "the steps wait for data; more workers or a longer prefetch may help",
     Bound.COPY: "the copy to the device",
@@ -28,6 +29,7 @@ def training_rows(evaluation: Evaluation[TrainingMeasurement]) -> tuple[tuple[st
         ("data", _data(evaluation)),
         ("step", _step(measured, summary)),
         *_interval_rows(measured, summary),
+        *(_PROFILED if evaluation.profiled else ()),
         ("throughput", _throughput(measured, summary)),
         ("parts", "  ".join(_parts(summary, _SERIAL)) + "  ms, means of the steps"),
         *_sampled_rows(measured, summary),

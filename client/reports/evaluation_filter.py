@@ -165,8 +165,7 @@ def explain(
 
 
 def _reasons(report: TraceReport[Any], evaluations: Sequence[Evaluation], rows: int) -> Iterator[str]:
-    from inferometer.evaluators.evaluation import of_kind
-    from inferometer.evaluators.measurements.batches import BatchMeasurement
+    from inferometer.evaluators.reports.trace_report import TRACED
 
     traced = [e for e in evaluations if e.trace is not None and e.trace_level >= report.level]
     if evaluations and not traced:
@@ -174,7 +173,7 @@ def _reasons(report: TraceReport[Any], evaluations: Sequence[Evaluation], rows: 
             f"none of the {len(evaluations)} evaluations was traced deep enough; "
             f"evaluate with --trace_level={report.level.name}"
         )
-    short = [e for e in of_kind(traced, BatchMeasurement) if not len(e.measurement.full_ns)]
+    short = [e for e in traced if isinstance(e.measurement, TRACED) and not len(e.measurement.full_ns)]
     if report.of_full_batches and short:
         yield (
             f"left out {len(short)} of {len(evaluations)} evaluations: none of their batches held the full "

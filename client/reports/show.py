@@ -259,7 +259,7 @@ def _figures(
 
 def _layers(evaluation: Evaluation, spans: SpanSource) -> Lines:
     """The heaviest layers, where they were traced."""
-    rows = list(LayersReport().rows_of(of_kind([evaluation], BatchMeasurement), spans))
+    rows = list(LayersReport().rows_of(LayersReport().taken([evaluation]), spans))
     shown = heaviest(rows)
     names = [str(row["layer_name"]) for row in shown]
     times_ms = [f"{float(row['duration_us_trimmed_mean'] or 0) / 1000:.3f}" for row in shown]

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 from inferometer.agent.hardware.device import Device
 from inferometer.agent.inference.predictor import Precision, PredictorOptions
+from inferometer.agent.tracing.recorder import TraceScope, traced
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
 from inferometer.agent.training.rank_environment import rank_gpu, rank_threads
 from inferometer.agent.training.trainer import Rank, Trainer, TrainerOptions
 from inferometer.evaluators.conditions.watch import Watch
@@ -17,6 +19,7 @@ from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.datasets.classes import class_indices
 from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.jobs.evaluate import EvaluationTrace
 from inferometer.evaluators.jobs.resources import JobCallbacks, JobResources, JobStart
 from inferometer.evaluators.jobs.training_requests import EPOCH_BATCHES, SYNTHETIC, TrainingRequest
 from inferometer.evaluators.loading.dataset_loader import DatasetLoader
@@ -66,10 +69,28 @@ def train(
     """
     callbacks = callbacks or JobCallbacks()
     request.check_save_path()
+    level = TraceLevel.NO_TRACE if rank.number else request.trace_level
+    trace = EvaluationTrace(level, request.tracer_address, notify=callbacks.on_warning)
+    with closing(trace):
+        with trace.root(request.system.model_name) as scope:
+            evaluation = _train_once(request, resources, rank, callbacks, scope)
+        if evaluation is not None:
+            yield trace.kept(evaluation)
+
+
+def _train_once(
+    request: TrainingRequest,
+    resources: JobResources,
+    rank: Rank,
+    callbacks: JobCallbacks[Progress],
+    scope: TraceScope | None,
+) -> Evaluation[TrainingMeasurement] | None:
+    """Opens the data and the model, trains, validates and saves."""
     manifest = resources.find_model(request.system)
     with ExitStack() as opened:
         sources = _open_sources(request, manifest, resources, opened)
-        trainer, description = resources.open_trainer(manifest, _trainer_options(request, rank))
+        with traced(scope, SpanKind("open", TraceLevel.APPLICATION_TRACE)):
+            trainer, description = resources.open_trainer(manifest, _trainer_options(request, rank))
         opened.callback(trainer.close)
         cache = None
         if sources.training is not None:
@@ -78,16 +99,16 @@ def train(
                 callbacks.on_warning(f"drop_cache: {cache.reason}")
         sources = replace(sources, cache=cache)
         loader = opened.enter_context(_loader(request, manifest, sources.training, trainer))
-        evaluation = _run(request, trainer, TrainedSystem(description), loader, sources, callbacks)
+        evaluation = _run(request, trainer, TrainedSystem(description), loader, sources, callbacks, scope)
         if evaluation is None:
-            return
+            return None
         measured = evaluation.measurement
         if sources.validation is not None:
             accuracy = validate(trainer, sources.validation, manifest, request.options.batch_size)
             measured = replace(measured, accuracy=accuracy, validation=sources.validation.identity.name)
         if request.save_path is not None:
             trainer.save(request.save_path)
-        yield replace(evaluation, measurement=measured)
+        return replace(evaluation, measurement=measured)
 
 
 def _open_sources(
@@ -190,6 +211,7 @@ def _run(
     loader: Loader,
     sources: _Sources,
     callbacks: JobCallbacks[Progress],
+    scope: TraceScope | None,
 ) -> Evaluation[TrainingMeasurement] | None:
     """Announces the training, and trains under the watch of the machine's conditions."""
     ranks, devices = trainer.options.rank.count, len(trainer.options.devices)
@@ -211,6 +233,8 @@ def _run(
             on_progress=callbacks.on_progress,
             stop_requested=callbacks.stop_requested,
             on_measure=watch.begin,
+            trace_level=request.trace_level,
+            trace=scope,
         ).run()
         if evaluation is None:
             return None

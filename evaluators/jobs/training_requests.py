@@ -7,6 +7,7 @@ from pathlib import Path
 
 from inferometer.agent.artifacts.cache import ArtifactCache
 from inferometer.agent.hardware.device import CPU, Device
+from inferometer.agent.tracing.span import TraceLevel
 from inferometer.agent.training.trainer import OptimizerOptions
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.opening import open_dataset, open_path
@@ -105,6 +106,8 @@ class TrainingRequest:
         validation: The name of the dataset that the trained model classifies; None for none.
         save_path: A new file for the trained weights; None keeps none.
         fail_on_error: Whether the first sample that fails ends the training.
+        trace_level: How deep rank 0 is traced.
+        tracer_address: The collector that the spans are sent to; None for none.
 
     Raises:
         ConfigurationError: An option is out of range, or the model runs elsewhere.
@@ -117,6 +120,8 @@ class TrainingRequest:
     validation: str | None = None
     save_path: Path | None = None
     fail_on_error: bool = False
+    trace_level: TraceLevel = TraceLevel.APPLICATION_TRACE
+    tracer_address: str | None = None
 
     def __post_init__(self) -> None:
         options = self.options

@@ -25,12 +25,18 @@ MOST_BARS = 30
 _TIME = "total_us"
 _DETAILS_OF_LAYER = {
     "layer_type": "type",
+    "phase": "phase",
     "input_shapes": "inputs",
     "output_shapes": "outputs",
     "occurrences": "times",
     "allocated_bytes": "allocated bytes",
 }
-_DETAILS_OF_TYPE = {"layers": "layers", "occurrences": "times", "allocated_bytes": "allocated bytes"}
+_DETAILS_OF_TYPE = {
+    "phase": "phase",
+    "layers": "layers",
+    "occurrences": "times",
+    "allocated_bytes": "allocated bytes",
+}
 _ANY_TYPE = "types"
 _SHARE_AXIS = "share of the time of all layers (%)"
 
@@ -120,7 +126,7 @@ def _layer_chart(evaluation: Evaluation, rows: Sequence[Row]) -> BarChart:
         mean_us = f"{readable(number(row['duration_us_trimmed_mean']))} µs trimmed mean"
         details = (mean_us, *described(row, _DETAILS_OF_LAYER))
         tooltip = "; ".join((f"{row['layer_index']} {row['layer_name']}: {text}", *details))
-        label = Label(f"{row['layer_index']}  {row['layer_name']}")
+        label = Label(f"{row['layer_index']}  {row['layer_name']}{_phase(row)}")
         lines.append(BarRow(label, (Bar(value, str(row["layer_type"]), text, tooltip),)))
     if others := ranked[MOST_BARS:]:
         sum_us, share = (sum(number(row[key]) for row in others) for key in (_TIME, "share_percent"))
@@ -129,7 +135,12 @@ def _layer_chart(evaluation: Evaluation, rows: Sequence[Row]) -> BarChart:
 
 
 def _type(row: Row) -> str:
-    return str(row["layer_type"] or "no type")
+    return f"{row['layer_type'] or 'no type'}{_phase(row)}"
+
+
+def _phase(row: Row) -> str:
+    """The phase of a layer of training where the type does not tell it: behind the name."""
+    return f" ({row['phase']})" if row["phase"] else ""
 
 
 def _type_bar(row: Row, group: str, *, short: bool = False) -> Bar:

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 
 from inferometer.agent.tracing.recorder import span_id_text
 from inferometer.agent.tracing.span import NO_BATCH, NO_PARENT, SpanChunk, TraceLevel
-from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.reports.base import Column, Row
-from inferometer.evaluators.reports.trace_report import BatchEvaluation, TraceReport
+from inferometer.evaluators.reports.trace_report import TRACED, Traced, TraceReport
 
 _NS_PER_US = 1000
 
 
-class EventflowReport(TraceReport[BatchMeasurement]):
+class EventflowReport(TraceReport[Traced]):
     """One row for each span, in the stored order, which is mostly the order in which the spans ended."""
 
     name = "eventflow"
     summary = "every span of the traces"
     level = TraceLevel.APPLICATION_TRACE
-    takes = (BatchMeasurement,)
+    takes = TRACED
     columns = (
         Column("id", "id", is_id=True),
         Column("span_id", "span", detail=1),
@@ -34,7 +34,7 @@ class EventflowReport(TraceReport[BatchMeasurement]):
         Column("attributes", "attributes", detail=1),
     )
 
-    def rows_of_one(self, evaluation: BatchEvaluation, chunks: Iterator[SpanChunk]) -> Iterator[Row]:
+    def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
         """Yields a row for each span of an evaluation; ``attributes`` is a JSON object."""
         for chunk in chunks:
             attributes = [json.dumps(dict(kind.attributes), ensure_ascii=False) for kind in chunk.kinds]

@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.tracing.span import NO_BATCH, SpanChunk, TraceLevel
-from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.reports.base import Column, Row, Value
 from inferometer.evaluators.reports.trace_report import (
+    TRACED,
     TRACED_COLUMNS,
-    BatchEvaluation,
+    Traced,
     TraceReport,
+    batch_sizes,
     describe_traced,
     full_batches,
 )
@@ -23,6 +25,8 @@ from inferometer.evaluators.traces.layers import Layer, layers
 
 _NS_PER_US = 1000
 _RUNTIME_CALL = "runtime call"
+_PHASE_COLUMN = Column("phase", "phase", detail=1)
+"""The phase of a training step; empty in inference."""
 _MEAN_COLUMNS = (
     Column("occurrences", "times", detail=1),
     Column("duration_us_trimmed_mean", "trimmed mean (us)", decimals=1),
@@ -50,7 +54,7 @@ def _in_us(duration_ns: float | None) -> float | None:
     return None if duration_ns is None else duration_ns / _NS_PER_US
 
 
-class LayerRunsReport(TraceReport[BatchMeasurement]):
+class LayerRunsReport(TraceReport[Traced]):
     """One row for each layer of each measured batch, full or not; ``layers --raw`` shows it.
 
     ``started_at_ns`` is on the clock of the trace. Times are under the framework's profiler.
@@ -59,7 +63,7 @@ class LayerRunsReport(TraceReport[BatchMeasurement]):
     name = "layer_runs"
     summary = "every time that a layer ran, under the framework's profiler"
     level = TraceLevel.FRAMEWORK_TRACE
-    takes = (BatchMeasurement,)
+    takes = TRACED
     columns = (
         *TRACED_COLUMNS,
         Column("batch", "batch"),
@@ -67,14 +71,15 @@ class LayerRunsReport(TraceReport[BatchMeasurement]):
         Column("layer_index", "index"),
         Column("layer_name", "layer"),
         Column("layer_type", "type"),
+        _PHASE_COLUMN,
         Column("started_at_ns", "started (ns since 1970)", detail=1),
         Column("duration_us", "duration (us)", decimals=1),
     )
 
-    def rows_of_one(self, evaluation: BatchEvaluation, chunks: Iterator[SpanChunk]) -> Iterator[Row]:
+    def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
         """Yields a row for each span of a layer; one chunk is in memory at a time."""
         described = describe_traced(evaluation)
-        sizes = evaluation.measurement.times.sizes.tolist()
+        sizes = batch_sizes(evaluation.measurement).tolist()
         for chunk in chunks:
             for position, batch, start_ns, duration_ns in chunk.values(
                 "kind", "batch", "start_ns", "duration_ns"
@@ -83,6 +88,7 @@ class LayerRunsReport(TraceReport[BatchMeasurement]):
                 if kind.level is not TraceLevel.FRAMEWORK_TRACE or batch == NO_BATCH:
                     continue
                 index, type_ = kind.attribute("layer_index"), kind.attribute("layer_type")
+                phase = kind.attribute("phase")
                 yield {
                     **described,
                     "batch": batch,
@@ -90,12 +96,13 @@ class LayerRunsReport(TraceReport[BatchMeasurement]):
                     "layer_index": index if isinstance(index, int) else None,
                     "layer_name": kind.name,
                     "layer_type": type_ if isinstance(type_, str) else "",
+                    "phase": phase if isinstance(phase, str) else "",
                     "started_at_ns": start_ns,
                     "duration_us": duration_ns / _NS_PER_US,
                 }
 
 
-class LayersReport(TraceReport[BatchMeasurement]):
+class LayersReport(TraceReport[Traced]):
     """One row for each layer of each evaluation, over its full batches, in the order of execution.
 
     Times are under the framework's profiler, which slows layers down: they show where the time goes, not how
@@ -107,12 +114,13 @@ class LayersReport(TraceReport[BatchMeasurement]):
     summary = "the time and memory of each layer, under the framework's profiler"
     level = TraceLevel.FRAMEWORK_TRACE
     of_full_batches = True
-    takes = (BatchMeasurement,)
+    takes = TRACED
     columns = (
         *TRACED_COLUMNS,
         Column("layer_index", "index"),
         Column("layer_name", "layer"),
         Column("layer_type", "type"),
+        _PHASE_COLUMN,
         Column("input_shapes", "inputs", detail=1),
         Column("output_shapes", "outputs", detail=2),
         *_MEAN_COLUMNS,
@@ -123,9 +131,9 @@ class LayersReport(TraceReport[BatchMeasurement]):
         Column("peak_bytes", "peak (bytes)", detail=2),
     )
 
-    def rows_of_one(self, evaluation: BatchEvaluation, chunks: Iterator[SpanChunk]) -> Iterator[Row]:
+    def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
         """Yields a row for each layer of an evaluation."""
-        found = layers(chunks, full_batches(evaluation))
+        found = layers(chunks, full_batches(evaluation.measurement))
         totals = [int(layer.durations_ns.sum()) for layer in found]
         for layer, total_ns in zip(found, totals, strict=True):
             yield {
@@ -133,6 +141,7 @@ class LayersReport(TraceReport[BatchMeasurement]):
                 "layer_index": layer.index,
                 "layer_name": layer.name,
                 "layer_type": layer.type,
+                "phase": layer.phase,
                 "input_shapes": " ".join(layer.input_shapes),
                 "output_shapes": " ".join(layer.output_shapes),
                 **_figures(layer.durations_ns, total_ns, sum(totals), percents=(50, 99)),
@@ -141,8 +150,8 @@ class LayersReport(TraceReport[BatchMeasurement]):
             }
 
 
-class LayerTreeReport(TraceReport[BatchMeasurement]):
-    """One row for each type of layer of each evaluation, over its full batches, the slowest first.
+class LayerTreeReport(TraceReport[Traced]):
+    """One row for each type of layer and phase of each evaluation, over its full batches, the slowest first.
 
     ``layers`` counts the layers of a type, ``occurrences`` their executions. Times are under the framework's
     profiler; see ``LayersReport``. ``allocated_bytes`` sums the layers of the type.
@@ -152,31 +161,33 @@ class LayerTreeReport(TraceReport[BatchMeasurement]):
     summary = "layers by their type: how many, their time and its share, their memory"
     level = TraceLevel.FRAMEWORK_TRACE
     of_full_batches = True
-    takes = (BatchMeasurement,)
+    takes = TRACED
     columns = (
         *TRACED_COLUMNS,
         Column("layer_type", "type"),
+        _PHASE_COLUMN,
         Column("layers", "layers"),
         *_MEAN_COLUMNS,
         *_TOTAL_COLUMNS,
         Column("allocated_bytes", "allocated (bytes)", detail=2),
     )
 
-    def rows_of_one(self, evaluation: BatchEvaluation, chunks: Iterator[SpanChunk]) -> Iterator[Row]:
+    def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
         """Yields a row for each type of an evaluation's layers."""
-        types: dict[str, list[Layer]] = {}
-        for layer in layers(chunks, full_batches(evaluation)):
-            types.setdefault(layer.type, []).append(layer)
-        totals = {type_: sum(int(x.durations_ns.sum()) for x in found) for type_, found in types.items()}
+        types: dict[tuple[str, str], list[Layer]] = {}
+        for layer in layers(chunks, full_batches(evaluation.measurement)):
+            types.setdefault((layer.type, layer.phase), []).append(layer)
+        totals = {key: sum(int(x.durations_ns.sum()) for x in found) for key, found in types.items()}
         whole_ns = sum(totals.values())
-        for type_, found in sorted(types.items(), key=lambda item: -totals[item[0]]):
+        for key, found in sorted(types.items(), key=lambda item: -totals[item[0]]):
             durations_ns = np.concatenate([layer.durations_ns for layer in found])
             memory = [layer.allocated_bytes for layer in found if layer.allocated_bytes is not None]
             yield {
                 **describe_traced(evaluation),
-                "layer_type": type_,
+                "layer_type": key[0],
+                "phase": key[1],
                 "layers": len(found),
-                **_figures(durations_ns, totals[type_], whole_ns),
+                **_figures(durations_ns, totals[key], whole_ns),
                 "allocated_bytes": sum(memory) if memory else None,
             }
 
@@ -191,7 +202,7 @@ class _Kernel:
         return self.activity == _RUNTIME_CALL
 
 
-class KernelsReport(TraceReport[BatchMeasurement]):
+class KernelsReport(TraceReport[Traced]):
     """One row for each kernel, copy or runtime call of the device within each layer, the slowest first.
 
     A kernel's time is not part of the time of the layer that launched it: both run concurrently.
@@ -201,7 +212,7 @@ class KernelsReport(TraceReport[BatchMeasurement]):
     summary = "kernels, copies and runtime calls of a GPU, by layer"
     level = TraceLevel.SYSTEM_LIBRARY_TRACE
     of_full_batches = True
-    takes = (BatchMeasurement,)
+    takes = TRACED
     columns = (
         *TRACED_COLUMNS,
         Column("layer_name", "layer"),
@@ -211,12 +222,12 @@ class KernelsReport(TraceReport[BatchMeasurement]):
         *_TOTAL_COLUMNS,
     )
 
-    def rows_of_one(self, evaluation: BatchEvaluation, chunks: Iterator[SpanChunk]) -> Iterator[Row]:
+    def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
         """Yields a row for each kernel of an evaluation's layers.
 
         ``share_percent`` is of all kernels and copies, or of all runtime calls, which run on the host.
         """
-        found = _kernels(chunks, full_batches(evaluation))
+        found = _kernels(chunks, full_batches(evaluation.measurement))
         totals = {key: sum(int(d.sum()) for d in kernel.durations_ns) for key, kernel in found.items()}
         whole_ns = {
             of_host: sum(totals[key] for key, kernel in found.items() if kernel.is_of_host is of_host)

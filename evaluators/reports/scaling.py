@@ -34,6 +34,7 @@ class _ScalingReport(Report[TrainingMeasurement]):
     """
 
     takes = (TrainingMeasurement,)
+    undisturbed = True
     columns = (
         *EVALUATION_COLUMNS,
         Column("devices", "devices", stays=True),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from inferometer.agent.tracing.span import SpanChunk, TraceLevel
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.measurements.training import StepTimes, TrainingMeasurement
 from inferometer.evaluators.reports.base import (
     NAME_COLUMNS,
     STABILITY_COLUMN,
@@ -22,7 +23,9 @@ from inferometer.evaluators.reports.base import (
     describe_names,
 )
 
-BatchEvaluation: TypeAlias = Evaluation[BatchMeasurement]
+Traced: TypeAlias = BatchMeasurement | TrainingMeasurement
+"""The measurements whose traces have batches and layers; a batch of a training is a step."""
+TRACED = (BatchMeasurement, TrainingMeasurement)
 SpanSource: TypeAlias = Callable[[str], Iterator[SpanChunk]]
 """Yields the spans of an evaluation's trace, by its id; see ``EvaluationStore.spans``."""
 
@@ -65,7 +68,15 @@ def describe_traced(evaluation: Evaluation) -> Row:
     return {**describe_names(evaluation), "trace_level": evaluation.trace_level.name}
 
 
-def full_batches(evaluation: BatchEvaluation) -> NDArray[np.bool_]:
+def batch_sizes(measurement: Traced) -> NDArray[np.int64]:
+    """Returns the size of each measured batch, of a training on rank 0, which is the one that is traced."""
+    times = measurement.times
+    return times.samples[0] if isinstance(times, StepTimes) else times.sizes
+
+
+def full_batches(measurement: Traced) -> NDArray[np.bool_]:
     """Returns, for each measured batch, whether it held the full batch size; bool."""
-    full: NDArray[np.bool_] = evaluation.measurement.times.sizes == evaluation.measurement.batch_size
+    if isinstance(measurement, TrainingMeasurement):
+        return measurement.full
+    full: NDArray[np.bool_] = measurement.times.sizes == measurement.batch_size
     return full

@@ -42,6 +42,7 @@ class TrainingReport(Report[TrainingMeasurement]):
     name = "training"
     summary = "training: the time of a step and its parts in ms, throughput, losses, and what bounds a step"
     takes = (TrainingMeasurement,)
+    undisturbed = True
     columns = (
         *EVALUATION_COLUMNS,
         Column("ranks", "ranks", detail=1),

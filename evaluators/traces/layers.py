@@ -5,12 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.tracing.span import NO_BATCH, SpanChunk, SpanKind, TraceLevel
 
+_Key: TypeAlias = tuple[int, str, str, tuple[str, ...], tuple[str, ...], str]
 _MEMORY = ("allocated_bytes", "peak_bytes")
 
 
@@ -26,6 +28,7 @@ class Layer:
         type: The operator.
         input_shapes: Texts such as ``8x3x224x224``.
         output_shapes: The same for the outputs.
+        phase: Of a training step, ``forward``, ``loss``, ``backward`` or ``update``; empty in inference.
         durations_ns: int64; one for each execution, in the stored order of the spans.
         allocated_bytes: The largest value of any execution.
         peak_bytes: The largest value of any execution.
@@ -36,6 +39,7 @@ class Layer:
     type: str
     input_shapes: tuple[str, ...]
     output_shapes: tuple[str, ...]
+    phase: str
     durations_ns: NDArray[np.int64]
     allocated_bytes: int | None
     peak_bytes: int | None
@@ -56,7 +60,7 @@ def layers(chunks: Iterable[SpanChunk], batches: NDArray[np.bool_] | None = None
         chunks: The spans; those of level FRAMEWORK_TRACE in a batch are layers.
         batches: bool; whether each batch, by its number, counts. None means that all do.
     """
-    found: dict[tuple[int, str, str, tuple[str, ...], tuple[str, ...]], _Collected] = {}
+    found: dict[_Key, _Collected] = {}
     for chunk in chunks:
         for kind, durations_ns in _by_kind(chunk, batches):
             collected = found.setdefault(_key(kind), _Collected())
@@ -96,14 +100,16 @@ def _counted(chunk: SpanChunk, batches: NDArray[np.bool_] | None) -> NDArray[np.
     return counted
 
 
-def _key(kind: SpanKind) -> tuple[int, str, str, tuple[str, ...], tuple[str, ...]]:
+def _key(kind: SpanKind) -> _Key:
     index, type_ = kind.attribute("layer_index"), kind.attribute("layer_type")
+    phase = kind.attribute("phase")
     return (
         index if isinstance(index, int) else -1,
         kind.name,
         type_ if isinstance(type_, str) else "",
         _texts(kind.attribute("input_shapes")),
         _texts(kind.attribute("output_shapes")),
+        phase if isinstance(phase, str) else "",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from inferometer.agent.tracing.profiler import PredictWindow, Profiler
-from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceScope
 from inferometer.agent.tracing.span import AttributeValue, SpanKind, TraceLevel
 from inferometer.agent.training.trainer import StepParts
 from inferometer.manifests.errors import InferometerError, one_line
@@ -23,7 +23,7 @@ class StepTracing:
     ``train``. The profiler is not closed here.
 
     Args:
-        scope: The parent of the steps.
+        scope: The parent of the steps; one without layers discards those of its steps.
         profiler: Records the layers; None for none.
         attributes: Attributes of every ``train_step`` and ``train``.
     """
@@ -36,6 +36,11 @@ class StepTracing:
         self._profiler = profiler
         self._attributes = attributes
         self._profiled = 0
+
+    @property
+    def profiles(self) -> bool:
+        """Whether a profiler slows the steps down, and takes time between them."""
+        return self._profiler is not None
 
     @property
     def times_parts(self) -> bool:
@@ -79,8 +84,8 @@ class StepTracing:
             inner.add(SpanKind(name, TraceLevel.MODEL_TRACE), part_ns, part_ns + duration_ns, batch=step)
             part_ns += duration_ns
         if self._profiler is not None:
-            self._profiler.predicted(PredictWindow(inner.parent_id, begun_ns, ended_ns, step))
             self._profiled += 1
+            self._profiler.predicted(PredictWindow(inner.parent_id, begun_ns, ended_ns, step))
             if self._profiled >= self._profiler.round_batches:
                 self.collect()
 
@@ -92,8 +97,11 @@ class StepTracing:
         if self._profiler is None or not self._profiled:
             return
         lost, self._profiled = self._profiled, 0
+        recorder = self._recorder
+        if not self._scope.layers:  # one that keeps nothing, on the same clock
+            recorder = SpanRecorder(recorder.context, recorder.level, limit=0, clock=recorder.clock)
         try:
-            self._profiler.collect(self._recorder)
+            self._profiler.collect(recorder)
         except (InferometerError, OSError) as error:
             self._recorder.note(f"no layers of {lost} steps: {one_line(error)}")
             self._profiler.close()

@@ -5,21 +5,25 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import InputFailure, SystemDescription
+from inferometer.agent.tracing.profiler import Profiler
+from inferometer.agent.tracing.recorder import TraceScope, traced
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
 from inferometer.agent.training.trainer import PlacedBatch, StepParts, Trainer, TrainingBatch
-from inferometer.evaluators.dataset_run import Progress
+from inferometer.evaluators.dataset_run import MEASURE, Progress
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.loading.loader import LoadedBatch, Loader
 from inferometer.evaluators.measurements.data import DataOptions
 from inferometer.evaluators.measurements.training import StepTimes, TrainingMeasurement, TrainingOptions
 from inferometer.evaluators.training.gathering import gathered_failures, gathered_losses
+from inferometer.evaluators.training.step_tracing import StepTracing
 from inferometer.manifests.errors import ConfigurationError, EvaluationFailed, EvaluationInterrupted
 from inferometer.manifests.schema import Loss
 
@@ -52,7 +56,8 @@ class TrainingRun:
     ``num_batches`` continues over epochs. ``num_epochs`` ends the run otherwise. Data that is resident on the
     device is placed once, before the first step.
 
-    Several ranks run this at once, each on its own samples; rank 0 has the times of all.
+    Several ranks run this at once, each on its own samples; rank 0 has the times of all. From MODEL_TRACE on,
+    all of them time each step in parts. What a profiler takes between two steps is in none of them.
 
     Args:
         trainer: The loaded trainer.
@@ -65,7 +70,9 @@ class TrainingRun:
         on_progress: Called after every step.
         stop_requested: Called after every step; the run ends as interrupted once it returns True.
         on_measure: Called after the warm-up, before the measured part.
-        clock: A monotonic clock in nanoseconds.
+        trace_level: The trace level, which is the same on every rank.
+        trace: The scope of the spans of the warm-up and of the measured part; None records none.
+        clock: A monotonic clock in nanoseconds; that of the scope's recorder, where there is a scope.
 
     Raises:
         ConfigurationError: Neither ``num_batches`` nor ``num_epochs`` ends the run, or the warm-up is all.
@@ -84,6 +91,8 @@ class TrainingRun:
         on_progress: Callable[[Progress], None] = lambda _: None,
         stop_requested: Callable[[], bool] = lambda: False,
         on_measure: Callable[[], None] = lambda: None,
+        trace_level: TraceLevel = TraceLevel.NO_TRACE,
+        trace: TraceScope | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._trainer = trainer
@@ -96,6 +105,8 @@ class TrainingRun:
         self._on_progress = on_progress
         self._stop_requested = stop_requested
         self._on_measure = on_measure
+        self._trace_level = trace_level
+        self._trace = trace
         self._clock = clock
         self._ranks = trainer.options.rank.count
         self._record = _Record()
@@ -116,21 +127,15 @@ class TrainingRun:
         """
         created_at, record = utc_now(), self._record
         warm_up = self._options.num_warmup_batches
-        complete = True
-        with closing(self._batches()) as batches:
-            begun_ns = self._begin() if not warm_up else self._clock()
-            for number in range(self._total):
-                if self._stops(number):
-                    complete = False
-                    break
-                step = self._step(batches, number - warm_up)
-                if step is None:  # an epoch was shorter than it said, because samples failed
-                    break
-                ended_ns = self._clock()
-                if number >= warm_up:
-                    record.steps.append((*step, ended_ns - begun_ns))
-                begun_ns = self._begin() if number == warm_up - 1 else ended_ns
-                self._on_progress(Progress(number + 1, self._total))
+        going = True
+        with closing(self._batches()) as batches, self._open_profiler() as profiler:
+            if warm_up:
+                with self._traced("warm_up", warm_up, profiler) as tracing:
+                    going = self._run_steps(batches, range(warm_up), tracing)
+            if going:
+                self._on_measure()
+                with self._traced(MEASURE, self._total - warm_up, profiler) as tracing:
+                    self._run_steps(batches, range(warm_up, self._total), tracing)
         if not record.steps:
             raise EvaluationInterrupted("stopped before a step was measured; nothing was published")
         measurement = self._measurement()
@@ -139,16 +144,65 @@ class TrainingRun:
         return Evaluation(
             id=str(uuid.uuid4()),
             created_at=created_at,
-            status=Status.COMPLETE if complete else Status.INTERRUPTED,
+            status=Status.INTERRUPTED if record.stopped else Status.COMPLETE,
             system=self._system,
             dataset=self._dataset,
             measurement=measurement,
+            trace_level=self._trace_level,
         )
 
-    def _begin(self) -> int:
-        """Begins the measured part, and returns its time."""
-        self._on_measure()
-        return self._clock()
+    @contextmanager
+    def _open_profiler(self) -> Iterator[Profiler | None]:
+        """The profiler of the steps, closed at the end; None where no layers are recorded."""
+        if self._trace is None or not self._trace.recorder.wants(TraceLevel.FRAMEWORK_TRACE):
+            yield None
+            return
+        profiler = self._trainer.profiler(self._trace.recorder.level)
+        if profiler is None:
+            framework = self._system.manifest.framework.name
+            self._trace.recorder.note(f"no layers: {framework} has no profiler of training")
+            yield None
+            return
+        with closing(profiler):
+            yield profiler
+
+    @contextmanager
+    def _traced(self, name: str, steps: int, profiler: Profiler | None) -> Iterator[StepTracing | None]:
+        """Records a span around some steps, of which the warm-up keeps no layers."""
+        given = {"batch_size": self._options.batch_size, "steps": steps}
+        kind = SpanKind.of(name, TraceLevel.APPLICATION_TRACE, **given)
+        with traced(self._trace, kind) as scope:
+            if scope is None:
+                yield None
+                return
+            manifest = self._system.manifest
+            named = {"model_name": manifest.name, "model_version": manifest.version}
+            tracing = StepTracing(scope if name == MEASURE else scope.without_layers(), profiler, named)
+            yield tracing
+            tracing.collect()
+
+    def _run_steps(
+        self, batches: Iterator[LoadedBatch | PlacedBatch], numbers: range, tracing: StepTracing | None
+    ) -> bool:
+        """Runs the steps of these numbers; returns whether it ran them all."""
+        warm_up = self._options.num_warmup_batches
+        begun_ns = self._clock()
+        for number in numbers:
+            if self._stops(number):
+                self._record.stopped = True
+                return False
+            step = self._step(batches, number - numbers.start, number >= warm_up, tracing)
+            if step is None:  # an epoch was shorter than it said, because samples failed
+                return False
+            ended_ns = self._clock()
+            if number >= warm_up:
+                self._record.steps.append((*step, ended_ns - begun_ns))
+            begun_ns = ended_ns
+            if tracing is not None:
+                tracing.after_step(*self._record.last)
+                begun_ns = self._clock() if tracing.profiles else ended_ns
+            self._on_progress(Progress(number + 1, self._total))
+        return True
 
     def _stops(self, number: int) -> bool:
         """Whether to stop before a step; all ranks get the same answer."""
@@ -160,15 +214,23 @@ class TrainingRun:
         return bool(self._trainer.gather(mine).any())
 
     def _step(
-        self, batches: Iterator[LoadedBatch | PlacedBatch], measured: int
+        self,
+        batches: Iterator[LoadedBatch | PlacedBatch],
+        number: int,
+        measured: bool,
+        tracing: StepTracing | None,
     ) -> tuple[int, int, int, int] | None:
         """Runs a step, and returns its samples and the times of its parts; None without a batch.
 
         Args:
             batches: The source.
-            measured: The place of the step among the measured ones; negative in the warm-up.
+            number: The place of the step among those of the warm-up, or among the measured ones.
+            measured: Whether it is one of the latter.
+            tracing: Starts the profiler.
         """
         clock, every = self._clock, self._options.parts_every
+        if tracing is not None:
+            tracing.before_step()
         asked_ns = clock()
         batch = next(batches, None)
         loaded_ns = clock()
@@ -176,13 +238,15 @@ class TrainingRun:
             return None
         placed = batch if not isinstance(batch, LoadedBatch) else self._place(batch)
         placed_ns = clock() if isinstance(batch, LoadedBatch) else loaded_ns
-        parts = bool(every) and measured >= 0 and measured % every == 0
+        parts = bool(every) and measured and number % every == 0
         begun_ns = clock()
-        result = self._trainer.step(placed, parts=parts)
+        result = self._trainer.step(placed, parts=parts or self._trace_level >= TraceLevel.MODEL_TRACE)
         ended_ns = clock()
         self._record.losses.append(result.loss)
-        if result.parts is not None and measured >= 0:
-            self._record.parts[measured] = result.parts
+        if result.parts is not None and measured:
+            self._record.parts[number] = result.parts
+        times_ns = (asked_ns, loaded_ns, placed_ns, begun_ns, ended_ns)
+        self._record.last = (number, len(placed), times_ns, result.parts)
         return len(placed), loaded_ns - asked_ns, placed_ns - loaded_ns, ended_ns - begun_ns
 
     def _place(self, batch: LoadedBatch) -> PlacedBatch:
@@ -274,6 +338,8 @@ class _Record:
     losses: list[float] = field(default_factory=list)
     failures: dict[str, InputFailure] = field(default_factory=dict)
     epochs: int = 0
+    stopped: bool = False
+    last: tuple[int, int, tuple[int, int, int, int, int], StepParts | None] = (0, 0, (0, 0, 0, 0, 0), None)
 
     def parts_array(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64, (4, sampled): the parts of the steps at these places."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from inferometer.agent.frameworks.mxnet_runtime import mxnet
-from inferometer.agent.frameworks.mxnet_training.networks import LOSSES, Shard, TrainedNetwork, lowered
+from inferometer.agent.frameworks.mxnet_training.networks import (
+    LOSSES,
+    OnOutput,
+    Shard,
+    TrainedNetwork,
+    lowered,
+)
 from inferometer.agent.inference.predictor import Precision
 from inferometer.manifests.schema import Loss
 
@@ -27,11 +34,16 @@ class GluonNetwork(TrainedNetwork):
         self._loss = mxnet.gluon.nn.HybridLambda(LOSSES[loss])
         self._loss.hybridize(static_alloc=True)
         self._losses: list[Any] = []
+        self._watched = False
 
     def forward(self, shards: Sequence[Shard | None]) -> list[Any]:
         """Records the block and its loss; see ``TrainedNetwork``."""
-        with mxnet.autograd.record():
-            self._losses = [self._loss(self._block(shard[0]), shard[1]) for shard in shards if shard]
+        self.batch_shapes = [shard[0].shape for shard in shards if shard]
+        with warnings.catch_warnings():
+            if self._watched:  # MXNet calls it experimental in every call of a block
+                warnings.filterwarnings("ignore", "register_op_hook is experimental")
+            with mxnet.autograd.record():
+                self._losses = [self._loss(self._block(shard[0]), shard[1]) for shard in shards if shard]
         for context, shard in zip(self._contexts, shards, strict=True):
             if shard is None:  # or else the gradients of the last step are added
                 for parameter in self.trained.values():
@@ -58,6 +70,24 @@ class GluonNetwork(TrainedNetwork):
     def states(self) -> list[list[Any]]:
         """See ``TrainedNetwork``."""
         return [parameter.list_data() for parameter in self.others.values()]
+
+    def watch(self, on_output: OnOutput | None) -> None:
+        """Hybridizes block and loss again, with a hook and without bulks; see ``TrainedNetwork``."""
+        self._watched = on_output is not None
+        # one operator at a time: a bulk of none, and no graph so small that it is run without hooks
+        apart = {"forward_bulk_size": 0, "backward_bulk_size": 0, "inline_limit": 0} if on_output else {}
+
+        def called(name: bytes, type_: bytes, handle: int) -> None:
+            if on_output is not None:
+                on_output(name.decode(), type_.decode(), handle)
+
+        for block in (self._block, self._loss):
+            block.register_op_hook(called if on_output else None)
+            block.hybridize(static_alloc=True, **apart)
+
+    def symbols(self) -> tuple[Any, Any]:
+        """See ``TrainedNetwork``."""
+        return self._block._cached_graph[1], self._loss._cached_graph[1]
 
     def update_block(self) -> None:
         """Does nothing, since the block's parameters are those that are trained; see ``TrainedNetwork``."""

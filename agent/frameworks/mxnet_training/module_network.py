@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inferometer.agent.frameworks.mxnet_runtime import mxnet
-from inferometer.agent.frameworks.mxnet_training.networks import LOSSES, Shard, TrainedNetwork, lowered
+from inferometer.agent.frameworks.mxnet_training.networks import (
+    LOSSES,
+    OnOutput,
+    Shard,
+    TrainedNetwork,
+    lowered,
+)
 from inferometer.agent.inference.predictor import Precision
 from inferometer.manifests.schema import Loss
 
 _TARGETS = "training_targets"
+_OPERATOR = re.compile(r"^Op:(\S+), Name=(\S+)$", re.MULTILINE)
 
 
 class ModuleNetwork(TrainedNetwork):
@@ -29,6 +37,7 @@ class ModuleNetwork(TrainedNetwork):
         self._softmax = loss is Loss.CROSS_ENTROPY
         self._target_shape: tuple[int, ...] = (1,) if loss is Loss.CTC else ()
         scores, targets = lowered(symbol, precision, data.name), mxnet.sym.var(_TARGETS)
+        self._scores = scores
         shown = mxnet.sym.BlockGrad(scores, name="scores")
         if loss is Loss.CTC:
             self._loss_at, outputs = 0, [LOSSES[loss](mxnet.sym, scores, targets), shown]
@@ -41,6 +50,8 @@ class ModuleNetwork(TrainedNetwork):
             for context in contexts
         ]
         self._ran: list[Any] = []
+        self._on_output: OnOutput | None = None
+        self._watched: list[Any] = []
 
     def bind(self, input_shape: Sequence[int], element_type: str) -> None:
         """Binds the symbol on each device for one sample, with the parameters of the block."""
@@ -59,12 +70,15 @@ class ModuleNetwork(TrainedNetwork):
 
     def forward(self, shards: Sequence[Shard | None]) -> list[Any]:
         """Runs the modules; see ``TrainedNetwork``."""
+        self.batch_shapes = [shard[0].shape for shard in shards if shard]
         self._ran = []
         for module, shard in zip(self._modules, shards, strict=True):
             if shard is None:
                 for parameter in self.trained.values():
                     _executor(module).grad_dict[parameter.name][:] = 0
             else:
+                if self._on_output is not None:
+                    self._watch(module, shard, self._on_output)
                 module.forward(mxnet.io.DataBatch([shard[0]], [shard[1]]), is_train=True)
                 self._ran.append(module)
         return [module.get_outputs()[self._loss_at] for module in self._ran]
@@ -77,6 +91,8 @@ class ModuleNetwork(TrainedNetwork):
         """
         for module in self._ran:
             heads = [mxnet.nd.full(each.shape, scale, ctx=each.context) for each in module.get_outputs()]
+            if self._on_output is not None:  # or they would run beside the first operators
+                mxnet.nd.waitall()
             module.backward(heads)
             if self._softmax and scale != 1:
                 for parameter in self.trained.values():
@@ -100,6 +116,45 @@ class ModuleNetwork(TrainedNetwork):
     def states(self) -> list[list[Any]]:
         """See ``TrainedNetwork``."""
         return [self._arrays(parameter.name) for parameter in self.others.values()]
+
+    def watch(self, on_output: OnOutput | None) -> None:
+        """Sets the monitor of the executors of later steps, with which they queue no bulks.
+
+        An executor cannot lose its monitor: at the end, each makes way for a new one. See ``TrainedNetwork``.
+        """
+        if on_output is None and self._watched:
+            for module in self._modules:
+                samples = module.data_shapes[0].shape[0]
+                module.reshape(
+                    *(
+                        [mxnet.io.DataDesc(x.name, (samples + 1, *x.shape[1:]), x.dtype) for x in found]
+                        for found in (module.data_shapes, module.label_shapes)
+                    )
+                )
+        self._on_output, self._watched = on_output, []
+
+    def symbols(self) -> tuple[Any, Any]:
+        """See ``TrainedNetwork``."""
+        return self._scores, self._modules[0].symbol
+
+    def _watch(self, module: Any, shard: Shard, on_output: OnOutput) -> None:
+        """Sets the monitor of the executor that the shard needs."""
+        inputs, targets = shard
+        module.reshape(
+            [mxnet.io.DataDesc(self._name, inputs.shape, inputs.dtype)],
+            [mxnet.io.DataDesc(_TARGETS, targets.shape, targets.dtype)],
+        )
+        executor = _executor(module)
+        if any(executor is each for each in self._watched):
+            return
+        types: Mapping[str, str] = {name: type_ for type_, name in _OPERATOR.findall(executor.debug_str())}
+
+        def called(name: bytes, handle: int) -> None:
+            output = name.decode()
+            on_output(output, types.get(output.rpartition("_")[0], ""), handle)
+
+        executor.set_monitor_callback(called)
+        self._watched.append(executor)
 
     def update_block(self) -> None:
         """See ``TrainedNetwork``."""

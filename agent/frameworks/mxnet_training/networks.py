@@ -14,6 +14,10 @@ Shard: TypeAlias = tuple[Any, Any]
 """The inputs and the targets of one device; the targets are float32, as MXNet's losses take them."""
 
 
+OnOutput: TypeAlias = Callable[[str, str, int], None]
+"""Called with the name of an operator's output, its operator's type, and the handle of the array."""
+
+
 class TrainedNetwork(ABC):
     """A network with its loss on the devices of this process; all calls queue, and nothing waits.
 
@@ -24,12 +28,14 @@ class TrainedNetwork(ABC):
     Attributes:
         trained: Gluon's parameters that are trained, by their names in a file, in the order of the layers.
         others: The other parameters, such as running means.
+        batch_shapes: The shapes of the inputs of the last step, one for each device that had samples.
     """
 
     def __init__(self, net: Any, used: Collection[str]) -> None:
         # the names in a file of parameters; the other ones count the blocks of the process
         found = {name: p for name, p in net._collect_params_with_prefix().items() if p.name in used}
         self.trained: Mapping[str, Any] = {n: p for n, p in found.items() if p.grad_req != "null"}
+        self.batch_shapes: Sequence[tuple[int, ...]] = ()
         self.others: Mapping[str, Any] = {n: p for n, p in found.items() if p.grad_req == "null"}
 
     @abstractmethod
@@ -62,6 +68,17 @@ class TrainedNetwork(ABC):
     @abstractmethod
     def states(self) -> list[list[Any]]:
         """Returns the arrays of the other parameters, likewise."""
+
+    @abstractmethod
+    def watch(self, on_output: OnOutput | None) -> None:
+        """Queues the operators of later steps one by one, and reports each output; with None, in bulk again.
+
+        ``on_output`` is called on the thread that runs the step, before the next operator is queued.
+        """
+
+    @abstractmethod
+    def symbols(self) -> tuple[Any, Any]:
+        """Returns the graphs of the network and of its loss, which may hold both, once a step has run."""
 
     @abstractmethod
     def update_block(self) -> None:
