@@ -15,6 +15,8 @@ def quieten_libraries() -> None:
     warnings.filterwarnings("ignore", r"Image size .* could be decompression bomb")
     # gRPC would log each failed handshake beside the one line of the error.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # PyTorch would log that memory of before a trace was freed in it.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def set_logging(flags: Mapping[str, Any]) -> None:
