@@ -64,15 +64,18 @@ def convert(
     """Write the dataset SOURCE in another format to TARGET, in the same order with the same labels.
 
     The same command again continues a conversion that was stopped. What was written is read again and
-    compared before TARGET gets its name. The exit code is 0 also if samples were left out.
+    compared before TARGET gets its name. If samples were left out, the exit code is that of a damaged
+    dataset, 4.
     """
     from contextlib import closing
 
+    from inferometer.client.cli.exit_codes import EXIT_CODES, SUCCESS
     from inferometer.client.evaluating.progress import ProgressBar
     from inferometer.evaluators.conversion.convert import convert as converted
     from inferometer.evaluators.conversion.encoding import Encoding
     from inferometer.evaluators.dataset_run import Progress
     from inferometer.evaluators.datasets.opening import open_path
+    from inferometer.manifests.errors import DatasetError
 
     encoding = Encoding(resize, quality, raw)
     with closing(open_path(source, "vision", data_backend)) as dataset, closing(ProgressBar("")) as bar:
@@ -92,7 +95,7 @@ def convert(
     click.echo(f"written  {done.samples} samples, {done.payload_bytes} bytes, {done.failed} left out")
     click.echo(f"checked  sum {done.checksum.zfill(64)}")
     click.echo(f"target   {backend} at {done.path}")
-    return 0
+    return EXIT_CODES[DatasetError] if done.failed else SUCCESS
 
 
 @data.command(cls=Command)
@@ -145,6 +148,7 @@ def download(name: str, folder: Path | None, mirror: str | None) -> int:
     """Download the dataset NAME, check it, and say where it lies; `agent data list` has the names."""
     from contextlib import closing
 
+    from inferometer.client.cli.exit_codes import SUCCESS
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.evaluators.conversion.published import fetch, find_published
     from inferometer.evaluators.datasets.opening import open_path
@@ -158,7 +162,7 @@ def download(name: str, folder: Path | None, mirror: str | None) -> int:
     for part, file in found.paths.items():
         with closing(open_path(place / file, "vision")) as dataset:
             click.echo(f"{part:<14}{len(dataset):>13} samples  {place / file}")
-    return 0
+    return SUCCESS
 
 
 @data.command(name="list", cls=Command)

@@ -97,7 +97,6 @@ def convert(
         "samples": len(source),
         "source_checksum": source.identity.checksum,
         "format": backend,
-        "fail_on_error": fail_on_error,
         **asdict(encoding),
     }
     with _writing(target), _locked(partial_folder):

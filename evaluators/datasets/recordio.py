@@ -19,6 +19,7 @@ from inferometer.evaluators.datasets.files.record_framing import (
     MAGIC,
     find_records,
     join_parts,
+    padded,
     read_index,
     split_word,
 )
@@ -82,7 +83,8 @@ class RecordDataset(Dataset):
             begin = b""
         if len(begin) == _BEGIN.size:
             magic, word, labels, label, _, _ = _BEGIN.unpack(begin)
-            if magic == MAGIC and labels == 0 and word >> 29 == 0:
+            is_whole = offset + HEADER.size + padded(word) <= int(self._places.ends[index])
+            if magic == MAGIC and labels == 0 and word >> 29 == 0 and is_whole:
                 size = word - IMAGE_HEADER.size
                 read = partial(self._read, index, offset + _BEGIN.size, size)
                 return Sample(str(index), read, self._text(label), self.labels_are_indices)
@@ -139,7 +141,10 @@ class RecordDataset(Dataset):
         flag, length = split_word(word)
         if flag == 0 and length > size - HEADER.size:
             raise InputError(
-                self._where(index, f"has a length of {length} bytes, and {size - HEADER.size} are there")
+                self._where(
+                    index,
+                    f"is cut off or damaged: its length is {length}, and {size - HEADER.size} are there",
+                )
             )
         try:
             content = join_parts(record)

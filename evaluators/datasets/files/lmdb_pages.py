@@ -107,34 +107,29 @@ def read_entries(file: RandomAccessFile) -> LmdbEntries:
 
 
 def _latest_meta(file: RandomAccessFile) -> _Meta:
+    """The later description; both must be whole, since the earlier one may lack samples."""
     first = _meta(file, 0)
-    if isinstance(first, _Meta):
-        others = [_meta(file, first.page_bytes)]
-    else:  # the first one is damaged, so that the size of a page is not known
-        others = [_meta(file, size) for size in sorted(_PAGE_SIZES)]
-    found = [meta for meta in (first, *others) if isinstance(meta, _Meta)]
-    if not found:
-        raise DatasetError(f"{file.path}: {first}")
-    return max(found, key=lambda meta: meta.transaction)
+    return max(first, _meta(file, first.page_bytes), key=lambda meta: meta.transaction)
 
 
-def _meta(file: RandomAccessFile, offset: int) -> _Meta | str:
-    """The description at an offset, or why there is none."""
+def _meta(file: RandomAccessFile, offset: int) -> _Meta:
+    """The description in the page at an offset."""
     content = file.read(_META_BYTES, offset)
+    page = f"{file.path}: its page at byte {offset}"
     if len(content) < _META_BYTES:
-        return f"is no LMDB: it has {file.size} bytes, fewer than its first page"
+        raise DatasetError(f"{file.path}: is no LMDB, or truncated: it has {file.size} bytes, not two pages")
     _, _, flags, _, _ = _PAGE.unpack_from(content)
     magic, version, _, _ = _META.unpack_from(content, _PAGE.size)
     if magic != _MAGIC or not flags & _META_PAGE:
-        return "is no LMDB, or its first page is damaged"
+        raise DatasetError(f"{page} is none of an LMDB, or damaged")
     if version & 0x7FFFFFFF != _VERSION:
-        return f"has the format {version} of LMDB; accepted: {_VERSION}, that of LMDB 0.9"
+        raise DatasetError(f"{page} has the format {version} of LMDB; accepted: {_VERSION}, that of LMDB 0.9")
     place = _PAGE.size + _META.size
     page_bytes, *_ = _TREE.unpack_from(content, place)
     _, tree_flags, depth, _, _, _, entries, root = _TREE.unpack_from(content, place + _TREE.size)
     last_page, transaction = _META_END.unpack_from(content, place + 2 * _TREE.size)
     if page_bytes not in _PAGE_SIZES or depth > _MOST_DEPTH or (root != _NO_PAGE and root > last_page):
-        return "its first page is damaged"
+        raise DatasetError(f"{page} is damaged")
     return _Meta(page_bytes, tree_flags, depth, entries, root, last_page, transaction)
 
 

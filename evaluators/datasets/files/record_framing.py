@@ -109,8 +109,8 @@ def join_parts(record: bytes) -> bytes:
 def find_records(file: RandomAccessFile) -> RecordPlaces:
     """Goes through a file once, from header to header.
 
-    Where no header follows a record, that record is damaged, and the next header is looked for: the damaged
-    one is among the places, and fails when it is read.
+    Where no header follows a record, one of the two is damaged, and the next header is looked for: the
+    damaged one is among the places, and fails when it is read.
 
     Raises:
         DatasetError: The file holds no record, or cannot be read.
@@ -121,8 +121,10 @@ def find_records(file: RandomAccessFile) -> RecordPlaces:
     try:
         while offset < file.size:
             end = _end_of_record(file, offset)
-            if end is None:
-                end = _next_header(file, offset + 4)
+            if end is None or not (end == file.size or _starts(file, end)):
+                following = _next_header(file, offset + 4)
+                # a header within the record means that its length is damaged, else that which follows it is
+                end = following if end is None or following < end else end
             offsets.append(offset)
             ends.append(end)
             offset = end
@@ -136,7 +138,7 @@ def find_records(file: RandomAccessFile) -> RecordPlaces:
 
 
 def _end_of_record(file: RandomAccessFile, offset: int) -> int | None:
-    """Where the record at an offset ends; None where no other header, nor the file's end, follows it."""
+    """Where the record at an offset ends by its own words; None where they are damaged, or it is cut off."""
     first = True
     while True:
         header = file.read(HEADER.size, offset)
@@ -150,7 +152,7 @@ def _end_of_record(file: RandomAccessFile, offset: int) -> int | None:
         if end > file.size:
             return None
         if flag in {_WHOLE, _LAST}:
-            return end if end == file.size or _starts(file, end) else None
+            return end
         offset, first = end, False
 
 
