@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from inferometer.client.web.again import again
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+from inferometer.evaluators.store.opening import open_store
 
 FRAMEWORKS = ("PyTorch", "MXNet")
 TINY = ("--model=deep_mnist", "--batch_size=4", "--num_batches=5")
@@ -263,18 +270,17 @@ def test_help_lists_the_benchmarks(agent):
     )
 
 
-def test_the_page_shows_a_training_and_the_command_that_repeats_it(agent, tmp_path):
-    flags = ("--optimizer=adam", "--lr=0.002", "--framework_name=MXNet", "--threads=1")
+def test_a_training_knows_the_command_that_repeats_it(agent):
+    flags = ("--optimizer=adam", "--lr=0.002", "--framework_name=MXNet", "--threads=1", "--seed=3")
     assert agent("bench", "training", *TINY, *flags).code == 0
-    page = tmp_path / "page.html"
-    assert agent("report", "-o", page).code == 0
-    found = re.search(r"agent (bench training --model=DeepMNIST [^\"\\<]*)", page.read_text())
-    assert found
-    words = found[1].split()
-    assert {"--optimizer=adam", "--lr=0.002", "--num_batches=5", "--batch_size=4"} <= set(words)
-    assert agent(*words).code == 0
-    once, again = agent("info", "evaluation", "training", "-f", "csv").rows
-    assert (once["first_loss"], once["optimizer"]) == (again["first_loss"], again["optimizer"])
+    with closing(open_store(None, "inferometer", Path(os.environ["AGENT_DATA_DIR"]))) as store:
+        [evaluation] = store.find(EvaluationFilter())
+    words = shlex.split(again(evaluation).line)
+    assert words[:3] == ["agent", "bench", "training"]
+    assert agent(*words[1:]).code == 0
+    rows = agent("info", "evaluation", "training", "-f", "csv").rows
+    for name in ("first_loss", "optimizer", "batch_size", "measured_steps", "threads", "dataset_name"):
+        assert rows[0][name] == rows[1][name]
 
 
 def test_ingestion_loads_a_dataset_and_is_reported(agent):
