@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.perf.ratios import Row, divided, interleaved
 
-FIRST = "start_up, dataset, resnet50, reference, tracing, grpc"
+FIRST = "start_up, dataset, resnet50, reference, tracing, training, grpc"
 
 
 def _bench(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
