@@ -1,4 +1,4 @@
-"""Trainings that are traced down to the layer: their reports, their export, and the figures that leave them out."""
+"""Trainings that are traced down to the layer: their reports, their export, and what leaves them out."""
 
 from __future__ import annotations
 
