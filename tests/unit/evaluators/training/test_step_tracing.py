@@ -6,7 +6,7 @@ from typing import Any
 
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
 from inferometer.agent.training.trainer import StepParts
 from inferometer.evaluators.training.step_tracing import StepTracing
 from inferometer.manifests.errors import PredictionError
@@ -35,6 +35,16 @@ class CountingProfiler(Profiler):
 
     def close(self) -> None:
         self.calls.append("close")
+
+
+class Collected(CountingProfiler):
+    """Adds one layer when it collects."""
+
+    collected = False
+
+    def collect(self, recorder: SpanRecorder) -> None:
+        self.collected = True
+        recorder.add(SpanKind("layer", TraceLevel.FRAMEWORK_TRACE), 0, 1, 0, batch=0)
 
 
 def recorder_at(level: TraceLevel) -> SpanRecorder:
@@ -98,6 +108,18 @@ def test_the_profiler_collects_in_rounds_and_what_is_left_at_the_end() -> None:
 
     assert calls == ["start", "collect 2", "start", "collect 1"]
     assert notes == ()
+
+
+def test_a_warm_up_runs_under_the_profiler_and_keeps_no_layers() -> None:
+    recorder, profiler = recorder_at(TraceLevel.FRAMEWORK_TRACE), Collected()
+    tracing = StepTracing(TraceScope.top(recorder).without_layers(), profiler, {})
+    tracing.before_step()
+    tracing.after_step(0, 8, (100, 110, 112, 113, 150), PARTS)
+    tracing.collect()
+
+    assert profiler.collected
+    assert "layer" not in [name for name, *_ in spans(recorder)]
+    assert "train_step" in [name for name, *_ in spans(recorder)]
 
 
 def test_a_profiler_that_fails_is_a_note_of_the_trace() -> None:

@@ -19,6 +19,8 @@ from training_fakes import (
     description,
 )
 
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
+from inferometer.agent.tracing.span import TraceLevel
 from inferometer.agent.training.trainer import Rank
 from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.evaluation import Evaluation, Status
@@ -112,6 +114,36 @@ def test_a_step_lasts_from_the_end_of_the_one_before_so_that_the_steps_are_the_e
     summary = TrainingSummary.of(measurement)
     assert summary.throughput_samples_per_s is not None
     assert summary.throughput_samples_per_s * measurement.elapsed_ns / 1e9 == pytest.approx(16, rel=1e-9)
+
+
+def test_spans_of_the_warm_up_and_of_the_measured_steps_lie_below_a_span_each() -> None:
+    made = Made(options(2, num_warmup_batches=1))
+    recorder = SpanRecorder(TraceContext.new(), TraceLevel.FRAMEWORK_TRACE, clock=made.clock)
+    made = Made(
+        options(2, num_warmup_batches=1),
+        trace=TraceScope.top(recorder),
+        trace_level=TraceLevel.FRAMEWORK_TRACE,
+    )
+    evaluation = made.evaluation()
+
+    assert evaluation.trace_level is TraceLevel.FRAMEWORK_TRACE
+    assert made.trainer.timed == [0, 1, 2]
+    assert evaluation.measurement.times.parts_at.tolist() == [0, 1]
+    found = [
+        (chunk.kinds[kind].name, id_, parent)
+        for chunk in recorder.chunks()
+        for kind, id_, parent in chunk.values("kind", "span_id", "parent_id")
+    ]
+    names = {id_: name for name, id_, _ in found}
+    steps = [names[parent] for name, _, parent in found if name == "train_step"]
+    assert steps == ["warm_up", "measure", "measure"]
+    assert recorder.notes == ("no layers: Fake has no profiler of training",)
+
+
+def test_all_ranks_time_the_parts_that_the_level_needs_without_a_scope() -> None:
+    made = Made(options(2), rank=Rank(1, 2), trace_level=TraceLevel.MODEL_TRACE)
+    made.run.run()
+    assert made.trainer.timed == [0, 1, 2]
 
 
 def test_a_run_without_a_warm_up_measures_its_first_step() -> None:
