@@ -112,7 +112,7 @@ def _of_dmlc(variables: _Variables) -> Rank:
     if role != "worker":
         raise ConfigurationError(
             f"DMLC_ROLE is {role}, and only a worker trains; as a {role}, run "
-            "python -m inferometer.agent.frameworks.mxnet_kvstore"
+            "python -m inferometer.agent.frameworks.mxnet.kvstore"
         )
     address = variables.address("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
     named = "DMLC_WORKER_ID" if variables.given("DMLC_WORKER_ID") else "DMLC_TASK_ID"

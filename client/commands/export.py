@@ -52,7 +52,7 @@ def export(model_name: str, model_version: str | None, weights: str, seed: int, 
         artifacts = artifacts.with_architecture(found)
     waiting = invocation.waiting
     with waiting.during("importing PyTorch"):
-        pytorch = importlib.import_module("inferometer.agent.frameworks.pytorch")
+        pytorch = importlib.import_module("inferometer.agent.frameworks.pytorch.predictor")
     options = PredictorOptions(weights=chosen, seed=seed)
     try:
         with (

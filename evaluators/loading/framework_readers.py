@@ -32,7 +32,7 @@ from inferometer.manifests.errors import ConfigurationError, DatasetError, Infer
 from inferometer.manifests.inputs import InputParameters
 
 _READERS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {"recordio": ("MXNet", "inferometer.agent.frameworks.mxnet_training.record_iterator:MXNetRecordReader")}
+    {"recordio": ("MXNet", "inferometer.agent.frameworks.mxnet.training.record_iterator:MXNetRecordReader")}
 )
 """The framework that has an iterator of a format, and its ``RecordReader`` as ``module:class``."""
 _NEXT = "next"

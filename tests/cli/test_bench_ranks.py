@@ -65,7 +65,7 @@ def weights(framework: str, path: Path) -> dict[str, np.ndarray]:
         import torch
 
         return {name: each.numpy() for name, each in torch.load(path, weights_only=True).items()}
-    from inferometer.agent.frameworks.mxnet_runtime import mxnet
+    from inferometer.agent.frameworks.mxnet.runtime import mxnet
 
     return {name: each.asnumpy() for name, each in mxnet.nd.load(str(path)).items()}
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import inferometer as im
-from inferometer.agent.frameworks.mxnet_runtime import mxnet
+from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.inference.registry import Registry
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.library.requests import dataset_choice, system_request

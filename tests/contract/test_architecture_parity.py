@@ -30,7 +30,7 @@ SMALL_INPUTS = {
 
 def build(architecture: BuiltinArchitecture, framework: str) -> Any:
     if framework == "mxnet":
-        importlib.import_module("inferometer.agent.frameworks.mxnet")
+        importlib.import_module("inferometer.agent.frameworks.mxnet.predictor")
     module, class_name = architecture.builder.split(":")
     builder = getattr(
         importlib.import_module(f"inferometer.agent.architectures.{framework}.{module}"), class_name

@@ -15,8 +15,8 @@ import torch
 
 from inferometer.agent.artifacts.signature import InputSignature
 from inferometer.agent.artifacts.torch_archives import TorchFile, torch_file
-from inferometer.agent.frameworks.pytorch import PyTorchPredictor
-from inferometer.agent.frameworks.pytorch_programs import build_program, read_program_inputs
+from inferometer.agent.frameworks.pytorch.predictor import PyTorchPredictor
+from inferometer.agent.frameworks.pytorch.programs import build_program, read_program_inputs
 from inferometer.manifests.errors import ArtifactError
 from tests.model_files import TinyNet, save_program
 

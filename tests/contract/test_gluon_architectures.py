@@ -13,8 +13,8 @@ from repeated_weights import Repeated
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.frameworks.mxnet import MXNetPredictor
-from inferometer.agent.frameworks.mxnet_runtime import mxnet
+from inferometer.agent.frameworks.mxnet.predictor import MXNetPredictor
+from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.inference.predictor import PredictorOptions, Weights
 from inferometer.manifests.errors import ArtifactError
 from inferometer.manifests.loader import parse_manifest

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from inferometer.agent.frameworks import pytorch_profiler
-from inferometer.agent.frameworks.onnxruntime_profiler import ONNXRuntimeProfiler
-from inferometer.agent.frameworks.pytorch_profiler import PyTorchProfiler
+from inferometer.agent.frameworks.onnxruntime.profiler import ONNXRuntimeProfiler
+from inferometer.agent.frameworks.pytorch import profiler as pytorch_profiler
+from inferometer.agent.frameworks.pytorch.profiler import PyTorchProfiler
 from inferometer.agent.tracing.profiler import PredictWindow, Profiler
 from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
 from inferometer.agent.tracing.span import SpanKind, TraceLevel

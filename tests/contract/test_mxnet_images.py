@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from inferometer.agent.frameworks.mxnet_runtime import mxnet
+from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.manifests.inputs import ImageParameters

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from inferometer.agent.frameworks.mxnet_runtime import mxnet  # isort: skip  # prepares NumPy for the architectures
+from inferometer.agent.frameworks.mxnet.runtime import mxnet  # isort: skip  # prepares NumPy for the architectures
 from inferometer.agent.architectures.mxnet.resnet import ResNet
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.manifests.errors import ArtifactError, PredictionError
@@ -75,8 +75,8 @@ sys.modules.update(sklearn=None, scipy=None)  # MXNet does without them, and the
 from pathlib import Path
 import numpy as np
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.frameworks.mxnet import MXNetPredictor
-from inferometer.agent.frameworks.mxnet_runtime import worker_threads
+from inferometer.agent.frameworks.mxnet.predictor import MXNetPredictor
+from inferometer.agent.frameworks.mxnet.runtime import worker_threads
 from inferometer.agent.inference.predictor import PredictorOptions
 from inferometer.manifests.errors import ConfigurationError
 from inferometer.manifests.schema import ModelManifest
@@ -131,8 +131,8 @@ sys.modules.update(sklearn=None, scipy=None)  # MXNet does without them, and the
 from pathlib import Path
 import numpy as np
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.frameworks.mxnet import MXNetPredictor
-from inferometer.agent.frameworks.mxnet_runtime import worker_threads
+from inferometer.agent.frameworks.mxnet.predictor import MXNetPredictor
+from inferometer.agent.frameworks.mxnet.runtime import worker_threads
 from inferometer.agent.inference.predictor import PredictorOptions
 from inferometer.manifests.schema import ModelManifest
 
@@ -170,8 +170,8 @@ sys.modules.update(sklearn=None, scipy=None)  # MXNet does without them, and the
 import os
 from pathlib import Path
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.frameworks.mxnet import MXNetPredictor
-from inferometer.agent.frameworks.mxnet_runtime import mxnet
+from inferometer.agent.frameworks.mxnet.predictor import MXNetPredictor
+from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.inference.predictor import PredictorOptions
 from inferometer.manifests.schema import ModelManifest
 

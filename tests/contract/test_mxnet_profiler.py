@@ -145,8 +145,8 @@ import json, os, sys, tempfile
 from pathlib import Path
 from profiled_rounds import open_random, profiled
 from inferometer.agent.tracing.span import TraceLevel
-import inferometer.agent.frameworks.mxnet, mxnet as mx
-import inferometer.agent.frameworks.mxnet_profiler
+import inferometer.agent.frameworks.mxnet.predictor, mxnet as mx
+import inferometer.agent.frameworks.mxnet.profiler
 for folder, program in json.loads(sys.argv[1]):
     if pid := os.fork():
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -16,7 +16,7 @@ from trainer_fixtures import (
     write_architectures,
 )
 
-from inferometer.agent.frameworks.mxnet_kvstore import KVSTORES, kvstore_environment, serve_kvstore
+from inferometer.agent.frameworks.mxnet.kvstore import KVSTORES, kvstore_environment, serve_kvstore
 from inferometer.agent.hardware.device import CPU, Device, DeviceKind
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.training.trainer import OPTIMIZERS, OptimizerOptions, Rank, Trainer

@@ -13,8 +13,8 @@ import torch
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.frameworks.onnxruntime import ONNXRuntimePredictor
-from inferometer.agent.frameworks.pytorch import PyTorchPredictor
+from inferometer.agent.frameworks.onnxruntime.predictor import ONNXRuntimePredictor
+from inferometer.agent.frameworks.pytorch.predictor import PyTorchPredictor
 from inferometer.agent.inference.predictor import PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, open_session

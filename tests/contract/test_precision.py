@@ -210,7 +210,7 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 import tempfile
 from pathlib import Path
 from tiny_models import random_weights, tiny_manifest, write_symbol
-from inferometer.agent.frameworks.mxnet import MXNetPredictor
+from inferometer.agent.frameworks.mxnet.predictor import MXNetPredictor
 from inferometer.agent.inference.predictor import PredictorOptions
 from inferometer.manifests.errors import ConfigurationError
 

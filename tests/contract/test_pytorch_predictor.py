@@ -212,12 +212,12 @@ def test_the_default_threads_are_used_after_mxnet_was_loaded(digits):
     beside = """
 import sys
 sys.modules.update(sklearn=None, scipy=None)  # MXNet does without them, and they take a second to import
-import inferometer.agent.frameworks.mxnet
+import inferometer.agent.frameworks.mxnet.predictor
 from pathlib import Path
 import numpy as np
 import torch
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.frameworks.pytorch import PyTorchPredictor
+from inferometer.agent.frameworks.pytorch.predictor import PyTorchPredictor
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
 from inferometer.agent.inference.predictor import PredictorOptions
 from inferometer.manifests.schema import ModelManifest

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from inferometer.agent.architectures.pytorch.feed_forward import DigitsCNN
-from inferometer.agent.frameworks.pytorch_profiler import PyTorchProfiler
+from inferometer.agent.frameworks.pytorch.profiler import PyTorchProfiler
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model

@@ -98,7 +98,7 @@ def answers(framework: str, weights: Path, images: list[Input]) -> dict[str, np.
 
 @pytest.fixture(scope="module")
 def found(weights: dict[str, Path], images: list[Input]) -> dict[str, dict[str, np.ndarray]]:
-    importlib.import_module("inferometer.agent.frameworks.mxnet")
+    importlib.import_module("inferometer.agent.frameworks.mxnet.predictor")
     return {name: answers(name, weights[name], images) for name in FRAMEWORKS}
 
 

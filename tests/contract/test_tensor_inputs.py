@@ -14,7 +14,7 @@ from onnx import helper
 from tiny_models import save_torchscript
 
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.frameworks.mxnet_runtime import (
+from inferometer.agent.frameworks.mxnet.runtime import (
     mxnet,  # through the module that prepares NumPy for it
 )
 from inferometer.agent.inference.predictor import Weights

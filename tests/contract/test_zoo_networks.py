@@ -40,7 +40,7 @@ def shape(model: ModelManifest) -> tuple[int, ...]:
 
 
 def gluon_net(name: str) -> Any:
-    importlib.import_module("inferometer.agent.frameworks.mxnet")
+    importlib.import_module("inferometer.agent.frameworks.mxnet.predictor")
     model = manifest(name, "MXNet")
     assert model.model.architecture is not None
     assert model.model.architecture.startswith("gluon:")

@@ -14,7 +14,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.frameworks.mxnet_runtime import (
+from inferometer.agent.frameworks.mxnet.runtime import (
     mxnet,  # through the module that prepares NumPy for it
 )
 from inferometer.manifests.schema import ModelManifest

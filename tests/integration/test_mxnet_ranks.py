@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferometer.agent.frameworks.mxnet_kvstore import kvstore_environment
+from inferometer.agent.frameworks.mxnet.kvstore import kvstore_environment
 from inferometer.agent.training.trainer import Rank
 from inferometer.manifests.errors import TrainingError
 from tests.contract.trainer_fixtures import trainer_of, write_architectures
@@ -77,7 +77,7 @@ def start(directory: Path) -> Iterator[Callable[..., list[Process]]]:
             servers = run.pop("servers", 1)
             started = [
                 launch(
-                    "inferometer.agent.frameworks.mxnet_kvstore",
+                    "inferometer.agent.frameworks.mxnet.kvstore",
                     **kvstore_environment(role, address, workers, servers),
                 )
                 for role in ("scheduler", *["server"] * servers)

@@ -142,7 +142,7 @@ def _data_loader(dataset: Dataset, parameters: ImageParameters) -> Callable[[], 
 
 
 def _record_iterator(path: Path, parameters: ImageParameters) -> Callable[[], Iterator[int]]:
-    from inferometer.agent.frameworks.mxnet_runtime import mxnet
+    from inferometer.agent.frameworks.mxnet.runtime import mxnet
 
     mean, scale = parameters.mean, parameters.scale
     iterator = mxnet.io.ImageRecordIter(

@@ -110,7 +110,7 @@ def test_torchvisions_files_have_the_checksum_that_is_in_their_names(
 def test_gluons_files_have_the_address_and_the_checksum_of_the_installed_mxnet(
     published: tuple[ModelManifest, ...],
 ) -> None:
-    importlib.import_module("inferometer.agent.frameworks.mxnet")
+    importlib.import_module("inferometer.agent.frameworks.mxnet.predictor")
     store: Any = importlib.import_module("mxnet.gluon.model_zoo.model_store")
     for model in published:
         files = model.model
@@ -197,7 +197,7 @@ def counts(network: Any, model: ModelManifest) -> Iterator[int]:
 def test_every_architecture_is_there_and_has_the_parameters_that_its_manifests_say(
     models: tuple[ModelManifest, ...],
 ) -> None:
-    importlib.import_module("inferometer.agent.frameworks.mxnet")
+    importlib.import_module("inferometer.agent.frameworks.mxnet.predictor")
     seen = set()
     for model in models:
         where = (model.model.architecture, model.framework.name == "MXNet")

@@ -11,7 +11,7 @@ import pytest
 from filelock import FileLock
 from PIL import Image
 
-from inferometer.agent.frameworks.mxnet import mxnet
+from inferometer.agent.frameworks.mxnet.predictor import mxnet
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Url
 from inferometer.evaluators.conversion.check import check_dataset
 from inferometer.evaluators.conversion.convert import TARGETS, Conversion, convert

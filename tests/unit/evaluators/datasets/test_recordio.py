@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.agent.frameworks.mxnet import mxnet
+from inferometer.agent.frameworks.mxnet.predictor import mxnet
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.files.record_framing import MAGIC_BYTES, framed

@@ -9,7 +9,7 @@ from typing import Any
 
 from inferometer.agent.architectures.mxnet.random_weights import draw_weights
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.frameworks.mxnet_runtime import FAILURES, mxnet, reason
+from inferometer.agent.frameworks.mxnet.runtime import FAILURES, mxnet, reason
 from inferometer.agent.inference.predictor import PredictorOptions, Weights
 from inferometer.manifests.errors import ArtifactError
 

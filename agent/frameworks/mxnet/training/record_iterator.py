@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.frameworks.mxnet_runtime import FAILURES, mxnet
+from inferometer.agent.frameworks.mxnet.runtime import FAILURES, mxnet
 from inferometer.agent.training.record_reader import RecordOptions, RecordReader
 from inferometer.manifests.errors import ConfigurationError, DatasetError, one_line
 from inferometer.manifests.inputs import (

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.frameworks.pytorch_modules import (
+from inferometer.agent.frameworks.pytorch.modules import (
     build_architecture,
     find_device,
     framework_details,
@@ -24,7 +24,7 @@ from inferometer.agent.frameworks.pytorch_modules import (
     reason_of,
     use_threads,
 )
-from inferometer.agent.frameworks.pytorch_ranks import Ranks, communication_of
+from inferometer.agent.frameworks.pytorch.ranks import Ranks, communication_of
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import Precision, prediction_failure
 from inferometer.agent.tracing.profiler import Profiler
@@ -196,7 +196,7 @@ class PyTorchTrainer(Trainer):
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the module, which DistributedDataParallel calls too; see ``Trainer``."""
-        from inferometer.agent.frameworks.pytorch_profiler import PyTorchProfiler  # most runs need none
+        from inferometer.agent.frameworks.pytorch.profiler import PyTorchProfiler  # most runs need none
 
         module = self._loaded().module
         return PyTorchProfiler(module, level, gpu=self._device.type == "cuda", training=True)

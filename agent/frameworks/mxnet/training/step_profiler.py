@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from inferometer.agent.frameworks.mxnet_profiler import Node, Operator, OperatorRecording, read_graph
-from inferometer.agent.frameworks.mxnet_runtime import FAILURES, ONE_AT_A_TIME, mxnet, reason
-from inferometer.agent.frameworks.mxnet_training.networks import TrainedNetwork
+from inferometer.agent.frameworks.mxnet.profiler import Node, Operator, OperatorRecording, read_graph
+from inferometer.agent.frameworks.mxnet.runtime import FAILURES, ONE_AT_A_TIME, mxnet, reason
+from inferometer.agent.frameworks.mxnet.training.networks import TrainedNetwork
 from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler, shape_texts
 from inferometer.agent.tracing.recorder import SpanRecorder
 from inferometer.agent.tracing.span import SpanKind, TraceLevel

@@ -32,7 +32,7 @@ def companions(communication: str, rank: Rank) -> Sequence[Companion]:
 
 
 def _serve(role: str, rank: Rank) -> None:
-    from inferometer.agent.frameworks.mxnet_kvstore import kvstore_environment, serve_kvstore
+    from inferometer.agent.frameworks.mxnet.kvstore import kvstore_environment, serve_kvstore
 
     os.environ.update(kvstore_environment(role, rank.address, rank.count, rank.servers))
     serve_kvstore()

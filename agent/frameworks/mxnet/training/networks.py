@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from inferometer.agent.frameworks.mxnet_runtime import mxnet
+from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.inference.predictor import Precision
 from inferometer.manifests.schema import Loss
 

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from inferometer.agent.frameworks.mxnet_runtime import mxnet
-from inferometer.agent.frameworks.mxnet_training.networks import (
+from inferometer.agent.frameworks.mxnet.runtime import mxnet
+from inferometer.agent.frameworks.mxnet.training.networks import (
     LOSSES,
     OnOutput,
     Shard,

@@ -17,15 +17,15 @@ import numpy as np
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.artifacts.mxnet_symbols import find_symbol, symbol_inputs, symbol_stem
 from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
-from inferometer.agent.frameworks import mxnet_runtime
-from inferometer.agent.frameworks.mxnet_networks import (
+from inferometer.agent.frameworks.mxnet import runtime
+from inferometer.agent.frameworks.mxnet.networks import (
     build_network,
     parameters_of,
     read_parameters,
     symbol_of,
 )
-from inferometer.agent.frameworks.mxnet_precision import CudnnAutotune, converted, refuse
-from inferometer.agent.frameworks.mxnet_runtime import (
+from inferometer.agent.frameworks.mxnet.precision import CudnnAutotune, converted, refuse
+from inferometer.agent.frameworks.mxnet.runtime import (
     FAILURES,
     ONE_AT_A_TIME,
     WORKERS,
@@ -167,7 +167,7 @@ class MXNetPredictor(Predictor):
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the symbol's operators; see ``Predictor``."""
-        from inferometer.agent.frameworks.mxnet_profiler import MXNetProfiler  # most runs need none
+        from inferometer.agent.frameworks.mxnet.profiler import MXNetProfiler  # most runs need none
 
         if self._symbol is None:
             return None
@@ -204,7 +204,7 @@ class MXNetPredictor(Predictor):
 
     def details(self) -> FrameworkDetails:
         """Returns MXNet's libraries, build and settings; see ``Predictor``."""
-        return mxnet_runtime.details()
+        return runtime.details()
 
     @property
     def threads(self) -> int | None:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.frameworks.mxnet_runtime import FAILURES, copied_to, mxnet, reason
+from inferometer.agent.frameworks.mxnet.runtime import FAILURES, copied_to, mxnet, reason
 from inferometer.agent.training.trainer import Rank
 from inferometer.manifests.errors import (
     ConfigurationError,

@@ -20,8 +20,8 @@ import torch
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
 from inferometer.agent.artifacts.torch_archives import TorchFile, torch_file, traced_inputs
-from inferometer.agent.frameworks.pytorch_cudnn import CudnnBenchmark
-from inferometer.agent.frameworks.pytorch_modules import (
+from inferometer.agent.frameworks.pytorch.cudnn import CudnnBenchmark
+from inferometer.agent.frameworks.pytorch.modules import (
     FAILURES,
     build_architecture,
     find_device,
@@ -31,7 +31,7 @@ from inferometer.agent.frameworks.pytorch_modules import (
     reason_of,
     use_threads,
 )
-from inferometer.agent.frameworks.pytorch_programs import build_program, read_program_inputs
+from inferometer.agent.frameworks.pytorch.programs import build_program, read_program_inputs
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import (
     Precision,
@@ -187,7 +187,7 @@ class PyTorchPredictor(Predictor):
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the module's operators; see ``Predictor``."""
-        from inferometer.agent.frameworks.pytorch_profiler import PyTorchProfiler  # most runs need none
+        from inferometer.agent.frameworks.pytorch.profiler import PyTorchProfiler  # most runs need none
 
         if not isinstance(self._module, torch.nn.Module):
             return None

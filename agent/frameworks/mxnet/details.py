@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from inferometer.agent.frameworks.mxnet_precision import AUTOTUNE
-from inferometer.agent.frameworks.mxnet_workers import worker_count
+from inferometer.agent.frameworks.mxnet.precision import AUTOTUNE
+from inferometer.agent.frameworks.mxnet.workers import worker_count
 from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
 from inferometer.agent.hardware.loaded_libraries import cuda_library_versions, loaded_library
 

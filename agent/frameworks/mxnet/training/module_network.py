@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inferometer.agent.frameworks.mxnet_runtime import mxnet
-from inferometer.agent.frameworks.mxnet_training.networks import (
+from inferometer.agent.frameworks.mxnet.runtime import mxnet
+from inferometer.agent.frameworks.mxnet.training.networks import (
     LOSSES,
     OnOutput,
     Shard,

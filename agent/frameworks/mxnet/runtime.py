@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.frameworks.mxnet_details import read_details
-from inferometer.agent.frameworks.mxnet_workers import CpuWorkers
+from inferometer.agent.frameworks.mxnet.details import read_details
+from inferometer.agent.frameworks.mxnet.workers import CpuWorkers
 from inferometer.agent.hardware.device import Device
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.hardware.threads import default_threads

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.frameworks import mxnet_runtime
-from inferometer.agent.frameworks.mxnet_kvstore import GradientExchange, kvstore_of
-from inferometer.agent.frameworks.mxnet_networks import build_network, symbol_of
-from inferometer.agent.frameworks.mxnet_runtime import (
+from inferometer.agent.frameworks.mxnet import runtime
+from inferometer.agent.frameworks.mxnet.kvstore import GradientExchange, kvstore_of
+from inferometer.agent.frameworks.mxnet.networks import build_network, symbol_of
+from inferometer.agent.frameworks.mxnet.runtime import (
     FAILURES,
     ONE_AT_A_TIME,
     WORKERS,
@@ -25,10 +25,10 @@ from inferometer.agent.frameworks.mxnet_runtime import (
     mxnet,
     reason,
 )
-from inferometer.agent.frameworks.mxnet_training.gluon_network import GluonNetwork
-from inferometer.agent.frameworks.mxnet_training.module_network import ModuleNetwork
-from inferometer.agent.frameworks.mxnet_training.networks import Shard, TrainedNetwork
-from inferometer.agent.frameworks.mxnet_training.optimizers import ServerOptimizer, Updates, build_optimizer
+from inferometer.agent.frameworks.mxnet.training.gluon_network import GluonNetwork
+from inferometer.agent.frameworks.mxnet.training.module_network import ModuleNetwork
+from inferometer.agent.frameworks.mxnet.training.networks import Shard, TrainedNetwork
+from inferometer.agent.frameworks.mxnet.training.optimizers import ServerOptimizer, Updates, build_optimizer
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import Precision, prediction_failure
 from inferometer.agent.tracing.profiler import Profiler
@@ -236,14 +236,14 @@ class MXNetTrainer(Trainer):
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the operators of both directions; see ``Trainer``."""
-        from inferometer.agent.frameworks.mxnet_training.step_profiler import MXNetStepProfiler
+        from inferometer.agent.frameworks.mxnet.training.step_profiler import MXNetStepProfiler
 
         training = self._loaded()
         return MXNetStepProfiler(training.network, level, gpu=self.options.devices[0].is_gpu)
 
     def details(self) -> FrameworkDetails:
         """Returns MXNet's libraries, build and settings; see ``Trainer``."""
-        return mxnet_runtime.details()
+        return runtime.details()
 
     @property
     def threads(self) -> int | None:

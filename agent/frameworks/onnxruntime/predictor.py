@@ -138,7 +138,7 @@ class ONNXRuntimePredictor(Predictor):
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the graph's nodes; see ``Predictor``."""
         # imported here because most runs need none
-        from inferometer.agent.frameworks.onnxruntime_profiler import ONNXRuntimeProfiler
+        from inferometer.agent.frameworks.onnxruntime.profiler import ONNXRuntimeProfiler
 
         if self._session is None or self.artifacts.in_memory is not None:  # which cannot be opened again
             return None
@@ -245,7 +245,7 @@ class ONNXRuntimePredictor(Predictor):
     def _export(self, folder: Path) -> Path:
         """Exports a model in code from PyTorch, with PyTorch's weights for the seed."""
         try:
-            pytorch = importlib.import_module("inferometer.agent.frameworks.pytorch")
+            pytorch = importlib.import_module("inferometer.agent.frameworks.pytorch.predictor")
         except ImportError as error:
             raise ArtifactError(
                 f"{self}: is built in PyTorch and exported, and PyTorch is not installed; "

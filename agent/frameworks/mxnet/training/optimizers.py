@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from inferometer.agent.frameworks.mxnet_runtime import mxnet
+from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.training.trainer import OptimizerOptions
 
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.nn.parallel import DistributedDataParallel
 
-from inferometer.agent.frameworks.pytorch_modules import reason_of
+from inferometer.agent.frameworks.pytorch.modules import reason_of
 from inferometer.agent.training.trainer import Rank
 from inferometer.manifests.errors import ConfigurationError, RankLostError, TrainingError
 

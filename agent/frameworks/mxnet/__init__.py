@@ -1,0 +1,1 @@
+"""MXNet: its predictor, its trainer and its profiler; nothing else imports it."""

@@ -1,0 +1,1 @@
+"""ONNX Runtime: its predictor and its profiler; nothing else imports it."""

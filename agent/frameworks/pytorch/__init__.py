@@ -1,0 +1,1 @@
+"""PyTorch: its predictor, its trainer and its profiler; nothing else imports it."""
