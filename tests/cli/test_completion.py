@@ -75,7 +75,7 @@ def test_a_users_own_models_and_datasets_complete(complete: Complete, tmp_path: 
 
     words = ("predict", "dataset", "--manifests", str(tmp_path), "--dataset_name", "")
 
-    assert complete(*words) == ["digits_validation", "holidays"]
+    assert complete(*words) == ["digits_validation", "holidays", "ilsvrc2012_validation"]
 
 
 def test_ids_complete(complete: Complete, stored: None) -> None:
