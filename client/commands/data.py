@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from inferometer.client.cli.command import Command, Group, boolean, option
 from inferometer.client.cli.output import output_options, print_rows
 from inferometer.client.cli.paths import FILE
 from inferometer.evaluators.reports.base import Column, Row
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.datasets.base import Dataset
 
 _TARGETS = ("recordio", "caffe_lmdb", "image_folder", "npz")
 
@@ -26,6 +29,20 @@ _backend_option = option(
     help="Format of what is read: recordio, caffe_lmdb, image_folder, npz, zip, ilsvrc2012_validation, "
     "cifar10 or mnist.  [default: found out]",
 )
+
+
+def _opened(path: Path, backend: str | None) -> Dataset:
+    """Opens the dataset at a path, or, where nothing is there, that of a name."""
+    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.evaluators.datasets.opening import open_dataset, open_path
+
+    invocation = current_invocation()
+    if backend is None and not path.exists():
+        for manifest in invocation.catalog.datasets:
+            if manifest.name.casefold() == str(path).casefold():
+                named = invocation.catalog.find_dataset(manifest.name)
+                return open_dataset(named, invocation.cache)
+    return open_path(path, "vision", backend)
 
 
 @data.command(cls=Command)
@@ -63,6 +80,7 @@ def convert(
 ) -> int:
     """Write the dataset SOURCE in another format to TARGET, in the same order with the same labels.
 
+    SOURCE is a path, or the name of a dataset with a manifest.
     The same command again continues a conversion that was stopped. What was written is read again and
     compared before TARGET gets its name. If samples were left out, the exit code is that of a damaged
     dataset, 4.
@@ -74,11 +92,10 @@ def convert(
     from inferometer.evaluators.conversion.convert import convert as converted
     from inferometer.evaluators.conversion.encoding import Encoding
     from inferometer.evaluators.dataset_run import Progress
-    from inferometer.evaluators.datasets.opening import open_path
     from inferometer.manifests.errors import DatasetError
 
     encoding = Encoding(resize, quality, raw)
-    with closing(open_path(source, "vision", data_backend)) as dataset, closing(ProgressBar("")) as bar:
+    with closing(_opened(source, data_backend)) as dataset, closing(ProgressBar("")) as bar:
         click.echo(f"source   {dataset.backend or source.suffix} of {len(dataset)} samples, {source}")
 
         def show(what: str, done: int, total: int) -> None:
@@ -104,6 +121,7 @@ def convert(
 def check(path: Path, data_backend: str | None) -> int:
     """Read and decode every sample of the dataset PATH, and say what it holds.
 
+    PATH may also be the name of a dataset with a manifest.
     Samples that fail are reported on stderr, and the exit code is then that of a damaged dataset, 4.
     """
     from contextlib import closing
@@ -112,10 +130,9 @@ def check(path: Path, data_backend: str | None) -> int:
     from inferometer.client.evaluating.progress import ProgressBar
     from inferometer.evaluators.conversion.check import check_dataset
     from inferometer.evaluators.dataset_run import Progress
-    from inferometer.evaluators.datasets.opening import open_path
     from inferometer.manifests.errors import DatasetError
 
-    with closing(open_path(path, "vision", data_backend)) as dataset, closing(ProgressBar("checking")) as bar:
+    with closing(_opened(path, data_backend)) as dataset, closing(ProgressBar("checking")) as bar:
         found = check_dataset(dataset, lambda done, total: bar(Progress(done, total)))
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(found.kinds.items())) or "none"
     for name, value in (

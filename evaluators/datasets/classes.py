@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from inferometer.evaluators.class_index import ClassIndex, decimal
+from inferometer.evaluators.accuracy import ClassIndex, decimal
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.manifests.errors import DatasetError
 

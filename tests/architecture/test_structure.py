@@ -10,8 +10,8 @@ import pytest
 from tools.structure import Source, files_on_the_way, read_source
 
 MOST_MODULES_OF_A_FOLDER = 16
-MOST_EDGES = 1_900
-"""One for each 29 of 52,000 lines; before the library and the page it was one for each 30 of 45,000."""
+MOST_EDGES = 1_950
+"""One for each 29 of 57,000 lines; before the library and the page it was one for each 30 of 45,000."""
 MOST_FILES_ON_THE_WAY = 22
 
 

@@ -18,8 +18,7 @@ from inferometer.agent.inference.results import (
     StageTimes,
 )
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input
-from inferometer.evaluators.accuracy import AccuracyCounter
-from inferometer.evaluators.class_index import ClassIndex
+from inferometer.evaluators.accuracy import AccuracyCounter, ClassIndex
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.measurements.batches import Accuracy
 from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
