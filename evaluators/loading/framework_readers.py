@@ -19,13 +19,7 @@ import numpy as np
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.training.record_reader import RecordOptions, RecordReader
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.loading.child_process import (
-    ChildProcess,
-    end_children,
-    received,
-    sent,
-    start_child,
-)
+from inferometer.evaluators.loading.child_process import end_children, received, sent, start_child
 from inferometer.evaluators.loading.loader import LoadedBatch, Loader, LoaderOptions
 from inferometer.evaluators.loading.shared_rows import SharedRows
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InferometerError
@@ -106,8 +100,7 @@ class FrameworkLoader(Loader):
         self._at_exit = Finalize(self, end_children, ([self._child],), exitpriority=10)
         self._running: Generator[LoadedBatch, None, None] | None = None
         try:
-            if (failure := self._child.receive()) is not None:
-                raise failure
+            self._answer()  # the iterator begins to read at once
         except BaseException:
             self.close()
             raise
@@ -140,14 +133,14 @@ class FrameworkLoader(Loader):
         self._at_exit.cancel()
 
     def _batches_of(self, epoch: int) -> Generator[LoadedBatch, None, None]:
-        self._ask(self._child, epoch)
+        self._ask(epoch)
         while (labels := self._answer()) is not None:
             yield LoadedBatch(self._inputs[: len(labels)], labels)
-            self._ask(self._child, _NEXT)
+            self._ask(_NEXT)
 
-    def _ask(self, child: ChildProcess, message: Any) -> None:
+    def _ask(self, message: Any) -> None:
         try:
-            child.send(message)
+            self._child.send(message)
         except DatasetError as error:
             raise self._explained(error) from error
 

@@ -64,7 +64,9 @@ def test_names_of_models_frameworks_and_datasets_complete(complete: Complete) ->
     # bash makes three words of --framework_name=On
     assert complete("predict", "dataset", "--framework_name", "=", "On") == ["ONNXRuntime"]
     assert complete("predict", "dataset", "--gpu", "=", "false", "--dataset_name", "=") == [
-        "digits_validation"
+        "digits_training",
+        "digits_validation",
+        "ilsvrc2012_validation",
     ]
     assert complete("info", "models", "--name=Alex") == ["AlexNet"]
 
@@ -75,7 +77,7 @@ def test_a_users_own_models_and_datasets_complete(complete: Complete, tmp_path: 
 
     words = ("predict", "dataset", "--manifests", str(tmp_path), "--dataset_name", "")
 
-    assert complete(*words) == ["digits_validation", "holidays", "ilsvrc2012_validation"]
+    assert complete(*words) == ["digits_training", "digits_validation", "holidays", "ilsvrc2012_validation"]
 
 
 def test_ids_complete(complete: Complete, stored: None) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.frameworks.mxnet.runtime import FAILURES, mxnet
+from inferometer.agent.frameworks.mxnet.runtime import FAILURES, mxnet, reason
 from inferometer.agent.training.record_reader import RecordOptions, RecordReader
-from inferometer.manifests.errors import ConfigurationError, DatasetError, one_line
+from inferometer.manifests.errors import ConfigurationError, DatasetError
 from inferometer.manifests.inputs import (
     ColorMode,
     CropMethod,
@@ -36,8 +36,8 @@ class MXNetRecordReader(RecordReader):
         index = path.with_suffix(".idx")
         if options.shuffle and not index.exists():
             raise ConfigurationError(f"{index} does not exist, and without it MXNet shuffles no whole epoch")
+        self._path = path
         self._count = count
-        self._options = options
         given = {"path_imgidx": str(index)} if index.exists() else {}
         try:
             self._iterator = mxnet.io.ImageRecordIter(
@@ -53,7 +53,7 @@ class MXNetRecordReader(RecordReader):
                 **_preprocessing(parameters),
             )
         except FAILURES as error:
-            raise DatasetError(f"{path}: MXNet cannot read it: {one_line(error)}") from error
+            raise self._unreadable(error) from error
 
     def epoch(self, out: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
         """Yields the labels of each batch; see ``RecordReader``."""
@@ -68,7 +68,12 @@ class MXNetRecordReader(RecordReader):
                 yield labels[:left].astype(np.int64)
                 left -= len(labels)
         except FAILURES as error:
-            raise DatasetError(f"MXNet cannot read a record: {one_line(error)}") from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: BaseException) -> DatasetError:
+        return DatasetError(
+            f"{self._path}: MXNet cannot read a record: {reason(error)}; use reader own, which names it"
+        )
 
     def close(self) -> None:
         """Ends the iterator's threads."""
