@@ -175,12 +175,13 @@ class _Link:
 
     def callbacks(self, tells: bool) -> JobCallbacks[Any]:
         if not tells:
-            return JobCallbacks(stop_requested=self.stop_requested)
+            return JobCallbacks(stop_requested=self.stop_requested, agreed=True)
         return JobCallbacks(
             on_start=lambda start: self.send(Sent.STARTED, start),
             on_progress=self.on_progress,
             on_warning=lambda line: self.send(Sent.WARNING, line),
             stop_requested=self.stop_requested,
+            agreed=True,
         )
 
     def send(self, kind: Sent, value: Any) -> None:

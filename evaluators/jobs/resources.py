@@ -145,6 +145,8 @@ class JobCallbacks(Generic[_Progress]):
         on_warning: Called with one line that the user should know and that the evaluation does not keep.
         stop_requested: Called after each batch, or four times a second. Once it returns True, the job ends
             with an evaluation of what was measured, whose status is interrupted.
+        agreed: Whether the same call of ``stop_requested`` returns True first in all processes that work in
+            step.
     """
 
     on_part: Callable[[JobPart], None] = lambda _: None
@@ -152,3 +154,4 @@ class JobCallbacks(Generic[_Progress]):
     on_progress: Callable[[_Progress], None] = lambda _: None
     on_warning: Notify = lambda _: None
     stop_requested: Callable[[], bool] = lambda: False
+    agreed: bool = False

@@ -18,7 +18,7 @@ from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.datasets.classes import class_indices
-from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.evaluate import EvaluationTrace
 from inferometer.evaluators.jobs.resources import JobCallbacks, JobResources, JobStart
 from inferometer.evaluators.jobs.training_requests import EPOCH_BATCHES, SYNTHETIC, TrainingRequest
@@ -85,7 +85,7 @@ def _train_once(
     callbacks: JobCallbacks[Progress],
     scope: TraceScope | None,
 ) -> Evaluation[TrainingMeasurement] | None:
-    """Opens the data and the model, trains, validates and saves."""
+    """Opens the data and the model, trains, and unless that was stopped validates and saves."""
     manifest = resources.find_model(request.system)
     with ExitStack() as opened:
         sources = _open_sources(request, manifest, resources, opened)
@@ -98,14 +98,19 @@ def _train_once(
             if request.data.drop_cache and not cache.dropped:
                 callbacks.on_warning(f"drop_cache: {cache.reason}")
         sources = replace(sources, cache=cache)
-        loader = opened.enter_context(_loader(request, manifest, sources.training, trainer))
-        evaluation = _run(request, trainer, TrainedSystem(description), loader, sources, callbacks, scope)
-        if evaluation is None:
-            return None
+        with _loader(request, manifest, sources.training, trainer) as loader:
+            evaluation = _run(request, trainer, TrainedSystem(description), loader, sources, callbacks, scope)
+        if evaluation is None or evaluation.status is Status.INTERRUPTED:
+            return evaluation
         measured = evaluation.measurement
         if sources.validation is not None:
-            accuracy = validate(trainer, sources.validation, manifest, request.options.batch_size)
-            measured = replace(measured, accuracy=accuracy, validation=sources.validation.identity.name)
+            found = validate(trainer, sources.validation, manifest, request.options.batch_size)
+            measured = replace(
+                measured,
+                accuracy=found.accuracy,
+                validation=sources.validation.identity.name,
+                failures=(*measured.failures, *found.failures),
+            )
         if request.save_path is not None:
             trainer.save(request.save_path)
         return replace(evaluation, measurement=measured)
@@ -216,7 +221,7 @@ def _run(
     """Announces the training, and trains under the watch of the machine's conditions."""
     ranks, devices = trainer.options.rank.count, len(trainer.options.devices)
     options = replace(request.options, ranks=ranks, devices=devices, loss=trainer.loss.value)
-    identity = _identity(request, loader, sources.training)
+    identity = _identity(request, loader.batches * options.effective_batch, sources.training)
     effective = f" × {ranks * devices}" if ranks * devices > 1 else ""
     work = f"training, batch {options.batch_size}{effective}, {options.precision}, {options.optimizer}"
     callbacks.on_start(JobStart(system.description, identity.name, identity.size, work))
@@ -232,6 +237,7 @@ def _run(
             fail_on_error=request.fail_on_error,
             on_progress=callbacks.on_progress,
             stop_requested=callbacks.stop_requested,
+            agreed_stop=callbacks.agreed,
             on_measure=watch.begin,
             trace_level=request.trace_level,
             trace=scope,
@@ -242,11 +248,11 @@ def _run(
     return replace(evaluation, conditions=conditions)
 
 
-def _identity(request: TrainingRequest, loader: Loader, dataset: Dataset | None) -> DatasetIdentity:
+def _identity(request: TrainingRequest, synthetic: int, dataset: Dataset | None) -> DatasetIdentity:
     if dataset is not None:
         return dataset.identity
     name = f"synthetic data (seed {request.data.seed})"
-    return DatasetIdentity(SYNTHETIC, name, None, None, loader.batches * request.options.batch_size)
+    return DatasetIdentity(SYNTHETIC, name, None, None, synthetic)
 
 
 def _data_options(request: TrainingRequest, sources: _Sources) -> DataOptions:

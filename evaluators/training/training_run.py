@@ -28,7 +28,7 @@ from inferometer.manifests.errors import ConfigurationError, EvaluationFailed, E
 from inferometer.manifests.schema import Loss
 
 STOP_EVERY = 10
-"""Several ranks agree every so many steps whether to stop, since each may learn of it at another step."""
+"""Ranks that have no launcher here agree every so many steps, as each may learn of a stop at another one."""
 _ON_DEVICE = "device"
 _TIMES = ("samples", "wait_ns", "copy_ns", "compute_ns", "whole_ns")
 
@@ -69,6 +69,7 @@ class TrainingRun:
         fail_on_error: Whether the first failed sample stops the run.
         on_progress: Called after every step.
         stop_requested: Called after every step; the run ends as interrupted once it returns True.
+        agreed_stop: Whether ``stop_requested`` returns True at the same call on every rank.
         on_measure: Called after the warm-up, before the measured part.
         trace_level: The trace level, which is the same on every rank.
         trace: The scope of the spans of the warm-up and of the measured part; None records none.
@@ -90,6 +91,7 @@ class TrainingRun:
         fail_on_error: bool = False,
         on_progress: Callable[[Progress], None] = lambda _: None,
         stop_requested: Callable[[], bool] = lambda: False,
+        agreed_stop: bool = False,
         on_measure: Callable[[], None] = lambda: None,
         trace_level: TraceLevel = TraceLevel.NO_TRACE,
         trace: TraceScope | None = None,
@@ -104,6 +106,7 @@ class TrainingRun:
         self._fail_on_error = fail_on_error
         self._on_progress = on_progress
         self._stop_requested = stop_requested
+        self._agreed_stop = agreed_stop or trainer.options.rank.count == 1
         self._on_measure = on_measure
         self._trace_level = trace_level
         self._trace = trace
@@ -206,7 +209,7 @@ class TrainingRun:
 
     def _stops(self, number: int) -> bool:
         """Whether to stop before a step; all ranks get the same answer."""
-        if self._ranks == 1:
+        if self._agreed_stop:
             return self._stop_requested()
         if number % STOP_EVERY:
             return False

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from inferometer.agent.inference.results import InputFailure
 from inferometer.agent.training.trainer import Trainer
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.classes import class_indices
@@ -15,8 +18,21 @@ from inferometer.manifests.schema import ModelManifest
 _TOP = 5
 
 
-def validate(trainer: Trainer, dataset: Dataset, manifest: ModelManifest, batch_size: int) -> Accuracy | None:
-    """Counts the samples whose class is the best one, or among the best five; None if none has a label.
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What a trained model made of a dataset.
+
+    Attributes:
+        accuracy: The counts; None if no sample has a label.
+        failures: The samples that could not be read or preprocessed.
+    """
+
+    accuracy: Accuracy | None
+    failures: tuple[InputFailure, ...]
+
+
+def validate(trainer: Trainer, dataset: Dataset, manifest: ModelManifest, batch_size: int) -> Validation:
+    """Counts the samples whose class is the best one, or among the best five.
 
     ``class_indices`` matches classes, as in training, and of equal scores the first one is the better.
     Samples that fail, and those whose scores are not finite, are not counted.
@@ -33,6 +49,7 @@ def validate(trainer: Trainer, dataset: Dataset, manifest: ModelManifest, batch_
     """
     indices = class_indices(dataset, manifest.output.parameters.labels, trainer.output_shape[-1])
     top1 = top5 = evaluated = 0
+    failures: list[InputFailure] = []
 
     def find(label: str | None) -> int:
         return UNLABELLED if label is None else indices(label)
@@ -40,6 +57,7 @@ def validate(trainer: Trainer, dataset: Dataset, manifest: ModelManifest, batch_
     options = LoaderOptions(min(batch_size, len(dataset)))
     with DatasetLoader(dataset, manifest.inputs[0].parameters, options, find) as loader:
         for batch in loader.epoch(0):
+            failures += batch.failures
             if not len(batch.inputs):
                 continue
             scores = trainer.scores(batch.inputs)
@@ -49,4 +67,4 @@ def validate(trainer: Trainer, dataset: Dataset, manifest: ModelManifest, batch_
             top1 += int(hits[:, 0].sum())
             top5 += int(hits.any(axis=1).sum())
             evaluated += len(hits)
-    return Accuracy(top1, top5, evaluated) if evaluated else None
+    return Validation(Accuracy(top1, top5, evaluated) if evaluated else None, tuple(failures))

@@ -44,3 +44,7 @@ class CudnnBenchmark:
             self._holders -= 1
             if not self._holders:
                 torch.backends.cudnn.benchmark = self._before
+
+
+CUDNN_BENCHMARK = CudnnBenchmark()
+"""The one of this process, which predictors and trainers hold."""

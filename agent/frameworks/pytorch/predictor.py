@@ -1,7 +1,7 @@
 """The predictor for PyTorch: architectures with their weights, exported programs, TorchScript, and modules.
 
 Python unpickles nothing: weights are read with ``weights_only=True``, and exported programs (``.pt2``) by
-``pytorch_programs``, because ``torch.export.load`` unpickles constants and evaluates expressions of the file.
+``programs``, because ``torch.export.load`` unpickles constants and evaluates expressions of the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
 from inferometer.agent.artifacts.torch_archives import TorchFile, torch_file, traced_inputs
-from inferometer.agent.frameworks.pytorch.cudnn import CudnnBenchmark
+from inferometer.agent.frameworks.pytorch.cudnn import CUDNN_BENCHMARK
 from inferometer.agent.frameworks.pytorch.modules import (
     FAILURES,
     build_architecture,
@@ -63,7 +63,6 @@ _DTYPES = {
     "int32": torch.int32,
     "int64": torch.int64,
 }
-_CUDNN_BENCHMARK = CudnnBenchmark()
 
 
 class PyTorchPredictor(Predictor):
@@ -144,7 +143,7 @@ class PyTorchPredictor(Predictor):
     def _load(self) -> None:
         precision = self.casts_to()
         if (wanted := self.options.cudnn_benchmark) is not None:
-            _CUDNN_BENCHMARK.hold(wanted=wanted)
+            CUDNN_BENCHMARK.hold(wanted=wanted)
             self._holds_cudnn = True
         self._device = find_device(str(self), self.options.device)
         use_threads(self._threads)
@@ -206,7 +205,7 @@ class PyTorchPredictor(Predictor):
         """Frees the module, and on a GPU returns its memory to the driver."""
         if self._holds_cudnn:
             self._holds_cudnn = False
-            _CUDNN_BENCHMARK.release()
+            CUDNN_BENCHMARK.release()
         if self._module is not None:
             self._module = None
             for module in self._were_training:

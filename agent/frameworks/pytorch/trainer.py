@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from inferometer.agent.artifacts.model_files import Artifacts
+from inferometer.agent.frameworks.pytorch.cudnn import CUDNN_BENCHMARK
 from inferometer.agent.frameworks.pytorch.modules import (
     build_architecture,
     find_device,
@@ -74,7 +75,7 @@ class PyTorchTrainer(Trainer):
     autocast, and parameters, gradients and the loss are in float32. Random numbers of the training, such as
     those of dropout, depend on the seed and the rank alone, and leave those of the process as they are.
 
-    With several ranks, see ``pytorch_ranks.Ranks`` for what of the communication overlaps.
+    With several ranks, see ``ranks.Ranks`` for what of the communication overlaps.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class PyTorchTrainer(Trainer):
         self._device = torch.device("cpu")
         self._training: _Training | None = None
         self._ranks: Ranks | None = None
-        self._cudnn_benchmark: bool | None = None
+        self._holds_cudnn = False
 
     def load(self) -> None:
         """Builds the module and its optimizer, and meets the other ranks; see ``Trainer``."""
@@ -216,9 +217,9 @@ class PyTorchTrainer(Trainer):
         if self._ranks is not None:
             self._ranks.leave()
             self._ranks = None
-        if self._cudnn_benchmark is not None:
-            torch.backends.cudnn.benchmark = self._cudnn_benchmark
-            self._cudnn_benchmark = None
+        if self._holds_cudnn:
+            CUDNN_BENCHMARK.release()
+            self._holds_cudnn = False
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -261,8 +262,8 @@ class PyTorchTrainer(Trainer):
     def _set_cudnn_benchmark(self) -> None:
         wanted = self.options.predictor.cudnn_benchmark
         if wanted is not None:
-            self._cudnn_benchmark = torch.backends.cudnn.benchmark
-            torch.backends.cudnn.benchmark = wanted
+            CUDNN_BENCHMARK.hold(wanted=wanted)
+            self._holds_cudnn = True
 
     def _find_output_shape(self, training: _Training) -> tuple[int, ...]:
         wanted = self.manifest.inputs[0].parameters
