@@ -36,8 +36,8 @@ def read_inference(values: Mapping[str, Any], system: BenchSystem) -> Evaluation
         choice = DatasetChoice(synthetic=needed, seed=values["seed"])
         options = BatchOptions(size, size, batches, **common)
     else:
-        choice = DatasetChoice(path=data.path)
-        options = BatchOptions(size, size, min_batches=batches, **common)
+        choice = DatasetChoice(path=data.path, name=data.name, backend=data.backend)
+        options = BatchOptions(size, size, batches, min_batches=batches, **common)
     return EvaluationRequest(
         system=system.request,
         dataset=choice,

@@ -110,14 +110,15 @@ def read_data(values: Values) -> TrainingData:
     """
     place = values["data"].partition("/")[2]
     path = Path(values["data_dir"]).expanduser() if values["data_dir"] else None
-    if path is not None and place:
-        raise ConfigurationError(f"data {values['data']} is synthetic; leave out data_dir")
+    if place and (path is not None or values["dataset_name"]):
+        raise ConfigurationError(f"data {values['data']} is synthetic; leave out the dataset")
     backend = values["data_backend"] or None
     if backend is not None and backend not in BACKENDS:
         raise ConfigurationError(f'unknown data_backend "{backend}"; {suggestion(backend, BACKENDS)}')
     workers = values["num_workers"]
     return TrainingData(
         path=path,
+        name=values["dataset_name"],
         backend=backend if path is not None else None,
         on_device=place in {"device", "gpu"},
         workers=workers,

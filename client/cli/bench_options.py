@@ -159,6 +159,7 @@ data_options = options(
         metavar="PATH",
         help="Dataset: a folder or a file. If empty, the data is synthetic.",
     ),
+    option("--dataset_name", metavar="NAME", help="Dataset with a manifest, instead of --data_dir."),
     option(
         "--data_backend",
         metavar="NAME",
