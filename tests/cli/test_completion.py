@@ -64,7 +64,8 @@ def test_names_of_models_frameworks_and_datasets_complete(complete: Complete) ->
     # bash makes three words of --framework_name=On
     assert complete("predict", "dataset", "--framework_name", "=", "On") == ["ONNXRuntime"]
     assert complete("predict", "dataset", "--gpu", "=", "false", "--dataset_name", "=") == [
-        "digits_validation"
+        "digits_validation",
+        "ilsvrc2012_validation",
     ]
     assert complete("info", "models", "--name=Alex") == ["AlexNet"]
 
