@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import get_args
@@ -25,6 +25,7 @@ LOOKED_FOR = (
     "and ILSVRC2012_img_val.tar or its images"
 )
 _BEGIN_BYTES = 32
+_PARTS = frozenset({"train", "training", "val", "valid", "validation", "test"})
 _LMDB_MAGIC = b"\xde\xc0\xef\xbe"
 
 
@@ -107,9 +108,23 @@ def _in_folder(path: Path) -> list[str]:
         found.append("ilsvrc2012_validation")
     elif any(_is_images(path, name, is_folder, shallow=bool(found)) for name, is_folder in entries.items()):
         found.append("image_folder")
+        _refuse_parts(path, [name for name, is_folder in entries.items() if is_folder])
     if not found and any(name.casefold().endswith(".zip") for name in entries):
         found.append("zip")
     return found
+
+
+def _refuse_parts(path: Path, folders: Sequence[str]) -> None:
+    """Raises DatasetError where the folders are parts with class folders each, and no classes."""
+    if folders and _PARTS.issuperset(folders) and all(_has_folder(path / name) for name in folders):
+        raise DatasetError(
+            f"dataset {path} holds the parts {' and '.join(sorted(folders))}; name one of them"
+        )
+
+
+def _has_folder(path: Path) -> bool:
+    with os.scandir(path) as listed:
+        return any(entry.is_dir() for entry in listed)
 
 
 def _is_images(path: Path, name: str, is_folder: bool, *, shallow: bool) -> bool:

@@ -140,12 +140,14 @@ class DatasetChoice:
         """
         if self.urls_path:
             return UrlsDataset(self.urls_path, duplicate_input=self.duplicates)
-        if self.name:
-            manifest = catalog.find_dataset(self.name, category=self.category)
-            if self.path and not manifest.obtain:
+        if self.name and self.path:
+            obtained = (dataset.name.casefold() for dataset in catalog.datasets if dataset.obtain)
+            if self.name.casefold() not in obtained:
                 raise ConfigurationError(
                     "dataset_path and dataset_name both name a dataset; give one of them"
                 )
+        if self.name:
+            manifest = catalog.find_dataset(self.name, category=self.category)
             return open_dataset(manifest.at(self.path) if self.path else manifest, cache)
         if self.path:
             return open_path(self.path, self.category or "vision", self.backend)

@@ -171,6 +171,18 @@ def test_a_text_file_beside_images_is_ignored_and_one_named_like_an_image_fails(
     assert len(open_path(root, "vision")) == 5
 
 
+def test_parts_are_no_classes(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        write_folder(tmp_path / "data" / part, IMAGES)
+        write_folder(tmp_path / "classes" / part, IMAGES[:1])
+    with pytest.raises(DatasetError, match="data holds the parts train and val; name one of them"):
+        open_path(tmp_path / "data", "vision")
+    assert len(open_path(tmp_path / "data" / "train", "vision")) == 4
+
+    (tmp_path / "classes" / "bus").mkdir()
+    assert backend_of(tmp_path / "classes") == "image_folder"
+
+
 def test_ilsvrc_is_found_by_name_where_the_configuration_says(tmp_path: Path) -> None:
     folder = _validation(tmp_path / "imagenet")
     catalog = Catalog([], {"ILSVRC2012_validation": folder})
