@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from inferometer.agent.inference.results import SystemDescription
 
+CUDNN_BENCHMARK = "cudnn_benchmark"
+"""The condition of whether cuDNN was told to time its algorithms."""
 _VARIABLE, _LIBRARY, _SETTING = "variable ", "library ", "setting "
 _OF_THE_FRAMEWORK = (_LIBRARY, _SETTING)
 _BUILD, _DETAILS, _DRIVER = "build", "framework details", "GPU driver"
@@ -62,6 +64,8 @@ def nothing_told(name: str) -> str:
     """Returns what stands for a condition that one of two evaluations does not have."""
     if name.startswith(_VARIABLE):
         return "not set"
+    if name == CUDNN_BENCHMARK:
+        return "the default"
     return "not told" if name.startswith(_OF_THE_FRAMEWORK) else "none"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferometer.evaluators.comparing.machines import (
+    CUDNN_BENCHMARK,
     is_of_the_machine,
     machine_conditions,
     not_comparable,
@@ -184,9 +185,8 @@ def _conditions(evaluation: Evaluation) -> Mapping[str, str]:
     gpus = ", ".join(dict.fromkeys(gpu.name for gpu in system.environment.gpus)) if device.is_gpu else ""
     kind = _KINDS[type(evaluation.measurement)]
     asked = {} if system.precision is None else {_PRECISION: system.precision.value}
-    if device.is_gpu:
-        benchmark = system.cudnn_benchmark
-        asked["cudnn_benchmark"] = "the default" if benchmark is None else str(benchmark).lower()
+    if device.is_gpu and system.cudnn_benchmark is not None:
+        asked[CUDNN_BENCHMARK] = str(system.cudnn_benchmark).lower()
     return {
         "kind": kind.name,
         "model": f"{manifest.name} {manifest.version}",

@@ -54,7 +54,11 @@ LATENCY = ("info", "evaluation", "latency")
         ((*DATASET, "--dataset_name=imagenet"), 2, ['unknown dataset "imagenet"', "digits_validation"]),
         ((*DATASET, "--dataset_name=digits_validation", "--dataset_category=text"), 2, ['"text"', "vision"]),
         ((*DATASET, "--dataset_path=nowhere"), 4, ["nowhere", "does not exist"]),
-        ((*DATASET, "--dataset_path=.", "--dataset_name=x"), 2, ["dataset_path and dataset_name both"]),
+        (
+            (*DATASET, "--dataset_path=.", "--dataset_name=digits_validation"),
+            2,
+            ["path and dataset_name both"],
+        ),
         ((*DATASET, "--config=nowhere.yaml"), 2, ["nowhere.yaml", "No such file"]),
         (("--config=nowhere.yaml", *DATASET), 2, ["nowhere.yaml", "No such file"]),
         ((*DATASET, "--manifests=nowhere"), 2, ["nowhere", "does not exist"]),
