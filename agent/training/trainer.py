@@ -20,7 +20,7 @@ from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import PredictorOptions, checked_array
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
-from inferometer.manifests.errors import ConfigurationError, TrainingError
+from inferometer.manifests.errors import ConfigurationError, TrainingError, suggestion
 from inferometer.manifests.schema import Loss, ModelManifest
 
 
@@ -290,6 +290,22 @@ class Trainer(Closeable):
     def checked_inputs(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Returns inputs in C order, if they match the manifest; raises TrainingError if not."""
         return checked_array(str(self), self.manifest.inputs[0].parameters, inputs, TrainingError)
+
+    def check_parameters(
+        self, parameters: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        """Checks parameters by the shapes of the model's own; ``set_parameters`` calls it first.
+
+        Raises:
+            TrainingError: A name is unknown, or a shape differs.
+        """
+        for name, values in parameters.items():
+            if name not in shapes:
+                raise TrainingError(f'{self}: unknown parameter "{name}"; {suggestion(name, shapes)}')
+            if np.shape(values) != shapes[name]:
+                raise TrainingError(
+                    f'{self}: parameter "{name}": found the shape {np.shape(values)}; allowed: {shapes[name]}'
+                )
 
     @abstractmethod
     def parameters(self) -> dict[str, NDArray[Any]]:

@@ -14,22 +14,13 @@ from inferometer.evaluators.reports.base import (
     Report,
     Row,
     describe,
-    in_ms,
 )
+from inferometer.evaluators.reports.times import time_columns, time_values
 
 _NS_PER_US = 1000
-_FIGURES = ("trimmed_mean", "mean", "p50", "p90", "p99")
+_FIGURES = {"trimmed_mean": 2, "mean": 0, "p50": 0, "p90": 0, "p99": 0}
 _WITH_INTERVAL = ("mean", "p50", "p90")
 _STAGES = ("read", "preprocess", "predict", "postprocess")
-
-
-def _latency_columns() -> Iterator[Column]:
-    for name in _FIGURES:
-        key, shown = f"latency_ms_{name}", name.replace("_", " ")
-        yield Column(key, f"{shown} (ms)", detail=2 * (name == "trimmed_mean"))
-        if name in _WITH_INTERVAL:
-            yield Column(f"{key}_low", f"{shown} low (ms)", detail=3)
-            yield Column(f"{key}_high", f"{shown} high (ms)", detail=3)
 
 
 class LatencyReport(Report[BatchMeasurement]):
@@ -45,7 +36,7 @@ class LatencyReport(Report[BatchMeasurement]):
     takes = (BatchMeasurement,)
     columns = (
         *EVALUATION_COLUMNS,
-        *_latency_columns(),
+        *time_columns("latency_ms", "", _FIGURES, _WITH_INTERVAL),
         Column("throughput_inputs_per_s", "throughput (inputs/s)", decimals=1),
         Column("throughput_inputs_per_s_low", "throughput low", decimals=1, detail=3),
         Column("throughput_inputs_per_s_high", "throughput high", decimals=1, detail=3),
@@ -61,15 +52,10 @@ class LatencyReport(Report[BatchMeasurement]):
         """Yields one row for each evaluation."""
         for evaluation in evaluations:
             summary = LatencySummary.of(evaluation.measurement)
-            ends: dict[str, float | None] = {}
-            for name in _WITH_INTERVAL:
-                low_ns, high_ns = getattr(summary, f"{name}_interval_ns") or (None, None)
-                ends |= {f"latency_ms_{name}_low": in_ms(low_ns), f"latency_ms_{name}_high": in_ms(high_ns)}
             low, high = summary.throughput_interval or (None, None)
             yield {
                 **describe(evaluation),
-                **{f"latency_ms_{name}": in_ms(getattr(summary, f"{name}_ns")) for name in _FIGURES},
-                **ends,
+                **time_values("latency_ms", summary, _FIGURES, _WITH_INTERVAL),
                 "throughput_inputs_per_s": summary.throughput_inputs_per_s,
                 "throughput_inputs_per_s_low": low,
                 "throughput_inputs_per_s_high": high,

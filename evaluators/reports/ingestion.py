@@ -14,21 +14,13 @@ from inferometer.evaluators.reports.base import (
     Report,
     Row,
     describe,
-    in_ms,
 )
+from inferometer.evaluators.reports.times import time_columns, time_values
 
 _NS_PER_US = 1000
-_FIGURES = ("mean", "p50", "p90", "p99")
+_FIGURES = {"mean": 1, "p50": 0, "p90": 1, "p99": 1}
 _WITH_INTERVAL = ("mean", "p50")
 _OF_A_MODEL = {"framework_name", "framework_version", "using_gpu", "weights", "threads", "precision"}
-
-
-def _wait_columns() -> Iterator[Column]:
-    for name in _FIGURES:
-        yield Column(f"wait_ms_{name}", f"wait {name} (ms)", detail=0 if name == "p50" else 1)
-        if name in _WITH_INTERVAL:
-            yield Column(f"wait_ms_{name}_low", f"wait {name} low (ms)", detail=3)
-            yield Column(f"wait_ms_{name}_high", f"wait {name} high (ms)", detail=3)
 
 
 class IngestionReport(Report[IngestionMeasurement]):
@@ -54,7 +46,7 @@ class IngestionReport(Report[IngestionMeasurement]):
         Column("samples_per_s_low", "samples/s low", decimals=1, detail=3),
         Column("samples_per_s_high", "samples/s high", decimals=1, detail=3),
         Column("bytes_per_s", "bytes/s", decimals=0, detail=1),
-        *_wait_columns(),
+        *time_columns("wait_ms", "wait", _FIGURES, _WITH_INTERVAL),
         Column("read_us", "read a sample (us)", decimals=1, detail=1),
         Column("preprocess_us", "preprocess a sample (us)", decimals=1, detail=1),
         Column("cached_before", "in the page cache (share)", decimals=4, detail=1),
@@ -72,10 +64,6 @@ class IngestionReport(Report[IngestionMeasurement]):
         for evaluation in evaluations:
             measured, summary = evaluation.measurement, IngestionSummary.of(evaluation.measurement)
             data = measured.data
-            ends: dict[str, float | None] = {}
-            for name in _WITH_INTERVAL:
-                low_ns, high_ns = getattr(summary, f"{name}_interval_ns") or (None, None)
-                ends |= {f"wait_ms_{name}_low": in_ms(low_ns), f"wait_ms_{name}_high": in_ms(high_ns)}
             low, high = summary.samples_interval or (None, None)
             described = describe(evaluation)
             yield {
@@ -91,8 +79,7 @@ class IngestionReport(Report[IngestionMeasurement]):
                 "samples_per_s_low": low,
                 "samples_per_s_high": high,
                 "bytes_per_s": summary.bytes_per_s,
-                **{f"wait_ms_{name}": in_ms(getattr(summary, f"{name}_ns")) for name in _FIGURES},
-                **ends,
+                **time_values("wait_ms", summary, _FIGURES, _WITH_INTERVAL),
                 "read_us": _in_us(summary.read_ns),
                 "preprocess_us": _in_us(summary.preprocess_ns),
                 "cached_before": data.cached_before,

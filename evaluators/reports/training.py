@@ -16,20 +16,13 @@ from inferometer.evaluators.reports.base import (
     describe,
     in_ms,
 )
+from inferometer.evaluators.reports.times import time_columns, time_values
 
 _NS_PER_US = 1000
-_FIGURES = ("mean", "p50", "p90", "p99")
+_FIGURES = {"mean": 0, "p50": 0, "p90": 1, "p99": 1}
 _WITH_INTERVAL = ("mean", "p50")
 _PARTS = ("wait", "copy", "compute")
 _SAMPLED = ("forward", "backward", "communicate", "update")
-
-
-def _step_columns() -> Iterator[Column]:
-    for name in _FIGURES:
-        yield Column(f"step_ms_{name}", f"step {name} (ms)", detail=0 if name in _WITH_INTERVAL else 1)
-        if name in _WITH_INTERVAL:
-            yield Column(f"step_ms_{name}_low", f"step {name} low (ms)", detail=3)
-            yield Column(f"step_ms_{name}_high", f"step {name} high (ms)", detail=3)
 
 
 class TrainingReport(Report[TrainingMeasurement]):
@@ -49,7 +42,7 @@ class TrainingReport(Report[TrainingMeasurement]):
         Column("devices", "devices", detail=1),
         Column("effective_batch", "effective batch", detail=1),
         Column("communication", "gradients by", detail=2),
-        *_step_columns(),
+        *time_columns("step_ms", "step", _FIGURES, _WITH_INTERVAL),
         Column("throughput_samples_per_s", "throughput (samples/s)", decimals=1),
         Column("throughput_samples_per_s_low", "throughput low", decimals=1, detail=3),
         Column("throughput_samples_per_s_high", "throughput high", decimals=1, detail=3),
@@ -76,10 +69,6 @@ class TrainingReport(Report[TrainingMeasurement]):
         for evaluation in evaluations:
             measured, summary = evaluation.measurement, TrainingSummary.of(evaluation.measurement)
             options, accuracy, data = measured.options, measured.accuracy, measured.data
-            ends: dict[str, float | None] = {}
-            for name in _WITH_INTERVAL:
-                low_ns, high_ns = getattr(summary, f"{name}_interval_ns") or (None, None)
-                ends |= {f"step_ms_{name}_low": in_ms(low_ns), f"step_ms_{name}_high": in_ms(high_ns)}
             low, high = summary.throughput_interval or (None, None)
             yield {
                 **describe(evaluation),
@@ -87,8 +76,7 @@ class TrainingReport(Report[TrainingMeasurement]):
                 "devices": options.devices * options.ranks,
                 "effective_batch": options.effective_batch,
                 "communication": options.communication or None,
-                **{f"step_ms_{name}": in_ms(getattr(summary, f"{name}_ns")) for name in _FIGURES},
-                **ends,
+                **time_values("step_ms", summary, _FIGURES, _WITH_INTERVAL),
                 "throughput_samples_per_s": summary.throughput_samples_per_s,
                 "throughput_samples_per_s_low": low,
                 "throughput_samples_per_s_high": high,

@@ -47,7 +47,6 @@ from inferometer.manifests.errors import (
     InferometerError,
     OutputError,
     TrainingError,
-    suggestion,
 )
 from inferometer.manifests.schema import Loss, ModelManifest
 
@@ -198,14 +197,7 @@ class MXNetTrainer(Trainer):
         if training.exchange is not None and training.exchange.on_servers:
             raise TrainingError(f"{self}: with dist_async the servers have the parameters; use dist_sync")
         known = dict(zip(training.network.trained, training.network.weights(), strict=True))
-        for name, values in parameters.items():
-            if name not in known:
-                raise TrainingError(f'{self}: unknown parameter "{name}"; {suggestion(name, known)}')
-            if np.shape(values) != known[name][0].shape:
-                raise TrainingError(
-                    f'{self}: parameter "{name}": found the shape {np.shape(values)}; '
-                    f"allowed: {known[name][0].shape}"
-                )
+        self.check_parameters(parameters, {name: copies[0].shape for name, copies in known.items()})
         with ONE_AT_A_TIME, self._translated("set the parameters", TrainingError):
             for name, values in parameters.items():
                 for copy in known[name]:

@@ -46,7 +46,6 @@ from inferometer.manifests.errors import (
     InferometerError,
     OutputError,
     TrainingError,
-    suggestion,
 )
 from inferometer.manifests.schema import Loss, ModelManifest
 
@@ -163,14 +162,7 @@ class PyTorchTrainer(Trainer):
     def set_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
         """Sets parameters by PyTorch's names; see ``Trainer``."""
         known = self._loaded().parameters
-        for name, values in parameters.items():
-            if name not in known:
-                raise TrainingError(f'{self}: unknown parameter "{name}"; {suggestion(name, known)}')
-            if np.shape(values) != tuple(known[name].shape):
-                raise TrainingError(
-                    f'{self}: parameter "{name}": found the shape {np.shape(values)}; '
-                    f"allowed: {tuple(known[name].shape)}"
-                )
+        self.check_parameters(parameters, {name: tuple(known[name].shape) for name in known})
         with torch.no_grad():
             for name, values in parameters.items():
                 known[name].copy_(torch.tensor(values))
