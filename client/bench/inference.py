@@ -43,6 +43,7 @@ def read_inference(values: Mapping[str, Any], system: BenchSystem) -> Evaluation
         dataset=choice,
         options=options,
         measure_enough=False,
+        repeat=values["repeat"],
         trace_level=values["trace_level"],
         tracer_address=values["tracer_address"],
     )

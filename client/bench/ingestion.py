@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 
+from inferometer.client.bench.jobs import ingestions
 from inferometer.client.bench.training import Publication
 from inferometer.client.cli.exit_codes import INTERRUPTED, SUCCESS
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.console import Console, print_rows, say, stability_code
 from inferometer.client.evaluating.ingestion_summary import ingestion_rows
 from inferometer.client.evaluating.progress import ProgressBar
-from inferometer.client.evaluating.summary import conditions_rows, failure_line
+from inferometer.client.evaluating.summary import conditions_rows, failure_line, process_rows
 from inferometer.client.systems import Systems
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.jobs.ingest import IngestionRequest, ingest
+from inferometer.evaluators.jobs.ingest import IngestionRequest
 from inferometer.evaluators.jobs.resources import JobCallbacks
 from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
+from inferometer.evaluators.measurements.measurement import TimedMeasurement
+from inferometer.evaluators.precision.processes import process_groups
 
 _FAILED_INPUTS = 1
 
 
 def run_ingestion(invocation: Invocation, request: IngestionRequest, publication: Publication) -> int:
-    """Loads the batches, publishes the evaluation and prints its summary.
+    """Loads the batches, publishes each evaluation and prints its summary; see ``run_training``.
 
     Returns:
         The exit code.
@@ -29,19 +33,28 @@ def run_ingestion(invocation: Invocation, request: IngestionRequest, publication
     Raises:
         InferometerError: The dataset cannot be loaded, or the evaluation not be published.
     """
+    worst = SUCCESS
+    group: list[Evaluation[TimedMeasurement]] = []
     bar = ProgressBar(request.system.model_name)
     with Console(invocation, publication.publish, False, bar, "stopping after this batch") as console:
-        invocation.waiting.begin("opening the dataset")
+        opening = "opening the dataset" if publication.repeat == 1 else ""
         callbacks = JobCallbacks(
-            on_start=console.start,
-            on_progress=console.progress(bar),
-            on_warning=console.say,
-            stop_requested=console.stop,
+            partial(console.begin, opening=opening),
+            console.start,
+            console.progress(bar),
+            console.say,
+            console.stop,
         )
-        evaluation = ingest(request, Systems(invocation), callbacks)
-        console.publish(evaluation, partial(_show, evaluation, publication))
-    code = _exit_code(evaluation, published=publication.publish)
-    return max(code, stability_code(evaluation, required=publication.require_stable))
+        found = ingestions(request, Systems(invocation), callbacks, publication.repeat)
+        with closing(found) as evaluations:
+            for evaluation in evaluations:
+                console.publish(evaluation, partial(_show, evaluation, publication))
+                worst = max(worst, _exit_code(evaluation, published=publication.publish))
+                worst = max(worst, stability_code(evaluation, required=publication.require_stable))
+                group.append(evaluation)
+        print_rows(*process_rows(process_groups(group)))
+        console.print_group()
+    return worst
 
 
 def _show(evaluation: Evaluation[IngestionMeasurement], publication: Publication) -> None:

@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from inferometer.agent.training.trainer import Rank
+from inferometer.client.bench.jobs import trainings
 from inferometer.client.cli.exit_codes import INTERRUPTED, SUCCESS
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.console import Console, print_rows, say, stability_code
 from inferometer.client.evaluating.progress import ProgressBar
-from inferometer.client.evaluating.summary import conditions_rows, failure_line, trace_rows
+from inferometer.client.evaluating.summary import conditions_rows, failure_line, process_rows, trace_rows
 from inferometer.client.evaluating.training_summary import training_rows
 from inferometer.client.systems import Systems
-from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.resources import JobCallbacks
-from inferometer.evaluators.jobs.train import train
 from inferometer.evaluators.jobs.training_requests import TrainingRequest
+from inferometer.evaluators.measurements.measurement import TimedMeasurement
 from inferometer.evaluators.measurements.training import TrainingMeasurement
-from inferometer.evaluators.training.ranks import RankRequest, run_ranks
+from inferometer.evaluators.precision.processes import process_groups
+from inferometer.evaluators.training.ranks import RankRequest
 
 _FAILED_INPUTS = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What becomes of an evaluation beside its summary.
+    """What becomes of an evaluation beside its summary, and how many there are.
 
     Attributes:
         publish: Whether it goes to the database.
         require_stable: Whether unstable conditions have an exit code of their own.
+        repeat: How often to repeat all of it.
         on_shown: Called with the evaluation after its summary is printed.
     """
 
     publish: bool = True
     require_stable: bool = False
+    repeat: int = 1
     on_shown: Callable[[Evaluation], None] = lambda _: None
 
 
@@ -48,7 +49,7 @@ def run_training(
     ranks: RankRequest,
     publication: Publication,
 ) -> int:
-    """Trains, publishes the evaluation and prints its summary.
+    """Trains, publishes each evaluation and prints its summary; of repetitions, also that of all processes.
 
     Returns:
         The exit code.
@@ -57,31 +58,29 @@ def run_training(
         InferometerError: The model cannot be trained, or the evaluation not be published.
     """
     name, worst = request.system.model_name, SUCCESS
+    group: list[Evaluation[TimedMeasurement]] = []
     bar = ProgressBar(name)
     with Console(invocation, publication.publish, False, bar, "stopping after this step") as console:
-        invocation.waiting.begin(f"opening {name}")
+        opening = (
+            f"opening {name}" if publication.repeat == 1 else ""
+        )  # fresh processes draw bars of their own
         callbacks = JobCallbacks(
-            on_start=console.start,
-            on_progress=console.progress(bar),
-            on_warning=console.say,
-            stop_requested=console.stop,
+            partial(console.begin, opening=opening),
+            console.start,
+            console.progress(bar),
+            console.say,
+            console.stop,
         )
-        systems = Systems(invocation)
-        work = partial(_train, request, systems)
-        companions = systems.companions(request.system, request.options.communication)
-        with closing(run_ranks(work, ranks, callbacks, os.environ, companions)) as evaluations:
+        found = trainings(request, ranks, Systems(invocation), callbacks, publication.repeat)
+        with closing(found) as evaluations:
             for evaluation in evaluations:
                 console.publish(evaluation, partial(_show, evaluation, publication))
                 worst = max(worst, _exit_code(evaluation, published=publication.publish))
                 worst = max(worst, stability_code(evaluation, required=publication.require_stable))
+                group.append(replace(evaluation, spans=()))
+        print_rows(*process_rows(process_groups(group)))
+        console.print_group()
     return worst
-
-
-def _train(
-    request: TrainingRequest, systems: Systems, rank: Rank, callbacks: JobCallbacks[Progress]
-) -> Iterator[Evaluation[TrainingMeasurement]]:
-    """Trains as one rank; a function of this module, so that pickle can pass it on to a process."""
-    return train(request, systems, rank, callbacks)
 
 
 def _show(evaluation: Evaluation[TrainingMeasurement], publication: Publication) -> None:

@@ -19,6 +19,7 @@ from inferometer.client.cli.command import (
     options,
 )
 from inferometer.client.cli.paths import FILE
+from inferometer.client.cli.system_options import repeat_option
 from inferometer.evaluators.jobs.defaults import (
     BENCH_BATCH_SIZE,
     BENCH_BATCHES,
@@ -259,6 +260,7 @@ training_options = options(
 """Adds the options of training."""
 
 result_options = options(
+    repeat_option("each in fresh processes, as one group; its last line is the interval over the processes."),
     option(
         "--output",
         type=click.Choice(["text", "dlbs"], case_sensitive=False),

@@ -167,7 +167,7 @@ def _train(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
     system = read_system(given, invocation.catalog, Systems(invocation).find_model)
     request, ranks = read_training(given, system)
     _tell(invocation, system)
-    publication = Publication(given["publish"], given["require_stable"], show)
+    publication = Publication(given["publish"], given["require_stable"], given["repeat"], show)
     return run_training(invocation, request, ranks, publication)
 
 
@@ -206,4 +206,5 @@ def _ingest(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
     system = read_system(given, invocation.catalog, Systems(invocation).find_model)
     request = read_ingestion(given, system)
     _tell(invocation, system)
-    return run_ingestion(invocation, request, Publication(given["publish"], given["require_stable"], show))
+    publication = Publication(given["publish"], given["require_stable"], given["repeat"], show)
+    return run_ingestion(invocation, request, publication)

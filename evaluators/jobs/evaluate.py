@@ -16,14 +16,13 @@ from inferometer.agent.tracing.span import SpanKind, TraceLevel
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.dataset_run import DatasetRun, Progress
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.evaluation import Evaluation, M, Status, TraceSummary
-from inferometer.evaluators.jobs.fresh_process import in_fresh_process
+from inferometer.evaluators.evaluation import Evaluation, M, TraceSummary
+from inferometer.evaluators.jobs.fresh_process import in_turn
 from inferometer.evaluators.jobs.requests import DatasetChoice, EvaluationRequest
-from inferometer.evaluators.jobs.resources import JobCallbacks, JobPart, JobResources, JobStart
+from inferometer.evaluators.jobs.resources import JobCallbacks, JobResources, JobStart
 from inferometer.evaluators.measurements.batches import BatchMeasurement, BatchOptions
 from inferometer.evaluators.system import SystemUnderTest
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import EvaluationInterrupted
 
 if TYPE_CHECKING:
     from inferometer.agent.tracing.address import TraceAddress
@@ -122,17 +121,11 @@ def evaluate(
         group_id = str(uuid.uuid4())
     if fresh:
         _ = resources.catalog  # says here, once, which manifests are left out
-    for number, level in enumerate(levels, start=1):
-        callbacks.on_part(JobPart(number, len(levels), level))
-        work = partial(_evaluate_part, request, level, group_id, number if fresh else None, resources)
-        with closing(in_fresh_process(work, callbacks) if fresh else work(callbacks)) as evaluations:
-            for evaluation in evaluations:
-                stopped = callbacks.stop_requested()  # in the last batch, which leaves nothing to interrupt
-                yield evaluation
-        if evaluation.status is Status.INTERRUPTED:
-            return
-        if stopped and number < len(levels):
-            raise EvaluationInterrupted(f"stopped after {number} of {len(levels)} evaluations")
+    works = [
+        (partial(_evaluate_part, request, level, group_id, number if fresh else None, resources), level)
+        for number, level in enumerate(levels, start=1)
+    ]
+    yield from in_turn(works, callbacks, fresh=fresh)
 
 
 def _evaluate_part(

@@ -17,12 +17,12 @@ from typing import Any, Protocol, TypeAlias
 
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.resources import JobCallbacks
+from inferometer.evaluators.loading.starting import GOVERNED, start_process
 from inferometer.manifests.errors import InferometerError
 
 _PROGRESS_EVERY_S = 0.25
 _MOST_EXIT_S = 5.0
 _POLL_S = 0.05
-_GOVERNED = (signal.SIGINT, signal.SIGTERM)
 
 
 class Sent(Enum):
@@ -85,14 +85,12 @@ class LinkedProcess:
         self.connection, theirs = context.Pipe()
         # A daemon could start no processes, such as those of a loader; its end is ``end``'s concern.
         self._process = context.Process(target=_live, args=(task, theirs), daemon=False)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _GOVERNED)  # until it can ignore them
         try:
-            self._process.start()
+            start_process(self._process)
         except BaseException:
             self.connection.close()
             raise
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
         atexit.register(self.end)  # runs before multiprocessing waits for the process
 
@@ -141,9 +139,9 @@ class LinkedProcess:
 
 def _live(task: LinkedTask, connection: Connection) -> None:
     """The whole life of the process."""
-    for number in _GOVERNED:
+    for number in GOVERNED:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _GOVERNED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, GOVERNED)
     with suppress(OSError):
         os.setpgid(0, 0)
     link = _Link(connection)

@@ -55,6 +55,7 @@ def train(
     resources: JobResources,
     rank: Rank,
     callbacks: JobCallbacks[Progress] | None = None,
+    group_id: str | None = None,
 ) -> Iterator[Evaluation[TrainingMeasurement]]:
     """Trains the model as one rank, and yields the evaluation; a rank other than 0 yields none.
 
@@ -70,12 +71,12 @@ def train(
     callbacks = callbacks or JobCallbacks()
     request.check_save_path()
     level = TraceLevel.NO_TRACE if rank.number else request.trace_level
-    trace = EvaluationTrace(level, request.tracer_address, notify=callbacks.on_warning)
+    trace = EvaluationTrace(level, request.tracer_address, group_id, callbacks.on_warning)
     with closing(trace):
         with trace.root(request.system.model_name) as scope:
             evaluation = _train_once(request, resources, rank, callbacks, scope)
         if evaluation is not None:
-            yield trace.kept(evaluation)
+            yield replace(trace.kept(evaluation), group_id=group_id)
 
 
 def _train_once(

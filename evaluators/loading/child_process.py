@@ -12,10 +12,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
+from inferometer.evaluators.loading.starting import GOVERNED, start_process
 from inferometer.manifests.errors import ConfigurationError, DatasetError
 
 CONTEXT = multiprocessing.get_context("spawn")
-_GOVERNED = (signal.SIGINT, signal.SIGTERM)
 _MOST_END_S = 5.0
 
 
@@ -71,16 +71,13 @@ def start_child(name: str, run: Callable[..., None], *given: Any) -> ChildProces
         raise ConfigurationError("a daemonic process may not start worker processes; use threads")
     ours, theirs = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_run, args=(run, *given, theirs), name="load", daemon=True)
-    # it does not notice a signal before it can ignore it
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _GOVERNED)
     try:
-        process.start()
+        start_process(process)
     except BaseException:
         ours.close()
         raise
     finally:
         theirs.close()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return ChildProcess(name, process, ours)
 
 
@@ -98,9 +95,9 @@ def end_children(children: Sequence[ChildProcess]) -> None:
 
 def _run(run: Callable[..., None], *given: Any) -> None:
     """The whole life of a child process."""
-    for number in _GOVERNED:
+    for number in GOVERNED:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _GOVERNED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, GOVERNED)
     run(*given)
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class Measurement(Protocol):
@@ -23,4 +27,13 @@ class Measurement(Protocol):
     @property
     def elapsed_ns(self) -> int:
         """How long the measured part took, in nanoseconds."""
+        ...
+
+
+class TimedMeasurement(Measurement, Protocol):
+    """A measurement of batches or steps, one after the other."""
+
+    @property
+    def full_ns(self) -> NDArray[np.int64]:
+        """int64; the times of the full batches or steps in nanoseconds, in order."""
         ...

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import LOCAL_AGENT
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.load.intervals import t_quantile_95
-from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
+from inferometer.evaluators.measurements.measurement import TimedMeasurement
 from inferometer.evaluators.precision.intervals import Interval
+from inferometer.evaluators.statistics import carried_percentile
 
 
 def interval_over(values: Sequence[float]) -> Interval:
@@ -54,7 +56,7 @@ class OverProcesses:
 
     Attributes:
         name: ``p50`` or ``mean``.
-        value_ns: The figure, in nanoseconds a batch.
+        value_ns: The figure, in nanoseconds a batch or step.
         interval_ns: Its 95 % interval.
     """
 
@@ -80,24 +82,29 @@ class ProcessGroup:
     remote: bool
 
 
-def process_groups(evaluations: Iterable[Evaluation[BatchMeasurement]]) -> tuple[ProcessGroup, ...]:
+def process_groups(evaluations: Iterable[Evaluation[TimedMeasurement]]) -> tuple[ProcessGroup, ...]:
     """Returns the processes of complete evaluations at each trace level, where there are several."""
-    levels: dict[TraceLevel, list[tuple[LatencySummary, bool]]] = {}
+    levels: dict[TraceLevel, list[Evaluation[TimedMeasurement]]] = {}
     for each in evaluations:
         if each.process is not None and each.status is Status.COMPLETE:
-            remote = each.system.agent != LOCAL_AGENT
-            levels.setdefault(each.trace_level, []).append((LatencySummary.of(each.measurement), remote))
+            levels.setdefault(each.trace_level, []).append(each)
     return tuple(
-        ProcessGroup(level, len(found), _figures([latency for latency, _ in found]), found[0][1])
+        ProcessGroup(
+            level,
+            len(found),
+            tuple(_figures([each.measurement.full_ns for each in found])),
+            found[0].system.agent != LOCAL_AGENT,
+        )
         for level, found in levels.items()
         if len(found) > 1
     )
 
 
-def _figures(latencies: Sequence[LatencySummary]) -> tuple[OverProcesses, ...]:
-    figures = []
-    for name in ("p50", "mean"):
-        values = [value for each in latencies if (value := getattr(each, f"{name}_ns")) is not None]
-        if len(values) == len(latencies):
-            figures.append(OverProcesses(name, float(np.mean(values)), interval_over(values)))
-    return tuple(figures)
+def _figures(full_ns: Sequence[NDArray[np.int64]]) -> Iterator[OverProcesses]:
+    """The figures that the times of every process carry."""
+    means = [float(times_ns.mean()) if len(times_ns) else None for times_ns in full_ns]
+    every = {"p50": [carried_percentile(times_ns, 50) for times_ns in full_ns], "mean": means}
+    for name, values in every.items():
+        known = [value for value in values if value is not None]
+        if len(known) == len(values):
+            yield OverProcesses(name, float(np.mean(known)), interval_over(known))
