@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler
     from inferometer.agent.tracing.recorder import SpanRecorder
     from inferometer.agent.tracing.span import SpanKind, TraceLevel
+    from inferometer.agent.training.trainer import (
+        OptimizerOptions,
+        PlacedBatch,
+        Rank,
+        StepParts,
+        StepResult,
+        Trainer,
+        TrainerOptions,
+        TrainingBatch,
+    )
     from inferometer.client.library.comparing import Comparison, compare
     from inferometer.client.library.evaluating import evaluate, sweep
     from inferometer.client.library.load import (
@@ -51,8 +61,9 @@ if TYPE_CHECKING:
         InputError,
         OutOfMemoryError,
         PredictionError,
+        TrainingError,
     )
-    from inferometer.manifests.schema import ModelManifest
+    from inferometer.manifests.schema import Loss, ModelManifest
 
 __all__ = [
     "ArtifactError",
@@ -81,16 +92,20 @@ __all__ = [
     "LayerWriter",
     "LoadArguments",
     "LoadMeasurement",
+    "Loss",
     "ModelManifest",
     "ModelSignature",
+    "OptimizerOptions",
     "OutOfMemoryError",
     "Pixels",
+    "PlacedBatch",
     "Precision",
     "PredictWindow",
     "PredictionError",
     "Predictor",
     "PredictorOptions",
     "Profiler",
+    "Rank",
     "RateSearch",
     "RateSearchMeasurement",
     "Report",
@@ -101,10 +116,16 @@ __all__ = [
     "ServedAgent",
     "SpanKind",
     "SpanRecorder",
+    "StepParts",
+    "StepResult",
     "Tensor",
     "Tensors",
     "TopAccuracy",
     "TraceLevel",
+    "Trainer",
+    "TrainerOptions",
+    "TrainingBatch",
+    "TrainingError",
     "Url",
     "Weights",
     "WorkloadRun",
@@ -130,6 +151,16 @@ _OWNERS = {
     "agent.tracing.profiler": ("LayerWriter", "PredictWindow", "Profiler"),
     "agent.tracing.recorder": ("SpanRecorder",),
     "agent.tracing.span": ("SpanKind", "TraceLevel"),
+    "agent.training.trainer": (
+        "OptimizerOptions",
+        "PlacedBatch",
+        "Rank",
+        "StepParts",
+        "StepResult",
+        "Trainer",
+        "TrainerOptions",
+        "TrainingBatch",
+    ),
     "client.library.comparing": ("Comparison", "compare"),
     "client.library.evaluating": ("evaluate", "sweep"),
     "client.library.load": (
@@ -149,7 +180,7 @@ _OWNERS = {
     "evaluators.measurements.load": ("LoadMeasurement",),
     "evaluators.measurements.rate_search": ("RateSearchMeasurement",),
     "evaluators.reports.base": ("Column", "Report", "Row"),
-    "manifests.schema": ("ModelManifest",),
+    "manifests.schema": ("Loss", "ModelManifest"),
 }
 
 if not TYPE_CHECKING:  # a type checker reads the imports above, and reports a name that is not there
