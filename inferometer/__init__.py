@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler
     from inferometer.agent.tracing.recorder import SpanRecorder
     from inferometer.agent.tracing.span import SpanKind, TraceLevel
+    from inferometer.client.library.benchmarks import DataArguments, TrainingArguments, ingest, train
     from inferometer.client.library.comparing import Comparison, compare
     from inferometer.client.library.evaluating import evaluate, sweep
     from inferometer.client.library.load import (
@@ -35,11 +36,15 @@ if TYPE_CHECKING:
     from inferometer.client.library.runs import Latency, Run, Runs, TopAccuracy
     from inferometer.client.library.serving import ServedAgent, serve
     from inferometer.client.library.stored import Evaluations, evaluations
+    from inferometer.client.library.tables import Rows
+    from inferometer.client.library.trainings import Ingestion, StepParts, Training
     from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
     from inferometer.evaluators.evaluation import Evaluation
     from inferometer.evaluators.measurements.batches import BatchMeasurement
+    from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
     from inferometer.evaluators.measurements.load import LoadMeasurement
     from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+    from inferometer.evaluators.measurements.training import TrainingMeasurement
     from inferometer.evaluators.reports.base import Column, Report, Row
     from inferometer.manifests.errors import (
         ArtifactError,
@@ -61,6 +66,7 @@ __all__ = [
     "Column",
     "Comparison",
     "ConfigurationError",
+    "DataArguments",
     "Dataset",
     "DatasetError",
     "DatasetIdentity",
@@ -74,6 +80,8 @@ __all__ = [
     "FrameworkDetails",
     "FrameworkEntry",
     "InferometerError",
+    "Ingestion",
+    "IngestionMeasurement",
     "InputError",
     "InputSignature",
     "Latency",
@@ -95,16 +103,21 @@ __all__ = [
     "RateSearchMeasurement",
     "Report",
     "Row",
+    "Rows",
     "Run",
     "Runs",
     "Sample",
     "ServedAgent",
     "SpanKind",
     "SpanRecorder",
+    "StepParts",
     "Tensor",
     "Tensors",
     "TopAccuracy",
     "TraceLevel",
+    "Training",
+    "TrainingArguments",
+    "TrainingMeasurement",
     "Url",
     "Weights",
     "WorkloadRun",
@@ -112,9 +125,11 @@ __all__ = [
     "compare",
     "evaluate",
     "evaluations",
+    "ingest",
     "max_qps",
     "serve",
     "sweep",
+    "train",
     "workload",
 ]
 
@@ -143,11 +158,16 @@ _OWNERS = {
     "client.library.runs": ("Latency", "Run", "Runs", "TopAccuracy"),
     "client.library.serving": ("ServedAgent", "serve"),
     "client.library.stored": ("Evaluations", "evaluations"),
+    "client.library.tables": ("Rows",),
+    "client.library.benchmarks": ("DataArguments", "TrainingArguments", "ingest", "train"),
+    "client.library.trainings": ("Ingestion", "StepParts", "Training"),
     "evaluators.datasets.base": ("Dataset", "DatasetIdentity", "Sample"),
     "evaluators.evaluation": ("Evaluation",),
     "evaluators.measurements.batches": ("BatchMeasurement",),
+    "evaluators.measurements.ingestion": ("IngestionMeasurement",),
     "evaluators.measurements.load": ("LoadMeasurement",),
     "evaluators.measurements.rate_search": ("RateSearchMeasurement",),
+    "evaluators.measurements.training": ("TrainingMeasurement",),
     "evaluators.reports.base": ("Column", "Report", "Row"),
     "manifests.schema": ("ModelManifest",),
 }
