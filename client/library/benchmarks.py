@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -159,46 +161,26 @@ def train(
         StoreError: The database lost the evaluation; the message names the file that keeps it.
     """
     _refuse_unknown("train", more, TrainingArguments)
-    numbers: dict[str, Any] = {
-        "batch_size": batch_size,
-        "num_batches": num_batches,
-        "num_warmup_batches": num_warmup_batches,
-        "num_epochs": num_epochs,
-        "parts_every": more.get("parts_every", 10),
-        "learning_rate": learning_rate,
-        "momentum": momentum,
-        "weight_decay": weight_decay,
-    }
-    _check(numbers | {"ranks": ranks})
+    numbers = {"batch_size": batch_size, "num_batches": num_batches, "num_epochs": num_epochs}
+    numbers |= {"num_warmup_batches": num_warmup_batches, "parts_every": more.get("parts_every", 10)}
+    rates = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
+    _check({**numbers, **rates, "ranks": ranks})
     together = RankRequest(num_ranks=ranks if ranks > 1 else None)
     _refuse_launcher(together)
     session = {"seed": seed, "threads": threads, "gpu": gpu, "precision": precision}
-    session |= {
-        "cudnn_benchmark": more.get("cudnn_benchmark", True),
-        "weights": more.get("weights", "random"),
-    }
     invocation = library_invocation()
-    system = _system(invocation, model, more.get("version"), framework, **session)
-    level = more.get("trace_level")
-    request = TrainingRequest(
-        system=system,
-        data=_data(data, seed, more, on_device=more.get("on_device", False)),
-        options=_options(
-            system,
-            _framework(invocation, system),
-            together,
-            communication,
-            api=more.get("api"),
-            optimizer=optimizer.lower(),
-            **{**numbers, "num_batches": _batches(num_batches, num_epochs)},
-        ),
-        devices=(system.session.device,),
-        validation=validation,
-        save_path=None if save_weights is None else Path(save_weights),
-        fail_on_error=more.get("fail_on_error", False),
-        trace_level=TraceLevel.named(level) if level else TraceLevel.APPLICATION_TRACE,
+    request = _training_request(
+        invocation,
+        _trained_system(invocation, model, framework, session, more),
+        _data(data, seed, more, on_device=more.get("on_device", False)),
+        together,
+        communication,
+        {**numbers, **rates, "optimizer": optimizer.lower()},
+        more,
     )
-    display = bar_for(system.model_name)
+    path = None if save_weights is None else Path(save_weights)
+    request = replace(request, validation=validation, save_path=path)
+    display = bar_for(request.system.model_name)
     with Running(invocation, display, publish=publish, stops="stopping after this step") as running:
         with closing(trainings(request, together, Systems(invocation), running.callbacks())) as found:
             evaluation = next(found)
@@ -305,6 +287,40 @@ def _system(
         )
     name, version = named_model(invocation.catalog, model, version)
     return system_request(invocation, name, version=version, framework=framework, agent=None, **session)
+
+
+def _trained_system(
+    invocation: Invocation,
+    model: object,
+    framework: str | None,
+    session: Mapping[str, Any],
+    more: TrainingArguments,
+) -> SystemRequest:
+    benchmark, weights = more.get("cudnn_benchmark", True), more.get("weights", "random")
+    rest = {"cudnn_benchmark": benchmark, "weights": weights}
+    return _system(invocation, model, more.get("version"), framework, **session, **rest)
+
+
+def _training_request(
+    invocation: Invocation,
+    system: SystemRequest,
+    data: TrainingData,
+    ranks: RankRequest,
+    communication: str | None,
+    options: Mapping[str, Any],
+    more: TrainingArguments,
+) -> TrainingRequest:
+    framework, level = _framework(invocation, system), more.get("trace_level")
+    batches = _batches(options["num_batches"], options["num_epochs"])
+    rest = {**options, "num_batches": batches, "api": more.get("api")}
+    return TrainingRequest(
+        system=system,
+        data=data,
+        options=_options(system, framework, ranks, communication, **rest),
+        devices=(system.session.device,),
+        fail_on_error=more.get("fail_on_error", False),
+        trace_level=TraceLevel.named(level) if level else TraceLevel.APPLICATION_TRACE,
+    )
 
 
 def _framework(invocation: Invocation, system: SystemRequest) -> str:
