@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         TrainerOptions,
         TrainingBatch,
     )
+    from inferometer.client.library.benchmarks import DataArguments, TrainingArguments, ingest, train
     from inferometer.client.library.comparing import Comparison, compare
     from inferometer.client.library.evaluating import evaluate, sweep
     from inferometer.client.library.load import (
@@ -45,11 +46,15 @@ if TYPE_CHECKING:
     from inferometer.client.library.runs import Latency, Run, Runs, TopAccuracy
     from inferometer.client.library.serving import ServedAgent, serve
     from inferometer.client.library.stored import Evaluations, evaluations
+    from inferometer.client.library.tables import Rows
+    from inferometer.client.library.trainings import Ingestion, StepPartTimes, Training
     from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
     from inferometer.evaluators.evaluation import Evaluation
     from inferometer.evaluators.measurements.batches import BatchMeasurement
+    from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
     from inferometer.evaluators.measurements.load import LoadMeasurement
     from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+    from inferometer.evaluators.measurements.training import TrainingMeasurement
     from inferometer.evaluators.reports.base import Column, Report, Row
     from inferometer.manifests.errors import (
         ArtifactError,
@@ -72,6 +77,7 @@ __all__ = [
     "Column",
     "Comparison",
     "ConfigurationError",
+    "DataArguments",
     "Dataset",
     "DatasetError",
     "DatasetIdentity",
@@ -85,6 +91,8 @@ __all__ = [
     "FrameworkDetails",
     "FrameworkEntry",
     "InferometerError",
+    "Ingestion",
+    "IngestionMeasurement",
     "InputError",
     "InputSignature",
     "Latency",
@@ -110,12 +118,14 @@ __all__ = [
     "RateSearchMeasurement",
     "Report",
     "Row",
+    "Rows",
     "Run",
     "Runs",
     "Sample",
     "ServedAgent",
     "SpanKind",
     "SpanRecorder",
+    "StepPartTimes",
     "StepParts",
     "StepResult",
     "Tensor",
@@ -124,8 +134,11 @@ __all__ = [
     "TraceLevel",
     "Trainer",
     "TrainerOptions",
+    "Training",
+    "TrainingArguments",
     "TrainingBatch",
     "TrainingError",
+    "TrainingMeasurement",
     "Url",
     "Weights",
     "WorkloadRun",
@@ -133,9 +146,11 @@ __all__ = [
     "compare",
     "evaluate",
     "evaluations",
+    "ingest",
     "max_qps",
     "serve",
     "sweep",
+    "train",
     "workload",
 ]
 
@@ -174,11 +189,16 @@ _OWNERS = {
     "client.library.runs": ("Latency", "Run", "Runs", "TopAccuracy"),
     "client.library.serving": ("ServedAgent", "serve"),
     "client.library.stored": ("Evaluations", "evaluations"),
+    "client.library.tables": ("Rows",),
+    "client.library.benchmarks": ("DataArguments", "TrainingArguments", "ingest", "train"),
+    "client.library.trainings": ("Ingestion", "StepPartTimes", "Training"),
     "evaluators.datasets.base": ("Dataset", "DatasetIdentity", "Sample"),
     "evaluators.evaluation": ("Evaluation",),
     "evaluators.measurements.batches": ("BatchMeasurement",),
+    "evaluators.measurements.ingestion": ("IngestionMeasurement",),
     "evaluators.measurements.load": ("LoadMeasurement",),
     "evaluators.measurements.rate_search": ("RateSearchMeasurement",),
+    "evaluators.measurements.training": ("TrainingMeasurement",),
     "evaluators.reports.base": ("Column", "Report", "Row"),
     "manifests.schema": ("Loss", "ModelManifest"),
 }

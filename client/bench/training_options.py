@@ -36,7 +36,7 @@ def read_training(values: Values, system: BenchSystem) -> tuple[TrainingRequest,
         precision=(system.request.session.precision or Precision.FLOAT32).value,
         api=_api(values, system),
         devices=len(per_rank),
-        communication=_communication(values, system, ranks, len(per_rank)),
+        communication=read_communication(values, system.framework, system.gpus, ranks, len(per_rank)),
         parts_every=values["parts_every"],
         cudnn_benchmark=values["cudnn_benchmark"],
     )
@@ -96,23 +96,34 @@ def _api(values: Values, system: BenchSystem) -> str:
     return str(api).lower()
 
 
-def _communication(values: Values, system: BenchSystem, ranks: RankRequest, devices: int) -> str:
-    """How gradients are added up; empty where the trainer decides, or nothing is to be added."""
+def read_communication(values: Values, framework: str, gpus: int, ranks: RankRequest, devices: int) -> str:
+    """Reads how gradients are added up; empty where the trainer decides, or nothing is to be added.
+
+    Args:
+        values: ``kv_store``, ``dist_backend`` and ``kv_num_servers``.
+        framework: The name of the framework, in small letters.
+        gpus: The number of GPUs.
+        ranks: The processes that train together.
+        devices: The devices of one of them.
+
+    Raises:
+        ConfigurationError: It is another framework's, or not one for so many processes.
+    """
     store, backend = values["kv_store"], values["dist_backend"]
-    if system.framework == MXNET:
+    if framework == MXNET:
         if backend is not None:
             raise ConfigurationError(f"dist_backend {backend} is PyTorch's; MXNet takes kv_store")
         return _store(store.lower() if store else None, ranks, devices)
     if store is not None:
         raise ConfigurationError(
-            f"kv_store {store} is MXNet's, and the framework is {system.framework}; use dist_backend"
+            f"kv_store {store} is MXNet's, and the framework is {framework}; use dist_backend"
         )
     if values["kv_num_servers"] is not None:
         raise ConfigurationError("kv_num_servers is for MXNet's kvstore; PyTorch has no servers")
     if backend == "mpi":
         raise ConfigurationError("dist_backend mpi is not in PyTorch's packages; use gloo, or nccl on GPUs")
     if backend is None and rank_count(ranks) > 1:
-        return "nccl" if system.gpus else "gloo"
+        return "nccl" if gpus else "gloo"
     return backend.lower() if backend else ""
 
 

@@ -126,7 +126,8 @@ def _side(name: str, given: Named | Sequence[Named], notes: list[str]) -> Side:
             found |= {evaluation.id: evaluation for evaluation in _stored(name, each, notes)}
         else:
             raise ConfigurationError(
-                f"{name} holds {each!r}; give what evaluate, sweep, workload or max_qps returned, or ids"
+                f"{name} holds {each!r}; give what evaluate, sweep, train, ingest, workload or max_qps "
+                "returned, or ids"
             )
     return Side(name, tuple(found.values()))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
 
 from inferometer.client.library import html
 from inferometer.evaluators.reports.base import Column, Row
@@ -60,6 +60,39 @@ class Tabular(ABC):
 
     def _repr_html_(self) -> str:
         return html.table(self._columns, self._table)
+
+
+class Rows(Tabular, Sequence[Row]):
+    """The rows of a report.
+
+    Args:
+        columns: The columns.
+        rows: The rows, each with a value for every column.
+    """
+
+    def __init__(self, columns: Sequence[Column], rows: Iterable[Row]) -> None:
+        self._of_all = tuple(columns)
+        self._rows = tuple(rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Row]: ...
+
+    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
+        return self._rows[place]
+
+    @property
+    def _columns(self) -> Sequence[Column]:
+        return self._of_all
+
+    @property
+    def _table(self) -> Sequence[Row]:
+        return self._rows
 
 
 def _missing(package: str) -> ConfigurationError:

@@ -159,7 +159,7 @@ def test_a_model_learns_its_dataset_is_validated_and_saved(agent, tmp_path):
         (("--model_opts=[1]",), 2, "is no JSON object"),
         (("--data_backend=tfrecord",), 2, 'unknown data_backend "tfrecord"; did you mean "recordio"'),
         (("--data_dir=/nowhere",), 4, "/nowhere"),
-        (("--data=synthetic/device", "--data_dir=/tmp"), 2, "is synthetic; leave out data_dir"),
+        (("--data=synthetic/device", "--data_dir=/tmp"), 2, "is synthetic; leave out the dataset"),
         (("--batch_size=0",), 2, "0 is not in the range x>=1"),
         (("--num_epochs=1", "--num_batches=2"), 2, "both end the run"),
         (("--validation_dataset=digit_validation",), 2, 'unknown dataset "digit_validation"'),

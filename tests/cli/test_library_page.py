@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +32,8 @@ def test_the_examples_of_the_page_run(agent: Agent, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(length, "TIME_BUDGET_S", 0.2)
     monkeypatch.setattr(MaxQpsRequest, "default_min_duration_s", 0.1)
     for package in ("pandas", "pyarrow"):
-        monkeypatch.setitem(sys.modules, package, SimpleNamespace(DataFrame=dict, table=dict))
+        found = SimpleNamespace(DataFrame=dict, table=dict, __spec__=ModuleSpec(package, None))
+        monkeypatch.setitem(sys.modules, package, found)
     (tmp_path / "resnet50.onnx").write_bytes(MODEL.read_bytes())
     names: dict[str, Any] = {
         "array": np.zeros((128, 1, 16, 16), np.float32),

@@ -39,7 +39,6 @@ def test_repetitions_are_a_group_with_an_interval_over_its_processes(
         json.loads(agent("info", "evaluation", "show", row["id"], "-f", "json").stdout) for row in rows
     ]
     assert {each["group_id"] for each in documents} == {answer.figure("group")}
-    assert sorted(each["process"] for each in documents) == [1, 2]
 
 
 def test_ranks_are_repeated_too_and_each_repetition_trains_the_same(agent: Agent) -> None:
@@ -80,5 +79,6 @@ def test_what_cannot_be_repeated_is_one_line(agent: Agent, flags: tuple[str, ...
 def test_the_first_failure_ends_the_repetitions(agent: Agent) -> None:
     answer = agent("bench", "ingestion", "--model=DigitsCNN", "--data_dir=missing", "--repeat=3")
     assert answer.code == 4
-    assert "missing" in answer.error
-    assert "2 of 3" not in answer.stderr
+    begun, error = answer.stderr.splitlines()
+    assert begun == "1 of 3:"
+    assert error.startswith("agent: dataset missing does not exist")

@@ -177,7 +177,7 @@ def test_a_rank_that_is_killed_ends_the_scheduler_and_then_the_other_rank(start,
     assert scheduler.returncode == 1
     assert complained == "the kvstore has lost 1 rank\n"
     assert ranks[0].returncode == 1
-    reason = "TrainingError: model Trained 1.0: rank 0 of 2: lost the scheduler of the kvstore"
+    reason = "RankLostError: model Trained 1.0: rank 0 of 2: lost the scheduler of the kvstore"
     assert said.splitlines()[-1].startswith(reason)
 
 
@@ -187,7 +187,7 @@ def test_ranks_that_do_not_come_are_one_line_and_the_process_ends(start, tmp_pat
     said, complained = alone.communicate(timeout=DEADLINE_S)
 
     reason = "rank 0 of 2: the other ranks and the servers did not answer within 5 s"
-    assert said == f"TrainingError: model Trained 1.0: {reason}\n", complained
+    assert said == f"RankLostError: model Trained 1.0: {reason}\n", complained
     assert alone.returncode == 1
 
 

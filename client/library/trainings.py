@@ -1,0 +1,205 @@
+"""What a training and a run of a loader gave: their figures, as they are read and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from inferometer.client.evaluating.ingestion_summary import ingestion_rows
+from inferometer.client.evaluating.summary import conditions_rows, trace_rows
+from inferometer.client.evaluating.training_summary import training_rows
+from inferometer.client.library.results import Result
+from inferometer.client.library.runs import Latency, TopAccuracy
+from inferometer.client.library.tables import Rows
+from inferometer.evaluators.measurements.ingestion import IngestionMeasurement, IngestionSummary
+from inferometer.evaluators.measurements.training import StepTimes, TrainingMeasurement, TrainingSummary
+from inferometer.evaluators.reports.base import in_ms
+from inferometer.evaluators.reports.ingestion import IngestionReport
+from inferometer.evaluators.reports.training import TrainingReport, TrainingStepsReport
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from inferometer.evaluators.measurements.ingestion import LoadTimes
+    from inferometer.evaluators.precision.intervals import Interval
+
+_NS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StepPartTimes:
+    """The mean times of the parts of a step in milliseconds, on the slowest rank; None if not measured.
+
+    Attributes:
+        wait_ms: The wait for data.
+        copy_ms: The copy to the device.
+        compute_ms: Forward, backward, communication and update.
+        forward_ms: The forward pass and the loss, of the steps that were timed in parts.
+        backward_ms: The backward pass, likewise.
+        communicate_ms: The sum of the gradients over devices and ranks, likewise.
+        update_ms: The update of the parameters, likewise.
+    """
+
+    wait_ms: float | None
+    copy_ms: float | None
+    compute_ms: float | None
+    forward_ms: float | None
+    backward_ms: float | None
+    communicate_ms: float | None
+    update_ms: float | None
+
+
+class Training(Result[TrainingMeasurement]):
+    """One training; in a notebook it shows as a table with the picture of its step times and losses.
+
+    Attributes:
+        evaluation: All of it, with the raw times and what it ran on.
+    """
+
+    _pictured = TrainingStepsReport
+
+    @cached_property
+    def summary(self) -> TrainingSummary:
+        """Every figure, in nanoseconds and samples per second; see ``TrainingSummary``."""
+        return TrainingSummary.of(self.evaluation.measurement)
+
+    @cached_property
+    def latency(self) -> Latency:
+        """The time of a full step, on the slowest rank; its ``batches`` are the full steps."""
+        return _latency(self.summary, len(self.evaluation.measurement.full_ns))
+
+    @property
+    def throughput_per_s(self) -> float | None:
+        """All samples over the sum of the steps' times; None without a step."""
+        return self.summary.throughput_samples_per_s
+
+    @property
+    def throughput_interval_per_s(self) -> tuple[float, float] | None:
+        """The ends of its 95 % interval."""
+        found = self.summary.throughput_interval
+        return None if found is None else (found.low, found.high)
+
+    @cached_property
+    def parts(self) -> StepPartTimes:
+        """The mean times of the parts of a step."""
+        names = StepPartTimes.__dataclass_fields__
+        return StepPartTimes(
+            **{name: in_ms(getattr(self.summary, f"{name.removesuffix('_ms')}_ns")) for name in names}
+        )
+
+    @property
+    def bound(self) -> str | None:
+        """The part that bounds a step: ``loader``, ``copy``, ``compute`` or ``communication``."""
+        return None if self.summary.bound is None else self.summary.bound.value
+
+    @property
+    def accuracy(self) -> TopAccuracy | None:
+        """The accuracy of the trained model over the validation dataset; None without one."""
+        found = self.evaluation.measurement.accuracy
+        if found is None or found.top1_share is None or found.top5_share is None:
+            return None
+        return TopAccuracy(found.top1_share, found.top5_share, found.evaluated)
+
+    @property
+    def losses(self) -> NDArray[np.float64]:
+        """The mean loss of each step, the warm-up included: float64, (ranks, steps)."""
+        return self.evaluation.measurement.losses
+
+    @property
+    def times(self) -> StepTimes:
+        """The raw times of the measured steps of each rank in nanoseconds, as NumPy arrays."""
+        return self.evaluation.measurement.times
+
+    @property
+    def times_ms(self) -> NDArray[np.float64]:
+        """The times of the full steps on the slowest rank, in order: float64, n, in milliseconds."""
+        return self.evaluation.measurement.full_ns / _NS_PER_MS
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The row of ``agent info evaluation training``, as a table."""
+        return Rows(TrainingReport.columns, TrainingReport().rows([self.evaluation]))
+
+    @cached_property
+    def steps(self) -> Rows:
+        """A row for each measured step of each rank, as in ``agent info evaluation training_steps``."""
+        return Rows(TrainingStepsReport.columns, TrainingStepsReport().rows([self.evaluation]))
+
+    def _figures(self) -> Sequence[tuple[str, str]]:
+        evaluation = self.evaluation
+        rows = (*training_rows(evaluation), *conditions_rows(evaluation), *trace_rows(evaluation))
+        return (*rows, ("evaluation", self.id))
+
+
+class Ingestion(Result[IngestionMeasurement]):
+    """One run of a loader alone; in a notebook it shows as a table with its picture.
+
+    Attributes:
+        evaluation: All of it, with the raw times and what it ran on.
+    """
+
+    _pictured = IngestionReport
+
+    @cached_property
+    def summary(self) -> IngestionSummary:
+        """Every figure, in nanoseconds and per second; see ``IngestionSummary``."""
+        return IngestionSummary.of(self.evaluation.measurement)
+
+    @cached_property
+    def latency(self) -> Latency:
+        """The wait for a full batch, of a caller who does nothing else."""
+        return _latency(self.summary, len(self.evaluation.measurement.full_ns))
+
+    @property
+    def throughput_per_s(self) -> float | None:
+        """All samples over the sum of the times; None without a batch."""
+        return self.summary.samples_per_s
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """The bytes of encoded samples in a second; None where the framework's iterator does not tell."""
+        return self.summary.bytes_per_s
+
+    @property
+    def cached_before(self) -> float | None:
+        """The share of the dataset's bytes that was in the page cache before, 0…1."""
+        return self.summary.cached_before
+
+    @property
+    def times(self) -> LoadTimes:
+        """The raw times of the measured batches in nanoseconds, as NumPy arrays."""
+        return self.evaluation.measurement.times
+
+    @property
+    def times_ms(self) -> NDArray[np.float64]:
+        """The waits for the full batches, in order: float64, n, in milliseconds."""
+        return self.evaluation.measurement.full_ns / _NS_PER_MS
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The row of ``agent info evaluation ingestion``, as a table."""
+        return Rows(IngestionReport.columns, IngestionReport().rows([self.evaluation]))
+
+    def _figures(self) -> Sequence[tuple[str, str]]:
+        evaluation = self.evaluation
+        rows = (*ingestion_rows(evaluation), *conditions_rows(evaluation))
+        return (*rows, ("evaluation", self.id))
+
+
+def _latency(found: TrainingSummary | IngestionSummary, full: int) -> Latency:
+    return Latency(
+        batches=full,
+        mean_ms=in_ms(found.mean_ns),
+        p50_ms=in_ms(found.p50_ns),
+        p90_ms=in_ms(found.p90_ns),
+        p99_ms=in_ms(found.p99_ns),
+        interval_ms=_ends_ms(found.p50_interval_ns),
+        mean_interval_ms=_ends_ms(found.mean_interval_ns),
+    )
+
+
+def _ends_ms(interval: Interval | None) -> tuple[float, float] | None:
+    return None if interval is None else (interval.low / _NS_PER_MS, interval.high / _NS_PER_MS)
