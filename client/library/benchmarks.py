@@ -129,7 +129,7 @@ def train(
 ) -> Training:
     """Trains a model, as ``agent bench training`` does, and returns what was measured.
 
-    Ctrl-C ends it after the step, with what was measured until then; a second one raises KeyboardInterrupt.
+    Ctrl-C ends it after the step, with what was measured until then.
 
     Args:
         model: An id of DLBS, such as ``resnet50`` or ``deep_mnist``, or the name in a manifest.
@@ -147,8 +147,7 @@ def train(
         validation: The name of a dataset that the trained model classifies.
         save_weights: A new file for the trained weights.
         ranks: The processes that train together on this machine; with ``gpu``, each has a GPU.
-        communication: How gradients are added up over ranks: ``gloo`` or ``nccl`` in PyTorch, a kvstore such
-            as ``dist_sync`` in MXNet.
+        communication: How gradients are added up: ``gloo`` or ``nccl``; in MXNet a kvstore as ``dist_sync``.
         seed: The seed of weights, of synthetic data and of the order.
         threads: CPU threads of an operator and rank; None means the default.
         gpu: Whether it runs on the GPU.
@@ -178,8 +177,7 @@ def train(
         {**numbers, **rates, "optimizer": optimizer.lower()},
         more,
     )
-    path = None if save_weights is None else Path(save_weights)
-    request = replace(request, validation=validation, save_path=path)
+    request = replace(request, validation=validation, save_path=Path(save_weights) if save_weights else None)
     display = bar_for(request.system.model_name)
     with Running(invocation, display, publish=publish, stops="stopping after this step") as running:
         with closing(trainings(request, together, Systems(invocation), running.callbacks())) as found:
