@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from inferometer.client.bench.parsing import BenchSystem, read_data
@@ -12,10 +13,28 @@ from inferometer.evaluators.measurements.batches import BatchOptions
 from inferometer.manifests.errors import ConfigurationError
 
 
-def read_inference(values: Mapping[str, Any], system: BenchSystem) -> EvaluationRequest:
+def inference_notes(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line for each option of the data that was asked for, and that inference has not."""
+    if values["data_shuffle"]:
+        yield "data_shuffle changes nothing: inference takes the samples in their order"
+    if values["data_dir"] and values["loader"].lower() == "processes":
+        yield "loader processes changes nothing: inference reads by threads"
+    if values["data_dir"] and values["drop_cache"]:
+        yield "drop_cache changes nothing in inference; bench training and bench ingestion drop it"
+
+
+def read_inference(
+    values: Mapping[str, Any], system: BenchSystem, given_workers: int | None = None
+) -> EvaluationRequest:
     """Returns the request: ``num_batches`` full batches, after ``num_warmup_batches``.
 
-    A dataset is repeated until so many full batches are measured.
+    A larger dataset ends there; a smaller one is repeated until so many are measured.
+
+    Args:
+        values: The values of the options.
+        system: The model and its device.
+        given_workers: The threads that read and preprocess, if the user chose them; else there are as many as
+            in ``agent predict dataset``.
 
     Raises:
         ConfigurationError: An option is not for inference.
@@ -38,8 +57,11 @@ def read_inference(values: Mapping[str, Any], system: BenchSystem) -> Evaluation
     else:
         choice = DatasetChoice(path=data.path, name=data.name, backend=data.backend)
         options = BatchOptions(size, size, batches, min_batches=batches, **common)
+    request = system.request
+    if given_workers is not None:
+        request = replace(request, session=replace(request.session, preprocess_threads=given_workers))
     return EvaluationRequest(
-        system=system.request,
+        system=request,
         dataset=choice,
         options=options,
         measure_enough=False,

@@ -27,6 +27,7 @@ from inferometer.manifests.schema import ModelManifest
 
 Values = Mapping[str, Any]
 """The values of a command's options by name."""
+_MOST_GPUS = 1024
 MXNET, PYTORCH = "mxnet", "pytorch"
 
 
@@ -181,6 +182,8 @@ def _refuse_unsupported(values: Values) -> None:
 def _devices(values: Values) -> tuple[Device, ...]:
     """The GPUs, or the CPU."""
     device, count, gpus = values["device"], values["num_gpus"], values["gpus"]
+    if count is not None and count > _MOST_GPUS:
+        raise ConfigurationError(f"num_gpus is {count}; at most {_MOST_GPUS}")
     if count is not None and gpus is not None and count != len(gpus):
         raise ConfigurationError(f"num_gpus is {count}, but gpus names {len(gpus)}; leave out one of them")
     wanted = device.lower() if device else "gpu" if count or gpus else "cpu"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import click
+from click.core import ParameterSource
 
 from inferometer.client.cli.bench_options import (
     data_options,
@@ -171,21 +172,22 @@ def _train(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
     return run_training(invocation, request, ranks, publication)
 
 
-def _tell(invocation: Invocation, system: BenchSystem) -> None:
-    for note in system.notes:
+def _tell(invocation: Invocation, system: BenchSystem, notes: Iterable[str] = ()) -> None:
+    for note in (*system.notes, *notes):
         invocation.notify(note)
 
 
 def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.bench.inference import read_inference
+    from inferometer.client.bench.inference import inference_notes, read_inference
     from inferometer.client.bench.parsing import read_system, take_tracing
     from inferometer.client.evaluating.running import run_evaluation
     from inferometer.client.systems import Systems
 
     take_tracing(given, invocation)
     system = read_system(given, invocation.catalog, Systems(invocation).find_model)
-    request = read_inference(given, system)
-    _tell(invocation, system)
+    asked = click.get_current_context().get_parameter_source("num_workers") is ParameterSource.COMMANDLINE
+    request = read_inference(given, system, given["num_workers"] if asked else None)
+    _tell(invocation, system, inference_notes(given))
     return run_evaluation(
         invocation,
         request,

@@ -16,7 +16,7 @@ from inferometer.evaluators.datasets.folder import printable
 from inferometer.manifests.errors import DatasetError, one_line
 
 _TENSORS = "inputs"
-_SAMPLES = (_TENSORS, "images", "x")
+_SAMPLES = (_TENSORS, "images", "x", "data")
 _LABELS = ("labels", "y")
 _LARGEST_ELEMENT_BYTES = 8
 _LEAST_LIMIT_BYTES = 256 * 1024 * 1024
@@ -27,11 +27,11 @@ _MOST_INFLATION = 100
 class ArraysDataset(Dataset):
     """Images or tensors, and labels, in arrays. The order is that of the arrays, and an id is an index.
 
-    ``images`` (or ``x``) with uint8 elements contains decoded images, which are preprocessed: N × height ×
-    width (grey), N × height × width × 1 (grey) or N × height × width × 3 (RGB). With floating-point elements
-    it contains tensors, which are not preprocessed: N × the shape of the model's input. ``inputs``, instead,
-    contains tensors of any element type. The optional ``labels`` (or ``y``) contains N integers or
-    texts. Nothing is unpickled.
+    ``images`` (or ``x``, or ``data`` as in DLBS) with uint8 elements contains decoded images, which are
+    preprocessed: N × height × width (grey), N × height × width × 1 (grey) or N × height × width × 3 (RGB).
+    With floating-point elements it contains tensors, which are not preprocessed: N × the shape of the
+    model's input. ``inputs``, instead, contains tensors of any element type. The optional ``labels`` (or
+    ``y``) contains N integers or texts. Nothing is unpickled.
 
     The arguments are those of ``ArchiveDataset``.
 
@@ -93,7 +93,7 @@ def _load(path: Path) -> tuple[str, NDArray[Any], NDArray[Any] | None]:
             if len(named) != 1:
                 found = ", ".join(map(printable, content.files)) or "none"
                 wanted = "has no array" if not named else "needs one array of"
-                raise DatasetError(f"{path}: {wanted} images (or x) or inputs; it has: {found}")
+                raise DatasetError(f"{path}: {wanted} images (or x, data) or inputs; it has: {found}")
             samples = _array(content, named[0])
             return named[0], samples, None if labels is None else _array(content, labels)
     except DatasetError:

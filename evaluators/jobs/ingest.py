@@ -54,7 +54,7 @@ class IngestionRequest:
 
     def __post_init__(self) -> None:
         if self.data.is_synthetic:
-            raise ConfigurationError("ingestion reads a dataset; give data_dir, or dataset_name")
+            raise ConfigurationError("ingestion reads a dataset, and none is named; give data_dir")
         if self.reader not in READERS:
             raise ConfigurationError(f"reader is {self.reader}; allowed: {', '.join(READERS)}")
         if self.reader == FRAMEWORK and self.data.processes:

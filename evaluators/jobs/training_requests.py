@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from inferometer.agent.training.trainer import OptimizerOptions
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.opening import open_dataset, open_path
 from inferometer.evaluators.jobs.requests import SystemRequest
-from inferometer.evaluators.loading.loader import LoaderOptions
+from inferometer.evaluators.loading.loader import MOST_SAMPLES, LoaderOptions
 from inferometer.evaluators.measurements.training import TrainingOptions
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, OutputError
@@ -20,6 +21,9 @@ from inferometer.manifests.errors import ConfigurationError, OutputError
 SYNTHETIC = "synthetic"
 EPOCH_BATCHES = 100
 """The batches of an epoch of synthetic data, if ``num_batches`` does not say how many are needed."""
+
+_PROBED_BYTES = 4096
+"""What is written where the weights are to lie, before a training, so that a full disk shows in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +137,10 @@ class TrainingRequest:
             value = getattr(options, name)
             if value is not None and value < 1:
                 raise ConfigurationError(f"{name} is {value}; it must be at least 1")
+        for name in ("num_batches", "num_warmup_batches", "num_epochs", "parts_every"):
+            if (getattr(options, name) or 0) > MOST_SAMPLES:
+                raise ConfigurationError(f"{name} is {getattr(options, name)}; at most {MOST_SAMPLES}")
+        self.data.loader_options(options.batch_size)  # whose checks are those of the batch
         if options.num_batches is None and options.num_epochs is None:
             raise ConfigurationError("neither num_batches nor num_epochs ends the training; give one of them")
         if self.system.agents:
@@ -153,7 +161,7 @@ class TrainingRequest:
         """Checks that the weights can be saved, before anything is trained.
 
         Raises:
-            OutputError: The file exists, or its folder does not.
+            OutputError: The file exists, or its folder does not, or no file can be made there.
         """
         path = self.save_path
         if path is None:
@@ -162,3 +170,8 @@ class TrainingRequest:
             raise OutputError(f"{path}: exists already; name another file for the weights")
         if not path.absolute().parent.is_dir():
             raise OutputError(f"{path}: the folder {path.absolute().parent} does not exist")
+        try:
+            with tempfile.TemporaryFile(dir=path.absolute().parent) as file:
+                file.write(b"\0" * _PROBED_BYTES)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error

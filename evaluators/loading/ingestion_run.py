@@ -14,7 +14,7 @@ from inferometer.agent.inference.results import InputFailure, SystemDescription
 from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
-from inferometer.evaluators.loading.loader import LoadedBatch, Loader
+from inferometer.evaluators.loading.loader import MOST_SAMPLES, LoadedBatch, Loader
 from inferometer.evaluators.measurements.data import DataOptions
 from inferometer.evaluators.measurements.ingestion import IngestionMeasurement, LoadTimes
 from inferometer.manifests.errors import ConfigurationError, EvaluationFailed, EvaluationInterrupted
@@ -42,6 +42,8 @@ class IngestionLength:
         for name, least in (("num_batches", 1), ("num_warmup_batches", 0), ("num_epochs", 1)):
             if (value := getattr(self, name)) is not None and value < least:
                 raise ConfigurationError(f"{name} is {value}; it must be at least {least}")
+            if value is not None and value > MOST_SAMPLES:
+                raise ConfigurationError(f"{name} is {value}; at most {MOST_SAMPLES}")
         if self.num_batches is None and self.num_epochs is None:
             raise ConfigurationError("neither num_batches nor num_epochs ends the run; give one of them")
 

@@ -14,6 +14,10 @@ from inferometer.agent.closeable import Closeable
 from inferometer.agent.inference.results import InputFailure
 from inferometer.manifests.errors import ConfigurationError
 
+MOST_SAMPLES = 2**31 - 1
+"""No batch is larger, and no run has more batches."""
+MOST_WORKERS = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class LoaderOptions:
@@ -47,6 +51,10 @@ class LoaderOptions:
         for name, least in least_ones.items():
             if getattr(self, name) < least:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        largest = {"batch_size": MOST_SAMPLES, "workers": MOST_WORKERS, "prefetch": MOST_SAMPLES}
+        for name, most in largest.items():
+            if getattr(self, name) > most:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}; at most {most}")
         if self.prefetch and not self.workers:
             raise ConfigurationError(f"prefetch is {self.prefetch}, but there are no workers to load ahead")
         if self.processes and not self.workers:

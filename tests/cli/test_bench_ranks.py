@@ -27,7 +27,7 @@ END_S = 60.0
 @pytest.mark.parametrize("framework", RANKS)
 def test_two_ranks_are_one_evaluation_with_the_times_of_both(agent, framework):
     answer = agent(
-        "bench", "training", "--model=deep_mnist", "--batch_size=8", "--num_batches=10", *RANKS[framework]
+        "bench", "training", "--model=cifar10_lenet", "--batch_size=8", "--num_batches=10", *RANKS[framework]
     )
     assert answer.code == 0, answer.stderr
     assert answer.stderr == ""
@@ -43,9 +43,9 @@ def test_two_ranks_are_one_evaluation_with_the_times_of_both(agent, framework):
 @pytest.mark.parametrize("framework", RANKS)
 def test_two_ranks_train_as_one_process_with_both_their_batches(agent, framework, tmp_path):
     random = np.random.default_rng(7)
-    data = {"images": random.random((640, 784), np.float32), "labels": random.integers(0, 10, 640)}
+    data = {"images": random.random((640, 3, 32, 32), np.float32), "labels": random.integers(0, 10, 640)}
     np.savez(tmp_path / "data.npz", **data)
-    common = ("bench", "training", "--model=deep_mnist", f"--data_dir={tmp_path / 'data.npz'}")
+    common = ("bench", "training", "--model=cifar10_lenet", f"--data_dir={tmp_path / 'data.npz'}")
     for name, options in (
         ("one", (f"--framework_name={framework}", "--batch_size=64")),
         ("two", (*RANKS[framework], "--batch_size=32")),
@@ -74,7 +74,7 @@ class Run:
     """A training in a process of its own, which goes on until it is stopped."""
 
     def __init__(self, framework: str, folder: Path) -> None:
-        self.options = ["--model=deep_mnist", "--batch_size=4", "--num_batches=1000000", "--publish=false"]
+        self.options = ["--model=cifar10_lenet", "--batch_size=4", "--num_batches=1000000", "--publish=false"]
         self.process = subprocess.Popen(
             [*AGENT, "bench", "training", *self.options, *RANKS[framework]],
             stdout=subprocess.PIPE,
@@ -152,5 +152,5 @@ def test_what_ranks_cannot_be_is_one_line(agent):
         (("--rank=2", "--num_ranks=2", "--rank_address=a:1"), "rank is 2; allowed: 0 to num_ranks - 1"),
         (("--num_ranks=2000",), "num_ranks is 2000; allowed: 1 to 1024"),
     ):
-        answer = agent("bench", "training", "--model=deep_mnist", "--framework_name=PyTorch", *options)
+        answer = agent("bench", "training", "--model=cifar10_lenet", "--framework_name=PyTorch", *options)
         assert (answer.code, message in answer.error) == (2, True), answer.stderr

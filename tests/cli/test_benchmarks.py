@@ -124,6 +124,63 @@ def test_inference_repeats_a_dataset_until_the_batches_are_measured(agent):
     assert "over 5 full batches" in answer.figure("latency")
 
 
+def test_inference_of_a_larger_dataset_ends_after_its_batches(agent):
+    answer = agent(
+        "bench", "inference", "--model=DigitsCNN", "--framework_name=PyTorch", f"--data_dir={DIGITS}",
+        "--batch_size=10", "--num_batches=3",
+    )  # fmt: skip
+    assert answer.code == 0, answer.stderr
+    assert "over 3 full batches" in answer.figure("latency")
+
+
+def test_inference_takes_the_format_that_is_named_and_says_what_it_has_not(agent, tmp_path):
+    archive = tmp_path / "digits.zip"
+    archive.write_bytes(Path(DIGITS).read_bytes())
+    options = (
+        "bench", "inference", "--model=DigitsCNN", "--framework_name=PyTorch", f"--data_dir={archive}",
+        "--batch_size=4", "--num_batches=2",
+    )  # fmt: skip
+    named = agent(*options, "--data_backend=recordio")
+    assert named.code == 4
+    assert "holds no record of RecordIO" in named.error
+    given = agent(
+        *options, "--data_shuffle=true", "--loader=processes", "--drop_cache=true", "--num_workers=1"
+    )
+    assert given.code == 0, given.stderr
+    for name in ("data_shuffle", "loader processes", "drop_cache"):
+        assert f"{name} changes nothing" in given.stderr
+    assert json.loads(agent("info", "evaluation", "show", "-f", "json").stdout)["preprocess_threads"] == 1
+
+
+def test_weights_that_cannot_be_written_are_refused_before_the_training(agent):
+    answer = agent(
+        "bench", "training", "--model=DigitsCNN", "--num_batches=2", "--save_weights=/proc/weights"
+    )
+    assert answer.code == 7
+    assert answer.stderr == "agent: /proc/weights: cannot be written: No such file or directory\n"
+    assert answer.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("training", "--num_gpus=9223372036854775808"),
+        ("training", "--batch_size=9223372036854775808"),
+        ("ingestion", "--batch_size=9223372036854775808", f"--data_dir={DIGITS}"),
+        ("training", "--num_workers=9223372036854775808", f"--data_dir={DIGITS}"),
+        ("training", "--num_batches=9223372036854775808"),
+        ("training", "--num_warmup_batches=9223372036854775808"),
+        ("training", "--num_epochs=9223372036854775808"),
+    ],
+)
+def test_numbers_beyond_all_machines_are_one_line(agent, options):
+    phase, given, *more = options
+    answer = agent("bench", phase, "--model=DigitsCNN", "--framework_name=PyTorch", given, *more)
+    assert answer.code == 2, answer.stderr
+    assert answer.stderr.count("\n") == 1
+    assert "at most" in answer.error or "not in the range" in answer.error
+
+
 def test_a_model_learns_its_dataset_is_validated_and_saved(agent, tmp_path):
     weights = tmp_path / "weights.bin"
     answer = agent(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.agent.preprocessing.inputs import Tensor
+from inferometer.agent.preprocessing.inputs import Pixels, Tensor
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.manifests.errors import DatasetError
 
@@ -33,7 +33,7 @@ def test_inputs_are_tensors_of_any_element_type(dtype: str, shape: tuple[int, ..
         np.testing.assert_array_equal(data.array, expected)
 
 
-@pytest.mark.parametrize("name", ["images", "x"])
+@pytest.mark.parametrize("name", ["images", "x", "data"])
 def test_floats_are_tensors_of_any_rank_under_the_other_names(name: str, tmp_path: Path) -> None:
     array = np.ones((2, 784), np.float32)
     for sample in open_path(make_npz(tmp_path / "d.npz", **{name: array}), "sound"):
@@ -41,6 +41,17 @@ def test_floats_are_tensors_of_any_rank_under_the_other_names(name: str, tmp_pat
         assert isinstance(data, Tensor)
         assert data.array.shape == (784,)
         assert sample.label is None
+
+
+@pytest.mark.parametrize("name", ["images", "x", "data"])
+def test_bytes_are_pixels_under_the_other_names(name: str, tmp_path: Path) -> None:
+    array = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
+    path = make_npz(tmp_path / "d.npz", **{name: array}, labels=np.array([1, 0]))
+    for sample, expected, label in zip(open_path(path, "vision"), array, "10", strict=True):
+        data = sample.read()
+        assert isinstance(data, Pixels)
+        np.testing.assert_array_equal(data.array, expected)
+        assert sample.label == label
 
 
 @pytest.mark.parametrize(
