@@ -181,8 +181,8 @@ def train(
     display = bar_for(request.system.model_name)
     with Running(invocation, display, publish=publish, stops="stopping after this step") as running:
         with closing(trainings(request, together, Systems(invocation), running.callbacks())) as found:
-            evaluation = next(found)
-        return Training(running.publish(evaluation))
+            [training] = [Training(running.publish(evaluation)) for evaluation in found]
+        return training
 
 
 def ingest(

@@ -30,7 +30,7 @@ from inferometer.evaluators.measurements.data import DataOptions
 from inferometer.evaluators.measurements.training import TrainingMeasurement
 from inferometer.evaluators.training.training_run import TrainedSystem, TrainingRun
 from inferometer.evaluators.training.validation import validate
-from inferometer.manifests.errors import ConfigurationError, DatasetError
+from inferometer.manifests.errors import ConfigurationError, DatasetError, OutputError
 from inferometer.manifests.schema import Loss, ModelManifest
 
 _CTC_STEPS_PER_LABEL = 4
@@ -74,9 +74,11 @@ def train(
     trace = EvaluationTrace(level, request.tracer_address, group_id, callbacks.on_warning)
     with closing(trace):
         with trace.root(request.system.model_name) as scope:
-            evaluation = _train_once(request, resources, rank, callbacks, scope)
+            evaluation, unsaved = _train_once(request, resources, rank, callbacks, scope)
         if evaluation is not None:
             yield replace(trace.kept(evaluation), group_id=group_id)
+        if unsaved is not None:  # after the evaluation, which is not lost with the weights
+            raise unsaved
 
 
 def _train_once(
@@ -85,8 +87,12 @@ def _train_once(
     rank: Rank,
     callbacks: JobCallbacks[Progress],
     scope: TraceScope | None,
-) -> Evaluation[TrainingMeasurement] | None:
-    """Opens the data and the model, trains, and unless that was stopped validates and saves."""
+) -> tuple[Evaluation[TrainingMeasurement] | None, OutputError | None]:
+    """Opens the data and the model, trains, and unless that was stopped validates and saves.
+
+    Returns:
+        The evaluation, and why the weights could not be saved.
+    """
     manifest = resources.find_model(request.system)
     with ExitStack() as opened:
         sources = _open_sources(request, manifest, resources, opened)
@@ -102,19 +108,25 @@ def _train_once(
         with _loader(request, manifest, sources.training, trainer) as loader:
             evaluation = _run(request, trainer, TrainedSystem(description), loader, sources, callbacks, scope)
         if evaluation is None or evaluation.status is Status.INTERRUPTED:
-            return evaluation
-        measured = evaluation.measurement
+            return evaluation, None
         if sources.validation is not None:
-            found = validate(trainer, sources.validation, manifest, request.options.batch_size)
+            stop = callbacks.stop_requested
+            found = validate(trainer, sources.validation, manifest, request.options.batch_size, stop)
+            if found is None:
+                return replace(evaluation, status=Status.INTERRUPTED), None
             measured = replace(
-                measured,
+                evaluation.measurement,
                 accuracy=found.accuracy,
                 validation=sources.validation.identity.name,
-                failures=(*measured.failures, *found.failures),
+                failures=(*evaluation.measurement.failures, *found.failures),
             )
-        if request.save_path is not None:
-            trainer.save(request.save_path)
-        return replace(evaluation, measurement=measured)
+            evaluation = replace(evaluation, measurement=measured)
+        try:
+            if request.save_path is not None:
+                trainer.save(request.save_path)
+        except OutputError as error:
+            return evaluation, error
+        return evaluation, None
 
 
 def _open_sources(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +32,13 @@ class Validation:
     failures: tuple[InputFailure, ...]
 
 
-def validate(trainer: Trainer, dataset: Dataset, manifest: ModelManifest, batch_size: int) -> Validation:
+def validate(
+    trainer: Trainer,
+    dataset: Dataset,
+    manifest: ModelManifest,
+    batch_size: int,
+    stop_requested: Callable[[], bool] = lambda: False,
+) -> Validation | None:
     """Counts the samples whose class is the best one, or among the best five.
 
     ``class_indices`` matches classes, as in training, and of equal scores the first one is the better.
@@ -42,6 +49,7 @@ def validate(trainer: Trainer, dataset: Dataset, manifest: ModelManifest, batch_
         dataset: The samples.
         manifest: The model, with its labels.
         batch_size: The samples that are run together.
+        stop_requested: Called after each batch; once it returns True, the result is None.
 
     Raises:
         DatasetError: The model lacks the class of a sample.
@@ -57,6 +65,8 @@ def validate(trainer: Trainer, dataset: Dataset, manifest: ModelManifest, batch_
     options = LoaderOptions(min(batch_size, len(dataset)))
     with DatasetLoader(dataset, manifest.inputs[0].parameters, options, find) as loader:
         for batch in loader.epoch(0):
+            if stop_requested():
+                return None
             failures += batch.failures
             if not len(batch.inputs):
                 continue
