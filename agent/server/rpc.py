@@ -364,8 +364,8 @@ class Dispatcher(grpc.GenericRpcHandler):
                 given_id = value
             elif key == TRACEPARENT_KEY:
                 trace_id = _trace_id(value)
-        # its address is read now: gRPC frees the call before it is logged
-        record = Call(path, self._ids.name(given_id), trace_id, context.peer())
+        # its address is read now: gRPC frees the call before it is logged, and has none of one that left
+        record = Call(path, self._ids.name(given_id), trace_id, context.peer() or "unknown")
         enter_call(record)
         call = CallContext(context, record, metadata, self._side_threads if aside else self._threads)
         if not aside:

@@ -21,8 +21,8 @@ class Call:
     """A call of a method ``package.Service/Method``.
 
     ``request_id`` is the client's, or made here. ``trace_id`` is that of the client's trace, None without
-    one; ``peer`` is as gRPC names it. The model's name is set once it is known, and is one of the agent's
-    own.
+    one; ``peer`` is as gRPC names it, "unknown" of a client that left before the call began. The model's
+    name is set once it is known, and is one of the agent's own.
     """
 
     method: str

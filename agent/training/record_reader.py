@@ -58,7 +58,7 @@ class RecordReader(Closeable):
         """Yields the labels of each batch, int64, (samples,); its inputs are then in rows of ``out``.
 
         Args:
-            out: (batch size, *dimensions), float32; the same memory for every batch.
+            out: ``(batch size, *dimensions)``, float32; the same memory for every batch.
 
         Raises:
             DatasetError: The framework cannot read or decode a record.

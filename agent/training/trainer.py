@@ -110,7 +110,7 @@ class TrainingBatch:
     """A batch in host memory.
 
     Attributes:
-        inputs: (samples, *dimensions), of the model's element type.
+        inputs: ``(samples, *dimensions)``, of the model's element type.
         targets: int64. Of ``Loss.CROSS_ENTROPY`` (samples,): the index of the class. Of ``Loss.CTC``
             (samples, length): the labels, from 1; 0 is the blank.
     """
@@ -244,7 +244,7 @@ class Trainer(Closeable):
 
     @abstractmethod
     def scores(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Runs the model without training it: (samples, *dimensions) to (samples, *output_shape).
+        """Runs the model without training it: ``(samples, *dimensions)`` to ``(samples, *output_shape)``.
 
         It runs as in a prediction, without dropout, and leaves the state of the training as it is.
 
@@ -329,7 +329,7 @@ class Trainer(Closeable):
 
     @abstractmethod
     def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the values of every rank, (ranks, *shape), to every rank; the shapes must be equal."""
+        """Returns the values of every rank, ``(ranks, *shape)``, to every rank; the shapes must be equal."""
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the layers, forward and backward; None, the default, if there is none."""

@@ -68,7 +68,7 @@ class LoadedBatch:
     """A batch in host memory, and how it came there.
 
     Attributes:
-        inputs: (samples, *dimensions), of the model's element type; valid until the next batch is asked
+        inputs: ``(samples, *dimensions)``, of the model's element type; valid until the next batch is asked
             for. Empty if all samples failed.
         labels: int64, (samples,): the index of each sample's class; (samples, length) for CTC.
         failures: The samples of this batch that failed, and are not in ``inputs``.

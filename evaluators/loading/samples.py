@@ -24,7 +24,7 @@ class Rows:
 
     Attributes:
         places: int64, (rows,): the place of the sample in the dataset.
-        inputs: (rows, *dimensions), of the model's element type.
+        inputs: ``(rows, *dimensions)``, of the model's element type.
     """
 
     places: NDArray[np.int64]

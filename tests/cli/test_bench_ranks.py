@@ -42,7 +42,7 @@ def test_two_ranks_are_one_evaluation_with_the_times_of_both(agent, framework):
 
 @pytest.mark.parametrize("framework", RANKS)
 def test_two_ranks_train_as_one_process_with_both_their_batches(agent, framework, tmp_path):
-    random = np.random.default_rng(7)
+    random = np.random.default_rng(3)  # some noise has a ReLU within 1e-7 of its kink, which rounding decides
     data = {"images": random.random((640, 3, 32, 32), np.float32), "labels": random.integers(0, 10, 640)}
     np.savez(tmp_path / "data.npz", **data)
     common = ("bench", "training", "--model=cifar10_lenet", f"--data_dir={tmp_path / 'data.npz'}")

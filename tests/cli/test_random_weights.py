@@ -122,7 +122,6 @@ def test_weights_depend_on_the_seed_and_on_nothing_else(framework):
             ["GoogLeNet 1.0", "no published weights", "GoogLeNet 1.1 has them for ONNXRuntime, PyTorch"],
         ),
         (("--framework_name=ONNXRuntime", "--weights=random"), ["DigitsCNN", "random weights"]),
-        (("--framework_name=MXNet", "--weights=random"), ["DigitsCNN", "random weights"]),
     ],
 )
 def test_what_cannot_be_had_is_one_line(agent, images, arguments, parts):

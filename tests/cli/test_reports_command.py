@@ -95,6 +95,7 @@ def test_models_frameworks_datasets_and_system_are_listed(agent):
     assert [f["name"] for f in frameworks] == ["PyTorch", "MXNet", "ONNXRuntime"]
     assert all(f["installed_version"] for f in frameworks)
     assert [d["name"] for d in agent("info", "datasets", "-f", "csv").rows] == [
+        "digits_training",
         "digits_validation",
         "ilsvrc2012_validation",
     ]

@@ -151,7 +151,8 @@ def test_an_unknown_name_lists_the_nearest() -> None:
     with pytest.raises(UnknownDatasetError) as caught_dataset:
         Catalog().find_dataset("digits-validation")
     assert one_line(caught_dataset) == (
-        'unknown dataset "digits-validation"; did you mean "digits_validation" or "ilsvrc2012_validation"?'
+        'unknown dataset "digits-validation"; did you mean "digits_validation" or '
+        '"ilsvrc2012_validation" or "digits_training"?'
     )
 
 
