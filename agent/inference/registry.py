@@ -43,6 +43,7 @@ class FrameworkEntry:
         trainer: Its trainer as ``"module:Class"``, imported when a model is trained; empty for none.
         companions: What runs beside its ranks as ``"module:function"``, which does not import the framework;
             ``agent.training.companion`` knows its interface. Empty for nothing.
+        operators: What runs its single operators as ``"module:Class"``; empty for none.
     """
 
     name: str
@@ -53,6 +54,7 @@ class FrameworkEntry:
     classes: tuple[str, ...] = ()
     trainer: str = ""
     companions: str = ""
+    operators: str = ""
 
     @property
     def installed_version(self) -> str | None:
@@ -104,6 +106,17 @@ class FrameworkEntry:
         """
         return self._import(self.companions) if self.companions else None
 
+    def load_operators(self) -> object:
+        """Imports what runs the framework's operators, a class; ``agent.operators`` knows its interface.
+
+        Raises:
+            ConfigurationError: The framework runs no single operators.
+            FrameworkUnavailableError: The framework is not installed, or fails to import.
+        """
+        if not self.operators:
+            raise ConfigurationError(f"framework {self.name} runs no single operators")
+        return self._import(self.operators)
+
     def _import(self, place: str) -> object:
         """Imports a class of an installed framework."""
         self.require_installed()
@@ -125,6 +138,7 @@ BUILTIN = (
         suffixes=(".pt2", ".pt", ".pth", ".ts"),
         classes=("torch.nn.modules.module.Module",),
         trainer="inferometer.agent.frameworks.pytorch.trainer:PyTorchTrainer",
+        operators="inferometer.agent.frameworks.pytorch.operators.runner:PyTorchOperators",
     ),
     FrameworkEntry(
         "MXNet",
@@ -135,6 +149,7 @@ BUILTIN = (
         classes=("mxnet.gluon.block.HybridBlock",),
         trainer="inferometer.agent.frameworks.mxnet.trainer:MXNetTrainer",
         companions="inferometer.agent.frameworks.mxnet.training.servers:companions",
+        operators="inferometer.agent.frameworks.mxnet.operators.runner:MXNetOperators",
     ),
     FrameworkEntry(
         "ONNXRuntime",
@@ -143,6 +158,7 @@ BUILTIN = (
         "pip install 'inferometer[onnxruntime]'",
         suffixes=(".onnx",),
         classes=("onnxruntime.capi.onnxruntime_inference_collection.InferenceSession",),
+        operators="inferometer.agent.frameworks.onnxruntime.operators.runner:ONNXRuntimeOperators",
     ),
 )
 

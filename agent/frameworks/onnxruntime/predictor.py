@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,19 +11,21 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-# otherwise ONNX Runtime, from 1.29 on, sends telemetry, and writes to the user's home for that
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-
-import onnxruntime
-from onnxruntime.capi import onnxruntime_pybind11_state as native
-
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.artifacts.onnx_files import check_external_data
 from inferometer.agent.artifacts.onnx_inputs import read_onnx_signature
 from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
+from inferometer.agent.frameworks.onnxruntime.sessions import (
+    CPU_PROVIDER,
+    CUDA,
+    FAILURES,
+    details_of,
+    onnxruntime,
+    open_session,
+    reason,
+)
 from inferometer.agent.hardware.device import CPU
-from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
-from inferometer.agent.hardware.loaded_libraries import cuda_library_versions
+from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import (
     Precision,
     Predictor,
@@ -40,21 +40,10 @@ from inferometer.manifests.errors import (
     ConfigurationError,
     DeviceError,
     PredictionError,
-    one_line,
     suggestion,
 )
 from inferometer.manifests.schema import ModelManifest
 
-# ONNX Runtime's exceptions have no base of their own.
-_FAILURES: tuple[type[Exception], ...] = (
-    *(value for value in vars(native).values() if isinstance(value, type) and issubclass(value, Exception)),
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-_FATAL = 4  # the logger's severity that leaves errors to the exceptions
-_CPU = "CPUExecutionProvider"
-_CUDA = "CUDAExecutionProvider"
 _CRASHES_IN_FLOAT16 = ("NchwcTransformer",)
 """Optimisers of the CPU that crash on some graphs in float16, such as convolutions before an RNN."""
 
@@ -106,7 +95,7 @@ class ONNXRuntimePredictor(Predictor):
             with TemporaryDirectory(prefix="inferometer-") as folder:
                 session = self._open(self.write_graph(Path(folder)))
         used = session.get_providers()
-        if used[0] != (_CUDA if self.options.device.is_gpu else _CPU):
+        if used[0] != (CUDA if self.options.device.is_gpu else CPU_PROVIDER):
             raise DeviceError(
                 f"{self._refusal()}: its session uses {', '.join(used)} instead; run on the CPU"
             )
@@ -124,7 +113,7 @@ class ONNXRuntimePredictor(Predictor):
             outputs = (self._profiled or self._session).run(None, self._feed(array))
         except Exception as error:  # of any class, as plug-in operators raise what they like
             raise prediction_failure(
-                f"{self}: ONNX Runtime failed on a batch of {len(array)}: {_reason(error)}", error
+                f"{self}: ONNX Runtime failed on a batch of {len(array)}: {reason(error)}", error
             ) from error
         for name, output in zip(self._output_names, outputs, strict=True):
             if not isinstance(output, np.ndarray):
@@ -162,8 +151,8 @@ class ONNXRuntimePredictor(Predictor):
             dtype = self.manifest.inputs[0].parameters.element_type.value
             try:
                 session.run(None, self._feed(np.zeros(self._shape, dtype)))
-            except _FAILURES as error:
-                raise PredictionError(f"{self}: ONNX Runtime failed on zeros: {_reason(error)}") from error
+            except FAILURES as error:
+                raise PredictionError(f"{self}: ONNX Runtime failed on zeros: {reason(error)}") from error
         return session
 
     def use(self, session: Any) -> None:
@@ -172,14 +161,12 @@ class ONNXRuntimePredictor(Predictor):
 
     def details(self) -> FrameworkDetails:
         """Returns ONNX Runtime's libraries, build, and the settings of the session; see ``Predictor``."""
-        build = onnxruntime.get_build_info().removeprefix("ORT Build Info: ")
-        providers = ", ".join(onnxruntime.get_available_providers())
-        settings = {} if self._session is None else _settings_of(self._session)
+        details = details_of(self._session)
         if self._left_out:
-            settings["optimisers left out"] = ", ".join(self._left_out)
-        return FrameworkDetails(
-            {"BLAS": "MLAS", **cuda_library_versions()}, f"{providers}; {build}", settings
-        )
+            return replace(
+                details, settings={**details.settings, "optimisers left out": ", ".join(self._left_out)}
+            )
+        return details
 
     @property
     def threads(self) -> int | None:
@@ -202,34 +189,23 @@ class ONNXRuntimePredictor(Predictor):
 
     def _open(self, graph: Path, profile_prefix: Path | None = None) -> Any:
         """Builds the session of an ``.onnx`` file."""
-        onnxruntime.set_default_logger_severity(_FATAL)
-        settings = onnxruntime.SessionOptions()
-        settings.log_severity_level = _FATAL
-        settings.intra_op_num_threads = self.options.operator_threads
-        settings.inter_op_num_threads = 1  # its default mode runs one operator after the other
-        if profile_prefix is not None:
-            settings.enable_profiling = True
-            settings.profile_file_prefix = str(profile_prefix)
-        gpu = self.options.device.is_gpu
-        cuda = {"device_id": str(self.options.device.index)}
-        if self.options.cudnn_benchmark is not None:
-            cuda["cudnn_conv_algo_search"] = "EXHAUSTIVE" if self.options.cudnn_benchmark else "HEURISTIC"
-        provider = (_CUDA, cuda) if gpu else _CPU
+        options = self.options
+        cuda = {}
+        if options.cudnn_benchmark is not None:
+            cuda["cudnn_conv_algo_search"] = "EXHAUSTIVE" if options.cudnn_benchmark else "HEURISTIC"
         try:
-            with warnings.catch_warnings():
-                # it only warns about a missing provider, and uses another, which load rejects
-                warnings.simplefilter("ignore", UserWarning)
-                return onnxruntime.InferenceSession(
-                    str(graph),
-                    settings,
-                    providers=[provider],
-                    enable_fallback=0,
-                    disabled_optimizers=self._left_out,
-                )
-        except _FAILURES as error:
-            if gpu and "CUDA" in str(error):
-                raise DeviceError(f"{self._refusal()}: {_reason(error)}") from error
-            raise ArtifactError(f"{graph}: is no ONNX model: {_reason(error)}") from error
+            return open_session(
+                str(graph),
+                options.device,
+                options.operator_threads,
+                cuda=cuda,
+                profile_prefix=profile_prefix,
+                left_out=self._left_out,
+            )
+        except FAILURES as error:
+            if options.device.is_gpu and "CUDA" in str(error):
+                raise DeviceError(f"{self._refusal()}: {reason(error)}") from error
+            raise ArtifactError(f"{graph}: is no ONNX model: {reason(error)}") from error
 
     @property
     def _left_out(self) -> list[str]:
@@ -271,7 +247,7 @@ class ONNXRuntimePredictor(Predictor):
 
     def _check_device(self) -> None:
         available = onnxruntime.get_available_providers()
-        if self.options.device.is_gpu and _CUDA not in available:
+        if self.options.device.is_gpu and CUDA not in available:
             raise DeviceError(
                 f"{self._refusal()}: this build has {', '.join(available)}; "
                 "run on the CPU, or install onnxruntime-gpu"
@@ -295,30 +271,3 @@ def _signature_of_node(node: Any) -> InputSignature:
     name = node.type.removeprefix("tensor(").removesuffix(")")
     shape = tuple(size if isinstance(size, int) and size > 0 else None for size in node.shape)
     return InputSignature(node.name, _ELEMENT_TYPES.get(name, name), shape)
-
-
-def _settings_of(session: Any) -> dict[str, str]:
-    """What changes the speed or the precision of a session."""
-    options = session.get_session_options()
-    settings = {
-        "inter-op threads": str(options.inter_op_num_threads),
-        "execution providers": ", ".join(session.get_providers()),
-        "graph optimisation": options.graph_optimization_level.name,
-    }
-    cuda = session.get_provider_options().get(_CUDA)
-    if cuda is not None:
-        tf32 = on_or_off(cuda.get("use_tf32", "1") == "1")
-        settings |= {
-            "TF32 in matrix products": tf32,
-            "TF32 in convolutions": tf32,
-            "cuDNN autotuning": cuda.get("cudnn_conv_algo_search", "EXHAUSTIVE").lower(),
-        }
-    return settings
-
-
-def _reason(error: BaseException) -> str:
-    """ONNX Runtime's message in one line, without its code and its source file."""
-    text = " ".join(str(error).split())
-    if text.startswith("[ONNXRuntimeError]"):
-        text = text.split(" : ", 3)[-1]
-    return one_line(text or type(error).__name__)

@@ -1,0 +1,1 @@
+"""Single operators in MXNet, as ``agent.operators`` has them."""

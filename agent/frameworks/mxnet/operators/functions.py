@@ -1,0 +1,70 @@
+"""The operators of MXNet by the table's names, from the files of its folder ``table``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from inferometer.agent.operators.operator import NOTHING, Case
+from inferometer.agent.operators.table.registry import FILES
+
+Function: TypeAlias = Callable[..., Any]
+"""Takes the input arrays or symbols in the order of the table; returns one or a list of them."""
+_HERE = "inferometer.agent.frameworks.mxnet.operators.table."
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """How Gluon has an operator.
+
+    Attributes:
+        api: The block's class, such as ``gluon.nn.Conv2D``.
+        make: Returns the block for a case, not initialised.
+        parameters: The inputs of the table that are the block's parameters, with the attribute of the block
+            that has each, such as ``{"weight": "weight"}``.
+    """
+
+    api: str
+    make: Callable[[Case], Any]
+    parameters: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How MXNet runs an operator.
+
+    Attributes:
+        api: The operator as ``mx.nd`` and ``mx.sym`` name it, such as ``broadcast_add``.
+        make: Returns the function for a case; its first argument is ``mx.nd`` or ``mx.sym``.
+        covers: The operators of MXNet's registry that this stands for; without any, ``api``.
+        gluon: The block, where Gluon has one.
+        symbolic: Whether ``mx.sym`` has it.
+    """
+
+    api: str
+    make: Callable[[Any, Case], Function]
+    covers: tuple[str, ...] = ()
+    gluon: Block | None = None
+    symbolic: bool = True
+
+
+@cache
+def functions() -> Mapping[str, Form]:
+    """Returns the forms by the operator's name."""
+    found: dict[str, Form] = {}
+    for name in FILES:
+        found |= importlib.import_module(_HERE + name).FUNCTIONS
+    return MappingProxyType(found)
+
+
+@cache
+def reasons() -> Mapping[str, str]:
+    """Returns why MXNet lacks operators of the table, by name."""
+    found: dict[str, str] = {}
+    for name in FILES:
+        found |= importlib.import_module(_HERE + name).MISSING
+    return MappingProxyType(found)

@@ -1,0 +1,1 @@
+"""Single operators in ONNX Runtime, as ``agent.operators`` has them."""

@@ -1,0 +1,95 @@
+"""The graphs of single operators by the table's names, from the files of its folder ``table``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from inferometer.agent.operators.operator import NOTHING, Case
+from inferometer.agent.operators.table.registry import FILES
+
+OPSET = 21
+_IR_VERSION = 10
+_HERE = "inferometer.agent.frameworks.onnxruntime.operators.table."
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The nodes of an operator, mostly one.
+
+    Attributes:
+        nodes: From ``onnx.helper.make_node``; their inputs are the table's names.
+        outputs: The names of the graph's outputs.
+        constants: What the operator takes as a tensor and the table as a parameter, such as axes.
+    """
+
+    nodes: Sequence[onnx.NodeProto]
+    outputs: Sequence[str] = ("output",)
+    constants: Mapping[str, NDArray[Any]] = field(default_factory=lambda: NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How ONNX Runtime runs an operator.
+
+    Attributes:
+        api: The operators of ONNX that the graph has, with spaces between.
+        make: Returns the graph for a case and the type of its floating-point inputs.
+    """
+
+    api: str
+    make: Callable[[Case, np.dtype[Any]], Graph]
+
+
+def single(kind: str, *inputs: str, **attributes: Any) -> Form:
+    """Returns the form of an operator whose inputs are the table's, and whose attributes are fixed."""
+    return Form(kind, lambda _case, _dtype: Graph([node(kind, *inputs, **attributes)]))
+
+
+def node(kind: str, *inputs: str, output: str = "output", **attributes: Any) -> onnx.NodeProto:
+    """Returns a node with one output."""
+    return onnx.helper.make_node(kind, list(inputs), [output], **attributes)
+
+
+@cache
+def graphs() -> Mapping[str, Form]:
+    """Returns the forms by the operator's name."""
+    found: dict[str, Form] = {}
+    for name in FILES:
+        found |= importlib.import_module(_HERE + name).GRAPHS
+    return MappingProxyType(found)
+
+
+@cache
+def reasons() -> Mapping[str, str]:
+    """Returns why ONNX lacks operators of the table, by name."""
+    found: dict[str, str] = {}
+    for name in FILES:
+        found |= importlib.import_module(_HERE + name).MISSING
+    return MappingProxyType(found)
+
+
+def model_of(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> bytes:
+    """Returns the graph in ONNX's format; ONNX Runtime infers the types of the outputs."""
+    used = {name for each in graph.nodes for name in each.input}
+    made = onnx.helper.make_graph(
+        list(graph.nodes),
+        "operator",
+        [
+            onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for name, a in inputs.items()
+            if name in used
+        ],
+        [onnx.helper.make_empty_tensor_value_info(name) for name in graph.outputs],
+        [onnx.numpy_helper.from_array(value, name) for name, value in graph.constants.items()],
+    )
+    opsets = [onnx.helper.make_opsetid("", OPSET), onnx.helper.make_opsetid("com.microsoft", 1)]
+    return onnx.helper.make_model(made, opset_imports=opsets, ir_version=_IR_VERSION).SerializeToString()

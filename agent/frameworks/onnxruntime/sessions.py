@@ -1,0 +1,107 @@
+"""ONNX Runtime as the predictor and the operators use it: its import, sessions, failures and details."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+# otherwise ONNX Runtime, from 1.29 on, sends telemetry, and writes to the user's home for that
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+import onnxruntime as onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+from inferometer.agent.hardware.device import Device
+from inferometer.agent.hardware.environment import FrameworkDetails, on_or_off
+from inferometer.agent.hardware.loaded_libraries import cuda_library_versions
+from inferometer.manifests.errors import one_line
+
+# ONNX Runtime's exceptions have no base of their own.
+FAILURES: tuple[type[Exception], ...] = (
+    *(value for value in vars(native).values() if isinstance(value, type) and issubclass(value, Exception)),
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+_FATAL = 4  # the logger's severity that leaves errors to the exceptions
+CPU_PROVIDER = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+
+
+def open_session(
+    graph: str | bytes,
+    device: Device,
+    threads: int,
+    *,
+    cuda: Mapping[str, str] | None = None,
+    profile_prefix: Path | None = None,
+    left_out: Sequence[str] = (),
+    optimized: Path | None = None,
+) -> Any:
+    """Returns a session of a file or of a graph in memory; raises one of ``FAILURES``.
+
+    Args:
+        graph: The path, or the bytes of the graph.
+        device: The device. Without a provider for it, ONNX Runtime uses another.
+        threads: Those of an operator; one operator runs after the other.
+        cuda: Options of the provider for CUDA.
+        profile_prefix: What the path of a profile begins with; None for no profile.
+        left_out: Optimisers that it does without.
+        optimized: Where the optimised graph is written; None for nowhere.
+    """
+    onnxruntime.set_default_logger_severity(_FATAL)
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = _FATAL
+    settings.intra_op_num_threads = threads
+    settings.inter_op_num_threads = 1  # its default mode runs one operator after the other
+    if profile_prefix is not None:
+        settings.enable_profiling = True
+        settings.profile_file_prefix = str(profile_prefix)
+    if optimized is not None:
+        settings.optimized_model_filepath = str(optimized)
+    on_gpu = (CUDA, {"device_id": str(device.index), **(cuda or {})})
+    provider: object = on_gpu if device.is_gpu else CPU_PROVIDER
+    with warnings.catch_warnings():
+        # it only warns about a missing provider, and about a graph that it optimised for this machine
+        warnings.simplefilter("ignore", UserWarning)
+        return onnxruntime.InferenceSession(
+            graph, settings, providers=[provider], enable_fallback=0, disabled_optimizers=list(left_out)
+        )
+
+
+def details_of(session: Any | None) -> FrameworkDetails:
+    """Returns ONNX Runtime's libraries, build, and the settings of a session, if there is one."""
+    build = onnxruntime.get_build_info().removeprefix("ORT Build Info: ")
+    providers = ", ".join(onnxruntime.get_available_providers())
+    settings = {} if session is None else _settings_of(session)
+    return FrameworkDetails({"BLAS": "MLAS", **cuda_library_versions()}, f"{providers}; {build}", settings)
+
+
+def _settings_of(session: Any) -> dict[str, str]:
+    """What changes the speed or the precision of a session."""
+    options = session.get_session_options()
+    settings = {
+        "inter-op threads": str(options.inter_op_num_threads),
+        "execution providers": ", ".join(session.get_providers()),
+        "graph optimisation": options.graph_optimization_level.name,
+    }
+    cuda = session.get_provider_options().get(CUDA)
+    if cuda is not None:
+        tf32 = on_or_off(cuda.get("use_tf32", "1") == "1")
+        settings |= {
+            "TF32 in matrix products": tf32,
+            "TF32 in convolutions": tf32,
+            "cuDNN autotuning": cuda.get("cudnn_conv_algo_search", "EXHAUSTIVE").lower(),
+        }
+    return settings
+
+
+def reason(error: BaseException) -> str:
+    """ONNX Runtime's message in one line, without its code and its source file."""
+    text = " ".join(str(error).split())
+    if text.startswith("[ONNXRuntimeError]"):
+        text = text.split(" : ", 3)[-1]
+    return one_line(text or type(error).__name__)

@@ -1,0 +1,1 @@
+"""Single operators in PyTorch, as ``agent.operators`` has them."""

@@ -1,0 +1,50 @@
+"""The functions of PyTorch by the table's names, from the files of its folder ``table``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from inferometer.agent.operators.operator import Case
+from inferometer.agent.operators.table.registry import FILES
+
+Function: TypeAlias = Callable[..., Any]
+"""Takes the input tensors in the order of the table; returns a tensor or a sequence of them."""
+_HERE = "inferometer.agent.frameworks.pytorch.operators.table."
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How PyTorch runs an operator.
+
+    Attributes:
+        api: The function or functions that run, as PyTorch's documentation names them.
+        make: Returns the function for a case.
+        covers: The operators of PyTorch's registry (``aten``) that this stands for; without any, ``api``.
+    """
+
+    api: str
+    make: Callable[[Case], Function]
+    covers: tuple[str, ...] = ()
+
+
+@cache
+def functions() -> Mapping[str, Form]:
+    """Returns the forms by the operator's name."""
+    found: dict[str, Form] = {}
+    for name in FILES:
+        found |= importlib.import_module(_HERE + name).FUNCTIONS
+    return MappingProxyType(found)
+
+
+@cache
+def reasons() -> Mapping[str, str]:
+    """Returns why PyTorch lacks operators of the table, by name."""
+    found: dict[str, str] = {}
+    for name in FILES:
+        found |= importlib.import_module(_HERE + name).MISSING
+    return MappingProxyType(found)

@@ -1,0 +1,1 @@
+"""Single operators: what they compute, the values of their inputs, and how a framework runs them."""

@@ -1,0 +1,242 @@
+"""An operator as the table has it: its inputs, its parameters, what it computes, and what it costs.
+
+The table knows no framework. An operator's inputs are derived from the shapes that a user may give and from
+its parameters, so that every framework gets the same arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from math import prod
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.manifests.errors import ConfigurationError, suggestion
+
+Shape: TypeAlias = tuple[int, ...]
+ParameterValue: TypeAlias = bool | int | float | str | tuple[int, ...]
+Parameters: TypeAlias = Mapping[str, ParameterValue]
+Arrays: TypeAlias = Sequence[NDArray[Any]]
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Category(str, Enum):
+    """The groups of operators, by the names of the command line."""
+
+    ARITHMETIC = "arithmetic"
+    UNARY = "unary"
+    COMPARISON = "comparison"
+    LOGICAL = "logical"
+    CREATION = "creation"
+    RANDOM = "random"
+    GEMM = "gemm"
+    LINEAR_ALGEBRA = "linear_algebra"
+    REDUCTION = "reduction"
+    SORTING = "sorting"
+    INDEXING = "indexing"
+    REARRANGE = "rearrange"
+    JOIN_SPLIT = "join_split"
+    NORMALIZATION = "normalization"
+    ACTIVATION = "activation"
+    POOLING = "pooling"
+    CONVOLUTION = "convolution"
+    RECURRENT = "recurrent"
+    BASIC = "basic"
+    LOSS = "loss"
+    OPTIMIZER = "optimizer"
+    CUSTOM = "custom"
+    FUSED = "fused"
+
+
+class Preset(str, Enum):
+    """The sizes that every operator has inputs of; ``huge`` has more than 2³¹ elements and few operators."""
+
+    SMALL = "small"
+    NORMAL = "normal"
+    LARGE = "large"
+    SKEWED = "skewed"
+    HUGE = "huge"
+
+
+class Values(str, Enum):
+    """How the values of an input are drawn; ``agent.operators.inputs`` draws them."""
+
+    NORMAL = "normal"
+    POSITIVE = "positive"
+    """Uniform in 0.5…1.5."""
+    UNIT = "unit"
+    """Uniform in -0.9…0.9."""
+    ABOVE_ONE = "above_one"
+    """Uniform in 1.1…2."""
+    PROBABILITY = "probability"
+    """Uniform in 0.05…0.95."""
+    NONZERO = "nonzero"
+    """Normal, moved 0.5 away from 0."""
+    SIGNS = "signs"
+    """-1 or 1, so that an operator that runs in place again and again keeps the size of its values."""
+    DISTINCT = "distinct"
+    """A permutation of equally distant values, so that an order has no ties."""
+    BOOLEAN = "boolean"
+    """0 or 1, in the type of the other inputs."""
+    INDICES = "indices"
+    """int64 in 0…limit-1."""
+    POSITIVE_DEFINITE = "positive_definite"
+    """Symmetric and positive definite in the last two axes."""
+    LOWER_TRIANGULAR = "lower_triangular"
+    """Lower triangular in the last two axes, with a diagonal of 1…2."""
+    ZEROS = "zeros"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input tensor of an operator.
+
+    Attributes:
+        name: Its name.
+        shape: Its shape.
+        values: How its values are drawn.
+        limit: One more than the greatest of ``Values.INDICES``.
+        differentiable: Whether there is a gradient with respect to it, in an operator that has one.
+        scale: A factor on the drawn values; a layer's weights are about 1 / √fan-in.
+    """
+
+    name: str
+    shape: Shape
+    values: Values = Values.NORMAL
+    limit: int = 0
+    differentiable: bool = True
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The sizes and the parameters of one row.
+
+    Attributes:
+        shapes: The shapes of ``Operator.given``.
+        parameters: The value of each of ``Operator.parameters``.
+        preset: Where they come from: a ``Preset``, or ``own``.
+    """
+
+    shapes: Mapping[str, Shape]
+    parameters: Parameters
+    preset: str
+
+    def __getitem__(self, name: str) -> Any:
+        """A parameter."""
+        return self.parameters[name]
+
+
+Sizes: TypeAlias = tuple[Mapping[str, Shape], Mapping[str, ParameterValue]]
+"""The shapes of a preset, and the parameters that differ from the defaults."""
+
+
+def no_flops(case: Case, outputs: Sequence[Shape]) -> int:
+    """The floating-point operations of what only moves data."""
+    return 0
+
+
+def one_flop_per_output(case: Case, outputs: Sequence[Shape]) -> int:
+    """Those of an element-wise operator, by the convention that each element is one."""
+    return sum(prod(shape) for shape in outputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """An operator of the table.
+
+    Attributes:
+        name: Its name in the field's terms, such as ``conv2d``.
+        category: Its group.
+        summary: What it computes, in one line.
+        given: The inputs whose shapes a user may give; all others follow from them and the parameters.
+        tensors: Returns all inputs of a case in order, the names of ``given`` among them.
+        presets: Its sizes by preset; each of small, normal, large and skewed has at least one.
+        parameters: Its parameters with their defaults.
+        reference: Returns the outputs for float64 inputs and parameters, by NumPy; None for operators that
+            draw random numbers, for which ``check`` stands in.
+        check: Raises ValueError with the reason unless the outputs can be right; for those without reference.
+        flops: The floating-point operations of a forward pass, of a case and the shapes of the outputs.
+        backward_flops: How many times as many the backward pass takes; None if that is not stated.
+        moved: The bytes that a forward pass must move beyond the inputs and outputs, of a case and the size
+            of an element; usually none.
+        has_gradient: Whether frameworks differentiate it.
+        in_place: The input that the result replaces; None for most.
+        rtol: The relative tolerance in float32; other types have it by the ratio of their precision.
+        atol: The absolute tolerance in float32, likewise.
+        parts: The operators of the table that a fused one joins, in order.
+    """
+
+    name: str
+    category: Category
+    summary: str
+    given: tuple[str, ...]
+    tensors: Callable[[Case], tuple[TensorSpec, ...]]
+    presets: Mapping[Preset, tuple[Sizes, ...]]
+    parameters: Parameters = field(default_factory=dict)
+    reference: Callable[[Arrays, Parameters], Arrays] | None
+    check: Callable[[Arrays, Case], None] | None = None
+    flops: Callable[[Case, Sequence[Shape]], int] = no_flops
+    backward_flops: float | None = None
+    moved: Callable[[Case, int], int] | None = None
+    has_gradient: bool = True
+    in_place: str | None = None
+    rtol: float = 1e-5
+    atol: float = 1e-6
+    parts: tuple[str, ...] = ()
+
+    def cases(self, preset: Preset) -> tuple[Case, ...]:
+        """Returns its cases of a preset; none if it has no such sizes."""
+        return tuple(
+            Case(shapes, {**self.parameters, **changed}, preset.value)
+            for shapes, changed in self.presets.get(preset, ())
+        )
+
+    def own_case(self, shapes: Mapping[str, Shape], parameters: Parameters = NOTHING) -> Case:
+        """Returns a case of a user's sizes; what is not given is as in the first normal one.
+
+        Raises:
+            ConfigurationError: A name is unknown, or the sizes do not fit each other.
+        """
+        for name in shapes:
+            if name not in self.given:
+                raise ConfigurationError(
+                    f'operator {self.name}: unknown input "{name}"; {suggestion(name, self.given)}'
+                )
+        for name in parameters:
+            if name not in self.parameters:
+                raise ConfigurationError(
+                    f'operator {self.name}: unknown parameter "{name}"; '
+                    f"{suggestion(name, tuple(self.parameters))}"
+                )
+        normal = self.cases(Preset.NORMAL)[0]
+        case = Case({**normal.shapes, **shapes}, {**normal.parameters, **parameters}, "own")
+        try:
+            specs = self.tensors(case)
+        except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError) as error:
+            raise ConfigurationError(f"operator {self.name}: the sizes do not fit: {error}") from error
+        if bad := next((spec for spec in specs if any(size < 1 for size in spec.shape)), None):
+            raise ConfigurationError(
+                f"operator {self.name}: {bad.name} has the shape {bad.shape}; sizes are 1 or more"
+            )
+        return case
+
+
+def same_shape(*names: str, values: Values = Values.NORMAL) -> Callable[[Case], tuple[TensorSpec, ...]]:
+    """Returns the ``tensors`` of an element-wise operator: each input has the shape that is given for it."""
+
+    def tensors(case: Case) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec(name, case.shapes[name], values) for name in names)
+
+    return tensors
+
+
+def tensor_bytes(shapes: Sequence[Shape], dtype: np.dtype[Any]) -> int:
+    """Returns the size of tensors in bytes."""
+    return sum(prod(shape) for shape in shapes) * dtype.itemsize

@@ -1,0 +1,1 @@
+"""The table of operators: a file for each category or a few, each with its ``OPERATORS``."""

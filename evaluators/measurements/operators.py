@@ -1,0 +1,204 @@
+"""The measurement of single operators: rows of raw times, what was checked, and the figures made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.operators.operator import ParameterValue, Shape
+
+
+class Mode(str, Enum):
+    """What a time includes."""
+
+    FORWARD = "forward"
+    """The operator as an inference runs it."""
+    BACKWARD = "backward"
+    """The gradients alone, after a forward pass that is not timed."""
+    BOTH = "forward_backward"
+    """A forward pass that keeps what the gradients need, and the gradients."""
+
+
+class RowStatus(str, Enum):
+    """How a row ended. Only measured ones have times."""
+
+    MEASURED = "measured"
+    WRONG = "wrong"
+    """Its output, or a gradient, is not within the tolerance of the reference."""
+    FAILED = "failed"
+    """The framework raised, ran out of memory or time, or its process ended."""
+    MISSING = "missing"
+    """The framework lacks the operator, its gradient, its element type or this form of it."""
+
+
+class Stop(str, Enum):
+    """Why no more was measured."""
+
+    TARGET = "target"
+    """The interval of the median is as narrow as asked for."""
+    NOISE = "noise"
+    """The interval did not get narrower any more."""
+    BUDGET = "budget"
+    """The time was spent."""
+    COUNT = "count"
+    """The runs that were asked for are done."""
+
+
+class Cache(str, Enum):
+    """What the caches hold when a run begins."""
+
+    HOT = "hot"
+    """The inputs of the run before, as far as they fit."""
+    COLD = "cold"
+    """Other inputs: copies take turns that together exceed the last-level cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorOptions:
+    """How rows were measured.
+
+    Attributes:
+        dtype: The element type.
+        cache: See ``Cache``.
+        target_percent: The half-width of the 95 % interval of the median to reach, in percent of it.
+        budget_s: The most time for one row, with its warm-up.
+        runs: How many runs to measure instead; None for as many as the target takes.
+        warmup: The least runs before, for every row.
+        seed: The seed of the inputs.
+        processes: How many fresh processes measured each row.
+        values: What the inputs hold: ``table`` for what the table draws, ``zeros`` or ``ones``.
+    """
+
+    dtype: str = "float32"
+    cache: Cache = Cache.HOT
+    target_percent: float | None = 0.5
+    budget_s: float = 0.5
+    runs: int | None = None
+    warmup: int = 3
+    seed: int = 0
+    processes: int = 1
+    values: str = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class MachinePeak:
+    """The most that this machine was seen to do with as many threads, measured once and kept.
+
+    Attributes:
+        flops_per_s: Of a matrix product in the element type.
+        bytes_per_s: Of a STREAM triad (McCalpin, 1995) over arrays that exceed the last-level cache.
+        cache_bytes: The size of the last-level cache.
+        threads: The threads.
+        how: What ran, in one line.
+    """
+
+    flops_per_s: float
+    bytes_per_s: float
+    cache_bytes: int
+    threads: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Correctness:
+    """What the outputs, or the gradients, were compared with.
+
+    Attributes:
+        against: ``reference`` for the table's own computation in float64, ``finite differences`` of it for
+            gradients, ``properties`` for what draws random numbers, or empty for nothing.
+        max_absolute: The greatest difference; None where nothing was compared.
+        max_relative: The greatest difference relative to the reference's largest magnitude.
+        tolerance: What ``max_relative`` may be.
+    """
+
+    against: str = ""
+    max_absolute: float | None = None
+    max_relative: float | None = None
+    tolerance: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorRow:
+    """One operator, on one case of inputs, in one mode and one process.
+
+    Attributes:
+        operator: The name in the table.
+        category: Its group.
+        preset: Where the sizes come from.
+        shapes: The shapes of all inputs by name, in order.
+        parameters: The operator's parameters.
+        form: Which of the framework's forms ran, such as ``nd``, ``eager`` or ``graph``.
+        api: What ran, as the framework's documentation names it.
+        mode: What a time includes.
+        status: How it ended.
+        reason: Why there are no times, in one line; empty for a measured row.
+        process: The number of the fresh process, from 1.
+        times_ns: int64; the time of each run, or of each block of runs.
+        block: The runs in each of ``times_ns``; 1 unless one run is too short for the clock.
+        stop: Why no more was measured; None without times.
+        floor_ns: The time of a run that does nothing, in the same loop.
+        flops: The floating-point operations of a run; None where they are not stated.
+        moved_bytes: The bytes of the inputs and outputs of a run; None where they are not known.
+        peak_memory_bytes: The most memory; None where it is not known.
+        memory_of: ``allocator``, or ``process`` for the growth of resident memory; empty where not known.
+        correctness: What was compared.
+        fused: What was seen of a fusion in the framework's graph or trace; empty for nothing.
+    """
+
+    operator: str
+    category: str
+    preset: str
+    shapes: Mapping[str, Shape]
+    parameters: Mapping[str, ParameterValue]
+    form: str
+    api: str
+    mode: Mode
+    status: RowStatus
+    reason: str = ""
+    process: int = 1
+    times_ns: NDArray[np.int64] = np.empty(0, np.int64)  # noqa: RUF009 - not changed
+    block: int = 1
+    stop: Stop | None = None
+    floor_ns: float = 0.0
+    flops: int | None = None
+    moved_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+    memory_of: str = ""
+    correctness: Correctness = Correctness()
+    fused: str = ""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What a row of another process, framework or evaluation has in common with this one, form aside."""
+        sizes = [f"{name}={'x'.join(map(str, shape))}" for name, shape in self.shapes.items()]
+        chosen = [f"{name}={value}" for name, value in sorted(self.parameters.items())]
+        return (self.operator, " ".join(sizes), " ".join(chosen), self.mode.value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorMeasurement:
+    """The rows of one framework.
+
+    Attributes:
+        rows: A row for each operator, case, form, mode and process that was asked for, in order.
+        options: How they were measured.
+        peak: What this machine can do; None where it was not measured.
+        elapsed_ns: The duration of the whole.
+    """
+
+    kind: ClassVar[str] = "operators"
+
+    rows: tuple[OperatorRow, ...]
+    options: OperatorOptions
+    peak: MachinePeak | None
+    elapsed_ns: int
+
+    @property
+    def batch_size(self) -> int:
+        """1; the sizes of operators are those of their rows."""
+        return 1

@@ -1,0 +1,79 @@
+"""Each operator of the table in each framework: its outputs and its gradients against the reference."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from inferometer.agent.inference.registry import BUILTIN
+from inferometer.agent.operators.checking import gradient_difference, output_difference
+from inferometer.agent.operators.inputs import draw_inputs
+from inferometer.agent.operators.operator import Preset
+from inferometer.agent.operators.runner import NotSupportedHereError, OperatorRunner, RunnerOptions
+from inferometer.agent.operators.table.registry import operators
+
+FRAMEWORKS = [entry.name for entry in BUILTIN if entry.operators]
+SEED = 0
+
+
+@cache
+def runner(framework: str) -> OperatorRunner:
+    entry = next(each for each in BUILTIN if each.name == framework)
+    return entry.load_operators()(RunnerOptions(threads=1))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", operators())
+def test_an_operator_computes_what_its_reference_does(name, framework):
+    operator = operators()[name]
+    for form in runner(framework).forms(name):
+        if form == "compile":
+            continue  # which takes seconds for each; tests of fused operators compile
+        for case in operator.cases(Preset.SMALL):
+            inputs = draw_inputs(operator, case, np.dtype(np.float32), SEED)
+            try:
+                call = runner(framework).prepare(operator, case, inputs, form=form)
+                call.forward()
+            except NotSupportedHereError:
+                continue
+            found = output_difference(operator, case, inputs, call.outputs(), "float32")
+            assert found.is_right, (form, case, found)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", [name for name, each in operators().items() if each.has_gradient])
+def test_the_gradients_of_an_operator_are_those_of_its_reference(name, framework):
+    operator = operators()[name]
+    for form in runner(framework).forms(name):
+        if form == "compile":
+            continue
+        case = operator.cases(Preset.SMALL)[0]
+        inputs = draw_inputs(operator, case, np.dtype(np.float32), SEED)
+        try:
+            call = runner(framework).prepare(operator, case, inputs, gradient=True, form=form)
+            call.forward_for_gradient()
+            call.backward()
+        except NotSupportedHereError:
+            continue
+        found = gradient_difference(operator, case, inputs, call.gradients(), "float32")
+        assert found is None or found.is_right, (form, case, found)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_operator_of_the_table_runs_or_has_a_reason(framework):
+    lacking = [name for name in operators() if not runner(framework).forms(name)]
+    assert all(runner(framework).missing(name) for name in lacking)
+
+
+@pytest.mark.parametrize("name", operators())
+def test_an_operator_has_inputs_of_every_size(name):
+    operator = operators()[name]
+    for preset in (Preset.SMALL, Preset.NORMAL, Preset.LARGE, Preset.SKEWED):
+        cases = operator.cases(preset)
+        assert cases, preset
+        for case in cases:
+            specs = operator.tensors(case)
+            assert set(operator.given) <= {spec.name for spec in specs}
+            assert all(size > 0 for spec in specs for size in spec.shape)
