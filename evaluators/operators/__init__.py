@@ -1,0 +1,1 @@
+"""Benchmarks of single operators: how one is timed, where, and what this machine can do at most."""
