@@ -35,7 +35,7 @@ STATUS_CODES: dict[type[errors.InferometerError], grpc.StatusCode] = {
     errors.PredictionError: grpc.StatusCode.INTERNAL,
     errors.OutOfMemoryError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.TrainingError: grpc.StatusCode.INTERNAL,
-    errors.RankLostError: grpc.StatusCode.UNAVAILABLE,
+    errors.RankLostError: grpc.StatusCode.INTERNAL,
     errors.HungError: grpc.StatusCode.UNAVAILABLE,
     errors.StoreError: grpc.StatusCode.UNAVAILABLE,
     errors.OutputError: grpc.StatusCode.FAILED_PRECONDITION,

@@ -60,7 +60,7 @@ def start(directory: Path) -> Iterator[Callable[..., list[Process]]]:
                 stderr=subprocess.PIPE,
                 text=True,
                 cwd=ROOT,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PS_HEARTBEAT_TIMEOUT": "5", **variables},
+                env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
             )
             stack.enter_context(process)
             stack.callback(process.kill)
