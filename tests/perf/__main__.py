@@ -15,6 +15,7 @@ from tests.perf import (
     loading,
     mlserver_peer,
     open_inference,
+    operator_times,
     page,
     rate_search,
     reference,
@@ -37,6 +38,7 @@ SECTIONS = (
     "grpc",
     "v2",
     "loading",
+    "operators",
     "load",
     "max_qps",
     "batching",
@@ -83,6 +85,13 @@ def main() -> None:
     if "loading" in sections:
         what = f"batches of {loading.BATCH_SIZE}, {loading.WORKERS} workers on both sides, samples/s"
         print_table(f"Loading {loading.IMAGES} JPEGs of 256 × 256, {what}", loading.measure(given.rounds))
+    if "operators" in sections:
+        if operator_times.OPPERF not in os.environ:
+            print(
+                "\noperators: without opperf; set INFEROMETER_OPPERF to a folder with MXNet's benchmark/opperf"
+            )
+        what = f"{given.threads} thread(s) on both sides"
+        print_table(f"Single operators, {what}", operator_times.measure(given.rounds, given.threads))
     if "load" in sections:
         print_table("The load generator itself", issue_rate.measure())
     if "max_qps" in sections:

@@ -1,0 +1,137 @@
+"""The timing of ``op run`` beside ``torch.utils.benchmark`` and opperf of MXNet, on the same tensors."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import statistics
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from inferometer.agent.inference.registry import BUILTIN
+from inferometer.agent.operators.inputs import draw_inputs
+from inferometer.agent.operators.operator import Preset
+from inferometer.agent.operators.runner import OperatorRunner, RunnerOptions
+from inferometer.agent.operators.table.registry import operators
+from inferometer.evaluators.measurements.operators import Mode, OperatorOptions
+from inferometer.evaluators.operators.timing import time_operator
+from tests.perf.ratios import Row, divided, interleaved
+
+OPERATORS = (
+    "add",
+    "exp",
+    "sum",
+    "argmax",
+    "sort",
+    "transpose",
+    "concat",
+    "softmax",
+    "dense",
+    "dot",
+    "max_pool2d",
+    "batch_norm",
+)
+OPPERF = "INFEROMETER_OPPERF"
+"""The variable that names a folder with MXNet's ``benchmark`` in it."""
+_TIME_S = 0.3
+_OPTIONS = OperatorOptions(budget_s=_TIME_S, target_percent=None)
+
+
+def measure(rounds: int, threads: int) -> list[Row]:
+    """Measures each operator by turns with the peer and with the peer again; a framework has a fresh process.
+
+    opperf is not here: ``INFEROMETER_OPPERF`` names where it is. Without it, MXNet is left out.
+    """
+    frameworks = ("PyTorch", "MXNet") if os.environ.get(OPPERF) else ("PyTorch",)
+    rows = []
+    for framework in frameworks:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            rows += pool.apply(_of_framework, (framework, rounds, threads))
+    return rows
+
+
+def _of_framework(framework: str, rounds: int, threads: int) -> list[Row]:
+    entry = next(each for each in BUILTIN if each.name == framework)
+    runner: Any = entry.load_operators()
+    made = runner(RunnerOptions(threads=threads))
+    peer = _torch_timer if framework == "PyTorch" else _opperf()
+    return [
+        row for name in OPERATORS for row in _rows(made, framework, name, peer(made, name, threads), rounds)
+    ]
+
+
+def _rows(
+    runner: OperatorRunner, framework: str, name: str, theirs: Callable[[], float], rounds: int
+) -> list[Row]:
+    call = _call(runner, name)
+
+    def ours() -> float:
+        timing = time_operator([call], Mode.FORWARD, _OPTIONS)
+        return statistics.median(timing.times_ns.tolist()) / timing.block
+
+    taken = interleaved(rounds, {"ours": ours, "theirs": theirs, "again": theirs})
+    detail = " / ".join(f"{statistics.median(taken[each]) / 1000:.1f}" for each in ("ours", "theirs"))
+    peer = "blocked_autorange" if framework == "PyTorch" else "opperf"
+    return [
+        Row(
+            f"{framework}, {name}: p50 / {peer}",
+            divided(taken["ours"], taken["theirs"]),
+            "0.95 … 1.05",
+            f"{detail} µs",
+        ),
+        Row(f"{framework}, {name}: {peer} / itself (A/A)", divided(taken["again"], taken["theirs"])),
+    ]
+
+
+def _torch_timer(runner: OperatorRunner, name: str, threads: int) -> Callable[[], float]:
+    """The median of ``blocked_autorange`` in nanoseconds, of the function and the tensors of the runner."""
+    import torch
+    from torch.utils.benchmark import Timer
+
+    call = _call(runner, name)
+    names = {"function": call._function, "tensors": call._tensors}
+
+    def run() -> float:
+        with torch.inference_mode():
+            timer = Timer("function(*tensors)", globals=names, num_threads=threads)
+            return timer.blocked_autorange(min_run_time=_TIME_S).median * 1e9
+
+    return run
+
+
+def _opperf() -> Callable[[OperatorRunner, str, int], Callable[[], float]]:
+    """The p50 that opperf's own decorator tells, of the function and the arrays of the runner."""
+    sys.path.insert(0, os.environ[OPPERF])
+    profiling: Any = importlib.import_module("benchmark.opperf.utils.profiler_utils")
+    running: Any = importlib.import_module("benchmark.opperf.utils.ndarray_utils")
+    profile = profiling.python_profile(running.nd_forward_and_profile)
+
+    def peer(runner: OperatorRunner, name: str, threads: int) -> Callable[[], float]:
+        call = _call(runner, name)
+
+        def operator(*arrays: Any) -> Any:
+            return call._function(*arrays)
+
+        operator.__name__ = name
+        arrays = {f"args{place}": array for place, array in enumerate(call._arrays)}
+
+        def run() -> float:
+            _, first = profile(operator, 10, **arrays)
+            runs = max(20, min(2000, int(_TIME_S * 1000 / max(first[f"avg_time_{name}"], 1e-3))))
+            _, found = profile(operator, runs, **arrays)
+            return float(found[f"p50_time_{name}"]) * 1e6
+
+        return run
+
+    return peer
+
+
+def _call(runner: OperatorRunner, name: str) -> Any:
+    """A prepared call, whose function and tensors the peers take."""
+    operator = operators()[name]
+    case = operator.cases(Preset.NORMAL)[0]
+    return runner.prepare(operator, case, draw_inputs(operator, case, np.dtype(np.float32), 0))
