@@ -1,6 +1,6 @@
 """What takes elements out of a tensor, or puts them into one, by index, by mask or by range.
 
-None counts floating-point operations. All outputs are copies, also of what some framework could give as a view.
+None counts floating-point operations. All outputs are copies, also where a framework could return a view.
 """
 
 from __future__ import annotations

@@ -52,12 +52,8 @@ FUNCTIONS: Mapping[str, Form] = {
         lambda _: lambda data, indices: torch.gather(data, -1, indices),
         ("gather", "take_along_dim"),
     ),
-    "gather_nd": Form(
-        _INDEXED, lambda _: lambda data, indices: data[tuple(indices.unbind())], ("index", "take")
-    ),
-    "scatter_nd": Form(
-        "torch.Tensor.new_zeros, torch.index_copy", _scatter, ("index_copy", "index_put", "scatter")
-    ),
+    "gather_nd": Form(_INDEXED, lambda _: lambda data, indices: data[tuple(indices.unbind())], ("index",)),
+    "scatter_nd": Form("torch.Tensor.new_zeros, torch.index_copy", _scatter, ("index_copy",)),
     "index_copy": Form(
         "torch.index_copy",
         lambda _: lambda data, indices, source: torch.index_copy(data, 0, indices, source),
@@ -66,14 +62,14 @@ FUNCTIONS: Mapping[str, Form] = {
         "torch.nn.functional.one_hot",
         lambda case: partial(torch.nn.functional.one_hot, num_classes=case["depth"]),
     ),
-    "where": Form("torch.where", lambda _: torch.where, ("where", "masked_fill")),
-    "boolean_mask": Form(_INDEXED, lambda _: lambda data, mask: data[mask], ("index", "masked_select")),
+    "where": Form("torch.where", lambda _: torch.where, ("where",)),
+    "boolean_mask": Form(_INDEXED, lambda _: lambda data, mask: data[mask], ("index",)),
     "slice": Form(f"{_INDEXED}, torch.clone", _slice, ("slice", "slice_copy")),
-    "slice_axis": Form("torch.narrow_copy", _slice_axis, ("narrow_copy", "narrow", "slice", "select")),
+    "slice_axis": Form("torch.narrow_copy", _slice_axis, ("narrow_copy", "narrow", "slice_copy", "slice")),
     "slice_like": Form(f"{_INDEXED}, torch.clone", lambda _: _slice_like, ("slice", "slice_copy")),
     "unravel_index": Form("torch.unravel_index, torch.stack", _unravel_index, ("unravel_index",)),
     "diag": Form("torch.diagonal_copy", lambda _: torch.diagonal_copy, ("diagonal_copy", "diag")),
-    "tril": Form("torch.tril", lambda _: torch.tril, ("tril", "triu")),
+    "tril": Form("torch.tril", lambda _: torch.tril, ("tril",)),
 }
 MISSING: Mapping[str, str] = {
     "ravel_index": "PyTorch has unravel_index, and not its inverse",
