@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,16 +16,24 @@ from inferometer.agent.operators.inputs import cotangents
 from inferometer.agent.operators.operator import Case
 from inferometer.agent.operators.runner import NotSupportedHereError
 
+NO_GRADIENT = "MXNet has no gradient of it"
+
 
 class Inputs:
-    """The input arrays on the device, with room for their gradients where those are wanted."""
+    """The input arrays on the device, with room for their gradients where those are wanted.
+
+    Masks are uint8: the operators of ``mx.nd`` know no bool.
+    """
 
     def __init__(
         self, where: str, context: Any, arrays: Mapping[str, NDArray[Any]], differentiable: frozenset[str]
     ) -> None:
         self.where = where
         self.context = context
-        self.arrays = {name: copied_to(context, array) for name, array in arrays.items()}
+        self.arrays = {
+            name: copied_to(context, array.astype(np.uint8) if array.dtype.kind == "b" else array)
+            for name, array in arrays.items()
+        }
         self.differentiable = [name for name in arrays if name in differentiable]
         for name in self.differentiable:
             self.arrays[name].attach_grad()
@@ -70,8 +79,8 @@ class Call:
             for name in self._given.differentiable:
                 self._given.arrays[name].grad.wait_to_read()
         except FAILURES as error:
-            if "not differentiable" in str(error):
-                raise NotSupportedHereError("MXNet has no gradient of it") from error
+            if lacks_gradient(error):
+                raise NotSupportedHereError(NO_GRADIENT) from error
             raise self._failure(error) from error
 
     def outputs(self) -> tuple[NDArray[Any], ...]:
@@ -157,6 +166,11 @@ class BlockCall(Call):
             if name in found:
                 found[name] = parameter.grad().asnumpy().reshape(self._given.arrays[name].shape)
         return found
+
+
+def lacks_gradient(error: BaseException) -> bool:
+    """Whether MXNet says that an operator has no gradient."""
+    return re.search("(not |non-)differentiable", str(error)) is not None
 
 
 def _listed(answer: Any) -> list[Any]:
