@@ -125,7 +125,10 @@ def _difference(
         if found.dtype.kind == "f"
         else found == expected
     )
-    difference = np.where(same, 0.0, np.abs(found.astype(np.float64) - expected.astype(np.float64)))
+    if same.all():  # as of integers, whose tensors may be too large for copies in float64
+        return Difference(0.0, 0.0, tolerance)
+    with np.errstate(invalid="ignore"):  # an infinity less itself, where both are the same
+        difference = np.where(same, 0.0, np.abs(found.astype(np.float64) - expected.astype(np.float64)))
     absolute = float(difference.max())
     magnitudes = np.abs(expected[np.isfinite(expected)]) if expected.dtype.kind == "f" else np.abs(expected)
     scale = max(

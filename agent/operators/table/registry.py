@@ -11,7 +11,16 @@ from inferometer.agent.operators.operator import Category, Operator
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 _HERE = "inferometer.agent.operators.table."
-FILES = ("arithmetic", "gemm", "reduction", "indexing", "rearrange")
+FILES = (
+    "arithmetic",
+    "unary",
+    "comparison",
+    "creation",
+    "gemm",
+    "reduction",
+    "indexing",
+    "rearrange",
+)
 """The modules of this folder that have operators, in the table's order."""
 
 

@@ -1,0 +1,117 @@
+"""What the runners of operators owe beside right results: element types, in-place runs, no folded graphs."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+import numpy as np
+import onnx
+import pytest
+
+from inferometer.agent.frameworks.onnxruntime.operators.graphs import graphs, model_of
+from inferometer.agent.frameworks.onnxruntime.sessions import open_session
+from inferometer.agent.hardware.device import CPU
+from inferometer.agent.inference.registry import BUILTIN
+from inferometer.agent.operators.inputs import draw_inputs
+from inferometer.agent.operators.operator import Category, Preset
+from inferometer.agent.operators.runner import NotSupportedHereError, OperatorRunner, RunnerOptions
+from inferometer.agent.operators.table.registry import operators
+
+FRAMEWORKS = [entry.name for entry in BUILTIN if entry.operators]
+
+
+@cache
+def runner(framework: str, dtype: str) -> OperatorRunner:
+    entry = next(each for each in BUILTIN if each.name == framework)
+    return entry.load_operators()(RunnerOptions(threads=1, dtype=dtype))  # type: ignore[operator]
+
+
+def prepared(framework: str, name: str, dtype: str = "float32", **more):
+    operator = operators()[name]
+    case = operator.cases(Preset.SMALL)[0]
+    inputs = draw_inputs(operator, case, np.dtype(dtype), 0)
+    return inputs, runner(framework, dtype).prepare(operator, case, inputs, **more)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int8"])
+def test_what_is_created_without_inputs_has_the_element_type(framework, dtype):
+    for form in runner(framework, dtype).forms("full"):
+        if form != "compile":
+            _, call = prepared(framework, "full", dtype, form=form)
+            call.forward()
+
+            assert [each.dtype for each in call.outputs()] == [dtype]
+
+
+@pytest.mark.parametrize(
+    ("framework", "name", "dtype"),
+    [
+        ("PyTorch", "random_gamma", "float16"),
+        ("ONNXRuntime", "arange", "float16"),
+        ("ONNXRuntime", "tan", "float64"),
+    ],
+)
+def test_an_element_type_without_a_kernel_is_not_supported(framework, name, dtype):
+    with pytest.raises(NotSupportedHereError, match="no kernel"):
+        prepared(framework, name, dtype)[1].forward()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_integers_have_no_gradients(framework):
+    with pytest.raises(NotSupportedHereError, match="gradients"):
+        prepared(framework, "add", "int32", gradient=True)
+
+
+@pytest.mark.parametrize("framework", ["PyTorch", "MXNet"])
+def test_an_operator_in_place_goes_on_from_its_last_result(framework):
+    inputs, call = prepared(framework, "iadd")
+    before = inputs["lhs"].copy()
+    call.forward()
+    call.forward()
+
+    assert np.array_equal(call.outputs()[0], before + 2 * inputs["rhs"])
+    assert np.array_equal(inputs["lhs"], before)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    "name", [name for name, each in operators().items() if each.category is Category.RANDOM]
+)
+def test_each_run_draws_other_numbers(framework, name):
+    if not runner(framework, "float32").forms(name):
+        pytest.skip(runner(framework, "float32").missing(name))
+    _, call = prepared(framework, name)
+    call.forward()
+    (first,) = call.outputs()
+    call.forward()
+
+    assert not np.array_equal(call.outputs()[0], first)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*torch.jit.script_method:DeprecationWarning"
+)  # of PyTorch's own compiler
+def test_more_operators_are_compiled_than_pytorch_compiles_of_one_function(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # its C++ takes seconds
+
+    for name in ("negative", "square"):
+        inputs, call = prepared("PyTorch", name, form="compile")
+        call.forward()
+
+        assert np.array_equal(
+            call.outputs()[0], {"negative": np.negative, "square": np.square}[name](inputs["data"])
+        )
+
+
+@pytest.mark.parametrize("name", graphs())
+def test_onnx_runtime_folds_no_graph_into_a_constant(name, tmp_path):
+    operator = operators()[name]
+    case = operator.cases(Preset.SMALL)[0]
+    graph = graphs()[name].make(case, np.dtype(np.float32))
+    inputs = {**draw_inputs(operator, case, np.dtype(np.float32), 0), **graph.fed}
+    open_session(model_of(graph, inputs), CPU, 1, optimized=tmp_path / "optimized.onnx")
+
+    assert onnx.load(tmp_path / "optimized.onnx").graph.node

@@ -1,0 +1,67 @@
+"""Whether numbers that are not drawn from a distribution are found, and those that are pass."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from inferometer.agent.operators import distributions
+from inferometer.agent.operators.distributions import is_drawn_from
+
+SHAPE = (100, 200)
+RANDOM = np.random.default_rng(5)
+DRAWN = {
+    "uniform": (distributions.uniform(-1, 3), RANDOM.uniform(-1, 3, SHAPE)),
+    "normal": (distributions.normal(2, 3), RANDOM.normal(2, 3, SHAPE)),
+    "gamma": (distributions.gamma(2, 0.5), RANDOM.gamma(2, 0.5, SHAPE)),
+    "exponential": (distributions.exponential(4), RANDOM.exponential(1 / 4, SHAPE)),
+    "poisson": (distributions.poisson(4), RANDOM.poisson(4, SHAPE)),
+    "negative_binomial": (
+        distributions.negative_binomial(4, 0.3),
+        RANDOM.negative_binomial(4, 0.3, SHAPE),
+    ),
+    "discrete_uniform": (distributions.discrete_uniform(3, 9), RANDOM.integers(3, 9, SHAPE)),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_is_drawn_from_a_distribution_passes(name):
+    moments, found = DRAWN[name]
+
+    is_drawn_from(moments, [found], SHAPE)
+
+
+@pytest.mark.parametrize(("name", "other"), list(permutations(DRAWN, 2)))
+def test_what_is_drawn_from_another_does_not(name, other):
+    with pytest.raises(ValueError, match=r"the values are in|a value is not|the mean is|the variance is"):
+        is_drawn_from(DRAWN[name][0], [DRAWN[other][1]], SHAPE)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_the_kurtosis_is_that_of_a_large_sample(name):
+    moments, found = DRAWN[name]
+    away = found - found.mean()
+
+    assert np.mean(away**4) / np.mean(away**2) ** 2 == pytest.approx(moments.kurtosis, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (lambda found: found[0], r"the outputs have the shapes \[\(200,\)\]"),
+        (lambda found: np.where(found > 0.9, np.nan, found), "a value is not finite"),
+        (lambda found: found + 0.5, "the values are in 0.5.*, and not in 0…1"),
+        (lambda found: found**2, "the mean is 0.33"),
+        (lambda found: 0.5 + (found - 0.5) / 2, "the variance is 0.02"),
+    ],
+)
+def test_the_reason_names_what_is_wrong(changed, message):
+    found = np.random.default_rng(1).uniform(0, 1, SHAPE)
+
+    with pytest.raises(ValueError, match=message):
+        is_drawn_from(distributions.uniform(0, 1), [changed(found)], SHAPE)
+
+
+def test_fractions_are_no_counts():
+    with pytest.raises(ValueError, match="a value is not an integer"):
+        is_drawn_from(distributions.poisson(4), [RANDOM.gamma(4, 1, SHAPE)], SHAPE)
