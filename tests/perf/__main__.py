@@ -87,9 +87,7 @@ def main() -> None:
         print_table(f"Loading {loading.IMAGES} JPEGs of 256 × 256, {what}", loading.measure(given.rounds))
     if "operators" in sections:
         if operator_times.OPPERF not in os.environ:
-            print(
-                "\noperators: without opperf; set INFEROMETER_OPPERF to a folder with MXNet's benchmark/opperf"
-            )
+            print("\noperators: without MXNet; INFEROMETER_OPPERF names the folder of opperf")
         what = f"{given.threads} thread(s) on both sides"
         print_table(f"Single operators, {what}", operator_times.measure(given.rounds, given.threads))
     if "load" in sections:

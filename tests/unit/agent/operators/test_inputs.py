@@ -56,10 +56,20 @@ HOLDS = {
     Values.DISTINCT: lambda found: len(np.unique(found)) == found.size and np.ptp(found) < 1,
     Values.BOOLEAN: lambda found: set(np.unique(found)) == {0, 1},
     Values.INDICES: lambda found: set(np.unique(found)) == set(range(7)),
+    Values.DISTINCT_INDICES: lambda found: sorted(found.flat) == list(range(found.size)),
+    Values.MASK: lambda found: found.any() and not found.all(),
     Values.POSITIVE_DEFINITE: _is_positive_definite,
     Values.LOWER_TRIANGULAR: _is_lower_triangular,
     Values.ZEROS: lambda found: not found.any(),
 }
+
+
+LIMITS = {Values.DISTINCT_INDICES: 64 * 64}
+TYPES = {Values.INDICES: np.int64, Values.DISTINCT_INDICES: np.int64, Values.MASK: np.bool_}
+
+
+def limited(values, seed=0):
+    return one(values, limit=LIMITS.get(values, 7), seed=seed)
 
 
 def test_every_kind_of_values_is_looked_at():
@@ -68,22 +78,22 @@ def test_every_kind_of_values_is_looked_at():
 
 @pytest.mark.parametrize("values", Values)
 def test_each_kind_of_values_is_what_it_says(values):
-    found = one(values, limit=7)
+    found = limited(values)
 
     assert found.shape == (64, 64)
     assert found.flags.c_contiguous
-    assert found.dtype == (np.int64 if values is Values.INDICES else np.float32)
+    assert found.dtype == TYPES.get(values, np.float32)
     assert HOLDS[values](found)
 
 
 @pytest.mark.parametrize("values", Values)
 def test_equal_seeds_give_equal_arrays(values):
-    assert np.array_equal(one(values, limit=7, seed=3), one(values, limit=7, seed=3))
+    assert np.array_equal(limited(values, 3), limited(values, 3))
 
 
 @pytest.mark.parametrize("values", [each for each in Values if each is not Values.ZEROS])
 def test_other_seeds_give_other_arrays(values):
-    assert not np.array_equal(one(values, limit=7, seed=3), one(values, limit=7, seed=4))
+    assert not np.array_equal(limited(values, 3), limited(values, 4))
 
 
 def test_inputs_of_one_operator_and_of_two_differ():
