@@ -43,6 +43,9 @@ class Form:
         covers: The operators of MXNet's registry that this stands for; without any, ``api``.
         gluon: The block, where Gluon has one.
         symbolic: Whether ``mx.sym`` has it.
+        training: Whether it also runs as in training without a gradient, where MXNet computes something else.
+        packed: The vectors that ``mx.nd`` and ``mx.sym`` have for several inputs, with the names of those in
+            order; joining them is not timed. A block joins them itself.
     """
 
     api: str
@@ -50,6 +53,8 @@ class Form:
     covers: tuple[str, ...] = ()
     gluon: Block | None = None
     symbolic: bool = True
+    training: bool = False
+    packed: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
 
 
 @cache
