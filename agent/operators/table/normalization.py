@@ -185,6 +185,7 @@ OPERATORS = (
         partial(_affine, 1, (*_AFFINE, "mean", "variance")),
         _batch_norm_training,
         _per_element(5),
+        presets={**_IMAGES, Preset.SMALL: (_sizes(4, 6, 5, 7), _sizes(4, 6, 5, 7, epsilon=0.1))},
         parameters={**_EPSILON, "momentum": 0.1},
     ),
     _operator(

@@ -146,7 +146,7 @@ def _roi_pooled(arrays: Arrays, parameters: Parameters) -> Arrays:
     """
     data, rois = arrays
     rows, columns = _pair(parameters, "output")
-    scale = np.float32(parameters["spatial_scale"])
+    scale = np.float32(float(parameters["spatial_scale"]))  # type: ignore[arg-type]
     output = np.zeros((len(rois), data.shape[1], rows, columns))
     for roi, result in zip(rois, output, strict=True):
         left, top, right, bottom = (floor(np.float32(corner) * scale + np.float32(0.5)) for corner in roi[1:])
@@ -212,7 +212,8 @@ def _input_flops(case: Case, outputs: Sequence[Shape]) -> int:
 
 
 def _bilinear_flops(case: Case, outputs: Sequence[Shape]) -> int:
-    return 4 * prod(outputs[0]) * int(case.parameters.get("samples", 1)) ** 2
+    samples = int(case["samples"]) if "samples" in case.parameters else 1
+    return 4 * prod(outputs[0]) * samples**2
 
 
 def _sizes(*shape: int, **changed: Any) -> Sizes:
