@@ -110,8 +110,10 @@ def test_more_operators_are_compiled_than_pytorch_compiles_of_one_function(monke
 def test_onnx_runtime_folds_no_graph_into_a_constant(name, tmp_path):
     operator = operators()[name]
     case = operator.cases(Preset.SMALL)[0]
-    graph = graphs()[name].make(case, np.dtype(np.float32))
-    inputs = {**draw_inputs(operator, case, np.dtype(np.float32), 0), **graph.fed}
+    form = graphs()[name]
+    graph = form.make(case, np.dtype(np.float32))
+    drawn = draw_inputs(operator, case, np.dtype(np.float32), 0)
+    inputs = {**(form.arrange(drawn) if form.arrange else drawn), **graph.fed}
     open_session(model_of(graph, inputs), CPU, 1, optimized=tmp_path / "optimized.onnx")
 
     assert onnx.load(tmp_path / "optimized.onnx").graph.node

@@ -20,6 +20,10 @@ FILES = (
     "reduction",
     "indexing",
     "rearrange",
+    "convolution",
+    "pooling",
+    "normalization",
+    "recurrent",
 )
 """The modules of this folder that have operators, in the table's order."""
 

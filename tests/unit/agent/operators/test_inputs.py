@@ -58,18 +58,20 @@ HOLDS = {
     Values.INDICES: lambda found: set(np.unique(found)) == set(range(7)),
     Values.DISTINCT_INDICES: lambda found: sorted(found.flat) == list(range(found.size)),
     Values.MASK: lambda found: found.any() and not found.all(),
+    Values.BOXES: lambda found: (found[:, 3:] >= found[:, 1:3]).all() and found[:, 0].max() <= 6,
     Values.POSITIVE_DEFINITE: _is_positive_definite,
     Values.LOWER_TRIANGULAR: _is_lower_triangular,
     Values.ZEROS: lambda found: not found.any(),
 }
 
 
+SHAPES = {Values.BOXES: (64, 5)}
 LIMITS = {Values.DISTINCT_INDICES: 64 * 64}
 TYPES = {Values.INDICES: np.int64, Values.DISTINCT_INDICES: np.int64, Values.MASK: np.bool_}
 
 
 def limited(values, seed=0):
-    return one(values, limit=LIMITS.get(values, 7), seed=seed)
+    return one(values, SHAPES.get(values, (64, 64)), limit=LIMITS.get(values, 7), seed=seed)
 
 
 def test_every_kind_of_values_is_looked_at():
@@ -80,7 +82,7 @@ def test_every_kind_of_values_is_looked_at():
 def test_each_kind_of_values_is_what_it_says(values):
     found = limited(values)
 
-    assert found.shape == (64, 64)
+    assert found.shape == SHAPES.get(values, (64, 64))
     assert found.flags.c_contiguous
     assert found.dtype == TYPES.get(values, np.float32)
     assert HOLDS[values](found)

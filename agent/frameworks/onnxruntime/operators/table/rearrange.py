@@ -126,8 +126,9 @@ GRAPHS: Mapping[str, Form] = {
         "SpaceToDepth",
         lambda case, _: Graph([node("SpaceToDepth", "data", blocksize=case["block_size"])]),
     ),
-    "shape_array": single("Shape", "data"),
-    "size_array": single("Size", "data"),
+    # with the shape in the graph, ONNX Runtime makes constants of them
+    "shape_array": Form("Shape", lambda *_: Graph([node("Shape", "data")], any_shape=True)),
+    "size_array": Form("Size", lambda *_: Graph([node("Size", "data")], any_shape=True)),
     "concat": Form("Concat", lambda case, _: Graph([node("Concat", *_JOINED, axis=case["axis"])])),
     "stack": Form("Unsqueeze Concat", _stack),
     "split": Form("Split", _split_evenly),
