@@ -140,12 +140,17 @@ class BlockCall(Call):
 
     def __init__(self, given: Inputs, block: Block, case: Case) -> None:
         made = block.make(case)
+        made.cast(next(a.dtype for a in given.arrays.values() if np.dtype(a.dtype).kind == "f"))
         made.initialize(ctx=given.context)
         arrays = [array for name, array in given.arrays.items() if name not in block.parameters]
         super().__init__(given, block.api, made)
         self._arrays = arrays
         made(*arrays)  # which gives deferred parameters their shapes
-        self._parameters = {name: getattr(made, attribute) for name, attribute in block.parameters.items()}
+        self._parameters = {
+            name: getattr(made, attribute)
+            for name, attribute in block.parameters.items()
+            if name in given.arrays
+        }
         for name, parameter in self._parameters.items():
             parameter.set_data(given.arrays[name].reshape(parameter.shape))
         mxnet.nd.waitall()

@@ -1,0 +1,293 @@
+"""Convolutions and transposed ones of one to three spatial axes, channels first, by cross-correlation.
+
+A convolution's floating-point operations are a product and a sum for each output, element of the kernel and
+input channel of the group; a transposed one's for each input, element of the kernel and output channel of the
+group. The bias is not counted. The gradients with respect to data and weights take as many each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.operators.operator import (
+    Arrays,
+    Case,
+    Category,
+    Operator,
+    Parameters,
+    Preset,
+    Shape,
+    Sizes,
+    TensorSpec,
+)
+from inferometer.agent.operators.windows import Window
+
+
+def rank_of(case: Case) -> int:
+    """Returns the number of spatial axes."""
+    return len(case.shapes["data"]) - 2
+
+
+def window_of(case: Case) -> Window:
+    """Returns the kernel and how it slides."""
+    return Window.of(case.parameters, rank_of(case))
+
+
+def groups_of(case: Case) -> int:
+    """Returns the number of groups; a depth-wise convolution has one for each channel."""
+    return int(case.parameters.get("groups", case.shapes["data"][1]))
+
+
+def channels_of(case: Case) -> int:
+    """Returns the number of output channels; a depth-wise convolution has those of its input."""
+    return int(case.parameters.get("channels", case.shapes["data"][1]))
+
+
+def _tensors(rank: int, transposed: bool, case: Case) -> tuple[TensorSpec, ...]:
+    data = case.shapes["data"]
+    if len(data) != rank + 2:
+        raise ValueError(f"data has {len(data)} axes; it has samples, channels and {rank} spatial ones")
+    window, groups, channels = window_of(case), groups_of(case), channels_of(case)
+    if groups < 1 or data[1] % groups or channels % groups:
+        raise ValueError(f"{groups} groups divide neither or only one of {data[1]} and {channels} channels")
+    if transposed:
+        weight = (data[1], channels // groups, *window.kernel)
+        if min(_grown(window, data[2:], case.parameters)) < 1:
+            raise ValueError(f"the padding {window.pad} removes the whole output")
+    else:
+        weight = (channels, data[1] // groups, *window.kernel)
+        window.positions(data[2:])
+    scale = (data[1] // groups * window.size) ** -0.5
+    bias = (TensorSpec("bias", (channels,)),) if case["bias"] else ()
+    return (TensorSpec("data", data), TensorSpec("weight", weight, scale=scale), *bias)
+
+
+def _convolved(rank: int, arrays: Arrays, parameters: Parameters) -> Arrays:
+    """A matrix product for each sample: weights times the data at all offsets of the kernel."""
+    data, weight = arrays[:2]
+    window = Window.of(parameters, rank)
+    return (_biased(_products(window.padded(data), weight, window), arrays[2:]),)
+
+
+def _transposed(rank: int, arrays: Arrays, parameters: Parameters) -> Arrays:
+    """A convolution by the mirrored kernel over the data, with zeros between as the stride has steps.
+
+    See Dumoulin and Visin, "A guide to convolution arithmetic for deep learning" (2016), chapter 4.
+    """
+    data, weight = arrays[:2]
+    window = Window.of(parameters, rank)
+    sizes, groups = data.shape[2:], int(parameters["groups"])  # type: ignore[arg-type]
+    grown, added = _grown(window, sizes, parameters), _added(parameters, window)
+    reach = tuple(d * (k - 1) for k, d in zip(window.kernel, window.dilate, strict=True))
+    steps = tuple((size - 1) * stride + 1 for size, stride in zip(sizes, window.stride, strict=True))
+    spread = np.zeros(
+        (*data.shape[:2], *(n + 2 * r + a for n, r, a in zip(steps, reach, added, strict=True)))
+    )
+    spread[(..., *(slice(r, r + n, s) for r, n, s in zip(reach, steps, window.stride, strict=True)))] = data
+    mirrored = np.flip(weight, tuple(range(2, weight.ndim)))
+    by_group = mirrored.reshape(groups, -1, *mirrored.shape[1:]).swapaxes(1, 2)
+    ones, zeros = (1,) * rank, (0,) * rank
+    whole = _products(
+        spread, by_group.reshape(-1, *by_group.shape[2:]), Window(window.kernel, ones, zeros, window.dilate)
+    )
+    inner = tuple(slice(pad, pad + size) for pad, size in zip(window.pad, grown, strict=True))
+    return (_biased(whole[(..., *inner)], arrays[2:]),)
+
+
+def _products(padded: NDArray[Any], weight: NDArray[Any], window: Window) -> NDArray[Any]:
+    positions = Window(window.kernel, window.stride, (0,) * len(window.pad), window.dilate).positions(
+        padded.shape[2:]
+    )
+    groups = padded.shape[1] // weight.shape[1]
+    matrix = weight.reshape(groups, weight.shape[0] // groups, -1)
+    output = np.empty((len(padded), *matrix.shape[:2], prod(positions)))
+    columns = np.empty((padded.shape[1], window.size, *positions))
+    for sample, result in zip(padded, output, strict=True):
+        for index, part in enumerate(window.parts(sample, positions)):
+            columns[:, index] = part
+        np.matmul(matrix, columns.reshape(groups, matrix.shape[2], -1), out=result)
+    return output.reshape(len(padded), -1, *positions)
+
+
+def _biased(output: NDArray[Any], bias: Arrays) -> NDArray[Any]:
+    for each in bias:
+        output += each.reshape(-1, *(1 for _ in output.shape[2:]))
+    return output
+
+
+def _grown(window: Window, sizes: Shape, parameters: Parameters) -> Shape:
+    return tuple(
+        (size - 1) * stride - 2 * pad + dilate * (kernel - 1) + 1 + extra
+        for size, kernel, stride, pad, dilate, extra in zip(
+            sizes,
+            window.kernel,
+            window.stride,
+            window.pad,
+            window.dilate,
+            _added(parameters, window),
+            strict=True,
+        )
+    )
+
+
+def _added(parameters: Parameters, window: Window) -> Shape:
+    more = parameters["output_pad"]
+    added = more if isinstance(more, tuple) else (int(more),) * len(window.kernel)
+    if len(added) != len(window.stride) or any(
+        not 0 <= extra < stride for extra, stride in zip(added, window.stride, strict=True)
+    ):
+        raise ValueError(f"output_pad is {added}; each number is less than the stride {window.stride}")
+    return added
+
+
+def _flops(case: Case, outputs: Sequence[Shape]) -> int:
+    channels = case.shapes["data"][1] // groups_of(case)
+    return 2 * prod(outputs[0]) * window_of(case).size * channels
+
+
+def _transposed_flops(case: Case, outputs: Sequence[Shape]) -> int:
+    data = case.shapes["data"]
+    return 2 * prod(data) * window_of(case).size * channels_of(case) // groups_of(case)
+
+
+def _operator(
+    name: str, rank: int, summary: str, sizes: Mapping[Preset, Sequence[Sizes]], **changed: Any
+) -> Operator:
+    transposed = name.endswith("transpose")
+    slides = {"kernel": (3,) * rank, "stride": (1,) * rank, "pad": (0,) * rank, "dilate": (1,) * rank}
+    layout: dict[str, Any] = {} if name.startswith("depthwise") else {"channels": 64, "groups": 1}
+    reference: Callable[..., Arrays] = _transposed if transposed else _convolved
+    return Operator(
+        name=name,
+        category=Category.CONVOLUTION,
+        summary=summary,
+        given=("data",),
+        tensors=partial(_tensors, rank, transposed),
+        presets={preset: tuple(cases) for preset, cases in sizes.items()},
+        parameters={
+            **layout,
+            **slides,
+            **({"output_pad": (0,) * rank} if transposed else {}),
+            "bias": True,
+            **changed,
+        },
+        reference=partial(reference, rank),
+        flops=_transposed_flops if transposed else _flops,
+        backward_flops=2.0,
+    )
+
+
+def _sizes(*shape: int, **changed: Any) -> Sizes:
+    return ({"data": shape}, changed)
+
+
+_ONE = {
+    Preset.NORMAL: (_sizes(32, 3, 256),),
+    Preset.LARGE: (_sizes(32, 64, 1024, pad=(1,)),),
+    Preset.SKEWED: (_sizes(32, 3, 10000), _sizes(1, 256, 10, pad=(1,))),
+}
+_TALL = _sizes(32, 3, 10000, 10)
+
+OPERATORS = (
+    _operator(
+        "conv1d",
+        1,
+        "convolution over one axis",
+        {
+            Preset.SMALL: (
+                _sizes(2, 4, 20, channels=6, stride=(2,), pad=(1,), groups=2),
+                _sizes(2, 3, 20, channels=4, dilate=(2,), bias=False),
+            ),
+            **_ONE,
+        },
+    ),
+    _operator(
+        "conv2d",
+        2,
+        "convolution over two axes",
+        {
+            Preset.SMALL: (
+                _sizes(2, 4, 9, 8, channels=6, stride=(2, 1), pad=(1, 0), groups=2),
+                _sizes(2, 3, 8, 8, channels=4, dilate=(1, 2), bias=False),
+            ),
+            Preset.NORMAL: (_sizes(32, 3, 256, 256),),
+            Preset.LARGE: (
+                _sizes(32, 32, 256, 256, channels=32, pad=(1, 1), bias=False),  # Compute Canada's example
+                _sizes(32, 256, 56, 56, channels=256, kernel=(1, 1), bias=False),
+            ),
+            Preset.SKEWED: (_TALL, _sizes(1, 512, 7, 7, channels=512, pad=(1, 1), bias=False)),
+        },
+    ),
+    _operator(
+        "conv3d",
+        3,
+        "convolution over three axes",
+        {
+            Preset.SMALL: (
+                _sizes(2, 2, 5, 6, 4, channels=4, pad=(1, 0, 1)),
+                _sizes(1, 4, 6, 5, 5, channels=4, stride=(2, 1, 1), groups=2, bias=False),
+            ),
+            Preset.NORMAL: (_sizes(2, 3, 16, 112, 112),),
+            Preset.LARGE: (_sizes(8, 64, 8, 28, 28, pad=(1, 1, 1)),),
+            Preset.SKEWED: (_sizes(2, 3, 1000, 10, 10),),
+        },
+    ),
+    _operator(
+        "depthwise_conv2d",
+        2,
+        "convolution over two axes, each channel by itself",
+        {
+            Preset.SMALL: (_sizes(2, 4, 9, 8), _sizes(2, 3, 8, 8, stride=(2, 2), bias=False)),
+            Preset.NORMAL: (_sizes(32, 32, 112, 112),),
+            Preset.LARGE: (_sizes(32, 144, 112, 112),),
+            Preset.SKEWED: (_sizes(8, 32, 10000, 10), _sizes(1, 1024, 7, 7)),
+        },
+        pad=(1, 1),
+    ),
+    _operator(
+        "conv1d_transpose",
+        1,
+        "transposed convolution over one axis",
+        {
+            Preset.SMALL: (
+                _sizes(2, 4, 10, channels=6, stride=(2,), pad=(1,), output_pad=(1,), groups=2),
+                _sizes(2, 3, 10, channels=4, bias=False),
+            ),
+            **_ONE,
+        },
+    ),
+    _operator(
+        "conv2d_transpose",
+        2,
+        "transposed convolution over two axes",
+        {
+            Preset.SMALL: (
+                _sizes(2, 4, 6, 5, channels=6, stride=(2, 1), pad=(1, 0), output_pad=(1, 0), groups=2),
+                _sizes(2, 3, 6, 6, channels=4, bias=False),
+            ),
+            Preset.NORMAL: (_sizes(32, 3, 256, 256),),
+            Preset.LARGE: (_sizes(16, 64, 64, 64, kernel=(4, 4), stride=(2, 2), pad=(1, 1)),),
+            Preset.SKEWED: (_TALL,),
+        },
+    ),
+    _operator(
+        "conv3d_transpose",
+        3,
+        "transposed convolution over three axes",
+        {
+            Preset.SMALL: (
+                _sizes(2, 2, 4, 5, 4, channels=4, stride=(2, 1, 2), pad=(1, 1, 0)),
+                _sizes(1, 4, 4, 5, 4, channels=4, groups=2, bias=False),
+            ),
+            Preset.NORMAL: (_sizes(2, 3, 8, 56, 56),),
+            Preset.LARGE: (_sizes(4, 32, 8, 28, 28, channels=32, stride=(2, 2, 2), pad=(1, 1, 1)),),
+            Preset.SKEWED: (_sizes(2, 3, 1000, 10, 10),),
+        },
+    ),
+)
