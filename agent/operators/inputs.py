@@ -16,7 +16,7 @@ from inferometer.agent.operators.operator import Case, Operator, Shape, TensorSp
 def draw_inputs(
     operator: Operator, case: Case, dtype: np.dtype[Any], seed: int
 ) -> Mapping[str, NDArray[Any]]:
-    """Returns the inputs by name; ``dtype`` is that of all but indices, which are int64.
+    """Returns the inputs by name; ``dtype`` is that of all but indices, which are int64, and masks, bool.
 
     They depend on the seed, the operator's name and the shapes alone. Integer types get the drawn
     values times 10, rounded.
@@ -32,13 +32,21 @@ def _number(text: str) -> int:
 
 
 def cotangents(shape: Shape) -> NDArray[np.float32]:
-    """Returns what a backward pass begins with: normal values that depend on the shape alone."""
-    return np.random.default_rng([*shape]).standard_normal(shape, np.float32)
+    """Returns what a backward pass begins with: normal values that depend on the shape alone.
+
+    A tensor without axes has the value of one with a single element, as MXNet 1 has none without axes.
+    """
+    shape_or_one = shape or (1,)
+    return np.random.default_rng([*shape_or_one]).standard_normal(shape_or_one, np.float32).reshape(shape)
 
 
 def _draw(spec: TensorSpec, dtype: np.dtype[Any], random: np.random.Generator) -> NDArray[Any]:
     if spec.values is Values.INDICES:
         return random.integers(0, spec.limit, spec.shape, np.int64)
+    if spec.values is Values.DISTINCT_INDICES:
+        return random.permutation(spec.limit)[: prod(spec.shape)].reshape(spec.shape).astype(np.int64)
+    if spec.values is Values.MASK:
+        return random.integers(0, 2, spec.shape).astype(np.bool_)
     if dtype.kind in "iu" and spec.values is Values.NORMAL and prod(spec.shape) > 1 << 24:
         return random.integers(
             -10, 11, spec.shape, dtype

@@ -86,6 +86,10 @@ class Values(str, Enum):
     """0 or 1, in the type of the other inputs."""
     INDICES = "indices"
     """int64 in 0…limit-1."""
+    DISTINCT_INDICES = "distinct_indices"
+    """int64 in 0…limit-1, each at most once, so that what they write does not depend on the order."""
+    MASK = "mask"
+    """True or False, in the framework's type for that."""
     POSITIVE_DEFINITE = "positive_definite"
     """Symmetric and positive definite in the last two axes."""
     LOWER_TRIANGULAR = "lower_triangular"
@@ -101,7 +105,7 @@ class TensorSpec:
         name: Its name.
         shape: Its shape.
         values: How its values are drawn.
-        limit: One more than the greatest of ``Values.INDICES``.
+        limit: One more than the greatest of ``Values.INDICES`` and ``Values.DISTINCT_INDICES``.
         differentiable: Whether there is a gradient with respect to it, in an operator that has one.
         scale: A factor on the drawn values; a layer's weights are about 1 / √fan-in.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,14 +18,20 @@ from inferometer.agent.operators.runner import NotSupportedHereError
 
 
 class Inputs:
-    """The input arrays on the device, with room for their gradients where those are wanted."""
+    """The input arrays on the device, with room for their gradients where those are wanted.
+
+    Masks are uint8: the operators of ``mx.nd`` know no bool.
+    """
 
     def __init__(
         self, where: str, context: Any, arrays: Mapping[str, NDArray[Any]], differentiable: frozenset[str]
     ) -> None:
         self.where = where
         self.context = context
-        self.arrays = {name: copied_to(context, array) for name, array in arrays.items()}
+        self.arrays = {
+            name: copied_to(context, array.astype(np.uint8) if array.dtype.kind == "b" else array)
+            for name, array in arrays.items()
+        }
         self.differentiable = [name for name in arrays if name in differentiable]
         for name in self.differentiable:
             self.arrays[name].attach_grad()
@@ -70,7 +77,7 @@ class Call:
             for name in self._given.differentiable:
                 self._given.arrays[name].grad.wait_to_read()
         except FAILURES as error:
-            if "not differentiable" in str(error):
+            if re.search("(not |non-)differentiable", str(error)):
                 raise NotSupportedHereError("MXNet has no gradient of it") from error
             raise self._failure(error) from error
 

@@ -41,7 +41,7 @@ class Form:
     """How ONNX Runtime runs an operator.
 
     Attributes:
-        api: The operators of ONNX that the graph has, with spaces between.
+        api: The operators of ONNX that a graph of it may have, with spaces between.
         make: Returns the graph for a case and the type of its floating-point inputs.
     """
 

@@ -76,7 +76,8 @@ class ONNXRuntimeOperators(OperatorRunner):
             graph = found.make(case, element_type(self.options.dtype))
             session = open_session(model_of(graph, inputs), self.options.device, self._threads)
             self._last = session
-            return _Call(where, found.api, session, inputs, self.options.device)
+            api = " ".join(dict.fromkeys(each.op_type for each in graph.nodes))
+            return _Call(where, api, session, inputs, self.options.device)
         except FAILURES as error:
             if "NOT_IMPLEMENTED" in str(error):
                 raise NotSupportedHereError(f"ONNX Runtime has no kernel: {reason(error)}") from error

@@ -1,0 +1,435 @@
+"""Products of matrices and linear algebra.
+
+A product of m × k and k × n counts 2·m·n·k floating-point operations and its gradients twice as many. The
+others have the leading terms of LAPACK Working Note 41 ("Installation Guide for LAPACK", appendix C), and the
+symmetric eigenproblem the 9·n³ of Golub and Van Loan, "Matrix Computations", section 8.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.operators.operator import (
+    Arrays,
+    Case,
+    Category,
+    Operator,
+    Parameters,
+    Preset,
+    Shape,
+    Sizes,
+    TensorSpec,
+    Values,
+    same_shape,
+)
+
+_UNIT_DETERMINANT = 0.56
+"""What scales a matrix of ``Values.POSITIVE_DEFINITE`` so that its determinant neither over- nor underflows."""
+
+
+def _swapped(array: NDArray[Any], transpose: object = True) -> NDArray[Any]:
+    return np.swapaxes(array, -1, -2) if transpose else array
+
+
+def _product(arrays: Arrays, parameters: Parameters) -> NDArray[Any]:
+    lhs, rhs = arrays[:2]
+    found: NDArray[Any] = _swapped(lhs, parameters["transpose_lhs"]) @ _swapped(
+        rhs, parameters["transpose_rhs"]
+    )
+    return found
+
+
+def _result_shape(case: Case) -> Shape:
+    lhs, rhs = case.shapes["lhs"], case.shapes["rhs"]
+    (m, k), (l, n) = lhs[-2:], rhs[-2:]  # noqa: E741 - the letters of BLAS
+    if case["transpose_lhs"]:
+        m, k = k, m
+    if case["transpose_rhs"]:
+        l, n = n, l  # noqa: E741
+    if k != l or lhs[:-2] != rhs[:-2]:
+        raise ValueError(f"no product of {lhs} and {rhs}")
+    return (*lhs[:-2], m, n)
+
+
+def _factors(rank: int | None) -> Callable[[Case], tuple[TensorSpec, ...]]:
+    def tensors(case: Case) -> tuple[TensorSpec, ...]:
+        if len(_result_shape(case)) != (rank or len(case.shapes["lhs"])):
+            raise ValueError(f"the matrices have {rank} axes")
+        return same_shape("lhs", "rhs")(case)
+
+    return tensors
+
+
+def _with_addend(case: Case) -> tuple[TensorSpec, ...]:
+    return (*same_shape("lhs", "rhs")(case), TensorSpec("addend", _result_shape(case)))
+
+
+def _product_flops(case: Case, outputs: Sequence[Shape]) -> int:
+    """2·m·n·k for each pair of matrices."""
+    k = case.shapes["lhs"][-2 if case["transpose_lhs"] else -1]
+    return 2 * k * prod(outputs[0])
+
+
+def _pair(lhs: Shape, rhs: Shape, **parameters: Any) -> Sizes:
+    return {"lhs": lhs, "rhs": rhs}, parameters
+
+
+_TRANSPOSES: Parameters = {"transpose_lhs": False, "transpose_rhs": False}
+_MATRICES: Mapping[Preset, tuple[Sizes, ...]] = {
+    Preset.SMALL: (
+        _pair((32, 24), (24, 20)),
+        _pair((32, 24), (20, 24), transpose_rhs=True),
+        _pair((24, 32), (20, 24), transpose_lhs=True, transpose_rhs=True),
+    ),
+    Preset.NORMAL: (_pair((1024, 1024), (1024, 1000)),),
+    Preset.LARGE: (_pair((2048, 2048), (2048, 2048)),),
+    Preset.SKEWED: (
+        _pair((1000, 10), (1000, 10), transpose_rhs=True),
+        _pair((1000, 1), (1, 1000)),
+        _pair((10, 1000), (1000, 10), transpose_lhs=True, transpose_rhs=True),
+    ),
+}
+_BATCHES: Mapping[Preset, tuple[Sizes, ...]] = {
+    Preset.SMALL: (
+        _pair((3, 16, 24), (3, 24, 20)),
+        _pair((3, 16, 24), (3, 20, 24), transpose_rhs=True),
+        _pair((3, 24, 16), (3, 20, 24), transpose_lhs=True, transpose_rhs=True),
+    ),
+    Preset.NORMAL: (_pair((32, 1024, 1024), (32, 1024, 1000)),),
+    Preset.LARGE: (_pair((128, 1024, 1024), (128, 1024, 1000)),),
+    Preset.SKEWED: (
+        _pair((32, 1000, 10), (32, 1000, 10), transpose_rhs=True),
+        _pair((10000, 8, 8), (10000, 8, 8)),
+    ),
+}
+
+
+def _khatri_rao(arrays: Arrays, _: Parameters) -> Arrays:
+    lhs, rhs = arrays
+    return ((lhs[:, None, :] * rhs[None, :, :]).reshape(-1, lhs.shape[1]),)
+
+
+def _same_columns(case: Case) -> tuple[TensorSpec, ...]:
+    lhs, rhs = case.shapes["lhs"], case.shapes["rhs"]
+    if len(lhs) != 2 or len(rhs) != 2 or lhs[1] != rhs[1]:
+        raise ValueError(f"the matrices {lhs} and {rhs} have different numbers of columns")
+    return same_shape("lhs", "rhs")(case)
+
+
+_PRODUCTS = (
+    Operator(
+        name="dot",
+        category=Category.GEMM,
+        summary="product of two matrices, each transposed before if asked for",
+        given=("lhs", "rhs"),
+        tensors=_factors(2),
+        presets=_MATRICES,
+        parameters=_TRANSPOSES,
+        reference=lambda arrays, parameters: (_product(arrays, parameters),),
+        flops=_product_flops,
+        backward_flops=2.0,
+    ),
+    Operator(
+        name="batch_dot",
+        category=Category.GEMM,
+        summary="products of the pairs of matrices in two batches, each transposed before if asked for",
+        given=("lhs", "rhs"),
+        tensors=_factors(3),
+        presets=_BATCHES,
+        parameters=_TRANSPOSES,
+        reference=lambda arrays, parameters: (_product(arrays, parameters),),
+        flops=_product_flops,
+        backward_flops=2.0,
+    ),
+    Operator(
+        name="khatri_rao",
+        category=Category.GEMM,
+        summary="column-wise Kronecker product of two matrices",
+        given=("lhs", "rhs"),
+        tensors=_same_columns,
+        presets={
+            Preset.SMALL: (_pair((6, 8), (5, 8)),),
+            Preset.NORMAL: (_pair((32, 1024), (64, 1024)),),
+            Preset.LARGE: (_pair((128, 1024), (64, 1024)),),
+            Preset.SKEWED: (_pair((10000, 10), (10, 10)),),
+        },
+        reference=_khatri_rao,
+        flops=lambda _, outputs: prod(outputs[0]),
+    ),
+    Operator(
+        name="gemm",
+        category=Category.LINEAR_ALGEBRA,
+        summary="alpha · lhs · rhs + beta · addend, each factor transposed before if asked for",
+        given=("lhs", "rhs"),
+        tensors=_with_addend,
+        presets=_MATRICES,
+        parameters={**_TRANSPOSES, "alpha": 0.5, "beta": 2.0},
+        reference=lambda arrays, parameters: (
+            parameters["alpha"] * _product(arrays, parameters) + parameters["beta"] * arrays[2],  # type: ignore[operator]
+        ),
+        flops=_product_flops,
+        backward_flops=2.0,
+    ),
+    Operator(
+        name="gemm2",
+        category=Category.LINEAR_ALGEBRA,
+        summary="alpha · lhs · rhs, each factor transposed before if asked for",
+        given=("lhs", "rhs"),
+        tensors=_factors(None),
+        presets=_MATRICES,
+        parameters={**_TRANSPOSES, "alpha": 0.5},
+        reference=lambda arrays, parameters: (parameters["alpha"] * _product(arrays, parameters),),  # type: ignore[operator]
+        flops=_product_flops,
+        backward_flops=2.0,
+    ),
+)
+
+
+def _sizes(sizes: Sequence[tuple[int, ...]]) -> tuple[Sizes, ...]:
+    return tuple(({"data": shape}, {}) for shape in sizes)
+
+
+_SQUARES: Mapping[Preset, tuple[Sizes, ...]] = {
+    Preset.SMALL: _sizes([(3, 8, 8), (12, 12)]),
+    Preset.NORMAL: _sizes([(512, 512)]),
+    Preset.LARGE: _sizes([(1024, 1024)]),
+    Preset.SKEWED: _sizes([(1000, 8, 8)]),
+}
+_MANY: Mapping[Preset, tuple[Sizes, ...]] = {
+    **_SQUARES,
+    Preset.NORMAL: _sizes([(1024, 1024)]),
+    Preset.LARGE: _sizes([(4096, 4096)]),
+    Preset.SKEWED: _sizes([(10000, 8, 8)]),
+}
+
+
+def _square(values: Values, scale: float = 1.0) -> Callable[[Case], tuple[TensorSpec, ...]]:
+    def tensors(case: Case) -> tuple[TensorSpec, ...]:
+        shape = case.shapes["data"]
+        if shape[-1] != shape[-2]:
+            raise ValueError(f"{shape} is not square")
+        return (TensorSpec("data", shape, values, scale=scale),)
+
+    return tensors
+
+
+def _cubed(factor: float) -> Callable[[Case, Sequence[Shape]], int]:
+    """Returns the operations of what takes ``factor`` · n³ for each matrix of n rows."""
+    return lambda case, _: round(factor * case.shapes["data"][-1] * prod(case.shapes["data"]))
+
+
+def _on_square(
+    name: str,
+    summary: str,
+    reference: Callable[[NDArray[Any]], Arrays],
+    values: Values = Values.NORMAL,
+    *,
+    cubes: float = 0.0,
+    scale: float = 1.0,
+    rtol: float = 1e-5,
+) -> Operator:
+    return Operator(
+        name=name,
+        category=Category.LINEAR_ALGEBRA,
+        summary=f"{summary}; for each matrix in the last two axes",
+        given=("data",),
+        tensors=_square(values, scale),
+        presets=_SQUARES if cubes else _MANY,
+        reference=lambda arrays, _: reference(arrays[0]),
+        flops=_cubed(cubes),
+        rtol=rtol,
+    )
+
+
+def _symmetric(array: NDArray[Any]) -> NDArray[Any]:
+    """The gradient of what reads one triangle is spread over both, as all frameworks do it."""
+    found: NDArray[Any] = (array + _swapped(array)) / 2
+    return found
+
+
+def _inverse_of_product(lower: NDArray[Any]) -> Arrays:
+    lower = np.tril(lower)
+    return (np.linalg.inv(lower @ _swapped(lower)),)
+
+
+def _diagonal_matrix(array: NDArray[Any]) -> Arrays:
+    return (array[..., None] * np.eye(array.shape[-1]),)
+
+
+def _lower_entries(array: NDArray[Any]) -> Arrays:
+    return (array[(..., *np.tril_indices(array.shape[-1]))],)
+
+
+def _triangle_order(entries: int) -> int:
+    order = round((2 * entries + 0.25) ** 0.5 - 0.5)
+    if order * (order + 1) != 2 * entries:
+        raise ValueError(f"no triangle has {entries} entries")
+    return order
+
+
+def _triangle(array: NDArray[Any]) -> Arrays:
+    order = _triangle_order(array.shape[-1])
+    found = np.zeros((*array.shape[:-1], order, order))
+    found[(..., *np.tril_indices(order))] = array
+    return (found,)
+
+
+def _entries(case: Case) -> tuple[TensorSpec, ...]:
+    _triangle_order(case.shapes["data"][-1])
+    return same_shape("data")(case)
+
+
+def _lq(array: NDArray[Any]) -> Arrays:
+    q, r = np.linalg.qr(_swapped(array))
+    return (_swapped(q), _swapped(r))
+
+
+def _triangular(case: Case) -> tuple[TensorSpec, ...]:
+    triangle, data = case.shapes["triangle"], case.shapes["data"]
+    if triangle[-1] != triangle[-2] or triangle[:-1] != data[:-1]:
+        raise ValueError(f"the triangle {triangle} does not fit the matrix {data}")
+    return (TensorSpec("triangle", triangle, Values.LOWER_TRIANGULAR), TensorSpec("data", data))
+
+
+def _with_triangle(
+    name: str, summary: str, reference: Callable[[NDArray[Any], NDArray[Any]], Any]
+) -> Operator:
+    def sizes(triangle: Shape, columns: int) -> tuple[Sizes, ...]:
+        return (({"triangle": triangle, "data": (*triangle[:-1], columns)}, {}),)
+
+    return Operator(
+        name=name,
+        category=Category.LINEAR_ALGEBRA,
+        summary=f"{summary}; for each pair of matrices in the last two axes",
+        given=("triangle", "data"),
+        tensors=_triangular,
+        presets={
+            Preset.SMALL: (*sizes((3, 8, 8), 5), *sizes((12, 12), 7)),
+            Preset.NORMAL: sizes((1024, 1024), 1000),
+            Preset.LARGE: sizes((2048, 2048), 2048),
+            Preset.SKEWED: (*sizes((1000, 8, 8), 4), *sizes((1024, 1024), 1)),
+        },
+        reference=lambda arrays, _: (reference(np.tril(arrays[0]), arrays[1]),),
+        flops=lambda case, _: case.shapes["triangle"][-1] * prod(case.shapes["data"]),
+        backward_flops=2.0,
+    )
+
+
+OPERATORS = (
+    *_PRODUCTS,
+    Operator(
+        name="syrk",
+        category=Category.LINEAR_ALGEBRA,
+        summary="the product of a matrix and its transpose; for each matrix in the last two axes",
+        given=("data",),
+        tensors=same_shape("data"),
+        presets={
+            Preset.SMALL: _sizes([(3, 8, 5), (12, 7)]),
+            Preset.NORMAL: _sizes([(1024, 1024)]),
+            Preset.LARGE: _sizes([(2048, 2048)]),
+            Preset.SKEWED: _sizes([(1000, 10), (10, 10000)]),
+        },
+        reference=lambda arrays, _: (arrays[0] @ _swapped(arrays[0]),),
+        flops=lambda case, _: prod(case.shapes["data"]) * (case.shapes["data"][-2] + 1),
+    ),
+    _with_triangle("trmm", "product of a lower triangular matrix and another", np.matmul),
+    _with_triangle(
+        "trsm", "solution of a lower triangular system with many right-hand sides", np.linalg.solve
+    ),
+    _on_square(
+        "cholesky",
+        "lower Cholesky factor of a positive definite matrix",
+        lambda array: (np.linalg.cholesky(_symmetric(array)),),
+        Values.POSITIVE_DEFINITE,
+        cubes=1 / 3,
+    ),
+    _on_square(
+        "cholesky_inverse",
+        "inverse of a matrix of which the lower Cholesky factor is given",
+        _inverse_of_product,
+        Values.LOWER_TRIANGULAR,
+        cubes=2 / 3,
+    ),
+    _on_square(
+        "det",
+        "determinant of a matrix",
+        lambda array: (np.linalg.det(array),),
+        Values.POSITIVE_DEFINITE,
+        cubes=2 / 3,
+        scale=_UNIT_DETERMINANT,
+        rtol=1e-4,  # the error of the product grows with the number of its factors
+    ),
+    _on_square(
+        "slogdet",
+        "sign and logarithm of the determinant of a matrix",
+        lambda array: tuple(np.linalg.slogdet(array)),
+        Values.POSITIVE_DEFINITE,
+        cubes=2 / 3,
+    ),
+    _on_square(
+        "inverse",
+        "inverse of a matrix",
+        lambda array: (np.linalg.inv(array),),
+        Values.POSITIVE_DEFINITE,
+        cubes=2.0,
+    ),
+    _on_square(
+        "eigh",
+        "eigenvalues of a symmetric matrix, with the eigenvectors computed and, as their signs are free, dropped",
+        lambda array: (np.linalg.eigvalsh(_symmetric(array)),),
+        Values.POSITIVE_DEFINITE,
+        cubes=9.0,
+    ),
+    _on_square(
+        "lq",
+        "LQ factorization of a square matrix, as Q and L, by Householder's reflections as LAPACK has them",
+        _lq,
+        Values.POSITIVE_DEFINITE,
+        cubes=4 / 3,
+    ),
+    _on_square(
+        "sum_log_diagonal",
+        "sum of the logarithms of a matrix' diagonal",
+        lambda array: (np.log(np.diagonal(array, axis1=-2, axis2=-1)).sum(-1),),
+        Values.POSITIVE,
+    ),
+    _on_square(
+        "extract_diagonal",
+        "diagonal of a matrix, copied",
+        lambda array: (np.diagonal(array, axis1=-2, axis2=-1),),
+    ),
+    _on_square("extract_triangle", "entries of the lower triangle of a matrix, row by row", _lower_entries),
+    Operator(
+        name="make_diagonal",
+        category=Category.LINEAR_ALGEBRA,
+        summary="matrix with a given diagonal; for each vector in the last axis",
+        given=("data",),
+        tensors=same_shape("data"),
+        presets={
+            Preset.SMALL: _sizes([(3, 8), (12,)]),
+            Preset.NORMAL: _sizes([(1024,)]),
+            Preset.LARGE: _sizes([(4096,)]),
+            Preset.SKEWED: _sizes([(10000, 8)]),
+        },
+        reference=lambda arrays, _: _diagonal_matrix(arrays[0]),
+    ),
+    Operator(
+        name="make_triangle",
+        category=Category.LINEAR_ALGEBRA,
+        summary="lower triangular matrix of given entries, row by row; for each vector in the last axis",
+        given=("data",),
+        tensors=_entries,
+        presets={
+            Preset.SMALL: _sizes([(3, 10), (15,)]),
+            Preset.NORMAL: _sizes([(1024 * 1025 // 2,)]),
+            Preset.LARGE: _sizes([(4096 * 4097 // 2,)]),
+            Preset.SKEWED: _sizes([(10000, 36)]),
+        },
+        reference=lambda arrays, _: _triangle(arrays[0]),
+    ),
+)
