@@ -116,7 +116,7 @@ def read_traced_operators(
             "evaluate with --trace_level=FRAMEWORK_TRACE"
         )
     if framework not in _READERS:
-        raise ConfigurationError(f"{who}: layers of {framework} cannot be read as operators of the table")
+        raise ConfigurationError(f"{who}: the layers of {framework} are not known as operators")
     found = layers(chunks, full_batches(evaluation.measurement))
     if not found:
         raise ConfigurationError(f"{who} has no layers of full batches")
@@ -175,7 +175,7 @@ def _key(
 def request_of(
     traced: TracedOperators, evaluation: Evaluation[BatchMeasurement], options: OperatorOptions
 ) -> OperatorRequest:
-    """Returns the benchmark of the cases where and as the model ran: framework, device, threads and precision.
+    """Returns the benchmark of the cases as the model ran: framework, device, threads and precision.
 
     Raises:
         ConfigurationError: There is no case.
