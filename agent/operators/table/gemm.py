@@ -29,7 +29,7 @@ from inferometer.agent.operators.operator import (
 )
 
 _UNIT_DETERMINANT = 0.56
-"""What scales a matrix of ``Values.POSITIVE_DEFINITE`` so that its determinant neither over- nor underflows."""
+"""What keeps the determinant of a large matrix of ``Values.POSITIVE_DEFINITE`` within float32."""
 
 
 def _swapped(array: NDArray[Any], transpose: object = True) -> NDArray[Any]:
@@ -380,7 +380,7 @@ OPERATORS = (
     ),
     _on_square(
         "eigh",
-        "eigenvalues of a symmetric matrix, with the eigenvectors computed and, as their signs are free, dropped",
+        "eigenvalues of a symmetric matrix; the eigenvectors, whose signs are free, are computed and dropped",
         lambda array: (np.linalg.eigvalsh(_symmetric(array)),),
         Values.POSITIVE_DEFINITE,
         cubes=9.0,

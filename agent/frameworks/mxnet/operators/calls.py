@@ -16,6 +16,8 @@ from inferometer.agent.operators.inputs import cotangents
 from inferometer.agent.operators.operator import Case
 from inferometer.agent.operators.runner import NotSupportedHereError
 
+NO_GRADIENT = "MXNet has no gradient of it"
+
 
 class Inputs:
     """The input arrays on the device, with room for their gradients where those are wanted.
@@ -77,8 +79,8 @@ class Call:
             for name in self._given.differentiable:
                 self._given.arrays[name].grad.wait_to_read()
         except FAILURES as error:
-            if re.search("(not |non-)differentiable", str(error)):
-                raise NotSupportedHereError("MXNet has no gradient of it") from error
+            if lacks_gradient(error):
+                raise NotSupportedHereError(NO_GRADIENT) from error
             raise self._failure(error) from error
 
     def outputs(self) -> tuple[NDArray[Any], ...]:
@@ -169,6 +171,11 @@ class BlockCall(Call):
             if name in found:
                 found[name] = parameter.grad().asnumpy().reshape(self._given.arrays[name].shape)
         return found
+
+
+def lacks_gradient(error: BaseException) -> bool:
+    """Whether MXNet says that an operator has no gradient."""
+    return re.search("(not |non-)differentiable", str(error)) is not None
 
 
 def _listed(answer: Any) -> list[Any]:

@@ -8,7 +8,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from inferometer.agent.frameworks.mxnet import runtime
-from inferometer.agent.frameworks.mxnet.operators.calls import BlockCall, Call, Inputs, SymbolCall
+from inferometer.agent.frameworks.mxnet.operators.calls import (
+    NO_GRADIENT,
+    BlockCall,
+    Call,
+    Inputs,
+    SymbolCall,
+    lacks_gradient,
+)
 from inferometer.agent.frameworks.mxnet.operators.functions import functions, reasons
 from inferometer.agent.frameworks.mxnet.runtime import FAILURES, WORKERS, find_context, mxnet, reason
 from inferometer.agent.hardware.environment import FrameworkDetails
@@ -72,6 +79,8 @@ class MXNetOperators(OperatorRunner):
                 return BlockCall(given, found.gluon, case)
             return Call(given, f"nd.{found.api}", found.make(mxnet.nd, case))
         except FAILURES as error:
+            if lacks_gradient(error):
+                raise NotSupportedHereError(NO_GRADIENT) from error
             raise prediction_failure(f"{where}: {reason(error)}", error) from error
 
     def uncovered(self) -> tuple[str, ...]:

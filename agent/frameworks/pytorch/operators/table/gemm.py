@@ -62,7 +62,7 @@ FUNCTIONS: Mapping[str, Form] = {
     "khatri_rao": Form(
         "torch.mul, torch.flatten",
         lambda _: lambda lhs, rhs: (lhs[:, None] * rhs).flatten(0, 1),
-        ("kron",),
+        ("mul",),
     ),
     "gemm": Form("torch.addmm", _gemm, ("addmm",)),
     "gemm2": Form(
@@ -89,9 +89,7 @@ FUNCTIONS: Mapping[str, Form] = {
         ("cholesky_inverse",),
     ),
     "det": Form("torch.linalg.det", lambda _: torch.linalg.det, ("det", "linalg_det")),
-    "slogdet": Form(
-        "torch.linalg.slogdet", lambda _: torch.linalg.slogdet, ("slogdet", "linalg_slogdet", "logdet")
-    ),
+    "slogdet": Form("torch.linalg.slogdet", lambda _: torch.linalg.slogdet, ("slogdet", "linalg_slogdet")),
     "inverse": Form(
         "torch.linalg.inv", lambda _: torch.linalg.inv, ("inverse", "linalg_inv", "linalg_inv_ex")
     ),

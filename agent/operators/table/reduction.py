@@ -1,0 +1,216 @@
+"""Reductions, cumulative sums, and what sorts or searches.
+
+A reduction counts one floating-point operation for each element that it reads, comparisons included, and as
+many more as it computes of an element before (a square, an absolute value, an exponential). Sorting and
+searching count none. Index outputs are int64 where a framework lets one choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.operators.operator import (
+    Arrays,
+    Case,
+    Category,
+    Operator,
+    Parameters,
+    Preset,
+    Shape,
+    Sizes,
+    TensorSpec,
+    Values,
+    no_flops,
+)
+
+_UNIT_PRODUCT = 1.046
+"""What brings the geometric mean of ``Values.POSITIVE`` to 1, so that long products stay within float32."""
+_APART = 1024.0
+"""What spreads ``Values.DISTINCT``, so that finite differences change no order."""
+
+
+def _sized(shape: Shape, **parameters: Any) -> Sizes:
+    return {"data": shape}, parameters
+
+
+_PRESETS: Mapping[Preset, tuple[Sizes, ...]] = {
+    Preset.SMALL: (_sized((16, 24), axis=1), _sized((4, 5, 6), axis=0)),
+    Preset.NORMAL: (_sized((1024, 1024)),),
+    Preset.LARGE: (_sized((4096, 4096)),),
+    Preset.SKEWED: (_sized((10000, 1), axis=0), _sized((10000, 100), axis=0)),
+}
+_SEARCHES: Mapping[Preset, tuple[Sizes, ...]] = {
+    **_PRESETS,
+    Preset.NORMAL: (_sized((1024, 1000)),),
+    Preset.LARGE: (_sized((4096, 1000)),),
+}
+
+
+def _data(values: Values, scale: float = 1.0) -> Callable[[Case], tuple[TensorSpec, ...]]:
+    """Returns the input of what works along ``axis``, one or several, which the data must have."""
+
+    def tensors(case: Case) -> tuple[TensorSpec, ...]:
+        shape, axis = case.shapes["data"], case["axis"]
+        for each in axis if isinstance(axis, tuple) else (axis,):
+            if not -len(shape) <= each < len(shape):
+                raise ValueError(f"{shape} has no axis {each}")
+        if case.parameters.get("k", 1) > shape[axis if isinstance(axis, int) else 0]:  # type: ignore[operator]
+            raise ValueError(f"{shape} has fewer than {case['k']} elements along axis {axis}")
+        return (TensorSpec("data", shape, values, scale=scale),)
+
+    return tensors
+
+
+def _each(operations: int) -> Callable[[Case, Sequence[Shape]], int]:
+    return lambda case, _: operations * prod(case.shapes["data"])
+
+
+def _reduction(
+    name: str,
+    summary: str,
+    reference: Callable[..., Any],
+    values: Values = Values.NORMAL,
+    *,
+    scale: float = 1.0,
+    operations: int = 1,
+    rtol: float = 1e-5,
+    **parameters: Any,
+) -> Operator:
+    """Returns the operator whose reference has the arguments of NumPy's reductions."""
+
+    def computed(arrays: Arrays, given: Parameters) -> Arrays:
+        found = reference(arrays[0], axis=given["axis"], keepdims=given["keepdims"])
+        return found if isinstance(found, tuple) else (found,)
+
+    return Operator(
+        name=name,
+        category=Category.REDUCTION,
+        summary=summary,
+        given=("data",),
+        tensors=_data(values, scale),
+        presets=_PRESETS,
+        parameters={"axis": 1, "keepdims": False, **parameters},
+        reference=computed,
+        flops=_each(operations),
+        rtol=rtol,
+    )
+
+
+def _log_sum_exp(array: NDArray[Any], *, axis: Any, keepdims: bool) -> NDArray[Any]:
+    greatest = array.max(axis=axis, keepdims=True)
+    found = np.log(np.exp(array - greatest).sum(axis=axis, keepdims=True)) + greatest
+    return found if keepdims else np.squeeze(found, axis)
+
+
+def _moments(array: NDArray[Any], *, axis: Any, keepdims: bool) -> Arrays:
+    return (array.mean(axis=axis, keepdims=keepdims), array.var(axis=axis, keepdims=keepdims))
+
+
+def _norm(arrays: Arrays, parameters: Parameters) -> Arrays:
+    axis: Any = parameters["axis"]
+    keepdims = bool(parameters["keepdims"])
+    if parameters["ord"] == 1:
+        return (np.abs(arrays[0]).sum(axis=axis, keepdims=keepdims),)
+    return (np.sqrt((arrays[0] ** 2).sum(axis=axis, keepdims=keepdims)),)
+
+
+def _norm_input(case: Case) -> tuple[TensorSpec, ...]:
+    if case["ord"] not in (1, 2):
+        raise ValueError("ord is 1 or 2")
+    return _data(Values.NONZERO)(case)
+
+
+def _search(name: str, summary: str, reference: Callable[..., Any]) -> Operator:
+    return Operator(
+        name=name,
+        category=Category.SORTING,
+        summary=summary,
+        given=("data",),
+        tensors=_data(Values.DISTINCT, _APART),
+        presets=_SEARCHES,
+        parameters={"axis": 1},
+        reference=lambda arrays, parameters: (reference(arrays[0], axis=parameters["axis"]),),
+        flops=no_flops,
+        has_gradient=name == "sort",
+    )
+
+
+def _top(arrays: Arrays, parameters: Parameters) -> Arrays:
+    data, axis = arrays[0], int(parameters["axis"])  # type: ignore[arg-type]
+    indices = np.take(np.argsort(-data, axis=axis), range(int(parameters["k"])), axis=axis)  # type: ignore[arg-type]
+    return (np.take_along_axis(data, indices, axis), indices)
+
+
+OPERATORS = (
+    # sums of positive numbers, as the error of a sum near 0 is no measure of an implementation
+    _reduction("sum", "sum along an axis or several", np.sum, Values.POSITIVE),
+    _reduction("mean", "mean along an axis or several", np.mean, Values.POSITIVE),
+    _reduction("nansum", "sum of what is a number, along an axis or several", np.nansum, Values.POSITIVE),
+    _reduction("prod", "product along an axis", np.prod, Values.POSITIVE, scale=_UNIT_PRODUCT),
+    _reduction(
+        "nanprod",
+        "product of what is a number, along an axis",
+        np.nanprod,
+        Values.POSITIVE,
+        scale=_UNIT_PRODUCT,
+    ),
+    _reduction("max", "greatest element along an axis or several", np.max, Values.DISTINCT, scale=_APART),
+    _reduction("min", "least element along an axis or several", np.min, Values.DISTINCT, scale=_APART),
+    Operator(
+        name="norm",
+        category=Category.REDUCTION,
+        summary="L1 or L2 norm along an axis or several",
+        given=("data",),
+        tensors=_norm_input,
+        presets={
+            preset: tuple(
+                (shapes, {**changed, "ord": order}) for shapes, changed in sizes for order in (1, 2)
+            )
+            for preset, sizes in _PRESETS.items()
+        },
+        parameters={"axis": 1, "keepdims": False, "ord": 2},
+        reference=_norm,
+        flops=_each(2),
+    ),
+    _reduction(
+        "logsumexp",
+        "logarithm of the sum of the exponentials along an axis or several",
+        _log_sum_exp,
+        operations=3,
+    ),
+    _reduction("moments", "mean and biased variance along an axis or several", _moments, operations=4),
+    Operator(
+        name="cumsum",
+        category=Category.REDUCTION,
+        summary="sums of the elements up to each one along an axis",
+        given=("data",),
+        tensors=_data(Values.POSITIVE),
+        presets=_PRESETS,
+        parameters={"axis": 1},
+        reference=lambda arrays, parameters: (np.cumsum(arrays[0], axis=parameters["axis"]),),  # type: ignore[arg-type]
+        flops=_each(1),
+    ),
+    _search("argmax", "index of the greatest element along an axis", np.argmax),
+    _search("argmin", "index of the least element along an axis", np.argmin),
+    _search("sort", "elements in ascending order along an axis", np.sort),
+    _search("argsort", "indices that sort in ascending order along an axis", np.argsort),
+    Operator(
+        name="topk",
+        category=Category.SORTING,
+        summary="the k greatest elements along an axis in descending order, and their indices",
+        given=("data",),
+        tensors=_data(Values.DISTINCT, _APART),
+        presets={
+            **_SEARCHES,
+            Preset.SKEWED: (_sized((10000, 10), axis=1), _sized((10000, 100), axis=0)),
+            Preset.SMALL: (_sized((16, 24), axis=1), _sized((12, 5, 6), axis=0)),
+        },
+        parameters={"axis": 1, "k": 10},
+        reference=_top,
+    ),
+)
