@@ -11,7 +11,17 @@ from inferometer.agent.operators.operator import Category, Operator
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 _HERE = "inferometer.agent.operators.table."
-FILES = ("arithmetic", "convolution", "gemm", "reduction", "indexing", "rearrange")
+FILES = (
+    "arithmetic",
+    "convolution",
+    "gemm",
+    "reduction",
+    "indexing",
+    "rearrange",
+    "activation",
+    "basic",
+    "loss",
+)
 """The modules of this folder that have operators, in the table's order."""
 
 
