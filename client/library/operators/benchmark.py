@@ -177,7 +177,7 @@ class OperatorBenchmark:
             ) from None
 
     def _made_case(self) -> Case:
-        defined = self.definition
+        defined, operator = self.definition, self._operator
         shapes = {self._name(name): self._shape(name) for name in defined.tensors}
         parameters = {
             self._name(name): _plain(self.inputs[name])
@@ -185,9 +185,18 @@ class OperatorBenchmark:
             if name not in defined.fixed
         }
         try:
-            return self._operator.own_case(shapes, parameters)
+            case = operator.own_case(
+                {name: shape for name, shape in shapes.items() if name in operator.given}, parameters
+            )
         except ConfigurationError as error:
             raise OperatorInputError(f"{self._who}: {error}") from error
+        for spec in operator.tensors(case):
+            if shapes.get(spec.name, spec.shape) != spec.shape:
+                raise OperatorInputError(
+                    f"{self._who}: {spec.name} has the shape {shapes[spec.name]}, and with the other inputs "
+                    f"it must be {spec.shape}"
+                )
+        return case
 
     def _name(self, name: str) -> str:
         """The table's name of a tensor or a parameter."""
@@ -218,15 +227,17 @@ class OperatorBenchmark:
     def _given_values(self, drawn: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The tensors that the user gave, or an initializer fills, by the table's name."""
         found: dict[str, NDArray[Any]] = {}
-        for name in self.definition.tensors:
-            own, given = self._name(name), self.inputs[name]
-            initializer = self.inputs.get(f"{name}_{_INITIALIZER}", self.inputs.get(_INITIALIZER, normal))
-            if own not in drawn:
-                continue
+        original = {self._name(name): name for name in self.definition.tensors}
+        for own, values in drawn.items():
+            name = original.get(own, own)
+            given = self.inputs.get(name)
+            initializer = self.inputs.get(f"{name}_{_INITIALIZER}", normal)
+            if name in self.definition.tensors:
+                initializer = self.inputs.get(_INITIALIZER, initializer)
             if hasattr(given, "shape"):
-                found[own] = _array(given).astype(drawn[own].dtype)
+                found[own] = _array(given).astype(values.dtype)
             elif initializer is not normal:
-                found[own] = self._filled(initializer, drawn[own])
+                found[own] = self._filled(initializer, values)
         return found
 
     def _filled(self, initializer: Callable[..., Any], like: NDArray[Any]) -> NDArray[Any]:

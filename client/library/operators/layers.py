@@ -79,8 +79,7 @@ class Dense(MXNetBenchmark):
         "Dense",
         {"data": (512, 512)},
         parameters={"units": 256, "activation": None, "use_bias": True, "flatten": True},
-        names={"use_bias": "bias"},
-        fixed=("activation", "flatten"),
+        fixed=("activation", "use_bias", "flatten"),
     )
 
 
@@ -93,7 +92,7 @@ class Flatten(MXNetBenchmark):
 class Lambda(MXNetBenchmark):
     """A function as a block: a new first axis."""
 
-    definition = _layer("expand_dims", "Lambda_Batchify", _VOLUME)
+    definition = _layer("lambda", "Lambda_Batchify", _VOLUME)
 
 
 class LeakyRelu(MXNetBenchmark):
@@ -227,7 +226,7 @@ class GlobalAvgPool2D(MXNetBenchmark):
 class Dropout(MXNetBenchmark):
     """Dropout as in training."""
 
-    definition = _layer("dropout", "Dropout", _IMAGES, parameters={"rate": 0.5})
+    definition = _layer("dropout", "Dropout", _IMAGES, parameters={"rate": 0.5}, names={"rate": "p"})
 
 
 class BatchNorm(MXNetBenchmark):

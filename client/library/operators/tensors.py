@@ -8,6 +8,7 @@ from inferometer.client.library.operators.definition import Definition
 _SQUARE = (1024, 1024)
 _ROWS = {"data": (1024, 1000)}
 _TRANSPOSED = {"transpose_a": False, "transpose_b": False, "forward_stype": None}
+_SIDES = {"transpose_a": "transpose_lhs", "transpose_b": "transpose_rhs"}
 
 
 class Zeros(MXNetBenchmark):
@@ -61,6 +62,7 @@ class Dot(MXNetBenchmark):
         result="Dot",
         tensors={"lhs": (1024, 1024), "rhs": (1024, 1000)},
         parameters=_TRANSPOSED,
+        names=_SIDES,
         fixed=("forward_stype",),
     )
 
@@ -73,6 +75,7 @@ class BatchDot(MXNetBenchmark):
         result="Batch_Dot",
         tensors={"lhs": (32, 1024, 1024), "rhs": (32, 1024, 1000)},
         parameters=_TRANSPOSED,
+        names=_SIDES,
         fixed=("forward_stype",),
     )
 
@@ -85,6 +88,7 @@ class Sort(MXNetBenchmark):
         result="Sort",
         tensors=_ROWS,
         parameters={"axis": -1, "is_ascend": True},
+        fixed=("is_ascend",),
         backward=False,
     )
 
@@ -97,18 +101,20 @@ class ArgSort(MXNetBenchmark):
         result="ArgSort",
         tensors=_ROWS,
         parameters={"axis": -1, "is_ascend": True},
+        fixed=("is_ascend",),
         backward=False,
     )
 
 
 class TopK(MXNetBenchmark):
-    """The indices of the k least values of each row."""
+    """The k greatest values of each row, and their indices."""
 
     definition = Definition(
         operator="topk",
         result="TopK",
         tensors=_ROWS,
-        parameters={"axis": -1, "k": 10, "ret_typ": "indices", "is_ascend": True},
+        parameters={"axis": -1, "k": 10, "ret_typ": "both", "is_ascend": False},
+        fixed=("ret_typ", "is_ascend"),
         backward=False,
     )
 
@@ -121,6 +127,7 @@ class ArgMax(MXNetBenchmark):
         result="ArgMax",
         tensors=_ROWS,
         parameters={"axis": -1, "keepdims": False},
+        fixed=("keepdims",),
         backward=False,
     )
 
@@ -133,6 +140,7 @@ class ArgMin(MXNetBenchmark):
         result="ArgMin",
         tensors=_ROWS,
         parameters={"axis": -1, "keepdims": False},
+        fixed=("keepdims",),
         backward=False,
     )
 

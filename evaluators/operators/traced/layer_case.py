@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, TypeAlias
 
 from inferometer.agent.operators.operator import Shape
@@ -70,8 +71,11 @@ def convolution(
 
 
 def dense(data: Shape, weight: Shape, *, bias: bool) -> OwnCase:
-    """Returns a dense layer; ``weight`` is units × inputs."""
-    return OwnCase("dense", {"data": data}, {"units": weight[0], "bias": bias})
+    """Returns a dense layer; ``weight`` is units × inputs. The axes of ``data`` but the last are one."""
+    rows = (prod(data[:-1]), data[-1])
+    if not bias:
+        return OwnCase("dot", {"lhs": rows, "rhs": weight}, {"transpose_rhs": True})
+    return OwnCase("dense", {"data": rows}, {"units": weight[0]})
 
 
 def pooling(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any, TypeAlias
 
 from inferometer.agent.operators.operator import Shape
@@ -113,10 +114,7 @@ def _axes(given: Mapping[str, Any], name: str, default: int, rank: int) -> Shape
 def _dense(shapes: list[Shape], given: Mapping[str, Any]) -> OwnCase:
     data = shapes[0]
     if given.get("flatten", True) and len(data) > 2:
-        inner = 1
-        for side in data[1:]:
-            inner *= side
-        data = (data[0], inner)
+        data = (data[0], prod(data[1:]))
     return dense(data, (given["num_hidden"], data[-1]), bias=not given.get("no_bias", False))
 
 

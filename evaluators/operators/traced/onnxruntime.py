@@ -6,6 +6,8 @@ that fit. A pooling's window does not follow from them.
 
 from __future__ import annotations
 
+from math import prod
+
 from inferometer.agent.operators.operator import Shape
 from inferometer.evaluators.operators.cases import OwnCase
 from inferometer.evaluators.operators.traced.layer_case import (
@@ -52,7 +54,7 @@ def read(layer: Layer) -> OwnCase:
     if name in _DENSE:
         return _dense(shapes, shapes_of(layer.output_shapes)[0])
     if name == "MatMul":
-        return _matrix_product(shapes)
+        return _matrix_product(shapes, shapes_of(layer.output_shapes)[0])
     if name in ("GlobalAveragePool", "GlobalMaxPool"):
         return global_pooling("avg" if "Average" in name else "max", shapes[0])
     if name in ("MaxPool", "AveragePool"):
@@ -94,11 +96,16 @@ def _stride_and_pad(size: int, kernel: int, output: int) -> tuple[int, int]:
 
 
 def _dense(shapes: list[Shape], output: Shape) -> OwnCase:
-    return dense(shapes[0], (output[-1], shapes[0][-1]), bias=len(shapes) > 2)
+    """A dense layer, whose weights the trace lacks if ONNX Runtime has packed them."""
+    return dense(shapes[0], (output[-1], shapes[0][-1]), bias=output[-1:] in shapes[1:])
 
 
-def _matrix_product(shapes: list[Shape]) -> OwnCase:
-    if len(shapes) < 2 or len(shapes[0]) != len(shapes[1]):
+def _matrix_product(shapes: list[Shape], output: Shape) -> OwnCase:
+    lhs = shapes[0]
+    if len(shapes) == 1 or len(shapes[1]) == 2:
+        return OwnCase("dot", {"lhs": (prod(lhs[:-1]), lhs[-1]), "rhs": (lhs[-1], output[-1])})
+    rhs = shapes[1]
+    if lhs[:-2] != rhs[:-2]:
         raise NoRowError("its batches broadcast, and those of the table do not")
-    lhs, rhs = shapes[:2]
-    return OwnCase("dot" if len(lhs) == 2 else "batch_dot", {"lhs": lhs, "rhs": rhs})
+    count = prod(lhs[:-2])
+    return OwnCase("batch_dot", {"lhs": (count, *lhs[-2:]), "rhs": (count, *rhs[-2:])})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 from inferometer.agent.operators.operator import Shape
@@ -162,15 +163,13 @@ def _matrix_product(layer: Layer) -> OwnCase:
         return OwnCase("dot", {"lhs": lhs, "rhs": rhs})
     if len(lhs) != len(rhs) or lhs[:-2] != rhs[:-2]:
         raise NoRowError("its batches broadcast, and those of the table do not")
-    count = 1
-    for side in lhs[:-2]:
-        count *= side
+    count = prod(lhs[:-2])
     return OwnCase("batch_dot", {"lhs": (count, *lhs[-2:]), "rhs": (count, *rhs[-2:])})
 
 
 def _embedding(layer: Layer) -> OwnCase:
     weight, indices = shapes_of(layer.input_shapes, 2)[:2]
-    return OwnCase("embedding", {"weight": weight, "indices": indices})
+    return OwnCase("embedding", {"data": indices}, {"input_dim": weight[0], "output_dim": weight[1]})
 
 
 def _attention(layer: Layer) -> OwnCase:
@@ -181,7 +180,7 @@ def _attention(layer: Layer) -> OwnCase:
 def _dropout(layer: Layer) -> OwnCase:
     if not _argument(layer, 2):
         raise NoRowError("it does nothing in inference")
-    return OwnCase("dropout", {"data": shapes_of(layer.input_shapes)[0]}, {"rate": _argument(layer, 1)})
+    return OwnCase("dropout", {"data": shapes_of(layer.input_shapes)[0]}, {"p": _argument(layer, 1)})
 
 
 def _lstm(layer: Layer) -> OwnCase:
