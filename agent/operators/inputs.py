@@ -66,6 +66,9 @@ def _floats(spec: TensorSpec, random: np.random.Generator) -> Any:
     if kind in _RANGES:
         low, high = _RANGES[kind]
         return random.random(shape, np.float32) * np.float32(high - low) + np.float32(low)
+    if kind is Values.DISTRIBUTION:
+        weights = random.random(shape, np.float32) + np.float32(0.5)
+        return weights / weights.sum(axis=-1, keepdims=True)
     if kind is Values.NONZERO:
         drawn = random.standard_normal(shape, np.float32)
         return drawn + np.copysign(np.float32(0.5), drawn)

@@ -76,6 +76,8 @@ class Values(str, Enum):
     """Uniform in 1.1…2."""
     PROBABILITY = "probability"
     """Uniform in 0.05…0.95."""
+    DISTRIBUTION = "distribution"
+    """Positive, and the last axis sums to 1; the greatest is at most three times the least."""
     NONZERO = "nonzero"
     """Normal, moved 0.5 away from 0."""
     SIGNS = "signs"

@@ -21,6 +21,9 @@ FILES = (
     "activation",
     "basic",
     "loss",
+    "unary",
+    "comparison",
+    "creation",
 )
 """The modules of this folder that have operators, in the table's order."""
 

@@ -43,6 +43,8 @@ class Form:
         covers: The operators of MXNet's registry that this stands for; without any, ``api``.
         gluon: The block, where Gluon has one.
         symbolic: Whether ``mx.sym`` has it.
+        creates: Whether the function also takes ``dtype``, and that of ``mx.nd`` also ``ctx``, because no
+            input tells them.
     """
 
     api: str
@@ -50,6 +52,7 @@ class Form:
     covers: tuple[str, ...] = ()
     gluon: Block | None = None
     symbolic: bool = True
+    creates: bool = False
 
 
 @cache

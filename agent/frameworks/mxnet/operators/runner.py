@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -16,13 +17,18 @@ from inferometer.agent.frameworks.mxnet.operators.calls import (
     SymbolCall,
     lacks_gradient,
 )
-from inferometer.agent.frameworks.mxnet.operators.functions import functions, reasons
+from inferometer.agent.frameworks.mxnet.operators.functions import Form, Function, functions, reasons
 from inferometer.agent.frameworks.mxnet.runtime import FAILURES, WORKERS, find_context, mxnet, reason
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.hardware.threads import default_threads
 from inferometer.agent.inference.predictor import prediction_failure
 from inferometer.agent.operators.operator import Case, Operator
-from inferometer.agent.operators.runner import NotSupportedHereError, OperatorRunner, RunnerOptions
+from inferometer.agent.operators.runner import (
+    NotSupportedHereError,
+    OperatorRunner,
+    RunnerOptions,
+    element_type,
+)
 
 ND, SYM, GLUON = "nd", "sym", "gluon"
 
@@ -68,20 +74,29 @@ class MXNetOperators(OperatorRunner):
             raise NotSupportedHereError(
                 f"MXNet has no {form} of it" if self.forms(operator.name) else self.missing(operator.name)
             )
+        if gradient and element_type(self.options.dtype).kind != "f":
+            raise NotSupportedHereError("gradients of integers are rounded")
         found = functions()[operator.name]
         where = f"{operator.name} in MXNet"
         wanted = {spec.name for spec in operator.tensors(case) if spec.differentiable} if gradient else set()
         try:
             given = Inputs(where, self._context, inputs, frozenset(wanted))
             if form == SYM:
-                return SymbolCall(given, f"sym.{found.api}", found.make(mxnet.sym, case))
+                return SymbolCall(given, f"sym.{found.api}", self._function(found, mxnet.sym, case))
             if form == GLUON and found.gluon is not None:
                 return BlockCall(given, found.gluon, case)
-            return Call(given, f"nd.{found.api}", found.make(mxnet.nd, case))
+            return Call(given, f"nd.{found.api}", self._function(found, mxnet.nd, case))
         except FAILURES as error:
             if lacks_gradient(error):
                 raise NotSupportedHereError(NO_GRADIENT) from error
             raise prediction_failure(f"{where}: {reason(error)}", error) from error
+
+    def _function(self, form: Form, module: Any, case: Case) -> Function:
+        function = form.make(module, case)
+        if not form.creates:
+            return function
+        where = {"ctx": self._context} if module is mxnet.nd else {}  # a symbol is bound to its context
+        return partial(function, dtype=self.options.dtype, **where)
 
     def uncovered(self) -> tuple[str, ...]:
         """The operators of MXNet's registry that no form stands for."""

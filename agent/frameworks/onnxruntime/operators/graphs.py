@@ -29,11 +29,15 @@ class Graph:
         nodes: From ``onnx.helper.make_node``; their inputs are the table's names.
         outputs: The names of the graph's outputs.
         constants: What the operator takes as a tensor and the table as a parameter, such as axes.
+        fed: The same as inputs of the graph, for nodes that ONNX Runtime would fold if all were constant.
+        any_shape: Whether the graph leaves the shapes of the inputs open, so that they are not folded.
     """
 
     nodes: Sequence[onnx.NodeProto]
     outputs: Sequence[str] = ("output",)
     constants: Mapping[str, NDArray[Any]] = field(default_factory=lambda: NOTHING)
+    fed: Mapping[str, NDArray[Any]] = field(default_factory=lambda: NOTHING)
+    any_shape: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,11 @@ def model_of(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> bytes:
         list(graph.nodes),
         "operator",
         [
-            onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            onnx.helper.make_tensor_value_info(
+                name,
+                onnx.helper.np_dtype_to_tensor_dtype(a.dtype),
+                [None] * a.ndim if graph.any_shape else a.shape,
+            )
             for name, a in inputs.items()
             if name in used
         ],

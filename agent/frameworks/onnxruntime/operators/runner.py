@@ -74,12 +74,13 @@ class ONNXRuntimeOperators(OperatorRunner):
         where = f"{operator.name} in ONNX Runtime"
         try:
             graph = found.make(case, element_type(self.options.dtype))
+            inputs = {**inputs, **graph.fed}
             session = open_session(model_of(graph, inputs), self.options.device, self._threads)
             self._last = session
             api = " ".join(dict.fromkeys(each.op_type for each in graph.nodes))
             return _Call(where, api, session, inputs, self.options.device)
         except FAILURES as error:
-            if "NOT_IMPLEMENTED" in str(error):
+            if "NOT_IMPLEMENTED" in str(error) or "Type Error: Type 'tensor(" in str(error):
                 raise NotSupportedHereError(f"ONNX Runtime has no kernel: {reason(error)}") from error
             raise prediction_failure(f"{where}: {reason(error)}", error) from error
 

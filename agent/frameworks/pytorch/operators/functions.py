@@ -25,11 +25,13 @@ class Form:
         api: The function or functions that run, as PyTorch's documentation names them.
         make: Returns the function for a case.
         covers: The operators of PyTorch's registry (``aten``) that this stands for; without any, ``api``.
+        creates: Whether the function also takes ``dtype`` and ``device``, because no input tells them.
     """
 
     api: str
     make: Callable[[Case], Function]
     covers: tuple[str, ...] = ()
+    creates: bool = False
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from inferometer.agent.operators.runner import (
     NotSupportedHereError,
     OperatorRunner,
     RunnerOptions,
+    element_type,
 )
 
 EAGER, COMPILE = "eager", "compile"
@@ -69,14 +71,22 @@ class PyTorchOperators(OperatorRunner):
         """Makes the tensors and the function; see ``OperatorRunner``."""
         if operator.name not in functions():
             raise NotSupportedHereError(self.missing(operator.name))
+        if gradient and element_type(self.options.dtype).kind != "f":
+            raise NotSupportedHereError("PyTorch has no gradients of integers")
         found = functions()[operator.name]
         where = f"{operator.name} in PyTorch"
         try:
             tensors = [self._tensor(array) for array in inputs.values()]
             function = found.make(case)
+            if found.creates:
+                dtype = getattr(torch, self.options.dtype)
+                function = partial(function, dtype=dtype, device=self._device)
             if form == COMPILE:
                 if self._device.type == "cpu" and not any(map(shutil.which, _COMPILERS)):
                     raise NotSupportedHereError("torch.compile requires a C++ compiler, and there is none")
+                # functions of C++ share one frame, and only eight of a frame are compiled; those before are
+                # compiled again if they run again
+                torch.compiler.reset()
                 function = torch.compile(function, fullgraph=True, dynamic=False)
         except _FAILURES as error:
             raise prediction_failure(f"{where}: {reason_of(error)}", error) from error
@@ -175,13 +185,13 @@ class _Call:
             with torch.inference_mode():
                 self._keep(self._function(*self._tensors))
         except _FAILURES as error:
-            raise prediction_failure(f"{self._where}: {reason_of(error)}", error) from error
+            raise _failure(self._where, error) from error
 
     def forward_for_gradient(self) -> None:
         try:
             self._keep(self._function(*self._leaves))
         except _FAILURES as error:
-            raise prediction_failure(f"{self._where}: {reason_of(error)}", error) from error
+            raise _failure(self._where, error) from error
         if not self._heads:
             self._heads = [
                 torch.from_numpy(cotangents(tuple(each.shape))).to(each) for each in self._differentiable()
@@ -195,7 +205,7 @@ class _Call:
                 self._differentiable(), self._wanted, self._heads, allow_unused=True
             )
         except _FAILURES as error:
-            raise prediction_failure(f"{self._where}: gradient: {reason_of(error)}", error) from error
+            raise _failure(f"{self._where}: gradient", error) from error
         if self._synchronize:
             self._synchronize()
 
@@ -216,6 +226,12 @@ class _Call:
 
     def _differentiable(self) -> list[torch.Tensor]:
         return [each for each in self._outputs if each.requires_grad]
+
+
+def _failure(where: str, error: BaseException) -> Exception:
+    if "not implemented for '" in str(error):  # as every kernel says that lacks an element type
+        return NotSupportedHereError(f"PyTorch has no kernel: {reason_of(error)}")
+    return prediction_failure(f"{where}: {reason_of(error)}", error)
 
 
 def _array(tensor: torch.Tensor) -> NDArray[Any]:

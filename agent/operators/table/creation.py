@@ -1,0 +1,231 @@
+"""What makes tensors: filled ones, ranges, random numbers; and a custom operator written in Python.
+
+None of them has floating-point operations by convention, but the custom one's one for each element. The
+parameter ``shape`` has the size of an output that no input determines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+
+from inferometer.agent.operators.distributions import (
+    Moments,
+    discrete_uniform,
+    exponential,
+    gamma,
+    is_drawn_from,
+    negative_binomial,
+    normal,
+    poisson,
+    uniform,
+)
+from inferometer.agent.operators.operator import (
+    Case,
+    Category,
+    Operator,
+    Parameters,
+    ParameterValue,
+    Preset,
+    Shape,
+    Sizes,
+    TensorSpec,
+    Values,
+    one_flop_per_output,
+)
+from inferometer.agent.operators.table.arithmetic import element_wise, presets_of
+
+_SHAPES: Mapping[Preset, tuple[Sizes, ...]] = {
+    Preset.SMALL: (({}, {"shape": (32, 32)}),),
+    Preset.NORMAL: (({}, {"shape": (1024, 1024)}),),
+    Preset.LARGE: (({}, {"shape": (4096, 4096)}),),
+    Preset.SKEWED: (({}, {"shape": (10000, 10)}), ({}, {"shape": (10000, 1)})),
+}
+
+_ROUNDING = 2e-3
+"""The most that bfloat16 changes a value between -0.5 and 0.5."""
+
+
+def _no_inputs(case: Case) -> tuple[TensorSpec, ...]:
+    shape = case["shape"]
+    if not isinstance(shape, tuple) or any(size < 1 for size in shape):
+        raise ValueError(f"shape is {shape}; sizes are integers of 1 or more")
+    return ()
+
+
+def _filled(name: str, summary: str, fixed: float, **parameters: ParameterValue) -> Operator:
+    def reference(_: object, given: Parameters) -> tuple[Any]:
+        return (np.full(given["shape"], given.get("value", fixed), np.float64),)  # type: ignore[arg-type]
+
+    return Operator(
+        name=name,
+        category=Category.CREATION,
+        summary=summary,
+        given=(),
+        tensors=_no_inputs,
+        presets=_SHAPES,
+        parameters={"shape": (1024, 1024), **parameters},
+        reference=reference,
+        has_gradient=False,
+    )
+
+
+def _like(name: str, summary: str, function: Callable[..., Any]) -> Operator:
+    return Operator(
+        name=name,
+        category=Category.CREATION,
+        summary=summary,
+        given=("data",),
+        tensors=element_wise(TensorSpec("data", ())),
+        presets=presets_of("data"),
+        reference=lambda arrays, _: (function(arrays[0]),),
+        has_gradient=False,
+    )
+
+
+def _random(
+    name: str, summary: str, moments: Callable[..., Moments], **parameters: ParameterValue
+) -> Operator:
+    def check(arrays: Any, case: Case) -> None:
+        given = {key: case[key] for key in parameters}
+        is_drawn_from(moments(**given), arrays, case["shape"])
+
+    return Operator(
+        name=name,
+        category=Category.RANDOM,
+        summary=summary,
+        given=(),
+        tensors=_no_inputs,
+        presets=_SHAPES,
+        parameters={"shape": (1024, 1024), **parameters},
+        reference=None,
+        check=check,
+        has_gradient=False,
+    )
+
+
+def _range(_: object, given: Parameters) -> tuple[Any]:
+    start, stop, step = (float(given[name]) for name in ("start", "stop", "step"))  # type: ignore[arg-type]
+    return (np.repeat(np.arange(start, stop, step), int(given["repeat"])),)  # type: ignore[arg-type]
+
+
+def _range_inputs(case: Case) -> tuple[TensorSpec, ...]:
+    if ceil((case["stop"] - case["start"]) / case["step"]) < 1 or case["repeat"] < 1:
+        raise ValueError("the range is empty; step leads from start to stop, and repeat is 1 or more")
+    return ()
+
+
+def _check_bernoulli(arrays: Any, case: Case) -> None:
+    # the probabilities are themselves uniform around a half, so that each element is 1 with that probability
+    is_drawn_from(discrete_uniform(0, 2), arrays, case.shapes["data"])
+
+
+def _check_multinomial(arrays: Any, case: Case) -> None:
+    rows, classes = case.shapes["data"]
+    is_drawn_from(discrete_uniform(0, classes), arrays, (rows, case["draws"]), independent=rows)
+
+
+def _check_shuffle(arrays: Any, case: Case) -> None:
+    shape: Shape = case.shapes["data"]
+    (found,) = arrays
+    count = prod(shape)
+    # what Values.DISTINCT draws, and the integer types have times ten
+    values = np.arange(count, dtype=np.float32) / np.float32(count) - np.float32(0.5)
+    expected = np.rint(values * 10) if found.dtype.kind in "iu" else values
+    if found.shape != shape or np.abs(np.sort(found, axis=None) - expected).max() > _ROUNDING:
+        raise ValueError("the output is no permutation of the input")
+
+
+_MULTINOMIAL = Operator(
+    name="multinomial",
+    category=Category.RANDOM,
+    summary="Draws with replacement from the classes of each row, by their probabilities",
+    given=("data",),
+    tensors=lambda case: (TensorSpec("data", case.shapes["data"], Values.DISTRIBUTION),),
+    presets={
+        Preset.SMALL: (({"data": (32, 50)}, {}),),
+        Preset.NORMAL: (({"data": (1024, 1000)}, {}),),
+        Preset.LARGE: (({"data": (4096, 1000)}, {}),),
+        Preset.SKEWED: (({"data": (10000, 10)}, {}), ({"data": (10, 10000)}, {"draws": 1000})),
+    },
+    parameters={"draws": 10},
+    reference=None,
+    check=_check_multinomial,
+    has_gradient=False,
+)
+
+OPERATORS = (
+    _filled("zeros", "Zeros", 0.0),
+    _filled("ones", "Ones", 1.0),
+    _filled("full", "One value everywhere", 10.0, value=10.0),
+    _like("zeros_like", "Zeros of the shape of an input", np.zeros_like),
+    _like("ones_like", "Ones of the shape of an input", np.ones_like),
+    Operator(
+        name="arange",
+        category=Category.CREATION,
+        summary="start, start + step … below stop, each as often as repeat says",
+        given=(),
+        tensors=_range_inputs,
+        presets={
+            Preset.SMALL: (({}, {}), ({}, {"start": 5.0, "stop": -5.0, "step": -2.0, "repeat": 1})),
+            Preset.NORMAL: (({}, {}),),
+            Preset.LARGE: (({}, {"stop": 1_000_001.0, "repeat": 1}),),
+            Preset.SKEWED: (({}, {"stop": 11.0, "repeat": 10000}), ({}, {"stop": 10001.0, "repeat": 10})),
+        },
+        parameters={"start": 1.0, "stop": 100.0, "step": 1.0, "repeat": 10},
+        reference=_range,
+        has_gradient=False,
+    ),
+    _random("random_uniform", "Uniform in low…high", uniform, low=0.0, high=1.0),
+    _random("random_normal", "Normal of mean loc and deviation scale", normal, loc=0.0, scale=1.0),
+    _random("random_gamma", "Gamma of shape alpha and scale beta", gamma, alpha=2.0, beta=1.0),
+    _random("random_exponential", "Exponential of rate lam", exponential, lam=1.0),
+    _random("random_poisson", "Poisson of mean lam", poisson, lam=4.0),
+    _random(
+        "random_negative_binomial",
+        "Failures before the k-th success, each of probability p",
+        negative_binomial,
+        k=4,
+        p=0.5,
+    ),
+    _random("random_randint", "Integers of low…high - 1", discrete_uniform, low=0, high=100),
+    Operator(
+        name="bernoulli",
+        category=Category.RANDOM,
+        summary="1 with the probability that data has, otherwise 0",
+        given=("data",),
+        tensors=element_wise(TensorSpec("data", (), Values.PROBABILITY)),
+        presets=presets_of("data"),
+        reference=None,
+        check=_check_bernoulli,
+        has_gradient=False,
+    ),
+    _MULTINOMIAL,
+    Operator(
+        name="shuffle",
+        category=Category.RANDOM,
+        summary="The rows of data in a random order",
+        given=("data",),
+        tensors=element_wise(TensorSpec("data", (), Values.DISTINCT)),
+        presets=presets_of("data"),
+        reference=None,
+        check=_check_shuffle,
+        has_gradient=False,
+    ),
+    replace(
+        _like("custom_add_one", "data + 1, as a custom operator written in Python", lambda data: data + 1),
+        category=Category.CUSTOM,
+        presets={
+            Preset.SMALL: (({"data": (32, 1)}, {}),),
+            Preset.NORMAL: (({"data": (1000, 1)}, {}),),
+            Preset.LARGE: (({"data": (1024, 1024)}, {}),),
+            Preset.SKEWED: (({"data": (10000, 1)}, {}), ({"data": (10000, 100)}, {})),
+        },
+        flops=one_flop_per_output,
+        has_gradient=True,
+    ),
+)
