@@ -51,6 +51,8 @@ def _draw(spec: TensorSpec, dtype: np.dtype[Any], random: np.random.Generator) -
         return random.integers(
             -10, 11, spec.shape, dtype
         )  # without the floats, which have 4 to 8 times the size
+    if spec.values is Values.BOXES:
+        return _boxes(spec, random).astype(dtype)
     values = _floats(spec, random)
     if spec.scale != 1.0:
         values *= spec.scale
@@ -87,6 +89,12 @@ def _floats(spec: TensorSpec, random: np.random.Generator) -> Any:
             1 + random.random((*shape[:-1], 1), np.float32)
         )
     return square @ np.swapaxes(square, -1, -2) / shape[-1] + np.eye(shape[-1], dtype=np.float32)
+
+
+def _boxes(spec: TensorSpec, random: np.random.Generator) -> NDArray[Any]:
+    corners = np.sort(random.random((spec.shape[0], 2, 2), np.float32), axis=1) * np.float32(spec.scale)
+    images = random.integers(0, spec.limit, (spec.shape[0], 1))
+    return np.concatenate([images, corners.reshape(-1, 4)], axis=1)
 
 
 _RANGES = {

@@ -97,6 +97,8 @@ class Values(str, Enum):
     LOWER_TRIANGULAR = "lower_triangular"
     """Lower triangular in the last two axes, with a diagonal of 1…2."""
     ZEROS = "zeros"
+    BOXES = "boxes"
+    """Rows of an image's number in 0…limit-1 and the left, top, right and bottom of a box in 0…scale."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ class Window:
     def of(cls, parameters: Parameters, rank: int) -> Window:
         """Returns the window of an operator's parameters; one number stands for all axes.
 
+        Without a parameter, it has no padding, and steps and distances of 1.
+
         Raises:
             ValueError: A parameter has another number of axes.
         """
@@ -90,11 +92,11 @@ class Window:
 
 
 def _axes(parameters: Parameters, name: str, rank: int) -> Shape:
-    value = parameters.get(name, 1)
+    least = 0 if name == "pad" else 1
+    value = parameters.get(name, least)
     axes = value if isinstance(value, tuple) else (int(value),) * rank
     if len(axes) != rank:
         raise ValueError(f"{name} has {len(axes)} axes, and the operator {rank}")
-    least = 0 if name == "pad" else 1
     if min(axes) < least:
         raise ValueError(f"{name} is {axes}; each number is {least} or more")
     return axes

@@ -24,6 +24,9 @@ FILES = (
     "unary",
     "comparison",
     "creation",
+    "pooling",
+    "normalization",
+    "recurrent",
 )
 """The modules of this folder that have operators, in the table's order."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from inferometer.agent.frameworks.mxnet.operators.functions import Block, Functi
 from inferometer.agent.frameworks.mxnet.runtime import FAILURES, copied_to, mxnet, reason
 from inferometer.agent.inference.predictor import prediction_failure
 from inferometer.agent.operators.inputs import cotangents
-from inferometer.agent.operators.operator import Case
+from inferometer.agent.operators.operator import NOTHING, Case
 from inferometer.agent.operators.runner import NotSupportedHereError
 
 NO_GRADIENT = "MXNet has no gradient of it"
@@ -26,18 +28,41 @@ class Inputs:
     """
 
     def __init__(
-        self, where: str, context: Any, arrays: Mapping[str, NDArray[Any]], differentiable: frozenset[str]
+        self,
+        where: str,
+        context: Any,
+        arrays: Mapping[str, NDArray[Any]],
+        differentiable: frozenset[str],
+        training: bool = False,
+        packed: Mapping[str, tuple[str, ...]] = NOTHING,
     ) -> None:
         self.where = where
         self.context = context
+        self.training = training
+        self._packed = packed
+        self._shapes = {name: array.shape for name, array in arrays.items()}
+        joined = _joined(arrays, packed)
         self.arrays = {
             name: copied_to(context, array.astype(np.uint8) if array.dtype.kind == "b" else array)
-            for name, array in arrays.items()
+            for name, array in joined.items()
         }
-        self.differentiable = [name for name in arrays if name in differentiable]
+        self.differentiable = [
+            name for name in joined if differentiable.issuperset(packed.get(name, (name,)))
+        ]
         for name in self.differentiable:
             self.arrays[name].attach_grad()
         mxnet.nd.waitall()
+
+    def gradients(self) -> dict[str, NDArray[Any]]:
+        """Returns copies of the gradients; of a packed vector those of its parts."""
+        found: dict[str, NDArray[Any]] = {}
+        for name in self.differentiable:
+            gradient = self.arrays[name].grad.asnumpy()
+            for part in self._packed.get(name, (name,)):
+                size = prod(self._shapes[part])
+                found[part] = gradient.ravel()[:size].reshape(self._shapes[part])
+                gradient = gradient.ravel()[size:]
+        return found
 
 
 class Call:
@@ -55,7 +80,8 @@ class Call:
     def forward(self) -> None:
         """See ``OperatorCall``."""
         try:
-            self._outputs = _listed(self._function(*self._arrays))
+            with mxnet.autograd.train_mode() if self._given.training else nullcontext():
+                self._outputs = _listed(self._function(*self._arrays))
             for output in self._outputs:
                 output.wait_to_read()
         except FAILURES as error:
@@ -89,7 +115,7 @@ class Call:
 
     def gradients(self) -> Mapping[str, NDArray[Any]]:
         """See ``OperatorCall``."""
-        return {name: self._given.arrays[name].grad.asnumpy() for name in self._given.differentiable}
+        return self._given.gradients()
 
     def _made_heads(self) -> list[Any]:
         heads = [
@@ -115,11 +141,12 @@ class SymbolCall(Call):
             args=given.arrays,
             args_grad={name: given.arrays[name].grad for name in given.differentiable},
             grad_req={name: "write" if name in given.differentiable else "null" for name in given.arrays},
+            aux_states=given.arrays,
         )
 
     def forward(self) -> None:
         """See ``OperatorCall``."""
-        self._forward(train=False)
+        self._forward(train=self._given.training)
 
     def forward_for_gradient(self) -> None:
         """See ``OperatorCall``."""
@@ -169,7 +196,7 @@ class BlockCall(Call):
 
     def gradients(self) -> Mapping[str, NDArray[Any]]:
         """See ``OperatorCall``."""
-        found = dict(super().gradients())
+        found = self._given.gradients()
         for name, parameter in self._parameters.items():
             if name in found:
                 found[name] = parameter.grad().asnumpy().reshape(self._given.arrays[name].shape)
@@ -179,6 +206,20 @@ class BlockCall(Call):
 def lacks_gradient(error: BaseException) -> bool:
     """Whether MXNet says that an operator has no gradient."""
     return re.search("(not |non-)differentiable", str(error)) is not None
+
+
+def _joined(
+    arrays: Mapping[str, NDArray[Any]], packed: Mapping[str, tuple[str, ...]]
+) -> Mapping[str, NDArray[Any]]:
+    vector_of = {part: vector for vector, parts in packed.items() for part in parts}
+    found: dict[str, NDArray[Any]] = {}
+    for name, array in arrays.items():
+        vector = vector_of.get(name, name)
+        if vector == name:
+            found[name] = array
+        elif vector not in found:
+            found[vector] = np.concatenate([arrays[part].ravel() for part in packed[vector]])
+    return found
 
 
 def _listed(answer: Any) -> list[Any]:

@@ -45,6 +45,9 @@ class Form:
         symbolic: Whether ``mx.sym`` has it.
         creates: Whether the function also takes ``dtype``, and that of ``mx.nd`` also ``ctx``, because no
             input tells them.
+        training: Whether it also runs as in training without a gradient, where MXNet computes something else.
+        packed: The vectors that ``mx.nd`` and ``mx.sym`` have for several inputs, with the names of those in
+            order; joining them is not timed. A block joins them itself.
     """
 
     api: str
@@ -53,6 +56,8 @@ class Form:
     gluon: Block | None = None
     symbolic: bool = True
     creates: bool = False
+    training: bool = False
+    packed: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
 
 
 @cache

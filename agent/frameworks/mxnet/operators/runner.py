@@ -22,7 +22,7 @@ from inferometer.agent.frameworks.mxnet.runtime import FAILURES, WORKERS, find_c
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.hardware.threads import default_threads
 from inferometer.agent.inference.predictor import prediction_failure
-from inferometer.agent.operators.operator import Case, Operator
+from inferometer.agent.operators.operator import NOTHING, Case, Operator
 from inferometer.agent.operators.runner import (
     NotSupportedHereError,
     OperatorRunner,
@@ -80,7 +80,8 @@ class MXNetOperators(OperatorRunner):
         where = f"{operator.name} in MXNet"
         wanted = {spec.name for spec in operator.tensors(case) if spec.differentiable} if gradient else set()
         try:
-            given = Inputs(where, self._context, inputs, frozenset(wanted))
+            packed = found.packed if form != GLUON else NOTHING
+            given = Inputs(where, self._context, inputs, frozenset(wanted), found.training, packed)
             if form == SYM:
                 return SymbolCall(given, f"sym.{found.api}", self._function(found, mxnet.sym, case))
             if form == GLUON and found.gluon is not None:

@@ -47,10 +47,12 @@ class Form:
     Attributes:
         api: The operators of ONNX that a graph of it may have, with spaces between.
         make: Returns the graph for a case and the type of its floating-point inputs.
+        arrange: Returns the graph's inputs, where ONNX has another order or layout of the table's; not timed.
     """
 
     api: str
     make: Callable[[Case, np.dtype[Any]], Graph]
+    arrange: Callable[[Mapping[str, NDArray[Any]]], Mapping[str, NDArray[Any]]] | None = None
 
 
 def single(kind: str, *inputs: str, **attributes: Any) -> Form:

@@ -74,6 +74,7 @@ class ONNXRuntimeOperators(OperatorRunner):
         where = f"{operator.name} in ONNX Runtime"
         try:
             graph = found.make(case, element_type(self.options.dtype))
+            inputs = found.arrange(inputs) if found.arrange else inputs
             inputs = {**inputs, **graph.fed}
             session = open_session(model_of(graph, inputs), self.options.device, self._threads)
             self._last = session
