@@ -180,9 +180,7 @@ class OperatorBenchmark:
         defined, operator = self.definition, self._operator
         shapes = {self._name(name): self._shape(name) for name in defined.tensors}
         parameters = {
-            self._name(name): _plain(self.inputs[name])
-            for name in defined.parameters
-            if name not in defined.fixed
+            self._name(name): self._value(name) for name in defined.parameters if name not in defined.fixed
         }
         try:
             case = operator.own_case(
@@ -201,6 +199,13 @@ class OperatorBenchmark:
     def _name(self, name: str) -> str:
         """The table's name of a tensor or a parameter."""
         return self.definition.names.get(name, name)
+
+    def _value(self, name: str) -> Any:
+        """The value of a parameter; a list of sizes is a tuple, as the table has them."""
+        value = self.inputs[name]
+        if value is None:
+            value = self.inputs[self.definition.instead_of_none.get(name, name)]
+        return tuple(value) if isinstance(value, list) else value
 
     def _shape(self, name: str) -> Shape:
         given = self.inputs[name]
@@ -246,6 +251,8 @@ class OperatorBenchmark:
                 values = initializer(shape=like.shape, dtype=like.dtype.name)
             except TypeError:  # such as torch.randn, which names its arguments otherwise
                 values = initializer(like.shape)
+            if values is None:
+                raise ValueError("it returned None")
             return np.ascontiguousarray(np.broadcast_to(_array(values), like.shape), like.dtype)
         except Exception as error:
             raise OperatorInputError(
@@ -322,11 +329,6 @@ def _device(ctx: object) -> Device:
         raise OperatorInputError(f'unknown ctx "{ctx}"; give cpu, gpu, or one of several such as gpu(1)')
     index = int(found[2] or 0)
     return CPU if found[1] == "cpu" else Device(DeviceKind.GPU, index)
-
-
-def _plain(value: Any) -> Any:
-    """A list of sizes as a tuple, as the table has them."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _array(values: Any) -> NDArray[Any]:

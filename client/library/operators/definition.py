@@ -23,6 +23,7 @@ class Definition:
         parameters: The other inputs with their defaults.
         names: The table's names of tensors and parameters, where they differ.
         fixed: The parameters that cannot be changed, because the operator has no such parameter.
+        instead_of_none: The inputs whose values stand for those that are None.
         initializers: The inputs that fill tensors: ``initializer`` all of them, ``data_initializer`` one.
         form: MXNet's form: ``nd`` or ``gluon``.
         backward: Whether it also runs the backward pass by default.
@@ -36,6 +37,7 @@ class Definition:
     parameters: Inputs = field(default_factory=lambda: NOTHING)
     names: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     fixed: tuple[str, ...] = ()
+    instead_of_none: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     initializers: tuple[str, ...] = ("initializer",)
     form: str = "nd"
     backward: bool = True

@@ -58,7 +58,7 @@ def _global_pooling(operator: str, block: str, tensors: Inputs) -> Definition:
 def _windowed(
     operator: str, block: str, tensors: Inputs, parameters: Inputs, fixed: Inputs | None = None
 ) -> Definition:
-    others = {"layout": "NCW" if tensors is _SERIES else "NCHW", **(fixed or {})}
+    others: Inputs = {"layout": "NCW" if tensors is _SERIES else "NCHW", **(fixed or {})}
     return _layer(
         operator,
         block,
@@ -66,6 +66,7 @@ def _windowed(
         parameters={**parameters, **others},
         names=_WINDOW,
         fixed=tuple(others),
+        instead_of_none={"strides": "pool_size"},
         warmup=5,
         runs=25,
     )
@@ -232,7 +233,7 @@ class Dropout(MXNetBenchmark):
 class BatchNorm(MXNetBenchmark):
     """Batch normalization as in training."""
 
-    definition = _layer("batch_norm", "BatchNorm", _IMAGES)
+    definition = _layer("batch_norm_training", "BatchNorm", _IMAGES)
 
 
 BASIC = (

@@ -6,13 +6,14 @@ from inferometer.client.library.operators.benchmark import MXNetBenchmark
 from inferometer.client.library.operators.definition import Definition
 
 _DATA = ("data_initializer",)
+_FIXED = ("num_layers", "layout", "dropout", "bidirectional")
 
 
 class RNN(MXNetBenchmark):
     """A recurrent layer with rectifiers."""
 
     definition = Definition(
-        operator="rnn",
+        operator="rnn_relu",
         result="Gluon_Imperative_RNN",
         tensors={"data": (25, 32, 256)},
         parameters={
@@ -23,8 +24,8 @@ class RNN(MXNetBenchmark):
             "dropout": 0,
             "bidirectional": False,
         },
-        names={"hidden_size": "hidden", "num_layers": "layers"},
-        fixed=("layout", "dropout"),
+        names={"hidden_size": "hidden"},
+        fixed=("activation", *_FIXED),
         form="gluon",
         initializers=_DATA,
     )
@@ -44,8 +45,8 @@ class LSTM(MXNetBenchmark):
             "dropout": 0,
             "bidirectional": False,
         },
-        names={"hidden_size": "hidden", "num_layers": "layers"},
-        fixed=("layout", "dropout"),
+        names={"hidden_size": "hidden"},
+        fixed=_FIXED,
         form="gluon",
         initializers=_DATA,
     )
@@ -65,8 +66,8 @@ class GRU(MXNetBenchmark):
             "dropout": 0,
             "bidirectional": False,
         },
-        names={"hidden_size": "hidden", "num_layers": "layers"},
-        fixed=("layout", "dropout"),
+        names={"hidden_size": "hidden"},
+        fixed=_FIXED,
         form="gluon",
         initializers=_DATA,
     )

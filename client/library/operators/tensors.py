@@ -14,32 +14,56 @@ _SIDES = {"transpose_a": "transpose_lhs", "transpose_b": "transpose_rhs"}
 class Zeros(MXNetBenchmark):
     """A new tensor of zeros."""
 
-    definition = Definition(operator="zeros", result="Zeros", tensors={"shape": _SQUARE})
+    definition = Definition(
+        operator="zeros",
+        result="Zeros",
+        tensors={},
+        parameters={"shape": _SQUARE},
+        initializers=(),
+        backward=False,
+    )
 
 
 class Ones(MXNetBenchmark):
     """A new tensor of ones."""
 
-    definition = Definition(operator="ones", result="Ones", tensors={"shape": _SQUARE})
+    definition = Definition(
+        operator="ones",
+        result="Ones",
+        tensors={},
+        parameters={"shape": _SQUARE},
+        initializers=(),
+        backward=False,
+    )
 
 
 class ZerosLike(MXNetBenchmark):
     """A new tensor of zeros, of the shape of data."""
 
-    definition = Definition(operator="zeros_like", result="Zeros_Like", tensors={"data": _SQUARE})
+    definition = Definition(
+        operator="zeros_like", result="Zeros_Like", tensors={"data": _SQUARE}, backward=False
+    )
 
 
 class OnesLike(MXNetBenchmark):
     """A new tensor of ones, of the shape of data."""
 
-    definition = Definition(operator="ones_like", result="Ones_Like", tensors={"data": _SQUARE})
+    definition = Definition(
+        operator="ones_like", result="Ones_Like", tensors={"data": _SQUARE}, backward=False
+    )
 
 
 class Full(MXNetBenchmark):
     """A new tensor filled with val."""
 
     definition = Definition(
-        operator="full", result="Full", tensors={"shape": _SQUARE}, parameters={"val": 1.0}
+        operator="full",
+        result="Full",
+        tensors={},
+        parameters={"shape": _SQUARE, "val": 1.0},
+        names={"val": "value"},
+        initializers=(),
+        backward=False,
     )
 
 
@@ -51,6 +75,8 @@ class Arange(MXNetBenchmark):
         result="Arange",
         tensors={},
         parameters={"start": 1, "stop": 100, "step": 1.0, "repeat": 10},
+        initializers=(),
+        backward=False,
     )
 
 

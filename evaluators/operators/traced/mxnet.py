@@ -149,8 +149,6 @@ def _unary_name(name: str, given: Mapping[str, Any]) -> str:
 def _parameters(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     if name in ("softmax", "log_softmax"):
         return {"axis": given.get("axis", -1)}
-    if name == "BatchNorm":
-        return {"training": False}
     if name == "LeakyReLU" and given.get("act_type", "leaky") == "leaky":
         return {"slope": given.get("slope", 0.25)}
     return {}

@@ -36,6 +36,7 @@ _UNARY = {
 }
 _BINARY = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide"}
 _IN_PLACE = {"add_": "iadd", "sub_": "isub", "mul_": "imul", "div_": "idiv"}
+_JOINED = ("data0", "data1", "data2")
 _NOTHING = frozenset(
     {"to", "detach", "lift_fresh", "resolve_conj", "resolve_neg", "view", "expand", "unsqueeze", "squeeze"}
 )
@@ -94,7 +95,7 @@ def _add_mm(layer: Layer) -> OwnCase:
 
 def _batch_norm(layer: Layer) -> OwnCase:
     data = shapes_of(layer.input_shapes)[0]
-    return OwnCase("batch_norm", {"data": data}, {"training": bool(_argument(layer, 5))})
+    return OwnCase("batch_norm_training" if _argument(layer, 5) else "batch_norm", {"data": data})
 
 
 def _layer_norm(layer: Layer) -> OwnCase:
@@ -113,6 +114,13 @@ def _pool(kind: str) -> Reader:
         return pooling(kind, data, kernel=kernel, stride=stride, pad=_per_axis(_argument(layer, 3), rank))
 
     return read
+
+
+def _concat(layer: Layer) -> OwnCase:
+    shapes = shapes_of(layer.input_shapes)
+    if len(shapes) != len(_JOINED):
+        raise NoRowError(f"it joins {len(shapes)} tensors, and the table's concat {len(_JOINED)}")
+    return OwnCase("concat", dict(zip(_JOINED, shapes, strict=True)), {"axis": _argument(layer, 1)})
 
 
 def _adaptive(kind: str) -> Reader:
@@ -185,14 +193,12 @@ def _dropout(layer: Layer) -> OwnCase:
 
 def _lstm(layer: Layer) -> OwnCase:
     data, state = shapes_of(layer.input_shapes, 2)[:2]
-    layers, bidirectional, batch_first = (_argument(layer, position) for position in (4, 7, 8))
+    count, bidirectional, batch_first = (_argument(layer, position) for position in (4, 7, 8))
+    if count != 1 or bidirectional:
+        raise NoRowError("it has several layers or directions, and the table's lstm has one")
     if batch_first:
         data = (data[1], data[0], *data[2:])
-    return OwnCase(
-        "lstm",
-        {"data": data},
-        {"hidden_size": state[-1], "num_layers": layers, "bidirectional": bool(bidirectional)},
-    )
+    return OwnCase("lstm", {"data": data}, {"hidden": state[-1]})
 
 
 _OTHERS: Mapping[str, Reader] = {
@@ -206,6 +212,7 @@ _OTHERS: Mapping[str, Reader] = {
     **{f"adaptive_{kind}_pool{rank}d": _adaptive(kind) for kind in ("max", "avg") for rank in (1, 2, 3)},
     **{name: _on_axis(name) for name in ("softmax", "log_softmax")},
     **dict.fromkeys(("matmul", "mm", "bmm"), _matrix_product),
+    "cat": _concat,
     "embedding": _embedding,
     "scaled_dot_product_attention": _attention,
     "dropout": _dropout,
