@@ -9,7 +9,6 @@ InferometerError
 │   └── UnknownEvaluationError
 ├── FrameworkUnavailableError  a known framework that is not installed, or of another version
 ├── ConfigurationError         a configuration file, environment variable or option that is not valid
-│   └── OperatorInputError     an input of an operator's benchmark that is unknown or not valid
 ├── ArtifactError              a graph, weights or label file that is missing, truncated or changed
 │   └── ArtifactUnavailableError  one that is missing, or cannot be downloaded
 ├── DeviceError                a requested device that is not available
@@ -119,10 +118,6 @@ class FrameworkUnavailableError(InferometerError):
 
 class ConfigurationError(InferometerError):
     """A configuration file, an environment variable or an option is not valid."""
-
-
-class OperatorInputError(ConfigurationError, ValueError):
-    """An input of an operator's benchmark is unknown, or has a value that the benchmark cannot use."""
 
 
 class ArtifactError(InferometerError):

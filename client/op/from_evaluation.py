@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,11 +13,29 @@ from inferometer.client.cli.invocation import Invocation
 if TYPE_CHECKING:
     from inferometer.evaluators.evaluation import Evaluation
     from inferometer.evaluators.measurements.batches import BatchMeasurement
-    from inferometer.evaluators.measurements.operators import OperatorRow
+    from inferometer.evaluators.measurements.operators import OperatorOptions, OperatorRow
+    from inferometer.evaluators.operators.cases import OperatorRequest
     from inferometer.evaluators.operators.from_trace import LayersWithoutRow, TracedOperators
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NS_PER_MS = 1_000_000
+_TAKEN = {
+    "operators": "the operators",
+    "everything": "--all",
+    "categories": "--category",
+    "shapes": "--shapes",
+    "inputs": "--input",
+    "parameters": "--param",
+    "cases": "--cases",
+    "framework_name": "--framework_name",
+    "device": "--device",
+    "gpu": "--gpu",
+    "threads": "--threads",
+    "run_backward": "--run_backward",
+    "modes": "--mode",
+    "forms": "--form",
+}
+"""What the evaluation tells, with the option that tells it otherwise."""
 _MOST_REASONS = 8
 
 
@@ -55,6 +73,29 @@ def open_traced(
                 "--trace_level=FRAMEWORK_TRACE"
             )
         return evaluation, read_traced_operators(evaluation, partial(store.spans, evaluation.id)())
+
+
+def traced_request(
+    invocation: Invocation, evaluation_id: str, given: Mapping[str, Any], options: OperatorOptions
+) -> tuple[OperatorRequest, TracedOperators]:
+    """Returns the benchmark of the operators of a traced evaluation.
+
+    Args:
+        invocation: Where the database is.
+        evaluation_id: The evaluation, or the beginning of its id.
+        given: The options of ``op run``, by their parameters' names.
+        options: How each row is measured; the element type is the evaluation's.
+
+    Raises:
+        ConfigurationError: An option contradicts what is taken from the evaluation, or see ``open_traced``.
+    """
+    from inferometer.evaluators.operators.from_trace import request_of
+    from inferometer.manifests.errors import ConfigurationError
+
+    if beside := next((shown for name, shown in _TAKEN.items() if given.get(name)), None):
+        raise ConfigurationError(f"--from_evaluation takes that from the evaluation; leave out {beside}")
+    evaluation, traced = open_traced(invocation, evaluation_id)
+    return request_of(traced, evaluation, options), traced
 
 
 def traced_lines(traced: TracedOperators) -> Iterator[str]:

@@ -14,7 +14,12 @@ from inferometer.agent.operators.operator import Operator
 from inferometer.agent.operators.runner import OperatorRunner, RunnerOptions
 from inferometer.agent.operators.table.registry import operators
 from inferometer.client.library.invocation import library_invocation
-from inferometer.client.op.from_evaluation import explained_lines, open_traced, traced_lines
+from inferometer.client.op.from_evaluation import (
+    explained_lines,
+    open_traced,
+    traced_lines,
+    traced_request,
+)
 from inferometer.evaluators.measurements.operators import Mode, OperatorOptions, OperatorRow, RowStatus
 from inferometer.evaluators.operators.from_trace import explain, request_of
 from inferometer.manifests.errors import ConfigurationError, UnknownEvaluationError
@@ -68,7 +73,8 @@ def test_nearly_all_of_a_networks_time_has_a_row(agent: Agent, images: Path, fra
 
 def test_the_rows_are_compared_with_their_layers(agent: Agent, images: Path) -> None:
     evaluation, traced = open_traced(library_invocation(), evaluated(agent, images, "MXNet"))
-    request = request_of(traced, evaluation, OperatorOptions())
+    request, again = traced_request(library_invocation(), evaluation.id, {}, OperatorOptions())
+    assert again.cases == traced.cases
     rows = [measured(name, case, 1_000_000) for name, case in request.cases()]
 
     found = explain(traced, rows)
@@ -112,6 +118,11 @@ def test_every_case_of_a_network_runs(agent: Agent, images: Path, framework: str
         call = runner.prepare(operator, case, draw_inputs(operator, case, np.dtype(np.float32), 0))
         call.forward()
         assert call.outputs()[0].size
+
+
+def test_an_option_that_the_evaluation_decides_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="takes that from the evaluation; leave out --shapes"):
+        traced_request(library_invocation(), "any", {"shapes": "small"}, OperatorOptions())
 
 
 def test_an_evaluation_without_layers_is_refused(agent: Agent, images: Path) -> None:

@@ -26,7 +26,7 @@ from inferometer.agent.operators.runner import (
 )
 from inferometer.agent.operators.table.registry import operators
 from inferometer.client.library.operators.definition import Definition, Inputs
-from inferometer.manifests.errors import ConfigurationError, OperatorInputError
+from inferometer.manifests.errors import ConfigurationError
 
 _CONTEXT = re.compile(r"(cpu|gpu|cuda)(?:[:(](\d+)\)?)?")
 _BACKWARD, _DTYPE, _INITIALIZER = "run_backward", "dtype", "initializer"
@@ -67,7 +67,7 @@ class OperatorBenchmark:
         times_ns: int64; the time of each run that counted; empty before ``run_benchmark``.
 
     Raises:
-        OperatorInputError: An input is unknown, or its value is invalid; it is a ValueError, too.
+        ValueError: An argument or an input is unknown, or its value is invalid.
     """
 
     framework: ClassVar[str]
@@ -86,7 +86,7 @@ class OperatorBenchmark:
         self.warmup = defined.warmup if warmup is None else warmup
         self.runs = defined.runs if runs is None else runs
         if self.warmup < 0 or self.runs < 1:
-            raise OperatorInputError(f"{self._who}: warmup is 0 or more, and runs 1 or more")
+            raise ValueError(f"{self._who}: warmup is 0 or more, and runs 1 or more")
         self.inputs = self._merged(inputs or {})
         self.times_ns: NDArray[np.int64] = np.empty(0, np.int64)
         self._results: dict[str, float] = {}
@@ -157,9 +157,9 @@ class OperatorBenchmark:
         for name, value in given.items():
             if name not in merged:
                 allowed = ", ".join(merged)
-                raise OperatorInputError(f'{self._who}: unknown input "{name}"; the inputs are {allowed}')
+                raise ValueError(f'{self._who}: unknown input "{name}"; the inputs are {allowed}')
             if name in defined.fixed and value != merged[name]:
-                raise OperatorInputError(
+                raise ValueError(
                     f"{self._who}: {name} is {merged[name]!r} and cannot be {value!r} in this benchmark"
                 )
             merged[name] = value
@@ -172,7 +172,7 @@ class OperatorBenchmark:
         try:
             return np.dtype(given).name
         except TypeError:
-            raise OperatorInputError(
+            raise ValueError(
                 f'{self._who}: unknown dtype "{given}"; give one such as float32, float64 or int32'
             ) from None
 
@@ -187,10 +187,10 @@ class OperatorBenchmark:
                 {name: shape for name, shape in shapes.items() if name in operator.given}, parameters
             )
         except ConfigurationError as error:
-            raise OperatorInputError(f"{self._who}: {error}") from error
+            raise ValueError(f"{self._who}: {error}") from error
         for spec in operator.tensors(case):
             if shapes.get(spec.name, spec.shape) != spec.shape:
-                raise OperatorInputError(
+                raise ValueError(
                     f"{self._who}: {spec.name} has the shape {shapes[spec.name]}, and with the other inputs "
                     f"it must be {spec.shape}"
                 )
@@ -212,7 +212,7 @@ class OperatorBenchmark:
         try:
             return tuple(int(size) for size in getattr(given, "shape", given))
         except (TypeError, ValueError):
-            raise OperatorInputError(
+            raise ValueError(
                 f"{self._who}: {name} is {given!r}; give a shape such as (1024, 1024), or an array"
             ) from None
 
@@ -255,7 +255,7 @@ class OperatorBenchmark:
                 raise ValueError("it returned None")
             return np.ascontiguousarray(np.broadcast_to(_array(values), like.shape), like.dtype)
         except Exception as error:
-            raise OperatorInputError(
+            raise ValueError(
                 f"{self._who}: the initializer {initializer!r} failed for the shape {like.shape}: {error}"
             ) from error
 
@@ -326,7 +326,7 @@ def _device(ctx: object) -> Device:
         return CPU
     found = _CONTEXT.fullmatch(str(ctx).strip().lower())
     if found is None:
-        raise OperatorInputError(f'unknown ctx "{ctx}"; give cpu, gpu, or one of several such as gpu(1)')
+        raise ValueError(f'unknown ctx "{ctx}"; give cpu, gpu, or one of several such as gpu(1)')
     index = int(found[2] or 0)
     return CPU if found[1] == "cpu" else Device(DeviceKind.GPU, index)
 

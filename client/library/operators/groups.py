@@ -37,7 +37,7 @@ class RunAll(Protocol):
             The results of each benchmark in order; empty for one that failed.
 
         Raises:
-            OperatorInputError: An input is unknown to one of them, or invalid; nothing has run then.
+            ValueError: An input is unknown to one of them, or invalid; nothing has run then.
         """
         ...
 
