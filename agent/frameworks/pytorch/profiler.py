@@ -368,5 +368,6 @@ def _spread(shapes: Sequence[Any]) -> Iterator[Sequence[int]]:
 
 def _arguments(event: Any) -> tuple[str, ...] | None:
     """An operator's arguments by position; tensors, None and what Kineto does not record are empty texts."""
-    texts = tuple("" if value is None else str(value) for value in event.concrete_inputs())
+    values = event.concrete_inputs() if hasattr(event, "concrete_inputs") else ()
+    texts = tuple("" if value is None else str(value) for value in values)
     return texts if any(texts) else None
