@@ -198,7 +198,7 @@ OPERATORS = (
             _sizes(data=(100000, 256), indices=(32768,)),
             _sizes(data=(10000, 1), indices=(10000,)),
         ),
-        lambda arrays, _: np.take(*arrays, axis=0),
+        lambda arrays, _: arrays[0][arrays[1]],
     ),
     _operator(
         "pick",
@@ -211,7 +211,7 @@ OPERATORS = (
             _sizes(data=(16384, 1024)),
             _sizes(data=(10000, 100)),
         ),
-        lambda arrays, _: np.take_along_axis(*arrays, axis=-1),
+        lambda arrays, _: np.take_along_axis(arrays[0], arrays[1], -1),
     ),
     _operator(
         "gather",
@@ -224,7 +224,7 @@ OPERATORS = (
             _sizes(data=(4096, 4096), indices=(4096, 1024)),
             _sizes(data=(10000, 100), indices=(10000, 1)),
         ),
-        lambda arrays, _: np.take_along_axis(*arrays, axis=-1),
+        lambda arrays, _: np.take_along_axis(arrays[0], arrays[1], -1),
     ),
     _operator(
         "gather_nd",

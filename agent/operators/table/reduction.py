@@ -28,10 +28,8 @@ from inferometer.agent.operators.operator import (
     no_flops,
 )
 
-_UNIT_PRODUCT = 1.046
-"""What brings the geometric mean of ``Values.POSITIVE`` to 1, so that long products stay within float32."""
-_APART = 1024.0
-"""What spreads ``Values.DISTINCT``, so that finite differences change no order."""
+_APART = 65536.0
+"""What spreads ``Values.DISTINCT`` within float16, so that finite differences change no order."""
 
 
 def _sized(shape: Shape, **parameters: Any) -> Sizes:
@@ -103,7 +101,7 @@ def _reduction(
 
 def _log_sum_exp(array: NDArray[Any], *, axis: Any, keepdims: bool) -> NDArray[Any]:
     greatest = array.max(axis=axis, keepdims=True)
-    found = np.log(np.exp(array - greatest).sum(axis=axis, keepdims=True)) + greatest
+    found: NDArray[Any] = np.log(np.exp(array - greatest).sum(axis=axis, keepdims=True)) + greatest
     return found if keepdims else np.squeeze(found, axis)
 
 
@@ -151,14 +149,9 @@ OPERATORS = (
     _reduction("sum", "sum along an axis or several", np.sum, Values.POSITIVE),
     _reduction("mean", "mean along an axis or several", np.mean, Values.POSITIVE),
     _reduction("nansum", "sum of what is a number, along an axis or several", np.nansum, Values.POSITIVE),
-    _reduction("prod", "product along an axis", np.prod, Values.POSITIVE, scale=_UNIT_PRODUCT),
-    _reduction(
-        "nanprod",
-        "product of what is a number, along an axis",
-        np.nanprod,
-        Values.POSITIVE,
-        scale=_UNIT_PRODUCT,
-    ),
+    # products of signs, as those of many other numbers leave the range of the type
+    _reduction("prod", "product along an axis", np.prod, Values.SIGNS),
+    _reduction("nanprod", "product of what is a number, along an axis", np.nanprod, Values.SIGNS),
     _reduction("max", "greatest element along an axis or several", np.max, Values.DISTINCT, scale=_APART),
     _reduction("min", "least element along an axis or several", np.min, Values.DISTINCT, scale=_APART),
     Operator(

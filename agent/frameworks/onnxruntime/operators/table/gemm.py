@@ -13,7 +13,7 @@ from inferometer.agent.operators.operator import Case
 _CONTRIBUTED = "com.microsoft"
 
 
-def _transposes(case: Case) -> dict[str, int]:
+def _transposes(case: Case) -> dict[str, Any]:
     return {"transA": int(case["transpose_lhs"]), "transB": int(case["transpose_rhs"])}
 
 
@@ -25,7 +25,7 @@ def _product(case: Case, _: np.dtype[Any]) -> Graph:
 
 
 def _gemm(case: Case, _: np.dtype[Any]) -> Graph:
-    scales = {"alpha": float(case["alpha"]), "beta": float(case["beta"])}
+    scales: dict[str, Any] = {"alpha": float(case["alpha"]), "beta": float(case["beta"])}
     return Graph([node("Gemm", "lhs", "rhs", "addend", **scales, **_transposes(case))])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isqrt
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ def _extract_triangle(case: Case) -> Function:
 
 def _make_triangle(case: Case) -> Function:
     *batch, entries = case.shapes["data"]
-    size = round((2 * entries + 0.25) ** 0.5 - 0.5)
+    size = isqrt(2 * entries)
     rows, columns = torch.tril_indices(size, size)
 
     def make(data: torch.Tensor) -> torch.Tensor:
