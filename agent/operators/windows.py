@@ -80,15 +80,14 @@ class Window:
         """Yields, for each element of the window in C order, a view of what it is over at all positions."""
         for offset in product(*(range(size) for size in self.kernel)):
             starts = [o * dilate for o, dilate in zip(offset, self.dilate, strict=True)]
-            yield padded[
-                (
-                    ...,
-                    *(
-                        slice(start, start + stride * (count - 1) + 1, stride)
-                        for start, stride, count in zip(starts, self.stride, positions, strict=True)
-                    ),
-                )
+            over: list[Any] = [
+                ...,
+                *(
+                    slice(start, start + stride * (count - 1) + 1, stride)
+                    for start, stride, count in zip(starts, self.stride, positions, strict=True)
+                ),
             ]
+            yield padded[tuple(over)]
 
 
 def _axes(parameters: Parameters, name: str, rank: int) -> Shape:

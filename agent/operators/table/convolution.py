@@ -41,12 +41,12 @@ def window_of(case: Case) -> Window:
 
 def groups_of(case: Case) -> int:
     """Returns the number of groups; a depth-wise convolution has one for each channel."""
-    return int(case.parameters.get("groups", case.shapes["data"][1]))
+    return int(case["groups"]) if "groups" in case.parameters else case.shapes["data"][1]
 
 
 def channels_of(case: Case) -> int:
     """Returns the number of output channels; a depth-wise convolution has those of its input."""
-    return int(case.parameters.get("channels", case.shapes["data"][1]))
+    return int(case["channels"]) if "channels" in case.parameters else case.shapes["data"][1]
 
 
 def _tensors(rank: int, transposed: bool, case: Case) -> tuple[TensorSpec, ...]:
@@ -89,15 +89,22 @@ def _transposed(rank: int, arrays: Arrays, parameters: Parameters) -> Arrays:
     spread = np.zeros(
         (*data.shape[:2], *(n + 2 * r + a for n, r, a in zip(steps, reach, added, strict=True)))
     )
-    spread[(..., *(slice(r, r + n, s) for r, n, s in zip(reach, steps, window.stride, strict=True)))] = data
+    among: list[Any] = [
+        ...,
+        *(slice(r, r + n, s) for r, n, s in zip(reach, steps, window.stride, strict=True)),
+    ]
+    spread[tuple(among)] = data
     mirrored = np.flip(weight, tuple(range(2, weight.ndim)))
     by_group = mirrored.reshape(groups, -1, *mirrored.shape[1:]).swapaxes(1, 2)
     ones, zeros = (1,) * rank, (0,) * rank
     whole = _products(
         spread, by_group.reshape(-1, *by_group.shape[2:]), Window(window.kernel, ones, zeros, window.dilate)
     )
-    inner = tuple(slice(pad, pad + size) for pad, size in zip(window.pad, grown, strict=True))
-    return (_biased(whole[(..., *inner)], arrays[2:]),)
+    inner: list[Any] = [
+        ...,
+        *(slice(pad, pad + size) for pad, size in zip(window.pad, grown, strict=True)),
+    ]
+    return (_biased(whole[tuple(inner)], arrays[2:]),)
 
 
 def _products(padded: NDArray[Any], weight: NDArray[Any], window: Window) -> NDArray[Any]:

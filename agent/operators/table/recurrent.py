@@ -33,18 +33,23 @@ WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 """The inputs that a layer learns, in the order in which cuDNN packs them."""
 
 
-def _tensors(gates: int, states: tuple[str, ...], case: Case) -> tuple[TensorSpec, ...]:
+def _tensors(gates: int, states: tuple[str, ...], rectified: bool, case: Case) -> tuple[TensorSpec, ...]:
     data, hidden = case.shapes["data"], case["hidden"]
     if len(data) != 3:
         raise ValueError(f"data has {len(data)} axes; it has steps, samples and features")
     if hidden < 1:
         raise ValueError(f"hidden is {hidden}; it is 1 or more")
     rows = gates * hidden
+    # rectified units are on or off by their bias, so that a gradient's small steps turn none
+    bias = TensorSpec(
+        "bias_ih", (rows,), Values.SIGNS if rectified else Values.NORMAL, scale=2.0 if rectified else 0.1
+    )
+    share = 0.25 if rectified else 1.0
     return (
         TensorSpec("data", data),
-        TensorSpec("weight_ih", (rows, data[2]), scale=data[2] ** -0.5),
-        TensorSpec("weight_hh", (rows, hidden), scale=hidden**-0.5),
-        TensorSpec("bias_ih", (rows,), scale=0.1),
+        TensorSpec("weight_ih", (rows, data[2]), scale=share * data[2] ** -0.5),
+        TensorSpec("weight_hh", (rows, hidden), scale=share * hidden**-0.5),
+        bias,
         TensorSpec("bias_hh", (rows,), scale=0.1),
         *(TensorSpec(state, (1, data[1], hidden), Values.UNIT) for state in states),
     )
@@ -61,7 +66,8 @@ def _unrolled(gates: int, step: _Step, arrays: Arrays, parameters: Parameters) -
     outputs = np.empty((len(data), samples, hidden))
 
     def by_gate(values: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[Any]:
-        return (values @ weight.T + bias).reshape(samples, gates, hidden).swapaxes(0, 1)
+        sums: NDArray[Any] = values @ weight.T + bias
+        return sums.reshape(samples, gates, hidden).swapaxes(0, 1)
 
     for inputs, output in zip(data, outputs, strict=True):
         states = step(by_gate(inputs, weight_ih, bias_ih), by_gate(states[0], weight_hh, bias_hh), states)
@@ -117,7 +123,7 @@ def _operator(name: str, summary: str, gates: int, step: _Step, states: tuple[st
         category=Category.RECURRENT,
         summary=summary,
         given=("data",),
-        tensors=partial(_tensors, gates, states),
+        tensors=partial(_tensors, gates, states, step is _relu),
         presets=_PRESETS,
         parameters={"hidden": 100},
         reference=partial(_unrolled, gates, step),

@@ -15,7 +15,7 @@ from inferometer.agent.operators.table.convolution import groups_of, window_of
 
 def _slid(kind: str, case: Case, dtype: np.dtype[Any]) -> Graph:
     window = window_of(case)
-    more = {}
+    more: dict[str, Any] = {}
     if "output_pad" in case.parameters:
         added = case["output_pad"]
         more["output_padding"] = added if isinstance(added, tuple) else (added,) * len(window.kernel)

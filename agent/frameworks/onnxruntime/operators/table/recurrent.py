@@ -26,7 +26,8 @@ def _arranged(order: Sequence[int], arrays: Mapping[str, NDArray[Any]]) -> Mappi
 
     def gates(name: str) -> NDArray[Any]:
         blocks = np.split(arrays[name], len(order))
-        return np.concatenate([blocks[gate] for gate in order])[np.newaxis]
+        rows: NDArray[Any] = np.concatenate([blocks[gate] for gate in order])
+        return rows[np.newaxis]
 
     return {
         **arrays,
