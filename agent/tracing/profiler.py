@@ -39,6 +39,7 @@ class Profiler(ABC):
     - ``layer_index``: int, the position in the order of execution, from 0;
     - ``layer_type``: the operator, such as ``Convolution`` or ``aten::conv2d``;
     - ``input_shapes``, ``output_shapes``: texts such as ``8x3x224x224``, if known;
+    - ``arguments``: texts that tell the parameters as the framework has them, such as strides, if known;
     - ``allocated_bytes``, ``peak_bytes``: ints, if known;
 
     each with the prefix ``inferometer.``, as in ``SpanKind.of``. Spans of ML_LIBRARY_TRACE are operators

@@ -89,6 +89,7 @@ OPTIONS: Mapping[str, Names] = {
     "--framework_name": _names(_frameworks),
     "--dataset_name": _names(_datasets),
     "--id": _names(_evaluations),
+    "--from_evaluation": _names(_evaluations),
     "--noise": evaluations,
     "--columns": _names(_columns, listed=True),
     "--sort": _names(_columns, listed=True),

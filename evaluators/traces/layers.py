@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.tracing.span import NO_BATCH, SpanChunk, SpanKind, TraceLevel
 
-_Key: TypeAlias = tuple[int, str, str, tuple[str, ...], tuple[str, ...], str]
+_Key: TypeAlias = tuple[int, str, str, tuple[str, ...], tuple[str, ...], str, tuple[str, ...]]
 _MEMORY = ("allocated_bytes", "peak_bytes")
 
 
@@ -29,6 +29,7 @@ class Layer:
         input_shapes: Texts such as ``8x3x224x224``.
         output_shapes: The same for the outputs.
         phase: Of a training step, ``forward``, ``loss``, ``backward`` or ``update``; empty in inference.
+        arguments: The parameters as the framework tells them; see ``agent.tracing.profiler``.
         durations_ns: int64; one for each execution, in the stored order of the spans.
         allocated_bytes: The largest value of any execution.
         peak_bytes: The largest value of any execution.
@@ -40,6 +41,7 @@ class Layer:
     input_shapes: tuple[str, ...]
     output_shapes: tuple[str, ...]
     phase: str
+    arguments: tuple[str, ...]
     durations_ns: NDArray[np.int64]
     allocated_bytes: int | None
     peak_bytes: int | None
@@ -110,6 +112,7 @@ def _key(kind: SpanKind) -> _Key:
         _texts(kind.attribute("input_shapes")),
         _texts(kind.attribute("output_shapes")),
         phase if isinstance(phase, str) else "",
+        _texts(kind.attribute("arguments")),
     )
 
 

@@ -130,9 +130,10 @@ def _run_installed(installed: Path, *command: str, folder: Path | None = None) -
 
 def test_the_wheel_holds_every_file_of_the_packages_and_no_other(root: Path, sizes: dict[str, int]) -> None:
     expected = {
-        f"inferometer/{path.relative_to(root)}"
-        for package in PACKAGES
-        for path in (root / package).rglob("*")
+        f"inferometer/{path.relative_to(folder)}"
+        for folder in (root, root / "inferometer")
+        for package in (PACKAGES if folder == root else ("operators",))
+        for path in (folder / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     } | {"inferometer/__init__.py", "inferometer/py.typed"}
 

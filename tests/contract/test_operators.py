@@ -16,6 +16,10 @@ from inferometer.agent.operators.table.registry import operators
 
 FRAMEWORKS = [entry.name for entry in BUILTIN if entry.operators]
 SEED = 0
+WRONG_GRADIENTS = {
+    # scale · (alpha + output) for negative data, in place of scale · alpha + output
+    ("selu", "MXNet"),
+}
 
 
 @cache
@@ -58,7 +62,8 @@ def test_the_gradients_of_an_operator_are_those_of_its_reference(name, framework
         except NotSupportedHereError:
             continue
         found = gradient_difference(operator, case, inputs, call.gradients(), "float32")
-        assert found is None or found.is_right, (form, case, found)
+        is_right = (name, framework) not in WRONG_GRADIENTS
+        assert found is None or found.is_right is is_right, (form, case, found)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -223,26 +223,35 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operator of the graph."""
+    """An operator of the graph; ``arguments`` has a text for it, or for each part of a fused one."""
 
     name: str
     type: str
     fused: tuple[str, ...] | None
     input_shapes: tuple[str, ...] | None
     output_shapes: tuple[str, ...] | None
+    arguments: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, node: Mapping[str, Any], inputs: _Shapes, outputs: _Shapes) -> Node:
         """Returns a node of a symbol's JSON; a fused one contains its parts."""
         inner = [part for graph in node.get("subgraphs", ()) for part in graph["nodes"]]
-        parts = tuple(part["name"] for part in inner if part["op"] != "null")
+        operators = [part for part in inner if part["op"] != "null"]
+        parts = tuple(part["name"] for part in operators)
         return cls(
             parts[0] if parts else node["name"],
             node["op"],
             parts if len(parts) > 1 else None,
             shape_texts(shape or () for shape in inputs),
             shape_texts(shape or () for shape in outputs),
+            tuple(_call_text(each) for each in operators or [node]),
         )
+
+
+def _call_text(node: Mapping[str, Any]) -> str:
+    """An operator with its parameters, such as ``Activation(act_type=relu)``."""
+    given = ", ".join(f"{name}={value}" for name, value in sorted(node.get("attrs", {}).items()))
+    return f"{node['op']}({given})"
 
 
 def _read_events(text: str) -> Sequence[Any]:
@@ -331,6 +340,7 @@ def _write(writer: LayerWriter, operators: Sequence[Operator], nodes: Sequence[N
             fused_layers=node.fused,
             input_shapes=node.input_shapes,
             output_shapes=node.output_shapes,
+            arguments=node.arguments,
         )
         writer.add(kind, operator.start_ns - offset_ns, operator.end_ns - offset_ns)
         index += 1

@@ -345,11 +345,29 @@ def _layer_kind(index: int, operator: _Operator, path: str, phase: str | None) -
         layer_type=type_,
         phase=phase,
         input_shapes=_shapes(operator.event),
+        arguments=_arguments(operator.event),
         allocated_bytes=allocated,
         peak_bytes=peak,
     )
 
 
 def _shapes(event: Any) -> tuple[str, ...] | None:
-    """The shapes of an operator's tensors; scalars have none, and lists of tensors are left out."""
-    return shape_texts(shape for shape in event.shapes() if all(isinstance(side, int) for side in shape))
+    """The shapes of an operator's tensors, those in lists among them; scalars have none."""
+    shapes = event.structured_input_shapes() if hasattr(event, "structured_input_shapes") else event.shapes()
+    return shape_texts(_spread(shapes))
+
+
+def _spread(shapes: Sequence[Any]) -> Iterator[Sequence[int]]:
+    """The shapes, with those of a list of tensors in its place."""
+    for shape in shapes:
+        if all(isinstance(side, int) for side in shape):
+            yield shape
+        else:
+            yield from _spread([each for each in shape if not isinstance(each, int)])
+
+
+def _arguments(event: Any) -> tuple[str, ...] | None:
+    """An operator's arguments by position; tensors, None and what Kineto does not record are empty texts."""
+    values = event.concrete_inputs() if hasattr(event, "concrete_inputs") else ()
+    texts = tuple("" if value is None else str(value) for value in values)
+    return texts if any(texts) else None

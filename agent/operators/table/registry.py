@@ -24,6 +24,10 @@ FILES = (
     "pooling",
     "normalization",
     "recurrent",
+    "activation",
+    "basic",
+    "loss",
+    "optimizer",
 )
 """The modules of this folder that have operators, in the table's order."""
 

@@ -181,7 +181,10 @@ class BlockCall(Call):
         arrays = [array for name, array in given.arrays.items() if name not in block.parameters]
         super().__init__(given, block.api, made)
         self._arrays = arrays
-        made(*arrays)  # which gives deferred parameters their shapes
+        with (
+            mxnet.autograd.record()
+        ):  # an inference would leave weights in oneDNN's layout, which refuses values
+            made(*arrays)  # which gives deferred parameters their shapes
         self._parameters = {
             name: getattr(made, attribute)
             for name, attribute in block.parameters.items()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from inferometer.agent.frameworks.onnxruntime.operators.graphs import Form, Graph, node, single
+from inferometer.agent.frameworks.onnxruntime.operators.graphs import Form, Graph, node
 from inferometer.agent.operators.operator import Case
 
 _ENDS = np.iinfo(np.int64)

@@ -1,0 +1,340 @@
+"""The benchmark of one operator in this process: as many runs as are asked for, and their mean."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.hardware.device import CPU, Device, DeviceKind
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.operators.inputs import draw_inputs
+from inferometer.agent.operators.operator import Case, Operator, Shape, TensorSpec
+from inferometer.agent.operators.runner import (
+    NotSupportedHereError,
+    OperatorCall,
+    OperatorRunner,
+    RunnerOptions,
+    element_type,
+)
+from inferometer.agent.operators.table.registry import operators
+from inferometer.client.library.operators.definition import Definition, Inputs
+from inferometer.manifests.errors import ConfigurationError
+
+_CONTEXT = re.compile(r"(cpu|gpu|cuda)(?:[:(](\d+)\)?)?")
+_BACKWARD, _DTYPE, _INITIALIZER = "run_backward", "dtype", "initializer"
+_NS_PER_S = 1_000_000_000
+
+
+def normal(shape: Shape, dtype: str = "float32") -> NDArray[Any]:
+    """Returns normal values of one seed.
+
+    As an initializer it stands for the values of the operator table: normal ones, moved to where the operator
+    is defined, such as positive ones for a logarithm.
+    """
+    return np.random.default_rng(0).standard_normal(shape).astype(element_type(dtype))
+
+
+class OperatorBenchmark:
+    """Measures the time of one operator in this process, as the classes of dl-operator-benchmark do.
+
+    A time is the mean of exactly ``runs`` runs after exactly ``warmup``. Each run ends when the device has
+    finished. With ``run_backward`` a run is a forward pass and the computation of the gradients. Nothing is
+    compared with a reference, and other work in the process is in the time: ``agent op run`` measures each
+    operator in a process of its own, checks what it computes, and tells an interval.
+
+    Args:
+        ctx: The device: ``cpu``, ``gpu``, ``gpu(1)`` or ``cuda:1`` as a text, ``mxnet.Context`` or
+            ``torch.device``; None for the CPU.
+        warmup: Runs before those that count; None for the default of the class, mostly 10.
+        runs: Runs that count; None for the default of the class, mostly 50.
+        inputs: What differs from the default inputs, by name. A tensor is given by its shape, or by an array
+            whose values are used. An initializer is called with ``shape`` and ``dtype``, or else with the
+            shape alone, and returns an array of NumPy or of the framework.
+
+    Attributes:
+        ctx: As given.
+        warmup: The runs before those that count.
+        runs: The runs that count.
+        inputs: All inputs: the defaults, with what was given.
+        times_ns: int64; the time of each run that counted; empty before ``run_benchmark``.
+
+    Raises:
+        ValueError: An argument or an input is unknown, or its value is invalid.
+    """
+
+    framework: ClassVar[str]
+    prefix: ClassVar[str]
+    definition: ClassVar[Definition]
+
+    def __init__(
+        self,
+        ctx: object = None,
+        warmup: int | None = None,
+        runs: int | None = None,
+        inputs: Inputs | None = None,
+    ) -> None:
+        defined = self.definition
+        self.ctx = ctx
+        self.warmup = defined.warmup if warmup is None else warmup
+        self.runs = defined.runs if runs is None else runs
+        if self.warmup < 0 or self.runs < 1:
+            raise ValueError(f"{self._who}: warmup is 0 or more, and runs 1 or more")
+        self.inputs = self._merged(inputs or {})
+        self.times_ns: NDArray[np.int64] = np.empty(0, np.int64)
+        self._results: dict[str, float] = {}
+        self._device = _device(ctx)
+        self._dtype = self._checked_dtype()
+        self._case = self._made_case()
+
+    def run_benchmark(self) -> None:
+        """Runs the operator, and replaces the results.
+
+        Raises:
+            ConfigurationError: The framework lacks the operator, its gradient or the element type.
+            FrameworkUnavailableError: The framework is not installed.
+            DeviceError: The device is not available.
+            PredictionError: The framework failed.
+        """
+        backward = bool(self.inputs[_BACKWARD])
+        kind: Any = Registry().find(self.framework).load_operators()
+        try:
+            with kind(RunnerOptions(self._device, dtype=self._dtype)) as runner:
+                run = _run_of(self._prepared(runner, backward), backward)
+                for _ in range(self.warmup):
+                    run()
+                self.times_ns = np.array([_timed(run) for _ in range(self.runs)], np.int64)
+        except NotSupportedHereError as error:
+            hint = "; give run_backward=False" if backward else ""
+            raise ConfigurationError(f"{self._who} in {self.framework}: {error}{hint}") from error
+        passes = "Forward_Backward" if backward else "Forward"
+        name = f"{self.prefix}_{self._result_name()}_{passes}_Time"
+        self._results = {name: float(self.times_ns.sum()) / self.runs / _NS_PER_S}
+
+    def print_benchmark_results(self) -> None:
+        """Writes a line such as ``MX_Add_Forward_Backward_Time - 0.015201 seconds`` to stdout."""
+        lines = [f"{name} - {seconds:.6f} seconds" for name, seconds in self._results.items()]
+        lines = lines or [f"{self._who}: no results; call run_benchmark first"]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+    def get_benchmark_results(self) -> dict[str, float]:
+        """Returns the mean time in seconds by the name of the result; empty before ``run_benchmark``."""
+        return dict(self._results)
+
+    @property
+    def _who(self) -> str:
+        return type(self).__name__
+
+    @property
+    def _operator(self) -> Operator:
+        return operators()[self.definition.operator]
+
+    @classmethod
+    def _result_name(cls) -> str:
+        return cls.definition.result
+
+    @classmethod
+    def _runs_backward(cls) -> bool:
+        """Whether a run has a backward pass unless the user says otherwise."""
+        return cls.definition.backward
+
+    def _merged(self, given: Inputs) -> dict[str, Any]:
+        defined = self.definition
+        merged = {
+            **defined.tensors,
+            **dict.fromkeys(defined.initializers, normal),
+            **defined.parameters,
+            _BACKWARD: self._runs_backward(),
+            _DTYPE: "float32",
+        }
+        for name, value in given.items():
+            if name not in merged:
+                allowed = ", ".join(merged)
+                raise ValueError(f'{self._who}: unknown input "{name}"; the inputs are {allowed}')
+            if name in defined.fixed and value != merged[name]:
+                raise ValueError(
+                    f"{self._who}: {name} is {merged[name]!r} and cannot be {value!r} in this benchmark"
+                )
+            merged[name] = value
+        return merged
+
+    def _checked_dtype(self) -> str:
+        given = self.inputs[_DTYPE]
+        if given == "bfloat16":
+            return "bfloat16"
+        try:
+            return np.dtype(given).name
+        except TypeError:
+            raise ValueError(
+                f'{self._who}: unknown dtype "{given}"; give one such as float32, float64 or int32'
+            ) from None
+
+    def _made_case(self) -> Case:
+        defined, operator = self.definition, self._operator
+        shapes = {self._name(name): self._shape(name) for name in defined.tensors}
+        parameters = {
+            self._name(name): self._value(name) for name in defined.parameters if name not in defined.fixed
+        }
+        try:
+            case = operator.own_case(
+                {name: shape for name, shape in shapes.items() if name in operator.given}, parameters
+            )
+        except ConfigurationError as error:
+            raise ValueError(f"{self._who}: {error}") from error
+        for spec in operator.tensors(case):
+            if shapes.get(spec.name, spec.shape) != spec.shape:
+                raise ValueError(
+                    f"{self._who}: {spec.name} has the shape {shapes[spec.name]}, and with the other inputs "
+                    f"it must be {spec.shape}"
+                )
+        return case
+
+    def _name(self, name: str) -> str:
+        """The table's name of a tensor or a parameter."""
+        return self.definition.names.get(name, name)
+
+    def _value(self, name: str) -> Any:
+        """The value of a parameter; a list of sizes is a tuple, as the table has them."""
+        value = self.inputs[name]
+        if value is None:
+            value = self.inputs[self.definition.instead_of_none.get(name, name)]
+        return tuple(value) if isinstance(value, list) else value
+
+    def _shape(self, name: str) -> Shape:
+        given = self.inputs[name]
+        try:
+            return tuple(int(size) for size in getattr(given, "shape", given))
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"{self._who}: {name} is {given!r}; give a shape such as (1024, 1024), or an array"
+            ) from None
+
+    def _prepared(self, runner: OperatorRunner, backward: bool) -> OperatorCall:
+        operator = self._operator
+        if backward and not operator.has_gradient:
+            operator = replace(operator, tensors=_all_differentiable(operator))
+        drawn = draw_inputs(operator, self._case, element_type(self._dtype), seed=0)
+        arrays = {**drawn, **self._given_values(drawn)}
+        return runner.prepare(operator, self._case, arrays, gradient=backward, form=self._form())
+
+    @classmethod
+    def _form(cls) -> str:
+        """The form of the framework that runs."""
+        return ""
+
+    def _given_values(self, drawn: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The tensors that the user gave, or an initializer fills, by the table's name."""
+        found: dict[str, NDArray[Any]] = {}
+        original = {self._name(name): name for name in self.definition.tensors}
+        for own, values in drawn.items():
+            name = original.get(own, own)
+            given = self.inputs.get(name)
+            initializer = self.inputs.get(f"{name}_{_INITIALIZER}", normal)
+            if name in self.definition.tensors:
+                initializer = self.inputs.get(_INITIALIZER, initializer)
+            if hasattr(given, "shape"):
+                found[own] = _array(given).astype(values.dtype)
+            elif initializer is not normal:
+                found[own] = self._filled(initializer, values)
+        return found
+
+    def _filled(self, initializer: Callable[..., Any], like: NDArray[Any]) -> NDArray[Any]:
+        try:
+            try:
+                values = initializer(shape=like.shape, dtype=like.dtype.name)
+            except TypeError:  # such as torch.randn, which names its arguments otherwise
+                values = initializer(like.shape)
+            if values is None:
+                raise ValueError("it returned None")
+            return np.ascontiguousarray(np.broadcast_to(_array(values), like.shape), like.dtype)
+        except Exception as error:
+            raise ValueError(
+                f"{self._who}: the initializer {initializer!r} failed for the shape {like.shape}: {error}"
+            ) from error
+
+
+class MXNetBenchmark(OperatorBenchmark):
+    """An operator of MXNet; see ``OperatorBenchmark``."""
+
+    framework = "MXNet"
+    prefix = "MX"
+
+    @classmethod
+    def _form(cls) -> str:
+        return cls.definition.form
+
+
+class PyTorchBenchmark(OperatorBenchmark):
+    """An operator of PyTorch; see ``OperatorBenchmark``."""
+
+    framework = "PyTorch"
+    prefix = "PT"
+
+    @classmethod
+    def _result_name(cls) -> str:
+        return cls.definition.result.removeprefix("Gluon_Imperative_")
+
+    @classmethod
+    def _runs_backward(cls) -> bool:
+        # MXNet computes gradients of zero where the operator has none, and PyTorch refuses
+        return cls.definition.backward and operators()[cls.definition.operator].has_gradient
+
+
+@cache
+def _in_pytorch(of: type[OperatorBenchmark]) -> type[OperatorBenchmark]:
+    return type(of.__name__, (PyTorchBenchmark,), {"__doc__": of.__doc__, "definition": of.definition})
+
+
+def in_pytorch(of: type[OperatorBenchmark]) -> type[PyTorchBenchmark]:
+    """Returns the benchmark of the same operator and inputs in PyTorch; the same class each time."""
+    found = _in_pytorch(of)  # type: ignore[arg-type]  # mypy takes a class for one of its objects
+    assert issubclass(found, PyTorchBenchmark)  # noqa: S101 - as it is made
+    return found
+
+
+def _run_of(call: OperatorCall, backward: bool) -> Callable[[], object]:
+    if not backward:
+        return call.forward
+
+    def both() -> None:
+        call.forward_for_gradient()
+        call.backward()
+
+    return both
+
+
+def _timed(run: Callable[[], object]) -> int:
+    start_ns = time.perf_counter_ns()
+    run()
+    return time.perf_counter_ns() - start_ns
+
+
+def _all_differentiable(operator: Operator) -> Callable[[Case], tuple[TensorSpec, ...]]:
+    return lambda case: tuple(replace(spec, differentiable=True) for spec in operator.tensors(case))
+
+
+def _device(ctx: object) -> Device:
+    """The device of a text, or of an object of a framework that is shown as one."""
+    if ctx is None:
+        return CPU
+    found = _CONTEXT.fullmatch(str(ctx).strip().lower())
+    if found is None:
+        raise ValueError(f'unknown ctx "{ctx}"; give cpu, gpu, or one of several such as gpu(1)')
+    index = int(found[2] or 0)
+    return CPU if found[1] == "cpu" else Device(DeviceKind.GPU, index)
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """An array of NumPy; of one of MXNet, PyTorch or NumPy itself, also on a GPU."""
+    if hasattr(values, "asnumpy"):
+        values = values.asnumpy()
+    elif hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    return np.asarray(values)

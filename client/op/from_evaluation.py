@@ -1,0 +1,132 @@
+"""``op run --from_evaluation``: the operators that a traced model ran, and what their times explain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from inferometer.client.cli.command import option
+from inferometer.client.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.evaluation import Evaluation
+    from inferometer.evaluators.measurements.batches import BatchMeasurement
+    from inferometer.evaluators.measurements.operators import OperatorOptions, OperatorRow
+    from inferometer.evaluators.operators.cases import OperatorRequest
+    from inferometer.evaluators.operators.from_trace import LayersWithoutRow, TracedOperators
+
+F = TypeVar("F", bound=Callable[..., Any])
+_NS_PER_MS = 1_000_000
+_TAKEN = {
+    "operators": "the operators",
+    "everything": "--all",
+    "categories": "--category",
+    "shapes": "--shapes",
+    "inputs": "--input",
+    "parameters": "--param",
+    "cases": "--cases",
+    "framework_name": "--framework_name",
+    "device": "--device",
+    "gpu": "--gpu",
+    "threads": "--threads",
+    "run_backward": "--run_backward",
+    "modes": "--mode",
+    "forms": "--form",
+}
+"""What the evaluation tells, with the option that tells it otherwise."""
+_MOST_REASONS = 8
+
+
+def from_evaluation_option(command: F) -> F:
+    """Adds ``--from_evaluation`` to a command, whose parameter is ``from_evaluation``."""
+    return option(
+        "--from_evaluation",
+        metavar="ID",
+        help="Measure the operators that this traced evaluation ran, in its framework, on its device and "
+        "with its threads.",
+    )(command)
+
+
+def open_traced(
+    invocation: Invocation, evaluation_id: str
+) -> tuple[Evaluation[BatchMeasurement], TracedOperators]:
+    """Reads a traced evaluation of the database; a unique prefix of its id is enough.
+
+    Raises:
+        UnknownEvaluationError: There is no such evaluation.
+        ConfigurationError: It measured no batches of inference, or has no layers.
+        StoreError: The database cannot be read.
+    """
+    from inferometer.client.reports.show import find_one
+    from inferometer.evaluators.evaluation import measures
+    from inferometer.evaluators.measurements.batches import BatchMeasurement
+    from inferometer.evaluators.operators.from_trace import read_traced_operators
+    from inferometer.manifests.errors import ConfigurationError
+
+    with closing(invocation.open_store()) as store:
+        evaluation = find_one(store, evaluation_id)
+        if not measures(evaluation, BatchMeasurement):
+            raise ConfigurationError(
+                f"evaluation {evaluation.id} is no inference over a dataset; give one that is, with "
+                "--trace_level=FRAMEWORK_TRACE"
+            )
+        return evaluation, read_traced_operators(evaluation, partial(store.spans, evaluation.id)())
+
+
+def traced_request(
+    invocation: Invocation, evaluation_id: str, given: Mapping[str, Any], options: OperatorOptions
+) -> tuple[OperatorRequest, TracedOperators]:
+    """Returns the benchmark of the operators of a traced evaluation.
+
+    Args:
+        invocation: Where the database is.
+        evaluation_id: The evaluation, or the beginning of its id.
+        given: The options of ``op run``, by their parameters' names.
+        options: How each row is measured; the element type is the evaluation's.
+
+    Raises:
+        ConfigurationError: An option contradicts what is taken from the evaluation, or see ``open_traced``.
+    """
+    from inferometer.evaluators.operators.from_trace import request_of
+    from inferometer.manifests.errors import ConfigurationError
+
+    if beside := next((shown for name, shown in _TAKEN.items() if given.get(name)), None):
+        raise ConfigurationError(f"--from_evaluation takes that from the evaluation; leave out {beside}")
+    evaluation, traced = open_traced(invocation, evaluation_id)
+    return request_of(traced, evaluation, options), traced
+
+
+def traced_lines(traced: TracedOperators) -> Iterator[str]:
+    """Yields what is going to be measured, before the benchmark."""
+    layers = sum(each.count for each in traced.cases)
+    without = sum(each.count for each in traced.without_row)
+    yield (
+        f"{layers} of {layers + without} layers of {traced.framework} are {len(traced.cases)} cases of the "
+        f"table: {traced.share_percent:.1f} % of the layers' time"
+    )
+
+
+def explained_lines(traced: TracedOperators, rows: Iterable[OperatorRow]) -> Iterator[str]:
+    """Yields how much of the model's time the rows explain, after the benchmark."""
+    from inferometer.evaluators.operators.from_trace import explain
+
+    found = explain(traced, rows)
+    yield f"rows found for {found.share_percent:.1f} % of the layers' time"
+    if found.ratio is not None:
+        yield (
+            f"p50 × count of the rows {found.rows_ns / _NS_PER_MS:.3f} ms; their layers' own times "
+            f"{found.explained_ns / _NS_PER_MS:.3f} ms (ratio {found.ratio:.2f}); all layers "
+            f"{found.layers_ns / _NS_PER_MS:.3f} ms"
+        )
+    for each in found.without_row[:_MOST_REASONS]:
+        yield f"no row: {_described(each, found.layers_ns)}"
+    if further := found.without_row[_MOST_REASONS:]:
+        share = 100 * sum(each.layers_ns for each in further) / found.layers_ns
+        yield f"no row: {len(further)} further types, {share:.2f} %"
+
+
+def _described(each: LayersWithoutRow, whole_ns: float) -> str:
+    times = f" × {each.count}" if each.count > 1 else ""
+    return f"{each.type}{times}, {100 * each.layers_ns / whole_ns:.2f} %: {each.reason}"

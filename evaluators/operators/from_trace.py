@@ -1,0 +1,248 @@
+"""The operators that a traced model ran, as cases of the table, and how much of its time they explain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from inferometer.agent.inference.predictor import Precision
+from inferometer.agent.operators.operator import ParameterValue, Shape
+from inferometer.agent.operators.table.registry import operators
+from inferometer.agent.tracing.span import SpanChunk, TraceLevel
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.measurements.operator_summary import OperatorSummary
+from inferometer.evaluators.measurements.operators import Mode, OperatorOptions, OperatorRow
+from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
+from inferometer.evaluators.operators.traced import mxnet, onnxruntime, pytorch
+from inferometer.evaluators.operators.traced.layer_case import NoRowError, Reader
+from inferometer.evaluators.reports.trace_report import full_batches
+from inferometer.evaluators.statistics import percentile
+from inferometer.evaluators.traces.layers import Layer, layers
+from inferometer.manifests.errors import ConfigurationError
+
+_READERS: Mapping[str, Reader] = {
+    "PyTorch": pytorch.read,
+    "MXNet": mxnet.read,
+    "ONNXRuntime": onnxruntime.read,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCase:
+    """A case of the table with the layers that are equal to it.
+
+    Attributes:
+        case: The operator, its sizes and its parameters.
+        layers: The names of the layers, in the order of execution.
+        layers_ns: The sum of their medians in the trace.
+    """
+
+    case: OwnCase
+    layers: tuple[str, ...]
+    layers_ns: float
+
+    @property
+    def count(self) -> int:
+        """How many layers are equal to it."""
+        return len(self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class LayersWithoutRow:
+    """Layers of one type without a row, for one reason.
+
+    Attributes:
+        type: Their operator, as the framework names it.
+        count: How many there are.
+        layers_ns: The sum of their medians in the trace.
+        reason: Why.
+    """
+
+    type: str
+    count: int
+    layers_ns: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TracedOperators:
+    """The layers of a traced evaluation, as operators of the table.
+
+    Attributes:
+        evaluation_id: The evaluation.
+        framework: Its framework.
+        cases: The cases, in the order of execution of their first layers.
+        without_row: The layers that are none, the longest first.
+    """
+
+    evaluation_id: str
+    framework: str
+    cases: tuple[TracedCase, ...]
+    without_row: tuple[LayersWithoutRow, ...]
+
+    @property
+    def layers_ns(self) -> float:
+        """The sum of the medians of all layers."""
+        with_row = sum(each.layers_ns for each in self.cases)
+        return with_row + sum(each.layers_ns for each in self.without_row)
+
+    @property
+    def share_percent(self) -> float:
+        """The part of the layers' time for which there is a case."""
+        whole_ns = self.layers_ns
+        return 100 * sum(each.layers_ns for each in self.cases) / whole_ns if whole_ns else 0.0
+
+
+def read_traced_operators(
+    evaluation: Evaluation[BatchMeasurement], chunks: Iterable[SpanChunk]
+) -> TracedOperators:
+    """Returns the layers of a traced evaluation as cases of the table, equal ones together.
+
+    A layer's time is the median over the full batches.
+
+    Args:
+        evaluation: The evaluation.
+        chunks: Its spans.
+
+    Raises:
+        ConfigurationError: It has no layers, or no reader knows the layers of its framework.
+    """
+    framework = evaluation.system.manifest.framework.name
+    who = f"evaluation {evaluation.id}"
+    if evaluation.trace is None or evaluation.trace_level < TraceLevel.FRAMEWORK_TRACE:
+        raise ConfigurationError(
+            f"{who} has no layers, as it ran with --trace_level={evaluation.trace_level.name}; "
+            "evaluate with --trace_level=FRAMEWORK_TRACE"
+        )
+    if framework not in _READERS:
+        raise ConfigurationError(f"{who}: the layers of {framework} are not known as operators")
+    found = layers(chunks, full_batches(evaluation.measurement))
+    if not found:
+        raise ConfigurationError(f"{who} has no layers of full batches")
+    return _grouped(evaluation.id, framework, found)
+
+
+def _grouped(evaluation_id: str, framework: str, found: Sequence[Layer]) -> TracedOperators:
+    cases: dict[tuple[str, ...], TracedCase] = {}
+    without: dict[tuple[str, str], LayersWithoutRow] = {}
+    for layer in found:
+        own_ns = percentile(layer.durations_ns, 50)
+        try:
+            case = _checked(_READERS[framework](layer))
+        except NoRowError as error:
+            kept = without.get((layer.type, str(error)), LayersWithoutRow(layer.type, 0, 0.0, str(error)))
+            without[layer.type, str(error)] = replace(
+                kept, count=kept.count + 1, layers_ns=kept.layers_ns + own_ns
+            )
+        else:
+            key = _key_of(case)
+            known = cases.get(key, TracedCase(case, (), 0.0))
+            cases[key] = replace(
+                known, layers=(*known.layers, layer.name), layers_ns=known.layers_ns + own_ns
+            )
+    longest_first = sorted(without.values(), key=lambda each: -each.layers_ns)
+    return TracedOperators(evaluation_id, framework, tuple(cases.values()), tuple(longest_first))
+
+
+def _checked(case: OwnCase) -> OwnCase:
+    """The case, if the table has the operator and the sizes fit it."""
+    table = operators()
+    if case.operator not in table:
+        raise NoRowError(f"the table has no operator {case.operator}")
+    try:
+        table[case.operator].own_case(case.shapes, case.parameters)
+    except ConfigurationError as error:
+        raise NoRowError(str(error)) from error
+    return case
+
+
+def _key_of(case: OwnCase) -> tuple[str, ...]:
+    """The key that a row of the case has."""
+    operator = operators()[case.operator]
+    own = operator.own_case(case.shapes, case.parameters)
+    shapes = {spec.name: spec.shape for spec in operator.tensors(own)}
+    return _key(case.operator, shapes, own.parameters)
+
+
+def _key(
+    operator: str, shapes: Mapping[str, Shape], parameters: Mapping[str, ParameterValue]
+) -> tuple[str, ...]:
+    sizes = (f"{name}={shape}" for name, shape in shapes.items())
+    return (operator, *sizes, *(f"{name}={value}" for name, value in sorted(parameters.items())))
+
+
+def request_of(
+    traced: TracedOperators, evaluation: Evaluation[BatchMeasurement], options: OperatorOptions
+) -> OperatorRequest:
+    """Returns the benchmark of the cases as the model ran: framework, device, threads and precision.
+
+    Raises:
+        ConfigurationError: There is no case.
+    """
+    if not traced.cases:
+        reasons = "; ".join(f"{each.type}: {each.reason}" for each in traced.without_row[:3])
+        raise ConfigurationError(f"evaluation {traced.evaluation_id}: no layer has a row ({reasons})")
+    precision = evaluation.system.precision or Precision.FLOAT32
+    return OperatorRequest(
+        own=tuple(each.case for each in traced.cases),
+        frameworks=(traced.framework,),
+        modes=(Mode.FORWARD,),
+        device=evaluation.system.device,
+        threads=evaluation.system.threads,
+        options=replace(options, dtype=precision.value),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedTime:
+    """How the rows of a benchmark compare with the layers that they stand for.
+
+    Attributes:
+        share_percent: The part of the layers' time for which there is a measured row.
+        rows_ns: The sum over these rows of p50 × the number of equal layers.
+        explained_ns: The sum of the medians of the layers of these rows.
+        layers_ns: The sum of the medians of all layers.
+        without_row: The layers without a measured row, the longest first.
+    """
+
+    share_percent: float
+    rows_ns: float
+    explained_ns: float
+    layers_ns: float
+    without_row: tuple[LayersWithoutRow, ...]
+
+    @property
+    def ratio(self) -> float | None:
+        """The rows' sum over that of their layers; None without rows."""
+        return self.rows_ns / self.explained_ns if self.explained_ns else None
+
+
+def explain(traced: TracedOperators, rows: Iterable[OperatorRow]) -> ExplainedTime:
+    """Compares the forward rows of a benchmark of ``traced`` with the layers.
+
+    Rows of several processes are summarized together. A case whose row failed counts as without a row.
+    """
+    of_key: dict[tuple[str, ...], list[OperatorRow]] = {}
+    for row in rows:
+        if row.mode is Mode.FORWARD:
+            of_key.setdefault(_key(row.operator, row.shapes, row.parameters), []).append(row)
+    rows_ns = explained_ns = 0.0
+    without = list(traced.without_row)
+    for each in traced.cases:
+        measured = of_key.get(_key_of(each.case), [])
+        summary = OperatorSummary.of(measured)
+        if summary is None:
+            reason = measured[0].reason if measured else "it was not measured"
+            without.append(LayersWithoutRow(each.case.operator, each.count, each.layers_ns, reason))
+        else:
+            rows_ns += summary.p50_ns * each.count
+            explained_ns += each.layers_ns
+    whole_ns = traced.layers_ns
+    return ExplainedTime(
+        share_percent=100 * explained_ns / whole_ns if whole_ns else 0.0,
+        rows_ns=rows_ns,
+        explained_ns=explained_ns,
+        layers_ns=whole_ns,
+        without_row=tuple(sorted(without, key=lambda each: -each.layers_ns)),
+    )

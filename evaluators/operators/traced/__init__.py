@@ -1,0 +1,1 @@
+"""What the layers of a trace are in the table of operators, framework by framework."""
