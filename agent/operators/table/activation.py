@@ -28,7 +28,8 @@ from inferometer.agent.operators.operator import (
     same_shape,
 )
 
-_Function: TypeAlias = Callable[[NDArray[Any], Parameters], NDArray[Any]]
+_Given: TypeAlias = Mapping[str, Any]
+_Function: TypeAlias = Callable[[NDArray[Any], _Given], NDArray[Any]]
 
 _PRESETS: Mapping[Preset, tuple[Sizes, ...]] = {
     Preset.SMALL: (({"data": (2, 3, 8, 8)}, {}),),
@@ -87,11 +88,14 @@ def log_softmax(x: NDArray[Any], axis: int) -> NDArray[Any]:
 def gelu(x: NDArray[Any]) -> NDArray[Any]:
     """Returns x Φ(x), with Φ the normal distribution (Hendrycks and Gimpel, 2016)."""
     scaled = (x / math.sqrt(2)).ravel().tolist()
-    return x * 0.5 * (1 + np.fromiter(map(math.erf, scaled), np.float64, x.size).reshape(x.shape))
+    erf = np.fromiter(map(math.erf, scaled), np.float64, x.size).reshape(x.shape)
+    result: NDArray[Any] = x * 0.5 * (1 + erf)
+    return result
 
 
-def _gelu_tanh(x: NDArray[Any], _: Parameters) -> NDArray[Any]:
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+def _gelu_tanh(x: NDArray[Any], _: _Given) -> NDArray[Any]:
+    result: NDArray[Any] = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return result
 
 
 def _exponential(x: NDArray[Any]) -> NDArray[Any]:
@@ -152,21 +156,21 @@ OPERATORS = (
     _activation(
         "softmax",
         "exp(data) over its sum along an axis",
-        lambda x, given: np.exp(log_softmax(x, int(given["axis"]))),  # type: ignore[arg-type]
+        lambda x, given: np.exp(log_softmax(x, given["axis"])),
         parameters=_AXIS,
         flops=5,
     ),
     _activation(
         "log_softmax",
         "the logarithm of the softmax",
-        lambda x, given: log_softmax(x, int(given["axis"])),  # type: ignore[arg-type]
+        lambda x, given: log_softmax(x, given["axis"]),
         parameters=_AXIS,
         flops=5,
     ),
     _activation(
         "softmin",
         "the softmax of -data",
-        lambda x, given: np.exp(log_softmax(-x, int(given["axis"]))),  # type: ignore[arg-type]
+        lambda x, given: np.exp(log_softmax(-x, given["axis"])),
         parameters=_AXIS,
         flops=5,
     ),

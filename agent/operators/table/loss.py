@@ -26,7 +26,8 @@ from inferometer.agent.operators.operator import (
 )
 from inferometer.agent.operators.table.activation import log_softmax
 
-_Function: TypeAlias = Callable[[NDArray[Any], NDArray[Any], Parameters], NDArray[Any]]
+_Given: TypeAlias = Mapping[str, Any]
+_Function: TypeAlias = Callable[[NDArray[Any], NDArray[Any], _Given], NDArray[Any]]
 
 _PRESETS: Mapping[Preset, tuple[Sizes, ...]] = {
     Preset.SMALL: (({"pred": (4, 10, 1)}, {}),),
@@ -121,13 +122,13 @@ OPERATORS = (
     _loss(
         "smooth_l1",
         "a parabola of |pred - label| below beta, and a line of slope 1 above",
-        lambda pred, label, given: _smooth(pred - label, float(given["beta"])),  # type: ignore[arg-type]
+        lambda pred, label, given: _smooth(pred - label, given["beta"]),
         parameters={"beta": 1.0},
     ),
     _loss(
         "huber_loss",
         "a parabola of |pred - label| below delta, and a line of slope delta above",
-        lambda pred, label, given: given["delta"] * _smooth(pred - label, float(given["delta"])),  # type: ignore[arg-type,operator]
+        lambda pred, label, given: given["delta"] * _smooth(pred - label, given["delta"]),
         parameters={"delta": 1.0},
     ),
     _loss(

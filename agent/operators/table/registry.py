@@ -11,7 +11,7 @@ from inferometer.agent.operators.operator import Category, Operator
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 _HERE = "inferometer.agent.operators.table."
-FILES = ("arithmetic", "activation", "basic", "loss")
+FILES = ("arithmetic", "activation", "basic", "loss", "optimizer")
 """The modules of this folder that have operators, in the table's order."""
 
 
