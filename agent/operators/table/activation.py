@@ -37,6 +37,8 @@ _PRESETS: Mapping[Preset, tuple[Sizes, ...]] = {
     Preset.LARGE: (({"data": (128, 3, 256, 256)}, {}),),
     Preset.SKEWED: (({"data": (32, 3, 10000, 10)}, {}), ({"data": (10000, 1)}, {})),
 }
+_KINKED = 1e-4
+"""The tolerance where central differences straddle the kinks at -3 and 3 of a few elements."""
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 """The constants of Klambauer et al. (2017), "Self-Normalizing Neural Networks"."""
 
@@ -49,6 +51,7 @@ def _activation(
     values: Values = Values.NORMAL,
     parameters: Parameters = NOTHING,
     flops: int = 1,
+    rtol: float = 1e-5,
 ) -> Operator:
     return Operator(
         name=name,
@@ -62,6 +65,7 @@ def _activation(
         flops=one_flop_per_output
         if flops == 1
         else lambda _, outputs: flops * sum(prod(each) for each in outputs),
+        rtol=rtol,
     )
 
 
@@ -100,7 +104,8 @@ def _gelu_tanh(x: NDArray[Any], _: _Given) -> NDArray[Any]:
 
 def _exponential(x: NDArray[Any]) -> NDArray[Any]:
     """exp(x) - 1 of what is below 0, and 0 elsewhere."""
-    return np.expm1(np.minimum(x, 0))
+    result: NDArray[Any] = np.expm1(np.minimum(x, 0))
+    return result
 
 
 _AXIS: Parameters = {"axis": -1}
@@ -144,12 +149,22 @@ OPERATORS = (
     ),
     _activation("sigmoid", "1 / (1 + exp(-data))", lambda x, _: sigmoid(x)),
     _activation("log_sigmoid", "-log(1 + exp(-data))", lambda x, _: -np.logaddexp(0, -x)),
-    _activation("hard_sigmoid", "data / 6 + 1/2, within 0…1", lambda x, _: np.clip(x / 6 + 0.5, 0, 1)),
+    _activation(
+        "hard_sigmoid",
+        "data / 6 + 1/2, within 0…1",
+        lambda x, _: np.clip(x / 6 + 0.5, 0, 1),
+        rtol=_KINKED,
+    ),
     _activation("tanh", "the hyperbolic tangent", lambda x, _: np.tanh(x)),
     _activation("softsign", "data / (1 + |data|)", lambda x, _: x / (1 + np.abs(x)), values=Values.NONZERO),
     _activation("softplus", "log(1 + exp(data))", lambda x, _: np.logaddexp(0, x)),
     _activation("swish", "data · sigmoid(data), also called SiLU", lambda x, _: x * sigmoid(x)),
-    _activation("hard_swish", "data · hard_sigmoid(data)", lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1)),
+    _activation(
+        "hard_swish",
+        "data · hard_sigmoid(data)",
+        lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1),
+        rtol=_KINKED,
+    ),
     _activation("mish", "data · tanh(softplus(data))", lambda x, _: x * np.tanh(np.logaddexp(0, x))),
     _activation("gelu", "data · Φ(data), exact", lambda x, _: gelu(x)),
     _activation("gelu_tanh", "data · Φ(data), with Φ by a hyperbolic tangent", _gelu_tanh),

@@ -125,7 +125,13 @@ def _sampler_tensors(case: Case) -> tuple[TensorSpec, ...]:
     data = case.shapes["data"]
     return (
         TensorSpec("data", data),
-        TensorSpec("grid", (data[0], *case.shapes.get("grid", (0, *data[2:], 2))[1:]), Values.UNIT),
+        # without a gradient: central differences straddle the borders of pixels, where it has a step
+        TensorSpec(
+            "grid",
+            (data[0], *case.shapes.get("grid", (0, *data[2:], 2))[1:]),
+            Values.UNIT,
+            differentiable=False,
+        ),
     )
 
 
@@ -221,9 +227,9 @@ OPERATORS = (
         tensors=_im2col_tensors,
         presets={
             Preset.SMALL: (({"data": (2, 3, 8, 8)}, {}),),
-            Preset.NORMAL: (({"data": (32, 3, 256, 256)}, {}),),
-            Preset.LARGE: (({"data": (64, 6, 256, 256)}, {}),),
-            Preset.SKEWED: (({"data": (32, 3, 10000, 10)}, {}),),
+            Preset.NORMAL: (({"data": (8, 3, 256, 256)}, {}),),
+            Preset.LARGE: (({"data": (32, 3, 256, 256)}, {}),),
+            Preset.SKEWED: (({"data": (8, 3, 10000, 10)}, {}),),
         },
         parameters=_KERNEL,
         reference=lambda arrays, given: (_columns_of(arrays[0], given),),
@@ -236,9 +242,9 @@ OPERATORS = (
         tensors=_col2im_tensors,
         presets={
             Preset.SMALL: (({"data": (2, 27, 64)}, {"output_size": (8, 8)}),),
-            Preset.NORMAL: (({"data": (32, 27, 65536)}, {}),),
-            Preset.LARGE: (({"data": (64, 54, 65536)}, {}),),
-            Preset.SKEWED: (({"data": (32, 27, 100000)}, {"output_size": (10000, 10)}),),
+            Preset.NORMAL: (({"data": (8, 27, 65536)}, {}),),
+            Preset.LARGE: (({"data": (32, 27, 65536)}, {}),),
+            Preset.SKEWED: (({"data": (8, 27, 100000)}, {"output_size": (10000, 10)}),),
         },
         parameters={**_KERNEL, "output_size": (256, 256)},
         reference=lambda arrays, given: (_image_of(arrays[0], given),),
@@ -257,5 +263,7 @@ OPERATORS = (
             Preset.SKEWED: (({"data": (8, 3, 10000, 10), "grid": (8, 10000, 10, 2)}, {}),),
         },
         reference=_sampled,
+        # the rounding of a coordinate counts as many times as the image is wide
+        rtol=1e-4,
     ),
 )

@@ -42,6 +42,7 @@ def _loss(
     summary: str,
     function: _Function,
     *,
+    pred: Values = Values.NORMAL,
     label: Values = Values.NORMAL,
     parameters: Parameters = NOTHING,
     total: bool = False,
@@ -50,7 +51,7 @@ def _loss(
 
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
         shape = case.shapes["pred"]
-        return TensorSpec("pred", shape), TensorSpec("label", shape, label, differentiable=False)
+        return TensorSpec("pred", shape, pred), TensorSpec("label", shape, label, differentiable=False)
 
     def reference(arrays: Arrays, given: Parameters) -> Arrays:
         each = function(arrays[0], arrays[1], given)
@@ -105,7 +106,14 @@ def _ctc(arrays: Arrays, _: Parameters) -> Arrays:
 
 
 OPERATORS = (
-    _loss("l1_loss", "|pred - label|", lambda pred, label, _: np.abs(pred - label)),
+    # the two with a kink have predictions that keep away from it
+    _loss(
+        "l1_loss",
+        "|pred - label|",
+        lambda pred, label, _: np.abs(pred - label),
+        pred=Values.UNIT,
+        label=Values.SIGNS,
+    ),
     _loss("l2_loss", "(pred - label)² / 2", lambda pred, label, _: (pred - label) ** 2 / 2),
     _loss(
         "sigmoid_bce",
@@ -135,6 +143,7 @@ OPERATORS = (
         "hinge_loss",
         "max(margin - pred · label, 0) with labels -1 and 1",
         lambda pred, label, given: np.maximum(given["margin"] - pred * label, 0),
+        pred=Values.ABOVE_ONE,
         label=Values.SIGNS,
         parameters={"margin": 1.0},
     ),

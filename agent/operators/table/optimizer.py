@@ -154,8 +154,8 @@ _MOMENTS = (("mean", Values.NORMAL), ("var", Values.POSITIVE))
 
 OPERATORS = (
     _update("sgd_update", "weight - lr · g, where g = grad + wd · weight", _sgd, flops=4),
-    # Only the weight is an output of the two with momentum: PyTorch's state is a sum of gradients, and MXNet's
-    # has the factor -lr. Both begin with zeros.
+    # Only the weight is an output of the two with momentum: PyTorch's state is a sum of gradients, and that
+    # of MXNet has the factor -lr. Both begin with zeros.
     _update(
         "sgd_mom_update",
         "weight - lr · state, where state = momentum · state + g",

@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from inferometer.agent.frameworks.mxnet import runtime
 from inferometer.agent.frameworks.mxnet.operators.calls import BlockCall, Call, Inputs, SymbolCall
 from inferometer.agent.frameworks.mxnet.operators.functions import functions, reasons
+from inferometer.agent.frameworks.mxnet.operators.fusion import FusedCall
 from inferometer.agent.frameworks.mxnet.runtime import FAILURES, WORKERS, find_context, mxnet, reason
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.hardware.threads import default_threads
 from inferometer.agent.inference.predictor import prediction_failure
 from inferometer.agent.operators.operator import Case, Operator
-from inferometer.agent.operators.runner import NotSupportedHereError, OperatorRunner, RunnerOptions
+from inferometer.agent.operators.runner import PARTS, NotSupportedHereError, OperatorRunner, RunnerOptions
+from inferometer.agent.operators.table.registry import has_parts
 
 ND, SYM, GLUON = "nd", "sym", "gluon"
 
@@ -36,10 +38,12 @@ class MXNetOperators(OperatorRunner):
         return self._threads
 
     def forms(self, name: str) -> tuple[str, ...]:
-        """``nd``, then those of ``sym`` and ``gluon`` that there are."""
+        """``nd``, then those of ``sym`` and ``gluon`` that there are; fused operators are symbols."""
         form = functions().get(name)
         if form is None:
             return ()
+        if has_parts(name):
+            return (SYM, PARTS)
         return (ND, *((SYM,) if form.symbolic else ()), *((GLUON,) if form.gluon else ()))
 
     def missing(self, name: str) -> str:
@@ -56,7 +60,7 @@ class MXNetOperators(OperatorRunner):
         form: str = "",
     ) -> Call:
         """Copies the arrays and makes the function, the executor or the block; see ``OperatorRunner``."""
-        form = form or ND
+        form = form or (SYM if operator.parts else ND)
         if form not in self.forms(operator.name):
             raise NotSupportedHereError(
                 f"MXNet has no {form} of it" if self.forms(operator.name) else self.missing(operator.name)
@@ -66,6 +70,8 @@ class MXNetOperators(OperatorRunner):
         wanted = {spec.name for spec in operator.tensors(case) if spec.differentiable} if gradient else set()
         try:
             given = Inputs(where, self._context, inputs, frozenset(wanted))
+            if form == SYM and operator.parts:
+                return FusedCall(given, f"sym.{found.api}", found.make(mxnet.sym, case))
             if form == SYM:
                 return SymbolCall(given, f"sym.{found.api}", found.make(mxnet.sym, case))
             if form == GLUON and found.gluon is not None:

@@ -25,11 +25,16 @@ class Form:
         api: The function or functions that run, as PyTorch's documentation names them.
         make: Returns the function for a case.
         covers: The operators of PyTorch's registry (``aten``) that this stands for; without any, ``api``.
+        joined: The one function that computes the same as ``make`` does part by part, for a fused operator.
+        constants: The inputs that are weights, the last ones, which inductor may fold into each other for an
+            inference.
     """
 
     api: str
     make: Callable[[Case], Function]
     covers: tuple[str, ...] = ()
+    joined: tuple[str, Function] | None = None
+    constants: tuple[str, ...] = ()
 
 
 @cache
