@@ -72,8 +72,8 @@ def compile_and_see(run: Callable[[], None], parts: Sequence[str], *, freeze: bo
         inductor.patch(freezing=freeze),
         dynamo.patch(recompile_limit=_MOST_COMPILED, accumulated_recompile_limit=_MOST_COMPILED),
     ):
-        # inductor imports modules that use deprecated parts of PyTorch
-        warnings.simplefilter("ignore", DeprecationWarning)
+        # inductor imports deprecated parts of PyTorch, and setuptools, which finds the distutils of others
+        warnings.simplefilter("ignore")
         _, codes = run_and_get_code(run)
     calls = _calls("\n".join(code[code.rfind("def call(") :] for code in codes))
     shown = ", ".join(calls)
