@@ -15,6 +15,9 @@ from inferometer.agent.hardware.device import CPU, Device
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.operators.operator import Case, Operator
 
+PARTS = "parts"
+"""The form of a fused operator that runs its parts one after the other."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunnerOptions:

@@ -82,3 +82,22 @@ def test_an_operator_has_inputs_of_every_size(name):
             specs = operator.tensors(case)
             assert set(operator.given) <= {spec.name for spec in specs}
             assert all(size > 0 for spec in specs for size in spec.shape)
+
+
+UPDATES = ("sgd_mom_update", "nag_mom_update", "adam_update", "adamw_update", "rmsprop_update")
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_updates_agree_after_several_runs(name):
+    """The states after the first run are not among the outputs of all updates."""
+    operator = operators()[name]
+    case = operator.cases(Preset.SMALL)[0]
+    inputs = draw_inputs(operator, case, np.dtype(np.float32), 0)
+    weights = []
+    for framework in ("PyTorch", "MXNet"):
+        call = runner(framework).prepare(operator, case, inputs)
+        for _ in range(5):
+            call.forward()
+        weights.append(call.outputs()[0])
+    assert np.allclose(*weights, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(weights[0], inputs["weight"])

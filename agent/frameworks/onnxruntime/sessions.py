@@ -40,6 +40,7 @@ def open_session(
     profile_prefix: Path | None = None,
     left_out: Sequence[str] = (),
     optimized: Path | None = None,
+    optimize: bool = True,
 ) -> Any:
     """Returns a session of a file or of a graph in memory; raises one of ``FAILURES``.
 
@@ -51,6 +52,7 @@ def open_session(
         profile_prefix: What the path of a profile begins with; None for no profile.
         left_out: Optimisers that it does without.
         optimized: Where the optimised graph is written; None for nowhere.
+        optimize: Whether it optimises the graph.
     """
     onnxruntime.set_default_logger_severity(_FATAL)
     settings = onnxruntime.SessionOptions()
@@ -64,6 +66,8 @@ def open_session(
         settings.optimized_model_filepath = str(optimized)
     on_gpu = (CUDA, {"device_id": str(device.index), **(cuda or {})})
     provider: object = on_gpu if device.is_gpu else CPU_PROVIDER
+    if not optimize:
+        settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     with warnings.catch_warnings():
         # it only warns about a missing provider, and about a graph that it optimised for this machine
         warnings.simplefilter("ignore", UserWarning)

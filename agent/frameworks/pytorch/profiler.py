@@ -33,7 +33,7 @@ _MEMORY = "cpu_instant_event"
 _RUNTIME = frozenset({"cuda_runtime", "cuda_driver", "privateuse1_runtime", "privateuse1_driver"})
 
 
-def _import_inductor() -> None:
+def import_inductor() -> None:
     """Imports the profiler's dependency without leaving a folder in ``/tmp``.
 
     Its import creates a cache folder by default; here it uses an existing one.
@@ -77,7 +77,7 @@ class PyTorchProfiler(Profiler):
         self._profile = profile(
             activities=activities, record_shapes=True, profile_memory=True, acc_events=False
         )
-        _import_inductor()
+        import_inductor()
         try:
             self._profile.start()
         except RuntimeError as error:

@@ -28,7 +28,8 @@ from inferometer.agent.operators.operator import (
     same_shape,
 )
 
-_Function: TypeAlias = Callable[[NDArray[Any], Parameters], NDArray[Any]]
+_Given: TypeAlias = Mapping[str, Any]
+_Function: TypeAlias = Callable[[NDArray[Any], _Given], NDArray[Any]]
 
 _PRESETS: Mapping[Preset, tuple[Sizes, ...]] = {
     Preset.SMALL: (({"data": (2, 3, 8, 8)}, {}),),
@@ -36,6 +37,8 @@ _PRESETS: Mapping[Preset, tuple[Sizes, ...]] = {
     Preset.LARGE: (({"data": (128, 3, 256, 256)}, {}),),
     Preset.SKEWED: (({"data": (32, 3, 10000, 10)}, {}), ({"data": (10000, 1)}, {})),
 }
+_KINKED = 1e-4
+"""The tolerance where central differences straddle the kinks at -3 and 3 of a few elements."""
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 """The constants of Klambauer et al. (2017), "Self-Normalizing Neural Networks"."""
 
@@ -48,6 +51,8 @@ def _activation(
     values: Values = Values.NORMAL,
     parameters: Parameters = NOTHING,
     flops: int = 1,
+    rtol: float = 1e-5,
+    atol: float = 1e-6,
 ) -> Operator:
     return Operator(
         name=name,
@@ -61,6 +66,8 @@ def _activation(
         flops=one_flop_per_output
         if flops == 1
         else lambda _, outputs: flops * sum(prod(each) for each in outputs),
+        rtol=rtol,
+        atol=atol,
     )
 
 
@@ -87,16 +94,20 @@ def log_softmax(x: NDArray[Any], axis: int) -> NDArray[Any]:
 def gelu(x: NDArray[Any]) -> NDArray[Any]:
     """Returns x Φ(x), with Φ the normal distribution (Hendrycks and Gimpel, 2016)."""
     scaled = (x / math.sqrt(2)).ravel().tolist()
-    return x * 0.5 * (1 + np.fromiter(map(math.erf, scaled), np.float64, x.size).reshape(x.shape))
+    erf = np.fromiter(map(math.erf, scaled), np.float64, x.size).reshape(x.shape)
+    result: NDArray[Any] = x * 0.5 * (1 + erf)
+    return result
 
 
-def _gelu_tanh(x: NDArray[Any], _: Parameters) -> NDArray[Any]:
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+def _gelu_tanh(x: NDArray[Any], _: _Given) -> NDArray[Any]:
+    result: NDArray[Any] = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return result
 
 
 def _exponential(x: NDArray[Any]) -> NDArray[Any]:
     """exp(x) - 1 of what is below 0, and 0 elsewhere."""
-    return np.expm1(np.minimum(x, 0))
+    result: NDArray[Any] = np.expm1(np.minimum(x, 0))
+    return result
 
 
 _AXIS: Parameters = {"axis": -1}
@@ -140,33 +151,45 @@ OPERATORS = (
     ),
     _activation("sigmoid", "1 / (1 + exp(-data))", lambda x, _: sigmoid(x)),
     _activation("log_sigmoid", "-log(1 + exp(-data))", lambda x, _: -np.logaddexp(0, -x)),
-    _activation("hard_sigmoid", "data / 6 + 1/2, within 0…1", lambda x, _: np.clip(x / 6 + 0.5, 0, 1)),
+    _activation(
+        "hard_sigmoid",
+        "data / 6 + 1/2, within 0…1",
+        lambda x, _: np.clip(x / 6 + 0.5, 0, 1),
+        rtol=_KINKED,
+    ),
     _activation("tanh", "the hyperbolic tangent", lambda x, _: np.tanh(x)),
     _activation("softsign", "data / (1 + |data|)", lambda x, _: x / (1 + np.abs(x)), values=Values.NONZERO),
     _activation("softplus", "log(1 + exp(data))", lambda x, _: np.logaddexp(0, x)),
     _activation("swish", "data · sigmoid(data), also called SiLU", lambda x, _: x * sigmoid(x)),
-    _activation("hard_swish", "data · hard_sigmoid(data)", lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1)),
+    _activation(
+        "hard_swish",
+        "data · hard_sigmoid(data)",
+        lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1),
+        rtol=_KINKED,
+    ),
     _activation("mish", "data · tanh(softplus(data))", lambda x, _: x * np.tanh(np.logaddexp(0, x))),
     _activation("gelu", "data · Φ(data), exact", lambda x, _: gelu(x)),
     _activation("gelu_tanh", "data · Φ(data), with Φ by a hyperbolic tangent", _gelu_tanh),
     _activation(
         "softmax",
         "exp(data) over its sum along an axis",
-        lambda x, given: np.exp(log_softmax(x, int(given["axis"]))),  # type: ignore[arg-type]
+        lambda x, given: np.exp(log_softmax(x, given["axis"])),
         parameters=_AXIS,
         flops=5,
     ),
     _activation(
         "log_softmax",
         "the logarithm of the softmax",
-        lambda x, given: log_softmax(x, int(given["axis"])),  # type: ignore[arg-type]
+        lambda x, given: log_softmax(x, given["axis"]),
         parameters=_AXIS,
         flops=5,
+        # a logarithm near 0 is a difference of numbers near 1
+        atol=1e-5,
     ),
     _activation(
         "softmin",
         "the softmax of -data",
-        lambda x, given: np.exp(log_softmax(-x, int(given["axis"]))),  # type: ignore[arg-type]
+        lambda x, given: np.exp(log_softmax(-x, given["axis"])),
         parameters=_AXIS,
         flops=5,
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod, sqrt
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from inferometer.agent.operators.operator import (
     Values,
     same_shape,
 )
+
+_Given: TypeAlias = Mapping[str, Any]
 
 _VIEWED: Mapping[Preset, tuple[Sizes, ...]] = {
     Preset.SMALL: (({"data": (4, 8, 8)}, {}),),
@@ -80,19 +82,20 @@ def _windows(case: Case, size: Sequence[int]) -> tuple[int, int]:
     return high, wide
 
 
-def _columns_of(data: NDArray[Any], given: Parameters) -> NDArray[Any]:
-    (kh, kw), (sh, sw), (ph, pw) = given["kernel"], given["stride"], given["pad"]  # type: ignore[misc]
+def _columns_of(data: NDArray[Any], given: _Given) -> NDArray[Any]:
+    (kh, kw), (sh, sw), (ph, pw) = given["kernel"], given["stride"], given["pad"]
     padded = np.pad(data, ((0, 0), (0, 0), (ph, ph), (pw, pw)))
-    found = np.lib.stride_tricks.sliding_window_view(padded, (kh, kw), (2, 3))[:, :, ::sh, ::sw]
+    windows: Any = np.lib.stride_tricks.sliding_window_view
+    found = windows(padded, (kh, kw), (2, 3))[:, :, ::sh, ::sw]
     columns: NDArray[Any] = found.transpose(0, 1, 4, 5, 2, 3).reshape(
         data.shape[0], data.shape[1] * kh * kw, -1
     )
     return columns
 
 
-def _image_of(columns: NDArray[Any], given: Parameters) -> NDArray[Any]:
-    (kh, kw), (sh, sw), (ph, pw) = given["kernel"], given["stride"], given["pad"]  # type: ignore[misc]
-    height, width = given["output_size"]  # type: ignore[misc]
+def _image_of(columns: NDArray[Any], given: _Given) -> NDArray[Any]:
+    (kh, kw), (sh, sw), (ph, pw) = given["kernel"], given["stride"], given["pad"]
+    height, width = given["output_size"]
     high, wide = (height + 2 * ph - kh) // sh + 1, (width + 2 * pw - kw) // sw + 1
     parts = columns.reshape(columns.shape[0], -1, kh, kw, high, wide)
     padded = np.zeros((*parts.shape[:2], height + 2 * ph, width + 2 * pw))
@@ -122,7 +125,13 @@ def _sampler_tensors(case: Case) -> tuple[TensorSpec, ...]:
     data = case.shapes["data"]
     return (
         TensorSpec("data", data),
-        TensorSpec("grid", (data[0], *case.shapes.get("grid", (0, *data[2:], 2))[1:]), Values.UNIT),
+        # without a gradient: central differences straddle the borders of pixels, where it has a step
+        TensorSpec(
+            "grid",
+            (data[0], *case.shapes.get("grid", (0, *data[2:], 2))[1:]),
+            Values.UNIT,
+            differentiable=False,
+        ),
     )
 
 
@@ -218,9 +227,9 @@ OPERATORS = (
         tensors=_im2col_tensors,
         presets={
             Preset.SMALL: (({"data": (2, 3, 8, 8)}, {}),),
-            Preset.NORMAL: (({"data": (32, 3, 256, 256)}, {}),),
-            Preset.LARGE: (({"data": (64, 6, 256, 256)}, {}),),
-            Preset.SKEWED: (({"data": (32, 3, 10000, 10)}, {}),),
+            Preset.NORMAL: (({"data": (8, 3, 256, 256)}, {}),),
+            Preset.LARGE: (({"data": (32, 3, 256, 256)}, {}),),
+            Preset.SKEWED: (({"data": (8, 3, 10000, 10)}, {}),),
         },
         parameters=_KERNEL,
         reference=lambda arrays, given: (_columns_of(arrays[0], given),),
@@ -233,9 +242,9 @@ OPERATORS = (
         tensors=_col2im_tensors,
         presets={
             Preset.SMALL: (({"data": (2, 27, 64)}, {"output_size": (8, 8)}),),
-            Preset.NORMAL: (({"data": (32, 27, 65536)}, {}),),
-            Preset.LARGE: (({"data": (64, 54, 65536)}, {}),),
-            Preset.SKEWED: (({"data": (32, 27, 100000)}, {"output_size": (10000, 10)}),),
+            Preset.NORMAL: (({"data": (8, 27, 65536)}, {}),),
+            Preset.LARGE: (({"data": (32, 27, 65536)}, {}),),
+            Preset.SKEWED: (({"data": (8, 27, 100000)}, {"output_size": (10000, 10)}),),
         },
         parameters={**_KERNEL, "output_size": (256, 256)},
         reference=lambda arrays, given: (_image_of(arrays[0], given),),
@@ -254,5 +263,7 @@ OPERATORS = (
             Preset.SKEWED: (({"data": (8, 3, 10000, 10), "grid": (8, 10000, 10, 2)}, {}),),
         },
         reference=_sampled,
+        # the rounding of a coordinate counts as many times as the image has pixels across
+        rtol=1e-3,
     ),
 )

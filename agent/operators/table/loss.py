@@ -26,7 +26,8 @@ from inferometer.agent.operators.operator import (
 )
 from inferometer.agent.operators.table.activation import log_softmax
 
-_Function: TypeAlias = Callable[[NDArray[Any], NDArray[Any], Parameters], NDArray[Any]]
+_Given: TypeAlias = Mapping[str, Any]
+_Function: TypeAlias = Callable[[NDArray[Any], NDArray[Any], _Given], NDArray[Any]]
 
 _PRESETS: Mapping[Preset, tuple[Sizes, ...]] = {
     Preset.SMALL: (({"pred": (4, 10, 1)}, {}),),
@@ -41,6 +42,7 @@ def _loss(
     summary: str,
     function: _Function,
     *,
+    pred: Values = Values.NORMAL,
     label: Values = Values.NORMAL,
     parameters: Parameters = NOTHING,
     total: bool = False,
@@ -49,7 +51,7 @@ def _loss(
 
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
         shape = case.shapes["pred"]
-        return TensorSpec("pred", shape), TensorSpec("label", shape, label, differentiable=False)
+        return TensorSpec("pred", shape, pred), TensorSpec("label", shape, label, differentiable=False)
 
     def reference(arrays: Arrays, given: Parameters) -> Arrays:
         each = function(arrays[0], arrays[1], given)
@@ -104,7 +106,14 @@ def _ctc(arrays: Arrays, _: Parameters) -> Arrays:
 
 
 OPERATORS = (
-    _loss("l1_loss", "|pred - label|", lambda pred, label, _: np.abs(pred - label)),
+    # the two with a kink have predictions that keep away from it
+    _loss(
+        "l1_loss",
+        "|pred - label|",
+        lambda pred, label, _: np.abs(pred - label),
+        pred=Values.UNIT,
+        label=Values.SIGNS,
+    ),
     _loss("l2_loss", "(pred - label)² / 2", lambda pred, label, _: (pred - label) ** 2 / 2),
     _loss(
         "sigmoid_bce",
@@ -121,19 +130,20 @@ OPERATORS = (
     _loss(
         "smooth_l1",
         "a parabola of |pred - label| below beta, and a line of slope 1 above",
-        lambda pred, label, given: _smooth(pred - label, float(given["beta"])),  # type: ignore[arg-type]
+        lambda pred, label, given: _smooth(pred - label, given["beta"]),
         parameters={"beta": 1.0},
     ),
     _loss(
         "huber_loss",
         "a parabola of |pred - label| below delta, and a line of slope delta above",
-        lambda pred, label, given: given["delta"] * _smooth(pred - label, float(given["delta"])),  # type: ignore[arg-type,operator]
+        lambda pred, label, given: given["delta"] * _smooth(pred - label, given["delta"]),
         parameters={"delta": 1.0},
     ),
     _loss(
         "hinge_loss",
         "max(margin - pred · label, 0) with labels -1 and 1",
         lambda pred, label, given: np.maximum(given["margin"] - pred * label, 0),
+        pred=Values.ABOVE_ONE,
         label=Values.SIGNS,
         parameters={"margin": 1.0},
     ),

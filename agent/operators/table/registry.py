@@ -28,6 +28,7 @@ FILES = (
     "basic",
     "loss",
     "optimizer",
+    "fused",
 )
 """The modules of this folder that have operators, in the table's order."""
 
@@ -42,6 +43,11 @@ def operators() -> Mapping[str, Operator]:
                 raise ValueError(f"two operators have the name {operator.name}")
             found[operator.name] = operator
     return MappingProxyType(found)
+
+
+def has_parts(name: str) -> bool:
+    """Returns whether the operator of a name is a fused one."""
+    return name in operators() and bool(operators()[name].parts)
 
 
 def chosen_operators(names: Iterable[str], categories: Iterable[str] = ()) -> Sequence[Operator]:

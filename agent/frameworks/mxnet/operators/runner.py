@@ -18,17 +18,20 @@ from inferometer.agent.frameworks.mxnet.operators.calls import (
     lacks_gradient,
 )
 from inferometer.agent.frameworks.mxnet.operators.functions import Form, Function, functions, reasons
+from inferometer.agent.frameworks.mxnet.operators.fusion import FusedCall
 from inferometer.agent.frameworks.mxnet.runtime import FAILURES, WORKERS, find_context, mxnet, reason
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.hardware.threads import default_threads
 from inferometer.agent.inference.predictor import prediction_failure
 from inferometer.agent.operators.operator import NOTHING, Case, Operator
 from inferometer.agent.operators.runner import (
+    PARTS,
     NotSupportedHereError,
     OperatorRunner,
     RunnerOptions,
     element_type,
 )
+from inferometer.agent.operators.table.registry import has_parts
 
 ND, SYM, GLUON = "nd", "sym", "gluon"
 
@@ -49,10 +52,12 @@ class MXNetOperators(OperatorRunner):
         return self._threads
 
     def forms(self, name: str) -> tuple[str, ...]:
-        """``nd``, then those of ``sym`` and ``gluon`` that there are."""
+        """``nd``, then those of ``sym`` and ``gluon`` that there are; fused operators are symbols."""
         form = functions().get(name)
         if form is None:
             return ()
+        if has_parts(name):
+            return (SYM, PARTS)
         return (ND, *((SYM,) if form.symbolic else ()), *((GLUON,) if form.gluon else ()))
 
     def missing(self, name: str) -> str:
@@ -69,7 +74,7 @@ class MXNetOperators(OperatorRunner):
         form: str = "",
     ) -> Call:
         """Copies the arrays and makes the function, the executor or the block; see ``OperatorRunner``."""
-        form = form or ND
+        form = form or (SYM if operator.parts else ND)
         if form not in self.forms(operator.name):
             raise NotSupportedHereError(
                 f"MXNet has no {form} of it" if self.forms(operator.name) else self.missing(operator.name)
@@ -82,6 +87,8 @@ class MXNetOperators(OperatorRunner):
         try:
             packed = found.packed if form != GLUON else NOTHING
             given = Inputs(where, self._context, inputs, frozenset(wanted), found.training, packed)
+            if form == SYM and operator.parts:
+                return FusedCall(given, f"sym.{found.api}", found.make(mxnet.sym, case))
             if form == SYM:
                 return SymbolCall(given, f"sym.{found.api}", self._function(found, mxnet.sym, case))
             if form == GLUON and found.gluon is not None:

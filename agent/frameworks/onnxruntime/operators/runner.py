@@ -7,6 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from inferometer.agent.frameworks.onnxruntime.operators.fusion import open_fused
 from inferometer.agent.frameworks.onnxruntime.operators.graphs import graphs, model_of, reasons
 from inferometer.agent.frameworks.onnxruntime.sessions import (
     FAILURES,
@@ -20,11 +21,13 @@ from inferometer.agent.hardware.threads import default_threads
 from inferometer.agent.inference.predictor import prediction_failure
 from inferometer.agent.operators.operator import Case, Operator
 from inferometer.agent.operators.runner import (
+    PARTS,
     NotSupportedHereError,
     OperatorRunner,
     RunnerOptions,
     element_type,
 )
+from inferometer.agent.operators.table.registry import has_parts
 
 GRAPH = "graph"
 
@@ -45,8 +48,10 @@ class ONNXRuntimeOperators(OperatorRunner):
         return self._threads
 
     def forms(self, name: str) -> tuple[str, ...]:
-        """The graph."""
-        return (GRAPH,) if name in graphs() else ()
+        """The graph, and that of the parts."""
+        if name not in graphs():
+            return ()
+        return (GRAPH, PARTS) if has_parts(name) else (GRAPH,)
 
     def missing(self, name: str) -> str:
         """The reason of the file that would have it."""
@@ -71,15 +76,23 @@ class ONNXRuntimeOperators(OperatorRunner):
         if operator.name not in graphs():
             raise NotSupportedHereError(self.missing(operator.name))
         found = graphs()[operator.name]
+        dtype = element_type(self.options.dtype)
         where = f"{operator.name} in ONNX Runtime"
         try:
-            graph = found.make(case, element_type(self.options.dtype))
+            graph, device, fused = found.make(case, dtype), self.options.device, ""
             inputs = found.arrange(inputs) if found.arrange else inputs
             inputs = {**inputs, **graph.fed}
-            session = open_session(model_of(graph, inputs), self.options.device, self._threads)
-            self._last = session
             api = " ".join(dict.fromkeys(each.op_type for each in graph.nodes))
-            return _Call(where, api, session, inputs, self.options.device)
+            if operator.parts and form != PARTS:
+                parts, found = graph, found.joined or found
+                session, fused = open_fused(
+                    model_of(found.make(case, dtype), inputs), parts, device, self._threads
+                )
+                api = found.api
+            else:
+                session = open_session(model_of(graph, inputs), device, self._threads, optimize=form != PARTS)
+            self._last = session
+            return _Call(where, api, session, inputs, device, fused)
         except FAILURES as error:
             if "NOT_IMPLEMENTED" in str(error) or "Type Error: Type 'tensor(" in str(error):
                 raise NotSupportedHereError(f"ONNX Runtime has no kernel: {reason(error)}") from error
@@ -108,10 +121,16 @@ class _Call:
     """A session with bound inputs; see ``OperatorCall``."""
 
     def __init__(
-        self, where: str, api: str, session: Any, inputs: Mapping[str, NDArray[Any]], device: Any
+        self,
+        where: str,
+        api: str,
+        session: Any,
+        inputs: Mapping[str, NDArray[Any]],
+        device: Any,
+        fused: str = "",
     ) -> None:
         self.api = api
-        self.fused = ""
+        self.fused = fused
         self._where = where
         self._session = session
         kind = "cuda" if device.is_gpu else "cpu"

@@ -26,12 +26,17 @@ class Form:
         make: Returns the function for a case.
         covers: The operators of PyTorch's registry (``aten``) that this stands for; without any, ``api``.
         creates: Whether the function also takes ``dtype`` and ``device``, because no input tells them.
+        joined: The one function that computes the same as ``make`` does part by part, for a fused operator.
+        constants: The inputs that are weights, the last ones, which inductor may fold into each other for an
+            inference.
     """
 
     api: str
     make: Callable[[Case], Function]
     covers: tuple[str, ...] = ()
     creates: bool = False
+    joined: tuple[str, Function] | None = None
+    constants: tuple[str, ...] = ()
 
 
 @cache

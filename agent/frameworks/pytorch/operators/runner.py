@@ -18,19 +18,22 @@ from inferometer.agent.frameworks.pytorch.modules import (
     reason_of,
     use_threads,
 )
-from inferometer.agent.frameworks.pytorch.operators.functions import Function, functions, reasons
+from inferometer.agent.frameworks.pytorch.operators import fusion
+from inferometer.agent.frameworks.pytorch.operators.functions import Form, Function, functions, reasons
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.hardware.threads import default_threads
 from inferometer.agent.inference.predictor import prediction_failure
 from inferometer.agent.operators.inputs import cotangents
 from inferometer.agent.operators.operator import Case, Operator
 from inferometer.agent.operators.runner import (
+    PARTS,
     DeviceTimer,
     NotSupportedHereError,
     OperatorRunner,
     RunnerOptions,
     element_type,
 )
+from inferometer.agent.operators.table.registry import has_parts
 
 EAGER, COMPILE = "eager", "compile"
 _FAILURES = (*FAILURES, NotImplementedError, ArithmeticError)
@@ -52,8 +55,12 @@ class PyTorchOperators(OperatorRunner):
         return torch.get_num_threads()
 
     def forms(self, name: str) -> tuple[str, ...]:
-        """Eager, and compiled."""
-        return (EAGER, COMPILE) if name in functions() else ()
+        """Eager, and compiled; fused operators are eager only where one function has all parts."""
+        if name not in functions():
+            return ()
+        if not has_parts(name):
+            return (EAGER, COMPILE)
+        return (*((EAGER,) if functions()[name].joined else ()), COMPILE, PARTS)
 
     def missing(self, name: str) -> str:
         """The reason of the file that would have it."""
@@ -75,24 +82,24 @@ class PyTorchOperators(OperatorRunner):
             raise NotSupportedHereError("PyTorch has no gradients of integers")
         found = functions()[operator.name]
         where = f"{operator.name} in PyTorch"
+        if operator.parts and form not in ("", *self.forms(operator.name)):
+            raise NotSupportedHereError("PyTorch has no function that joins the parts; the form compile may")
         try:
-            tensors = [self._tensor(array) for array in inputs.values()]
-            function = found.make(case)
-            if found.creates:
-                dtype = getattr(torch, self.options.dtype)
-                function = partial(function, dtype=dtype, device=self._device)
-            if form == COMPILE:
-                if self._device.type == "cpu" and not any(map(shutil.which, _COMPILERS)):
-                    raise NotSupportedHereError("torch.compile requires a C++ compiler, and there is none")
-                # functions of C++ share one frame, and only eight of a frame are compiled; those before are
-                # compiled again if they run again
-                torch.compiler.reset()
-                function = torch.compile(function, fullgraph=True, dynamic=False)
+            tensors = {name: self._tensor(array) for name, array in inputs.items()}
+            if form == COMPILE or (operator.parts and not form and not found.joined):
+                self._check_compiler()
+                form = COMPILE
+            api, function = self._chosen(operator, found, case, form, tensors, gradient)
         except _FAILURES as error:
             raise prediction_failure(f"{where}: {reason_of(error)}", error) from error
         names = [spec.name for spec in operator.tensors(case) if spec.differentiable] if gradient else []
-        api = f"torch.compile({found.api})" if form == COMPILE else found.api
-        return _Call(where, api, function, dict(zip(inputs, tensors, strict=True)), names, self._device)
+        call = _Call(where, api, function, tensors, names, self._device)
+        run = call.forward_for_gradient if gradient else call.forward
+        if operator.parts and form == COMPILE:
+            call.fused = fusion.compile_and_see(run, operator.parts, freeze=not gradient)
+        elif operator.parts and form != PARTS:
+            call.fused = fusion.run_and_see(run)
+        return call
 
     def uncovered(self) -> tuple[str, ...]:
         """The operators of ``torch.ops.aten`` that no form stands for."""
@@ -141,6 +148,38 @@ class PyTorchOperators(OperatorRunner):
 
     def close(self) -> None:
         """Does nothing: PyTorch keeps its threads and memory."""
+
+    def _chosen(
+        self,
+        operator: Operator,
+        found: Form,
+        case: Case,
+        form: str,
+        tensors: Mapping[str, torch.Tensor],
+        gradient: bool,
+    ) -> tuple[str, Function]:
+        """The functions that run, as PyTorch names them, and what runs them."""
+        api, function = found.api, found.make(case)
+        if found.joined and form != PARTS:
+            api, function = found.joined
+        if found.creates:
+            function = partial(function, dtype=getattr(torch, self.options.dtype), device=self._device)
+        if form != COMPILE:
+            return api, function
+        if operator.parts:
+            # a gradient with respect to weights needs them to be arguments
+            weights = [] if gradient else [tensors[name] for name in found.constants]
+            function = fusion.compiled(function, weights)
+        else:
+            # functions of C++ share one frame, and only eight of a frame are compiled; those before are
+            # compiled again if they run again
+            torch.compiler.reset()
+            function = torch.compile(function, fullgraph=True, dynamic=False)
+        return f"torch.compile({api})", function
+
+    def _check_compiler(self) -> None:
+        if self._device.type == "cpu" and not any(map(shutil.which, _COMPILERS)):
+            raise NotSupportedHereError("torch.compile requires a C++ compiler, and there is none")
 
     def _tensor(self, array: NDArray[Any]) -> torch.Tensor:
         tensor = torch.from_numpy(array.copy()).to(self._device)

@@ -42,11 +42,11 @@ def _hinge(case: Case) -> Any:
 
 def _ctc(case: Case) -> Any:
     steps, batch, alphabet = case.shapes["pred"]
-    lengths = [steps] * batch, [int(case["label_length"])] * batch
+    steps_of, letters_of = (steps,) * batch, (case["label_length"],) * batch
 
     def loss(pred: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         logs = functional.log_softmax(pred, 2)
-        return functional.ctc_loss(logs, label, *lengths, blank=alphabet - 1, reduction="none")
+        return torch.ctc_loss(logs, label, steps_of, letters_of, alphabet - 1, 0, False)
 
     return loss
 
@@ -61,6 +61,6 @@ FUNCTIONS: Mapping[str, Form] = {
     # PyTorch has no hinge loss of labels -1 and 1 with a margin as one function
     "hinge_loss": Form("torch.mul torch.sub torch.clamp torch.mean", _hinge, ("clamp",)),
     "kl_div": Form("torch.nn.functional.kl_div torch.sum", _kl_div, ("kl_div",)),
-    "ctc_loss": Form("torch.nn.functional.log_softmax torch.nn.functional.ctc_loss", _ctc, ("ctc_loss",)),
+    "ctc_loss": Form("torch.nn.functional.log_softmax torch.ctc_loss", _ctc, ("ctc_loss",)),
 }
 MISSING: Mapping[str, str] = {}

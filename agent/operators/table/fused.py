@@ -1,0 +1,286 @@
+"""What frameworks join of several operators; each also runs as its parts, one operator after the other.
+
+The floating-point operations are those of the convolution, the product or the attention's two products,
+at two for a multiplication and an addition; of the others, one for each element and part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod, sqrt
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.operators.operator import (
+    Arrays,
+    Case,
+    Category,
+    Operator,
+    Parameters,
+    Preset,
+    Shape,
+    Sizes,
+    TensorSpec,
+    Values,
+)
+from inferometer.agent.operators.table.activation import gelu, log_softmax
+from inferometer.agent.operators.table.basic import dense_flops, dense_tensors
+
+_Given: TypeAlias = Mapping[str, Any]
+_Array: TypeAlias = NDArray[Any]
+
+EPSILON = 1e-5
+"""What batch and layer normalisation add to the variance."""
+
+_FAR = 12.0
+"""The size of what comes before a relu, whose other summands have standard deviations of 1 to 2.
+
+Central differences say nothing of a gradient where a relu's data passes 0.
+"""
+
+_IMAGES: Mapping[Preset, tuple[Sizes, ...]] = {
+    Preset.SMALL: (({"data": (2, 8, 8, 8)}, {"channels": 16}),),
+    Preset.NORMAL: (({"data": (8, 64, 56, 56)}, {}),),
+    Preset.LARGE: (({"data": (32, 64, 56, 56)}, {}),),
+    Preset.SKEWED: (({"data": (8, 16, 2000, 10)}, {}),),
+}
+_WINDOW: Parameters = {"channels": 64, "kernel": (3, 3), "stride": (1, 1), "pad": (1, 1)}
+_ROWS: Mapping[Preset, tuple[Sizes, ...]] = {
+    Preset.SMALL: (({"data": (16, 24)}, {"units": 8}),),
+    Preset.NORMAL: (({"data": (512, 512)}, {}),),
+    Preset.LARGE: (({"data": (2048, 1024)}, {"units": 1024}),),
+    Preset.SKEWED: (({"data": (10000, 10)}, {}), ({"data": (1, 4096)}, {"units": 1000})),
+}
+
+
+def _convolution_tensors(case: Case) -> tuple[TensorSpec, ...]:
+    return *_kernel_tensors(case), TensorSpec("bias", (int(case["channels"]),), Values.SIGNS, scale=_FAR)
+
+
+def _kernel_tensors(case: Case) -> tuple[TensorSpec, ...]:
+    _, inputs, *size = case.shapes["data"]
+    kernel, channels = case["kernel"], int(case["channels"])
+    if any(each + 2 * pad < kept for each, pad, kept in zip(size, case["pad"], kernel, strict=True)):
+        raise ValueError("the kernel is larger than the data")
+    scale = 1 / sqrt(inputs * prod(kernel))
+    return (
+        TensorSpec("data", case.shapes["data"]),
+        TensorSpec("weight", (channels, inputs, *kernel), scale=scale),
+    )
+
+
+def _normalized_tensors(case: Case) -> tuple[TensorSpec, ...]:
+    channels = (int(case["channels"]),)
+    return (
+        *_kernel_tensors(case),
+        TensorSpec("bias", channels, Values.UNIT),
+        TensorSpec("gamma", channels, Values.POSITIVE),
+        TensorSpec("beta", channels, Values.SIGNS, scale=_FAR),
+        TensorSpec("mean", channels, Values.UNIT, differentiable=False),
+        TensorSpec("var", channels, Values.POSITIVE, differentiable=False),
+    )
+
+
+def _convolution_flops(case: Case, outputs: Sequence[Shape]) -> int:
+    inputs = case.shapes["data"][1]
+    return 2 * prod(outputs[0]) * inputs * int(prod(case["kernel"]))
+
+
+def _convolution(data: _Array, weight: _Array, bias: _Array, given: _Given) -> _Array:
+    """The sum over the offsets of the kernel of a product of matrices."""
+    (kh, kw), (sh, sw), (ph, pw) = given["kernel"], given["stride"], given["pad"]
+    padded = np.pad(data, ((0, 0), (0, 0), (ph, ph), (pw, pw)))
+    high, wide = (padded.shape[2] - kh) // sh + 1, (padded.shape[3] - kw) // sw + 1
+    result = np.zeros((len(data), len(weight), high * wide))
+    for row in range(kh):
+        for column in range(kw):
+            moved = padded[:, :, row : row + high * sh : sh, column : column + wide * sw : sw]
+            result += weight[:, :, row, column] @ moved.reshape(*moved.shape[:2], -1)
+    made: _Array = result.reshape(len(data), -1, high, wide) + bias[:, None, None]
+    return made
+
+
+def _batch_norm(data: _Array, gamma: _Array, beta: _Array, mean: _Array, var: _Array) -> _Array:
+    scale = gamma / np.sqrt(var + EPSILON)
+    result: _Array = data * scale[:, None, None] + (beta - mean * scale)[:, None, None]
+    return result
+
+
+def _normalized(arrays: Arrays, given: _Given) -> _Array:
+    return _batch_norm(_convolution(arrays[0], arrays[1], arrays[2], given), *arrays[3:])
+
+
+def _activated_tensors(case: Case) -> tuple[TensorSpec, ...]:
+    data, weight, bias = dense_tensors(case)
+    return data, weight, TensorSpec("bias", bias.shape, Values.SIGNS, scale=_FAR)
+
+
+def _sum_tensors(case: Case) -> tuple[TensorSpec, ...]:
+    """The sum is at least 0.1 from 0."""
+    return (
+        TensorSpec("lhs", case.shapes["lhs"], Values.UNIT),
+        TensorSpec("rhs", case.shapes["rhs"], Values.SIGNS),
+    )
+
+
+def _dense(arrays: Arrays) -> _Array:
+    result: _Array = arrays[0] @ arrays[1].T + arrays[2]
+    return result
+
+
+def _residual_tensors(case: Case) -> tuple[TensorSpec, ...]:
+    shape = case.shapes["data"]
+    return (
+        TensorSpec("data", shape),
+        TensorSpec("residual", shape),
+        TensorSpec("gamma", shape[-1:], Values.POSITIVE),
+        TensorSpec("beta", shape[-1:]),
+    )
+
+
+def _layer_norm_residual(arrays: Arrays, _: _Given) -> Arrays:
+    total = arrays[0] + arrays[1]
+    centred = total - total.mean(-1, keepdims=True)
+    scale = np.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON)
+    return (centred / scale * arrays[2] + arrays[3],)
+
+
+def _attention_tensors(case: Case) -> tuple[TensorSpec, ...]:
+    batch, heads, rows, size = case.shapes["query"]
+    columns = case.shapes.get("key", case.shapes["query"])[2]
+    kept = (batch, heads, columns, size)
+    return TensorSpec("query", (batch, heads, rows, size)), TensorSpec("key", kept), TensorSpec("value", kept)
+
+
+def _attention(arrays: Arrays, _: _Given) -> Arrays:
+    query, key, value = arrays
+    scores = query @ key.swapaxes(-1, -2) / sqrt(query.shape[-1])
+    return (np.exp(log_softmax(scores, -1)) @ value,)
+
+
+def _attention_flops(case: Case, _: Sequence[Shape]) -> int:
+    query = case.shapes["query"]
+    return 4 * prod(query) * case.shapes.get("key", query)[2]
+
+
+OPERATORS = (
+    Operator(
+        name="conv2d_relu",
+        category=Category.FUSED,
+        summary="max(conv2d(data) + bias, 0)",
+        given=("data",),
+        tensors=_convolution_tensors,
+        presets=_IMAGES,
+        parameters=_WINDOW,
+        reference=lambda arrays, given: (
+            np.maximum(_convolution(arrays[0], arrays[1], arrays[2], given), 0),
+        ),
+        flops=_convolution_flops,
+        backward_flops=2.0,
+        parts=("conv2d", "relu"),
+    ),
+    Operator(
+        name="conv2d_batch_norm",
+        category=Category.FUSED,
+        summary="batch_norm(conv2d(data) + bias) with running statistics, as in an inference",
+        given=("data",),
+        tensors=_normalized_tensors,
+        presets=_IMAGES,
+        parameters=_WINDOW,
+        reference=lambda arrays, given: (_normalized(arrays, given),),
+        flops=_convolution_flops,
+        backward_flops=2.0,
+        parts=("conv2d", "batch_norm"),
+    ),
+    Operator(
+        name="conv2d_batch_norm_relu",
+        category=Category.FUSED,
+        summary="max(batch_norm(conv2d(data) + bias), 0) with running statistics, as in an inference",
+        given=("data",),
+        tensors=_normalized_tensors,
+        presets=_IMAGES,
+        parameters=_WINDOW,
+        reference=lambda arrays, given: (np.maximum(_normalized(arrays, given), 0),),
+        flops=_convolution_flops,
+        backward_flops=2.0,
+        parts=("conv2d", "batch_norm", "relu"),
+    ),
+    Operator(
+        name="dense_relu",
+        category=Category.FUSED,
+        summary="max(data · weightᵀ + bias, 0)",
+        given=("data",),
+        tensors=_activated_tensors,
+        presets=_ROWS,
+        parameters={"units": 256},
+        reference=lambda arrays, _: (np.maximum(_dense(arrays), 0),),
+        flops=dense_flops,
+        backward_flops=2.0,
+        parts=("dense", "relu"),
+    ),
+    Operator(
+        name="dense_gelu",
+        category=Category.FUSED,
+        summary="gelu(data · weightᵀ + bias), exact",
+        given=("data",),
+        tensors=dense_tensors,
+        presets=_ROWS,
+        parameters={"units": 256},
+        reference=lambda arrays, _: (gelu(_dense(arrays)),),
+        flops=dense_flops,
+        backward_flops=2.0,
+        parts=("dense", "gelu"),
+    ),
+    Operator(
+        name="add_relu",
+        category=Category.FUSED,
+        summary="max(lhs + rhs, 0)",
+        given=("lhs", "rhs"),
+        tensors=_sum_tensors,
+        presets={
+            Preset.SMALL: (({"lhs": (32, 32), "rhs": (32, 32)}, {}),),
+            Preset.NORMAL: (({"lhs": (1024, 1024), "rhs": (1024, 1024)}, {}),),
+            Preset.LARGE: (({"lhs": (4096, 4096), "rhs": (4096, 4096)}, {}),),
+            Preset.SKEWED: (({"lhs": (10000, 10), "rhs": (10000, 10)}, {}),),
+        },
+        reference=lambda arrays, _: (np.maximum(arrays[0] + arrays[1], 0),),
+        flops=lambda _, outputs: 2 * prod(outputs[0]),
+        parts=("add", "relu"),
+    ),
+    Operator(
+        name="layer_norm_residual",
+        category=Category.FUSED,
+        summary="layer_norm(data + residual) over the last axis",
+        given=("data",),
+        tensors=_residual_tensors,
+        presets={
+            Preset.SMALL: (({"data": (2, 8, 32)}, {}),),
+            Preset.NORMAL: (({"data": (32, 128, 768)}, {}),),
+            Preset.LARGE: (({"data": (64, 512, 768)}, {}),),
+            Preset.SKEWED: (({"data": (1, 100000, 8)}, {}), ({"data": (1, 10, 65536)}, {})),
+        },
+        reference=_layer_norm_residual,
+        # the sum; then the mean, the difference, the variance (2), the quotient, the scale and the shift
+        flops=lambda _, outputs: 8 * prod(outputs[0]),
+        parts=("add", "layer_norm"),
+    ),
+    Operator(
+        name="scaled_dot_product_attention",
+        category=Category.FUSED,
+        summary="softmax(query · keyᵀ / √size) · value of (batch, heads, positions, size)",
+        given=("query", "key"),
+        tensors=_attention_tensors,
+        presets={
+            Preset.SMALL: (({"query": (2, 3, 16, 8), "key": (2, 3, 16, 8)}, {}),),
+            Preset.NORMAL: (({"query": (8, 12, 128, 64), "key": (8, 12, 128, 64)}, {}),),
+            Preset.LARGE: (({"query": (8, 12, 512, 64), "key": (8, 12, 512, 64)}, {}),),
+            Preset.SKEWED: (({"query": (1, 12, 1, 64), "key": (1, 12, 4096, 64)}, {}),),
+        },
+        reference=_attention,
+        flops=_attention_flops,
+        backward_flops=2.0,
+        parts=("batch_dot", "multiply", "softmax", "batch_dot"),
+    ),
+)
