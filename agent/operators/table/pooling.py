@@ -8,7 +8,7 @@ values are only compared none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import ceil, floor, prod
 from typing import Any
@@ -184,23 +184,25 @@ def _roi_aligned(arrays: Arrays, parameters: Parameters) -> Arrays:
     output = np.empty((len(rois), data.shape[1], *counts))
     for roi, result in zip(rois, output, strict=True):
         left, top, right, bottom = roi[1:] * scale
-        rows = _samples(top, bottom, counts[0] * samples, data.shape[2])
-        columns = _samples(left, right, counts[1] * samples, data.shape[3])
-        values = rows @ data[int(roi[0])] @ columns.T
-        result[...] = values.reshape(-1, counts[0], samples, counts[1], samples).mean((2, 4))
+        image = data[int(roi[0])]
+        values: Any = 0.0
+        for row, of_row in _neighbours(top, bottom, counts[0] * samples, data.shape[2]):
+            for column, of_column in _neighbours(left, right, counts[1] * samples, data.shape[3]):
+                values = values + image[:, row[:, None], column] * (of_row[:, None] * of_column)
+        result[...] = np.reshape(values, (-1, counts[0], samples, counts[1], samples)).mean((2, 4))
     return (output,)
 
 
-def _samples(first: float, last: float, count: int, size: int) -> NDArray[Any]:
-    """Returns a matrix of (count, size) that samples an axis between the neighbours of each point."""
+def _neighbours(
+    first: float, last: float, count: int, size: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """Yields the elements before and after each of ``count`` points of an axis, with their shares."""
     at = first + (np.arange(count) + 0.5) * max(last - first, 1.0) / count
     inside = (at >= -1) & (at <= size)
     at = np.clip(at, 0, size - 1)
     low = np.floor(at).astype(np.int64)
-    matrix = np.zeros((count, size))
-    matrix[np.arange(count), low] += 1 - (at - low)
-    matrix[np.arange(count), np.minimum(low + 1, size - 1)] += at - low
-    return matrix * inside[:, None]
+    yield low, (1 - (at - low)) * inside
+    yield np.minimum(low + 1, size - 1), (at - low) * inside
 
 
 def _window_flops(case: Case, outputs: Sequence[Shape]) -> int:
