@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
 
@@ -46,7 +46,7 @@ class Stop(str, Enum):
     BUDGET = "budget"
     """The time was spent."""
     COUNT = "count"
-    """The runs that were asked for are done."""
+    """The runs that were asked for are done, or as many times as a row keeps."""
 
 
 class Cache(str, Enum):
@@ -67,8 +67,8 @@ class OperatorOptions:
         cache: See ``Cache``.
         target_percent: The half-width of the 95 % interval of the median to reach, in percent of it.
         budget_s: The most time for one row, with its warm-up.
-        runs: How many runs to measure instead; None for as many as the target takes.
-        warmup: The least runs before, for every row.
+        runs: How many runs to measure instead, however long they take; None for as many as the target takes.
+        warmup: The least runs before, for every row; fewer where these take half of the budget.
         seed: The seed of the inputs.
         processes: How many fresh processes measured each row.
         values: What the inputs hold: ``table`` for what the table draws, ``zeros`` or ``ones``.
@@ -161,7 +161,7 @@ class OperatorRow:
     status: RowStatus
     reason: str = ""
     process: int = 1
-    times_ns: NDArray[np.int64] = np.empty(0, np.int64)  # noqa: RUF009 - not changed
+    times_ns: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     block: int = 1
     stop: Stop | None = None
     floor_ns: float = 0.0

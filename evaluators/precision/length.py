@@ -85,17 +85,17 @@ class LengthPlan:
 
 def reached(full_ns: NDArray[np.int64], target_percent: float) -> bool:
     """Whether the interval of p50 is within a target, in percent of p50."""
-    share = _half_width(full_ns)
+    share = half_width(full_ns)
     return share is not None and 100 * share <= target_percent
 
 
 def _length(full_ns: NDArray[np.int64], target: float) -> int:
-    share = _half_width(full_ns) or 0.0
+    share = half_width(full_ns) or 0.0
     return max(len(full_ns), math.ceil(len(full_ns) * (_LENGTH_MARGIN * share / target) ** 2))
 
 
-def _half_width(full_ns: NDArray[np.int64]) -> float | None:
-    """The longer side of the interval of p50, as a share of p50; None where there is no interval."""
+def half_width(full_ns: NDArray[np.int64]) -> float | None:
+    """Returns the longer side of the interval of p50, as a share of p50; None where there is no interval."""
     if len(full_ns) < batches_for_interval(full_ns):
         return None
     found, p50_ns = serial_percentile_interval(full_ns, 50), percentile(full_ns, 50)

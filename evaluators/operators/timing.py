@@ -1,0 +1,275 @@
+"""The timing of one operator: warm-up, runs or blocks of runs, the harness's own floor, and when to stop."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.operators.runner import OperatorCall
+from inferometer.evaluators.measurements.operators import Mode, OperatorOptions, Stop
+from inferometer.evaluators.operators.stopping import StopRules
+
+Clock: TypeAlias = Callable[[], int]
+Run: TypeAlias = Callable[[], object]
+_RESOLUTIONS = 50
+"""How many times the clock's resolution a time lasts at least: rounding is then at most 2 % of one time."""
+_READINGS = 100_000
+_STEPS = 20
+_LEAST_SETTLING = 8
+_SETTLED = 0.02
+_WARM_UP_SHARE = 0.1
+_MOST_WARM_UP_SHARE = 0.5
+_FLOOR_TIMES = 200
+_FLOOR_SHARE = 0.02
+_MOST_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timing:
+    """What was timed.
+
+    Attributes:
+        times_ns: int64; the time of each run, or of each block of runs.
+        block: The runs in each time.
+        stop: Why no more was measured.
+        floor_ns: The time of a run that does nothing, in the same loop; the median.
+    """
+
+    times_ns: NDArray[np.int64]
+    block: int
+    stop: Stop
+    floor_ns: float
+
+
+def time_operator(
+    calls: Sequence[OperatorCall],
+    mode: Mode,
+    options: OperatorOptions,
+    *,
+    clock: Clock = time.perf_counter_ns,
+    before: Run | None = None,
+    device_timer: Callable[[Run], int] | None = None,
+) -> Timing:
+    """Times an operator until it is enough.
+
+    A time includes one call from Python and its synchronisation. Of ``Mode.BACKWARD``, the forward pass
+    before it is not in the time. The garbage collector is off meanwhile.
+
+    Args:
+        calls: The prepared operator; several, of equal work, take turns.
+        mode: What a time includes.
+        options: When to stop, and the least warm-up.
+        clock: Tells nanoseconds.
+        before: Called before each run and not timed, such as to empty the caches; None for nothing.
+        device_timer: Runs a function and returns the nanoseconds that the device took; None to use the clock.
+    """
+    started_ns = clock()
+    resolution_ns = clock_resolution(clock)
+    loop = _Loop([_timed(call, mode) for call in calls], before, clock, device_timer)
+    nothing = _Loop([_timed(_Nothing(), mode)] * len(calls), before and _nothing, clock, None)
+    with _no_collector():
+        warm_ns = _warm_up(loop, options, started_ns)
+        block = 1 if device_timer else _block(loop, warm_ns, _RESOLUTIONS * resolution_ns)
+        floor_ns = _floor(nothing, block, options.budget_s)
+        times_ns, stop = _measure(loop, block, options, started_ns)
+    return Timing(times_ns, block, stop, floor_ns)
+
+
+def clock_resolution(clock: Clock) -> int:
+    """Returns the least step between two readings of a clock in nanoseconds; 1 if it does not move."""
+    steps: list[int] = []
+    last = clock()
+    for _ in range(_READINGS):
+        now = clock()
+        if now > last:
+            steps.append(now - last)
+            if len(steps) == _STEPS:
+                break
+        last = now
+    return min(steps, default=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """One run: what is timed, and what comes before that."""
+
+    run: Run
+    before: Run | None
+
+
+def _timed(call: OperatorCall, mode: Mode) -> _Timed:
+    if mode is Mode.FORWARD:
+        return _Timed(call.forward, None)
+    if mode is Mode.BACKWARD:
+        return _Timed(call.backward, call.forward_for_gradient)
+
+    def both() -> None:
+        call.forward_for_gradient()
+        call.backward()
+
+    return _Timed(both, None)
+
+
+class _Loop:
+    """Runs that take turns, timed one by one or in blocks."""
+
+    def __init__(
+        self,
+        turns: Sequence[_Timed],
+        before: Run | None,
+        clock: Clock,
+        device_timer: Callable[[Run], int] | None,
+    ) -> None:
+        self.clock = clock
+        self._turns: Iterator[_Timed] = cycle(turns)
+        self._before = before
+        self._timer = device_timer or self._by_clock
+        self._plain = before is None and turns[0].before is None and device_timer is None
+
+    def time(self, block: int) -> int:
+        """Returns the nanoseconds of a block of runs; what comes before each is not among them."""
+        turns = list(islice(self._turns, block))
+        if self._plain:
+            runs, clock = [turn.run for turn in turns], self.clock
+            start_ns = clock()
+            for run in runs:
+                run()
+            return clock() - start_ns
+        total_ns = 0
+        for turn in turns:
+            if turn.before is not None:
+                turn.before()
+            if self._before is not None:
+                self._before()
+            total_ns += self._timer(turn.run)
+        return total_ns
+
+    def _by_clock(self, run: Run) -> int:
+        clock = self.clock
+        start_ns = clock()
+        run()
+        return clock() - start_ns
+
+
+def _warm_up(loop: _Loop, options: OperatorOptions, started_ns: int) -> int:
+    """Runs until times settle, or a tenth of the budget is spent; returns the median of the last times.
+
+    Where even the least warm-up takes half of the budget, there is no more of it. At least one run is.
+    """
+    budget_ns = options.budget_s * 1e9
+    found: list[int] = []
+    check = max(options.warmup, _LEAST_SETTLING)
+    while True:
+        found.append(loop.time(1))
+        spent_ns, count = loop.clock() - started_ns, len(found)
+        if spent_ns >= _MOST_WARM_UP_SHARE * budget_ns and options.runs is None:
+            break
+        if count < options.warmup:
+            continue
+        if spent_ns >= _WARM_UP_SHARE * budget_ns:
+            break
+        if count >= check:
+            if _settled(found):
+                break
+            check *= 2
+    return int(np.median(found[-_LEAST_SETTLING // 2 :]))
+
+
+def _settled(times_ns: Sequence[int]) -> bool:
+    """Whether the last quarter of the times is not faster than the quarter before."""
+    quarter = len(times_ns) // 4
+    earlier, later = np.median(times_ns[-2 * quarter : -quarter]), np.median(times_ns[-quarter:])
+    return bool(later >= (1 - _SETTLED) * earlier)
+
+
+def _block(loop: _Loop, one_ns: int, least_ns: int) -> int:
+    """Returns the runs that last long enough for the clock together: 1, or what was seen to be enough."""
+    if one_ns >= least_ns:
+        return 1
+    block = 1
+    while block < _MOST_BLOCK:
+        took_ns = max(loop.time(block) for _ in range(3))
+        if took_ns >= least_ns:
+            break
+        block = min(max(2 * block, math.ceil(block * least_ns / max(took_ns, 1))), 16 * block)
+    return block
+
+
+def _floor(nothing: _Loop, block: int, budget_s: float) -> float:
+    until_ns = nothing.clock() + _FLOOR_SHARE * budget_s * 1e9
+    found = []
+    for _ in range(_FLOOR_TIMES):
+        found.append(nothing.time(block))
+        if nothing.clock() >= until_ns:
+            break
+    return float(np.median(found)) / block
+
+
+def _measure(
+    loop: _Loop, block: int, options: OperatorOptions, started_ns: int
+) -> tuple[NDArray[np.int64], Stop]:
+    """Times blocks until a rule says that it is enough; at least one."""
+    rules = StopRules(options, block)
+    budget_ns = options.budget_s * 1e9 if options.runs is None else math.inf
+    clock, times = loop.clock, array("q")
+    look_at = rules.first_look
+    while True:
+        times.append(loop.time(block))
+        elapsed_ns = clock() - started_ns
+        if elapsed_ns >= budget_ns:
+            stop = Stop.BUDGET
+            break
+        if len(times) >= look_at:
+            found = rules.look(np.array(times, np.int64), elapsed_ns / budget_ns)
+            if isinstance(found, Stop):
+                stop = found
+                break
+            look_at = found
+    return np.array(times, np.int64), stop
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Keeps Python's collector of cycles from running at a moment of its own."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _nothing() -> None:
+    pass
+
+
+class _Nothing:
+    """An operator that does nothing; see ``OperatorCall``."""
+
+    api = fused = ""
+
+    def forward(self) -> None:
+        pass
+
+    def forward_for_gradient(self) -> None:
+        pass
+
+    def backward(self) -> None:
+        pass
+
+    def outputs(self) -> tuple[NDArray[Any], ...]:
+        return ()
+
+    def gradients(self) -> Mapping[str, NDArray[Any]]:
+        return {}
