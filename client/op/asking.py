@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from inferometer.agent.hardware.device import CPU, Device, DeviceKind
@@ -26,7 +25,7 @@ def read_request(given: Mapping[str, Any]) -> OperatorRequest:
     Raises:
         ConfigurationError: Nothing is asked for, a name is unknown, or sizes do not fit an operator.
     """
-    names, categories = given["operators"], tuple(_listed(given["categories"]))
+    names, categories = given["operators"], tuple(listed(given["categories"]))
     own, shapes = _own_case(given), given["shapes"]
     if own and shapes is None:
         names = ()
@@ -37,17 +36,17 @@ def read_request(given: Mapping[str, Any]) -> OperatorRequest:
         everything=given["everything"],
         presets=_presets(shapes or Preset.NORMAL.value),
         own=(*own, *cases),
-        frameworks=tuple(_listed([given["framework_name"] or ""])),
+        frameworks=tuple(listed([given["framework_name"] or ""])),
         modes=_modes(given["modes"], run_backward=given["run_backward"]),
-        forms=tuple(_known(_listed(given["forms"]), FORMS, "form")),
+        forms=tuple(_known(listed(given["forms"]), FORMS, "form")),
         device=_device(given),
         threads=given["threads"],
         options=_options(given),
     )
 
 
-def _listed(texts: Iterable[str]) -> Iterator[str]:
-    """The distinct names in texts with commas between."""
+def listed(texts: Iterable[str]) -> Iterator[str]:
+    """Yields the distinct names in texts with commas between."""
     parts = (part.strip() for text in texts for part in text.split(","))
     yield from dict.fromkeys(part for part in parts if part)
 
@@ -62,17 +61,19 @@ def _known(names: Iterable[str], known: Sequence[str], what: str) -> Iterator[st
 def _presets(text: str) -> tuple[str, ...]:
     """The presets and sizes in a text; ``all`` stands for those that every operator has."""
     found: list[str] = []
-    for name in _listed([text]):
+    for name in listed([text]):
         found += [each.value for each in _OF_ALL] if name.lower() == "all" else [name.lower()]
     if not found:
-        raise ConfigurationError(f"shapes names none; give some of {', '.join(SHAPES)}, or sizes such as 1024x1024")
+        raise ConfigurationError(
+            f"shapes names none; give some of {', '.join(SHAPES)}, or sizes such as 1024x1024"
+        )
     return tuple(dict.fromkeys(found))
 
 
 def _modes(texts: Iterable[str], *, run_backward: bool) -> tuple[Mode, ...]:
     """The modes; by default forward alone, with ``run_backward`` all."""
     known = tuple(mode.value for mode in Mode)
-    named = [Mode(name) for name in _known(_listed(texts), known, "mode")] or [Mode.FORWARD]
+    named = [Mode(name) for name in _known(listed(texts), known, "mode")] or [Mode.FORWARD]
     return tuple(dict.fromkeys([*named, *(Mode if run_backward else ())]))
 
 

@@ -19,6 +19,7 @@ from inferometer.client.cli.invocation import current_invocation
 from inferometer.client.cli.output import echo
 from inferometer.client.evaluating.ingestion_summary import ingestion_rows
 from inferometer.client.evaluating.load_summary import load_rows
+from inferometer.client.evaluating.operator_summary import operator_lines
 from inferometer.client.evaluating.summary import conditions_rows, summary_rows
 from inferometer.client.evaluating.training_summary import training_rows
 from inferometer.client.reports.evaluation_document import as_document, heaviest, stage_shares
@@ -27,6 +28,7 @@ from inferometer.evaluators.evaluation import Evaluation, M, Status, measures, o
 from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
 from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
 from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
+from inferometer.evaluators.measurements.operators import OperatorMeasurement
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.measurements.training import TrainingMeasurement
 from inferometer.evaluators.reports.layers import LayersReport
@@ -77,6 +79,8 @@ def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSou
         figures = training_rows(evaluation)
     elif measures(evaluation, IngestionMeasurement):
         figures = ingestion_rows(evaluation)
+    elif measures(evaluation, OperatorMeasurement):
+        figures = operator_lines(evaluation)
     elif measures(evaluation, BatchMeasurement):
         figures = _figures(evaluation, of_kind(group, BatchMeasurement))
     lines = itertools.chain(_what(evaluation), _where(evaluation), figures, conditions_rows(evaluation))

@@ -21,6 +21,7 @@ from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.evaluation import Evaluation, Status, measures
 from inferometer.evaluators.jobs.compare import DIFFERS, ComparisonRequest, compare
 from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
+from inferometer.evaluators.measurements.operators import OperatorMeasurement
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
@@ -61,6 +62,7 @@ _HEADLINES = {
     "workload": ("latency_ms_p50", "latency_ms_p99", "achieved_qps", "goodput_qps", "late_share"),
     "max_qps": ("max_qps",),
     "ingestion": ("samples_per_s", "bytes_per_s", "wait_ms_p50", "cached_before"),
+    "operators": ("p50_us", "gflops_per_s", "gbytes_per_s", "max_difference"),
     "training": ("step_ms_mean", "step_ms_p50", "throughput_samples_per_s", "bound", "last_loss"),
 }
 _ONLY_PICTURES = ("duration", "eventflow", "training_steps")
@@ -134,12 +136,14 @@ def evaluation_document(
     timed = timed_by(evaluation, group)
     figures, told, tables = _reported(evaluation, timed, reports, spans)
     command = again(evaluation)
-    batch = f"batch size {evaluation.measurement.batch_size}"
+    batch = f"batch size {evaluation.measurement.batch_size} · "
+    if measures(evaluation, OperatorMeasurement):
+        batch = ""  # each row has sizes of its own
     framework = f"{system.manifest.framework.name} {system.framework_version}".rstrip()
     return {
         "id": evaluation.id,
         "title": f"{system.manifest.name} {system.manifest.version}",
-        "subtitle": f"{framework} · {system.device} · {batch} · {kind_of(evaluation)}",
+        "subtitle": f"{framework} · {system.device} · {batch}{kind_of(evaluation)}",
         "created_at": describe(evaluation)["created_at"],
         "created_text": f"{_moment(evaluation.created_at)} UTC",
         "status": evaluation.status.value,

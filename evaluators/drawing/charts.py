@@ -120,6 +120,7 @@ class Series:
         tooltip: The tooltip of the series.
         mark: The shape of the points.
         size: The size of a point in typographic points; None for one that suits their number.
+        strong: Whether the line is a limit, and not what joins points.
     """
 
     group: str
@@ -129,6 +130,7 @@ class Series:
     tooltip: str = ""
     mark: Mark = Mark.DOT
     size: float | None = None
+    strong: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What runs where: the forms in which each framework has the operators of the table, and what it has beside."""
+"""What runs where: how each framework runs the operators of the table, and which others it has."""
 
 from __future__ import annotations
 

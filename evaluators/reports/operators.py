@@ -77,7 +77,9 @@ class OperatorsReport(Report[OperatorMeasurement]):
     """
 
     name = "operators"
-    summary = "single operators: times in us, FLOP/s and bytes/s, memory, and the difference from the reference"
+    summary = (
+        "single operators: times in us, FLOP/s and bytes/s, memory, and the difference from the reference"
+    )
     takes = (OperatorMeasurement,)
     columns = (
         Column("operator", "operator", stays=True),

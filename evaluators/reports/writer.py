@@ -60,7 +60,7 @@ def write(
         every_column: Whether a table has every column although the terminal is too narrow for it.
 
     Returns:
-        The number of rows. Without any, only the header of a table, csv or markdown is there, and json is ``[]``.
+        The number of rows. Without any, a table, a csv and markdown are their header, and json is ``[]``.
 
     Raises:
         ConfigurationError: Both ``append`` and ``overwrite`` are set, or one of them for a stream.
