@@ -8,6 +8,7 @@
 | ``input_failure`` | the failed inputs, many per document |
 | ``input_prediction`` | one per input, with the best classes |
 | ``load_query`` | the queries of its runs under load, in columns |
+| ``operator_row`` | the rows of operators, each with its raw times |
 | ``training_step`` | the raw times of the steps of each rank, in columns |
 | ``training_part`` | the times of the parts of some steps of each rank, in columns |
 | ``training_loss`` | the loss of every step of each rank, the warm-up included |

@@ -88,6 +88,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "ingestion": Kind(
             f"{_HERE}ingestion_documents:IngestionDocuments", ("loaded_batch", "input_failure")
         ),
+        "operators": Kind(f"{_HERE}operator_documents:OperatorDocuments", ("operator_row",)),
         "rate_search": Kind(f"{_HERE}load_documents:RateSearchDocuments", ("load_query",)),
         "training": Kind(
             f"{_HERE}training_documents:TrainingDocuments",
