@@ -118,6 +118,16 @@ def other(evaluation: Evaluation[Any]) -> Evaluation[OperatorMeasurement]:
     return measured(evaluation, *rows[:-1], fused, peak=None)
 
 
+def operators_in(framework: str, evaluation: Evaluation[Any]) -> Evaluation[OperatorMeasurement]:
+    """The rows of ``other``, measured in a framework on the machine of an evaluation."""
+    manifest = evaluation.system.manifest
+    named = manifest.model_copy(
+        update={"framework": manifest.framework.model_copy(update={"name": framework})}
+    )
+    system = replace(evaluation.system, manifest=named)
+    return other(replace(evaluation, id=f"{framework}-{evaluation.id}", system=system))
+
+
 def one(evaluation: Evaluation[Any]) -> Evaluation[OperatorMeasurement]:
     """One row."""
     return measured(evaluation, ADD)

@@ -39,7 +39,7 @@ _SOFTWARE = ("operating_system", "kernel", "python_version", "inferometer_versio
 _TOLD = ("libraries", "settings", "variables")
 _NS_PER_S = 1_000_000_000
 _ASIDE = (STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN)
-_COMMON = {column.key for column in (*EVALUATION_COLUMNS, *_ASIDE)}
+_COMMON = {*EVALUATION_COLUMNS, *_ASIDE}
 
 
 def heaviest(layers: Sequence[Row]) -> Sequence[Row]:
@@ -121,7 +121,7 @@ def _batches(
 
 def _own(report: Report[Any], row: Row, *left_out: str) -> dict[str, Any]:
     """What a report's row says beside the columns that all reports have; what is infinite is None."""
-    keys = [column.key for column in report.columns if column.key not in {*_COMMON, *left_out}]
+    keys = [c.key for c in report.columns if c not in _COMMON and c.key not in left_out]
     return {key: finite(row[key]) for key in keys}
 
 

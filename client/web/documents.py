@@ -67,9 +67,7 @@ _HEADLINES = {
 }
 _ONLY_PICTURES = ("duration", "eventflow", "training_steps")
 _MOST_ROWS = 2000
-_ASIDE = {
-    c.key for c in (*EVALUATION_COLUMNS, *TRACED_COLUMNS, STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN)
-}
+_ASIDE = {*EVALUATION_COLUMNS, *TRACED_COLUMNS, STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN}
 _OPTIONS = {
     "arrival",
     "concurrency",
@@ -223,7 +221,7 @@ def _reported(
     if measures(evaluation, RateSearchMeasurement):
         taking[ProbesReport.name] = ProbesReport()
     for name, report in taking.items():
-        columns = [column for column in report.columns if column.key not in _ASIDE]
+        columns = [column for column in report.columns if column not in _ASIDE]
         if isinstance(report, TraceReport):
             rows = list(report.rows_of([evaluation], spans)) if spans is not None else []
         else:

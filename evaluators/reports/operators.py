@@ -69,6 +69,12 @@ def _parameter_text(value: ParameterValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _columns(*keys: str) -> Iterator[Column]:
+    """Those that other reports have too."""
+    known = {column.key: column for column in EVALUATION_COLUMNS}
+    return (known[key] for key in keys)
+
+
 class OperatorsReport(Report[OperatorMeasurement]):
     """One row for each operator, case, form and mode of each evaluation, over its processes.
 
@@ -83,7 +89,7 @@ class OperatorsReport(Report[OperatorMeasurement]):
     takes = (OperatorMeasurement,)
     columns = (
         Column("operator", "operator", stays=True),
-        Column("framework_name", "framework", stays=True),
+        *_columns("framework_name"),
         Column("form", "form", detail=1),
         Column("mode", "mode"),
         Column("inputs", "inputs", wraps=True),
@@ -123,9 +129,7 @@ class OperatorsReport(Report[OperatorMeasurement]):
         Column("dtype", "type", detail=2),
         Column("cache", "cache", detail=2),
         Column("device", "device", detail=2),
-        *(column for column in EVALUATION_COLUMNS if column.key in {"framework_version", "hostname"}),
-        *(column for column in EVALUATION_COLUMNS if column.key == "threads"),
-        Column("id", "id", detail=2, is_id=True),
+        *_columns("framework_version", "hostname", "threads", "id"),
         STABILITY_COLUMN,
     )
 

@@ -20,7 +20,7 @@ from inferometer.evaluators.plots.base import find_plot
 from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.reports.registry import find_report
 from inferometer.evaluators.reports.writer import Format, write
-from tests.reported_operators import ADD, CONV, PEAK, measured, one, other, several, slower
+from tests.reported_operators import ADD, CONV, PEAK, measured, one, operators_in, other, several, slower
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -118,27 +118,40 @@ def test_a_person_reads_the_rows_and_the_peak(evaluations: list[Evaluation]) -> 
 
 
 def test_the_picture_has_a_point_a_row_and_the_frameworks_side_by_side(
-    rows_of_operators: list[Evaluation[OperatorMeasurement]],
+    evaluations: list[Evaluation],
 ) -> None:
-    rows = list(find_report("operators").rows(rows_of_operators))
+    both = [several(evaluations[0]), operators_in("MXNet", evaluations[0])]
+    rows = list(find_report("operators").rows(both))
 
-    drawing = find_plot("operators").draw(rows_of_operators, rows)
+    drawing = find_plot("operators").draw(both, rows)
 
     assert drawing is not None
+    assert drawing.groups == ("PyTorch", "MXNet nd", "MXNet sym", "roof of this machine")
     roofline, bars = drawing.charts
     assert isinstance(roofline, PointChart)
     assert isinstance(bars, BarChart)
     roof, *points = roofline.series
     assert max(roof.y) == PEAK.flops_per_s / 1e9
     assert roof.y[0] == pytest.approx(roof.x[0] * PEAK.bytes_per_s / 1e9)
-    # the newest of add in PyTorch and ONNX Runtime, and both forms of MXNet
-    assert {group for group in drawing.groups if group.startswith("MXNet")} == {"MXNet nd", "MXNet sym"}
-    assert len(points) == 9
-    added = next(row for row in bars.rows if row.label.name == "add")
-    fastest = min(bar.value for bar in added.bars)
-    assert fastest == 1
-    ratios = {bar.group: bar.value for bar in added.bars}
-    assert ratios["MXNet nd"] / ratios["MXNet sym"] == pytest.approx(1.5 / 0.9, rel=1e-3)
+    assert len(points) == 4 + 4
+    conv = next(row for row in bars.rows if row.label.name == "conv2d")
+    assert {bar.group: round(bar.value, 3) for bar in conv.bars} == {
+        "PyTorch": round(1 / 0.9, 3),
+        "MXNet nd": round(1.5 / 0.9, 3),
+        "MXNet sym": 1,
+    }
+
+
+def test_of_what_was_measured_again_the_newest_is_drawn(evaluations: list[Evaluation]) -> None:
+    newest = measured(evaluations[0], slower(CONV, 3, CONV.form))
+    both = [newest, replace(measured(evaluations[0], ADD, CONV), id="before")]
+
+    drawing = find_plot("operators").draw(both, list(find_report("operators").rows(both)))
+
+    assert drawing is not None
+    bars = drawing.charts[-1]
+    assert isinstance(bars, BarChart)
+    assert {row.label.name: row.bars[0].value for row in bars.rows} == {"conv2d": 27, "add": 1.0495}
 
 
 def test_without_a_peak_and_with_one_framework_the_picture_has_times(evaluations: list[Evaluation]) -> None:
@@ -155,9 +168,10 @@ def test_without_a_peak_and_with_one_framework_the_picture_has_times(evaluations
 
 def test_more_operators_than_fit_are_told(evaluations: list[Evaluation]) -> None:
     many = [replace(ADD, operator=f"add{number}") for number in range(50)]
+    elsewhere = operators_in("MXNet", evaluations[0])
     both = [
         measured(evaluations[0], *many),
-        measured(evaluations[1], *(slower(row, 1 + n / 10, "nd") for n, row in enumerate(many))),
+        measured(elsewhere, *(slower(row, 1 + n / 10, "nd") for n, row in enumerate(many))),
     ]
 
     drawing = find_plot("operators").draw(both, list(find_report("operators").rows(both)))
