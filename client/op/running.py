@@ -22,6 +22,8 @@ from inferometer.evaluators.measurements.operators import OperatorMeasurement, O
 from inferometer.evaluators.operators.cases import OperatorRequest
 from inferometer.evaluators.reports.operators import OperatorsReport, reported_operators, shapes_text
 
+JOURNAL = "operators"
+"""The folder in the data directory that keeps the rows of a run in progress, and the machine's peaks."""
 _FAILED_ROWS = 1
 _BAD = (RowStatus.FAILED, RowStatus.WRONG)
 
@@ -60,15 +62,21 @@ def run_operators(
     stops = "stopping after this operator"
     with Console(invocation, kept.publish, False, bar, stops, aside=True) as console:
         callbacks = JobCallbacks(
-            partial(console.begin, opening=""),
-            console.start,
-            partial(_progress, bar, console),
-            console.say,
-            console.stop,
+            on_progress=partial(_progress, bar, console),
+            on_warning=console.say,
+            stop_requested=console.stop,
+        )
+        console.stop.begin(stops)
+        found = benchmark_operators(
+            request,
+            invocation.registry,
+            callbacks,
+            resume=kept.resume,
+            journal=invocation.data_directory / JOURNAL,
         )
         try:
-            with closing(benchmark_operators(request, invocation.registry, callbacks)) as found:
-                for evaluation in found:
+            with closing(found) as measured:
+                for evaluation in measured:
                     evaluations.append(evaluation)
                     console.publish(evaluation, lambda: None)
                     worst = max(worst, stability_code(evaluation, required=kept.require_stable))
