@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,10 @@ class RunnerOptions:
     device: Device = CPU
     threads: int | None = None
     dtype: str = "float32"
+
+
+DeviceTimer: TypeAlias = Callable[[Callable[[], object]], int]
+"""Runs a function, waits for the device, and returns the nanoseconds that the device took."""
 
 
 class OperatorCall(Protocol):
@@ -137,6 +141,10 @@ class OperatorRunner(Closeable):
 
     def peak_memory_bytes(self) -> int | None:
         """Returns the most memory that the allocator held since the last call; None if it does not tell."""
+        return None
+
+    def device_timer(self) -> DeviceTimer | None:
+        """Returns what times a run by the device's own clock; None where only the processor's tells."""
         return None
 
 

@@ -13,9 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.resources import JobCallbacks
 from inferometer.evaluators.loading.starting import GOVERNED, start_process
 from inferometer.manifests.errors import InferometerError
@@ -23,6 +22,7 @@ from inferometer.manifests.errors import InferometerError
 _PROGRESS_EVERY_S = 0.25
 _MOST_EXIT_S = 5.0
 _POLL_S = 0.05
+_Found = TypeVar("_Found")
 
 
 class Sent(Enum):
@@ -51,23 +51,23 @@ class CountedProgress(Protocol):
         ...
 
 
-LinkedWork: TypeAlias = Callable[[JobCallbacks[Any]], Iterable[Evaluation[Any]]]
-"""Evaluates; pickle can pass it on, so that it is a function of a module with its arguments."""
+LinkedWork: TypeAlias = Callable[[JobCallbacks[Any]], Iterable[_Found]]
+"""Yields what it finds; pickle can pass it on, so that it is a function of a module with its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
-class LinkedTask:
+class LinkedTask(Generic[_Found]):
     """What a linked process does.
 
     Attributes:
         name: What messages call the process, such as ``rank 1 of 2``.
         work: What it runs.
-        tells: Whether its progress, warnings and evaluations arrive here, and not only its errors.
+        tells: Whether its progress, warnings and what it yields arrive here, and not only its errors.
         stops: Whether it takes part in agreeing where to stop.
     """
 
     name: str
-    work: LinkedWork
+    work: LinkedWork[_Found]
     tells: bool = True
     stops: bool = True
 
@@ -79,7 +79,7 @@ class LinkedProcess:
     it is stopped by ``ask``, or ended by ``end``. When this process ends, also by SIGKILL, it ends itself.
     """
 
-    def __init__(self, task: LinkedTask) -> None:
+    def __init__(self, task: LinkedTask[Any]) -> None:
         context = multiprocessing.get_context("spawn")
         self.task = task
         self.connection, theirs = context.Pipe()
@@ -137,7 +137,7 @@ class LinkedProcess:
         self._process.join()
 
 
-def _live(task: LinkedTask, connection: Connection) -> None:
+def _live(task: LinkedTask[Any], connection: Connection) -> None:
     """The whole life of the process."""
     for number in GOVERNED:
         signal.signal(number, signal.SIG_IGN)
@@ -146,9 +146,9 @@ def _live(task: LinkedTask, connection: Connection) -> None:
         os.setpgid(0, 0)
     link = _Link(connection)
     try:
-        for evaluation in task.work(link.callbacks(task.tells)):
+        for found in task.work(link.callbacks(task.tells)):
             if task.tells:
-                link.send(Sent.EVALUATED, evaluation)
+                link.send(Sent.EVALUATED, found)
     except InferometerError as error:
         link.send(Sent.FAILED, error)
     else:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.linked_process import LinkedProcess, LinkedTask, Sent
 from inferometer.evaluators.jobs.resources import JobCallbacks
 from inferometer.manifests.errors import InferometerError, RankLostError
@@ -18,15 +18,17 @@ _POLL_S = 0.2
 _CAUSE_S = 5.0
 """How long the cause is waited for, once a process has failed because it lost another."""
 _MOST_END_S = 20.0
+_Found = TypeVar("_Found")
 
 
 def in_processes(
-    tasks: Sequence[LinkedTask],
+    tasks: Sequence[LinkedTask[_Found]],
     callbacks: JobCallbacks[Any],
     lost: type[InferometerError],
-    beside: Sequence[LinkedTask] = (),
-) -> Generator[Evaluation[Any], None, None]:
-    """Runs each task in a fresh Python process, and yields the evaluations as soon as each is complete.
+    beside: Sequence[LinkedTask[Any]] = (),
+    most_silent_s: float = math.inf,
+) -> Generator[_Found, None, None]:
+    """Runs each task in a fresh Python process, and yields what it finds, such as evaluations, at once.
 
     Once ``callbacks.stop_requested`` returns True, all tasks get True from the same call of theirs, counted
     from the start of each, so that those which work in step stop at the same step. Closing the iterator ends
@@ -37,6 +39,7 @@ def in_processes(
         callbacks: Called in this thread.
         lost: Raised for a process that was killed or ended early.
         beside: What the tasks need to run beside them. It ends before or after them, but does not fail.
+        most_silent_s: After how long without a message the tasks count as lost.
 
     Raises:
         InferometerError: What a task raised. Of several, a ``RankLostError`` counts last.
@@ -44,19 +47,19 @@ def in_processes(
     with ExitStack() as started:
         processes = [_started(task, started) for task in (*beside, *tasks)]
         working, others = processes[len(beside) :], processes[: len(beside)]
-        yield from _Supervision(working, others, callbacks, lost).evaluations()
+        yield from _Supervision[_Found](working, others, callbacks, lost).found(most_silent_s)
         deadline_s = time.monotonic() + _MOST_END_S
         for process in processes:
             process.join(max(0.0, deadline_s - time.monotonic()))
 
 
-def _started(task: LinkedTask, started: ExitStack) -> LinkedProcess:
+def _started(task: LinkedTask[Any], started: ExitStack) -> LinkedProcess:
     process = LinkedProcess(task)
     started.callback(process.end)
     return process
 
 
-class _Supervision:
+class _Supervision(Generic[_Found]):
     """Follows processes until all that work are complete, or one has failed."""
 
     def __init__(
@@ -75,16 +78,19 @@ class _Supervision:
         self._first_out: LinkedProcess | None = None
         self._deadline_s = float("inf")
 
-    def evaluations(self) -> Generator[Evaluation[Any], None, None]:
+    def found(self, most_silent_s: float) -> Generator[_Found, None, None]:
         tell: dict[Sent, Callable[[Any], None]] = {
             Sent.STARTED: self._callbacks.on_start,
             Sent.PROGRESS: self._callbacks.on_progress,
             Sent.WARNING: self._callbacks.on_warning,
         }
+        heard_s = time.monotonic()
         while self._working:
             if not self._stop.asked and self._callbacks.stop_requested():
                 self._stop.ask()
             messages = list(self._messages())
+            if not messages and time.monotonic() - heard_s >= most_silent_s:
+                raise self._lost(f"{self._working[0]}: no answer within {most_silent_s:g} s")
             if not messages and time.monotonic() >= self._deadline_s:
                 break
             for process, kind, value in messages:
@@ -96,6 +102,7 @@ class _Supervision:
                     self._stop.counted(process, value)
                 else:
                     self._ended(process, kind, value)
+                heard_s = time.monotonic()
         if self._failure is not None:
             raise self._failure
         if self._working:

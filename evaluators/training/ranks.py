@@ -150,7 +150,7 @@ def in_ranks(
         )
         for rank in ranks
     ]
-    beside = [
+    beside: list[LinkedTask[Any]] = [
         LinkedTask(each.name, partial(_as_companion, each.work), tells=False, stops=False)
         for rank in ranks
         for each in (companions(rank) if companions else ())

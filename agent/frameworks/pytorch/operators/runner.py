@@ -23,7 +23,12 @@ from inferometer.agent.hardware.threads import default_threads
 from inferometer.agent.inference.predictor import prediction_failure
 from inferometer.agent.operators.inputs import cotangents
 from inferometer.agent.operators.operator import Case, Operator
-from inferometer.agent.operators.runner import NotSupportedHereError, OperatorRunner, RunnerOptions
+from inferometer.agent.operators.runner import (
+    DeviceTimer,
+    NotSupportedHereError,
+    OperatorRunner,
+    RunnerOptions,
+)
 
 EAGER, COMPILE = "eager", "compile"
 _FAILURES = (*FAILURES, NotImplementedError, ArithmeticError)
@@ -104,6 +109,25 @@ class PyTorchOperators(OperatorRunner):
         found = int(torch.cuda.max_memory_allocated(self._device))
         torch.cuda.reset_peak_memory_stats(self._device)
         return found
+
+    def device_timer(self) -> DeviceTimer | None:
+        """CUDA's events, which do not include the way to the device."""
+        if self._device.type != "cuda":
+            return None
+        begin, end = (
+            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
+        stream = torch.cuda.current_stream(self._device)
+
+        def timer(run: Callable[[], object]) -> int:
+            begin.record(stream)
+            run()
+            end.record(stream)
+            end.synchronize()
+            return int(begin.elapsed_time(end) * 1e6)
+
+        return timer
 
     def close(self) -> None:
         """Does nothing: PyTorch keeps its threads and memory."""

@@ -1,0 +1,215 @@
+"""The measurement of rows of one framework in this process, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.predictor import CODE_FAILURES
+from inferometer.agent.operators.inputs import draw_inputs
+from inferometer.agent.operators.operator import Case, Operator, Values
+from inferometer.agent.operators.runner import (
+    NotSupportedHereError,
+    OperatorCall,
+    OperatorRunner,
+    element_type,
+)
+from inferometer.agent.operators.table.registry import operators
+from inferometer.evaluators.measurements.operators import (
+    Cache,
+    Mode,
+    OperatorOptions,
+    OperatorRow,
+    RowStatus,
+)
+from inferometer.evaluators.operators.caches import copies_beyond, last_level_cache_bytes, sweep
+from inferometer.evaluators.operators.checks import Computed, check, computed, run_once
+from inferometer.evaluators.operators.memory import MemoryPeak
+from inferometer.evaluators.operators.timing import time_operator
+from inferometer.manifests.errors import InferometerError, one_line
+
+TABLE, ZEROS, ONES = "table", "zeros", "ones"
+_BFLOAT16 = 2
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A row that is asked for.
+
+    Attributes:
+        operator: A name in the table.
+        case: Its sizes and parameters.
+        form: One of the framework's forms; empty where it has none.
+        mode: What is timed.
+        process: The number of the fresh process.
+        missing: Why it cannot be measured; empty if it is not known that it cannot.
+    """
+
+    operator: str
+    case: Case
+    form: str
+    mode: Mode
+    process: int = 1
+    missing: str = ""
+
+    def row(self, status: RowStatus, reason: str = "") -> OperatorRow:
+        """Returns its row without times."""
+        operator = operators()[self.operator]
+        return OperatorRow(
+            operator=self.operator,
+            category=operator.category.value,
+            preset=self.case.preset,
+            shapes={spec.name: tuple(spec.shape) for spec in operator.tensors(self.case)},
+            parameters=dict(self.case.parameters),
+            form=self.form,
+            api="",
+            mode=self.mode,
+            status=status,
+            reason=reason,
+            process=self.process,
+        )
+
+
+class Measurer:
+    """Measures rows in a framework that is open in this process.
+
+    Args:
+        runner: The framework.
+        options: How each row is measured.
+    """
+
+    def __init__(self, runner: OperatorRunner, options: OperatorOptions) -> None:
+        self._runner = runner
+        self._options = options
+        self._cache_bytes = last_level_cache_bytes() if options.cache is Cache.COLD else 0
+        self._has_run = False
+
+    def row(self, cell: Cell) -> OperatorRow:
+        """Measures a row; what fails is the row's reason."""
+        try:
+            return self._measured(cell)
+        except NotSupportedHereError as error:
+            return cell.row(RowStatus.MISSING, one_line(error))
+        except (InferometerError, *CODE_FAILURES) as error:
+            return cell.row(RowStatus.FAILED, one_line(error))
+
+    def _measured(self, cell: Cell) -> OperatorRow:
+        operator, options = operators()[cell.operator], self._options
+        if cell.missing or (cell.mode is not Mode.FORWARD and not operator.has_gradient):
+            return cell.row(RowStatus.MISSING, cell.missing or "the operator has no gradient")
+        _require_memory(operator, cell.case, options.dtype)
+        inputs = _filled(operator, cell.case, options)
+        prepare = partial(
+            self._runner.prepare,
+            operator,
+            cell.case,
+            inputs,
+            gradient=cell.mode is not Mode.FORWARD,
+            form=cell.form,
+        )
+        if not self._has_run:  # what a framework sets up once is no memory of the operator
+            run_once(prepare(), cell.mode)
+            self._has_run = True
+        memory = MemoryPeak(self._runner)
+        call = prepare()
+        run_once(call, cell.mode)
+        peak_bytes, memory_of = memory.read()
+        found = computed(call, cell.mode, cell.case, inputs)
+        moved = _moved_bytes(operator, found, options.dtype)
+        row = replace(
+            cell.row(RowStatus.MEASURED),
+            api=call.api,
+            fused=call.fused,
+            peak_memory_bytes=peak_bytes,
+            memory_of=memory_of,
+            flops=_flops(operator, found, cell.mode),
+            moved_bytes=moved if cell.mode is Mode.FORWARD else None,
+        )
+        checked = check(operator, self._runner, cell.form, cell.mode, found, options.seed)
+        row = replace(row, correctness=checked.correctness)
+        if checked.wrong:
+            return replace(row, status=RowStatus.WRONG, reason=one_line(checked.wrong))
+        del found
+        return self._timed(row, [call], prepare, moved)
+
+    def _timed(
+        self, row: OperatorRow, calls: list[OperatorCall], prepare: partial[OperatorCall], moved: int
+    ) -> OperatorRow:
+        before = None
+        if self._options.cache is Cache.COLD:
+            copies = copies_beyond(self._cache_bytes, moved)
+            calls += [prepare() for _ in range(copies - 1)]
+            for call in calls:
+                run_once(call, row.mode)
+            if copies * moved < 2 * self._cache_bytes:
+                before = sweep(self._cache_bytes)
+        timing = time_operator(
+            calls, row.mode, self._options, before=before, device_timer=self._runner.device_timer()
+        )
+        return replace(
+            row,
+            times_ns=timing.times_ns,
+            block=timing.block,
+            stop=timing.stop,
+            floor_ns=timing.floor_ns,
+        )
+
+
+def _filled(operator: Operator, case: Case, options: OperatorOptions) -> Mapping[str, NDArray[Any]]:
+    """The inputs as the table draws them, or with one value in all but indices."""
+    inputs = draw_inputs(operator, case, element_type(options.dtype), options.seed)
+    if options.values == TABLE:
+        return inputs
+    value = 0 if options.values == ZEROS else 1
+    kinds = {spec.name: spec.values for spec in operator.tensors(case)}
+    return {
+        name: array if kinds[name] is Values.INDICES else np.full_like(array, value)
+        for name, array in inputs.items()
+    }
+
+
+def _require_memory(operator: Operator, case: Case, dtype: str) -> None:
+    """Raises InferometerError where the inputs, their copies and an output do not fit into free memory.
+
+    The kernel would end this process, or another one.
+    """
+    sizes = [_bytes_of(spec.shape, element_type(dtype)) for spec in operator.tensors(case)]
+    needed, free = 2 * sum(sizes) + max(sizes, default=0), psutil.virtual_memory().available
+    if needed > free:
+        raise InferometerError(
+            f"out of memory: it takes {needed / _GIB:.1f} GiB at least, and {free / _GIB:.1f} GiB are free"
+        )
+
+
+def _flops(operator: Operator, found: Computed, mode: Mode) -> int | None:
+    forward = operator.flops(found.case, [each.shape for each in found.outputs])
+    if mode is Mode.FORWARD:
+        return forward
+    if operator.backward_flops is None:
+        return None
+    return round(forward * (operator.backward_flops + (mode is Mode.BOTH)))
+
+
+def _moved_bytes(operator: Operator, found: Computed, dtype: str) -> int:
+    """The bytes that a forward pass reads and writes."""
+
+    def size(array: NDArray[Any]) -> int:
+        return array.size * _BFLOAT16 if dtype == "bfloat16" and array.dtype.kind == "f" else array.nbytes
+
+    itemsize = _BFLOAT16 if dtype == "bfloat16" else element_type(dtype).itemsize
+    beyond = operator.moved(found.case, itemsize) if operator.moved else 0
+    return sum(map(size, (*found.inputs.values(), *found.outputs))) + beyond
+
+
+def _bytes_of(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
+    count = dtype.itemsize
+    for each in shape:
+        count *= each
+    return count

@@ -1,0 +1,138 @@
+"""What the processors can do at most: a matrix product and a STREAM triad, run once and kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from inferometer.evaluators.measurements.operators import MachinePeak
+from inferometer.evaluators.operators.caches import last_level_cache_bytes
+
+_FILE = "machine_peaks.json"
+_MOST_S = 60.0
+_GEMM_S = 0.6
+_TRIAD_S = 0.6
+_GEMM_SIZES = (1024, 2048)
+_BEYOND_CACHE = 4
+"""STREAM's rule: each array is at least four times the last-level cache."""
+_CHUNK = 1 << 15
+_MOST_OF_MEMORY = 0.25
+_TYPES = ("float32", "float64")
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def machine_peak(cpu_model: str, threads: int, dtype: str, folder: Path | None) -> MachinePeak | None:
+    """Returns the peak, which is measured in a fresh process unless the folder has it.
+
+    It takes about two seconds. Types other than float64 have that of float32, as NumPy computes in no other.
+
+    Args:
+        cpu_model: The processor's name.
+        threads: The threads.
+        dtype: The element type.
+        folder: Where peaks are kept; None keeps none.
+
+    Returns:
+        The peak; None if it cannot be measured.
+    """
+    dtype = dtype if dtype in _TYPES else _TYPES[0]
+    key = f"{cpu_model}, {threads} threads, {dtype}"
+    known: dict[str, dict[str, float | int | str]] = {}
+    if folder is not None:
+        with suppress(OSError, ValueError):
+            known = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+    with suppress(TypeError, KeyError):
+        return MachinePeak(**known[key])  # type: ignore[arg-type]
+    peak = _in_fresh_process(threads, dtype)
+    if peak is not None and folder is not None:
+        _keep(folder, {**known, key: asdict(peak)})
+    return peak
+
+
+def _in_fresh_process(threads: int, dtype: str) -> MachinePeak | None:
+    """NumPy's library reads the number of threads when it is loaded."""
+    command = [sys.executable, "-m", __name__, str(threads), dtype]
+    environment = os.environ | dict.fromkeys(_THREADS, str(threads))
+    with suppress(subprocess.SubprocessError, OSError, ValueError, TypeError):
+        done = subprocess.run(  # noqa: S603 - this interpreter
+            command, env=environment, capture_output=True, check=True, timeout=_MOST_S
+        )
+        return MachinePeak(**json.loads(done.stdout))
+    return None
+
+
+def _keep(folder: Path, content: object) -> None:
+    with suppress(OSError):  # it is measured again
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+        Path(file.name).replace(folder / _FILE)
+
+
+def measured_peak(threads: int, dtype: str) -> MachinePeak:
+    """Measures the peak in this process, whose NumPy already has the threads."""
+    cache_bytes = last_level_cache_bytes()
+    flops_per_s, size = max(_gemm(size, np.dtype(dtype)) for size in _GEMM_SIZES)
+    most = int(psutil.virtual_memory().available * _MOST_OF_MEMORY) // 3
+    array_bytes = min(max(_BEYOND_CACHE * cache_bytes, 64 << 20), most)
+    bytes_per_s = _triad(array_bytes // 8, threads)
+    how = (
+        f"NumPy's {dtype} matrix product of {size}, and a triad of three arrays of {array_bytes >> 20} MiB, "
+        f"the best of several with {threads} thread{'s' * (threads > 1)}"
+    )
+    return MachinePeak(flops_per_s, bytes_per_s, cache_bytes, threads, how)
+
+
+def _gemm(size: int, dtype: np.dtype[Any]) -> tuple[float, int]:
+    """Floating-point operations a second of a product of square matrices, and their size."""
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal((size, size)).astype(dtype) for _ in range(2))
+    out = np.empty_like(a)
+    return 2 * size**3 / _best_s(lambda: np.matmul(a, b, out=out), _GEMM_S / len(_GEMM_SIZES)), size
+
+
+def _triad(count: int, threads: int) -> float:
+    """Bytes a second of a = b + s · c over float64, which STREAM counts as three arrays."""
+    a, b, c = (np.full(count, value) for value in (0.0, 1.0, 2.0))
+    bounds = np.linspace(0, count, threads + 1).astype(int).tolist()
+
+    def part(number: int) -> None:
+        # what is multiplied stays in the cache until it is added, so that memory is passed once
+        for start in range(bounds[number], bounds[number + 1], _CHUNK):
+            piece = slice(start, min(start + _CHUNK, bounds[number + 1]))
+            np.multiply(c[piece], 3.0, out=a[piece])
+            np.add(a[piece], b[piece], out=a[piece])
+
+    with ThreadPoolExecutor(threads) as pool:
+        return 3 * a.nbytes / _best_s(lambda: list(pool.map(part, range(threads))), _TRIAD_S)
+
+
+def _best_s(run: Callable[[], object], budget_s: float) -> float:
+    """The shortest of several runs, after one that is not counted."""
+    run()
+    until_s, best_s = time.perf_counter() + budget_s, float("inf")
+    for _ in range(1000):
+        start_s = time.perf_counter()
+        run()
+        end_s = time.perf_counter()
+        best_s = min(best_s, end_s - start_s)
+        if end_s >= until_s:
+            break
+    return best_s
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asdict(measured_peak(int(sys.argv[1]), sys.argv[2]))))
