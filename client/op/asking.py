@@ -34,11 +34,11 @@ def read_request(given: Mapping[str, Any]) -> OperatorRequest:
         operators=names,
         categories=categories,
         everything=given["everything"],
-        presets=_presets(shapes or Preset.NORMAL.value),
+        presets=presets_of(shapes or Preset.NORMAL.value),
         own=(*own, *cases),
         frameworks=tuple(listed([given["framework_name"] or ""])),
         modes=_modes(given["modes"], run_backward=given["run_backward"]),
-        forms=tuple(_known(listed(given["forms"]), FORMS, "form")),
+        forms=tuple(known(listed(given["forms"]), FORMS, "form")),
         device=_device(given),
         threads=given["threads"],
         options=_options(given),
@@ -51,15 +51,24 @@ def listed(texts: Iterable[str]) -> Iterator[str]:
     yield from dict.fromkeys(part for part in parts if part)
 
 
-def _known(names: Iterable[str], known: Sequence[str], what: str) -> Iterator[str]:
+def known(names: Iterable[str], every: Sequence[str], what: str) -> Iterator[str]:
+    """Yields names in small letters.
+
+    Raises:
+        ConfigurationError: One is none of ``every``.
+    """
     for name in names:
-        if name.lower() not in known:
-            raise ConfigurationError(f'unknown {what} "{name}"; {suggestion(name, known)}')
+        if name.lower() not in every:
+            raise ConfigurationError(f'unknown {what} "{name}"; {suggestion(name, every)}')
         yield name.lower()
 
 
-def _presets(text: str) -> tuple[str, ...]:
-    """The presets and sizes in a text; ``all`` stands for those that every operator has."""
+def presets_of(text: str) -> tuple[str, ...]:
+    """Returns the presets and sizes in a text; ``all`` stands for those that every operator has.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
     found: list[str] = []
     for name in listed([text]):
         found += [each.value for each in _OF_ALL] if name.lower() == "all" else [name.lower()]
@@ -72,8 +81,8 @@ def _presets(text: str) -> tuple[str, ...]:
 
 def _modes(texts: Iterable[str], *, run_backward: bool) -> tuple[Mode, ...]:
     """The modes; by default forward alone, with ``run_backward`` all."""
-    known = tuple(mode.value for mode in Mode)
-    named = [Mode(name) for name in _known(listed(texts), known, "mode")] or [Mode.FORWARD]
+    every = tuple(mode.value for mode in Mode)
+    named = [Mode(name) for name in known(listed(texts), every, "mode")] or [Mode.FORWARD]
     return tuple(dict.fromkeys([*named, *(Mode if run_backward else ())]))
 
 

@@ -25,6 +25,7 @@ from inferometer.client.cli.output import OUTPUT_NAMES, output_options
 from inferometer.client.cli.paths import FILE
 
 DTYPES = ("float32", "float", "float64", "float16", "bfloat16", "int8", "int32", "int64")
+VALUES = ("table", "zeros", "ones")
 _Decorator = Callable[[Any], Any]
 
 
@@ -152,8 +153,8 @@ _how_options = options(
     ),
     option(
         "--values",
-        type=click.Choice(["table", "zeros", "ones"], case_sensitive=False),
-        default="table",
+        type=click.Choice(VALUES, case_sensitive=False),
+        default=VALUES[0],
         help="What the inputs hold: random values as the table draws them, zeros or ones.",
     ),
     option("--seed", type=SEED, default=0, metavar="N", help="Seed of the inputs."),

@@ -92,11 +92,17 @@ def run_operators(
 def _progress(bar: ProgressBar, console: Console, progress: OperatorProgress) -> None:
     """Shows how far it is, and says at once what failed."""
     row = progress.row
-    now = "" if row is None else f"{row.operator} in {progress.framework}"
-    console.progress(bar)(Progress(progress.done, progress.total, "rows", now))
+    console.progress(bar)(as_progress(progress))
     if row is not None and row.status in _BAD:
         bar.close()
         console.say(f"{row.status.value}: {row_name(row, progress.framework)}: {row.reason}")
+
+
+def as_progress(progress: OperatorProgress) -> Progress:
+    """Returns the progress as other jobs tell theirs."""
+    row = progress.row
+    now = "" if row is None else f"{row.operator} in {progress.framework}"
+    return Progress(progress.done, progress.total, "rows", now)
 
 
 def row_name(row: OperatorRow, framework: str) -> str:
