@@ -89,7 +89,7 @@ class Measurer:
         self._runner = runner
         self._options = options
         self._cache_bytes = last_level_cache_bytes() if options.cache is Cache.COLD else 0
-        self._has_run = False
+        self._has_run: set[bool] = set()
 
     def row(self, cell: Cell) -> OperatorRow:
         """Measures a row; what fails is the row's reason."""
@@ -102,7 +102,8 @@ class Measurer:
 
     def _measured(self, cell: Cell) -> OperatorRow:
         operator, options = operators()[cell.operator], self._options
-        if cell.missing or (cell.mode is not Mode.FORWARD and not operator.has_gradient):
+        gradient = cell.mode is not Mode.FORWARD
+        if cell.missing or (gradient and not operator.has_gradient):
             return cell.row(RowStatus.MISSING, cell.missing or "the operator has no gradient")
         _require_memory(operator, cell.case, options.dtype)
         inputs = _filled(operator, cell.case, options)
@@ -111,12 +112,12 @@ class Measurer:
             operator,
             cell.case,
             inputs,
-            gradient=cell.mode is not Mode.FORWARD,
+            gradient=gradient,
             form=cell.form,
         )
-        if not self._has_run:  # what a framework sets up once is no memory of the operator
+        if gradient not in self._has_run:  # what a framework sets up once is no memory of the operator
             run_once(prepare(), cell.mode)
-            self._has_run = True
+            self._has_run.add(gradient)
         memory = MemoryPeak(self._runner)
         call = prepare()
         run_once(call, cell.mode)

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from inferometer.agent.hardware.environment import Environment, read_environment
 from inferometer.agent.inference.registry import FrameworkEntry
-from inferometer.agent.operators.operator import NOTHING
 from inferometer.agent.operators.runner import NotSupportedHereError, OperatorRunner, RunnerOptions
 from inferometer.evaluators.jobs.linked_process import LinkedTask
 from inferometer.evaluators.jobs.resources import JobCallbacks
@@ -63,8 +62,8 @@ class FrameworkFacts:
     name: str
     environment: Environment | None = None
     threads: int | None = None
-    forms: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
-    missing: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
     unfit: str = ""
 
 

@@ -15,7 +15,8 @@ MOST_TIMES = 100_000
 """The most times that a row keeps."""
 _PILOT_MARGIN = 3
 _LENGTH_MARGIN = 1.3
-_PILOT_SHARE = 0.2
+_PILOT_SHARE, _MOST_PILOT_S = 0.2, 1.0
+_NOISE_SHARE, _MOST_NOISE_S = 0.3, 2.0
 _NOISE_LOOK = 4
 _NARROWER = 0.8
 
@@ -25,11 +26,13 @@ class StopRules:
 
     For a target, the length is fixed from a pilot as ``precision.length.LengthPlan`` fixes it, by looks at
     few and growing lengths: an interval that is looked at after every run covers less than it says. The pilot
-    has three times as many times as an interval needs, and ends with 20 % of the budget. Whether the interval
-    gets narrower is looked at whenever there are four times as many times, which halve the interval of times
-    that are independent: if a fifth is not gained, what remains is noise that no further run removes
-    (nvbench's second criterion, which keeps it from measuring for hours). So is a correlation that is as long
-    as the run, and still is with twice as many times.
+    has three times as many times as an interval needs, and ends with 20 % of the budget, or a second.
+
+    Whether the interval gets narrower is looked at whenever there are four times as many times, which halve
+    the interval of times that are independent: if a fifth is not gained, what remains is noise that no
+    further run removes (nvbench's second criterion, which keeps it from measuring for hours). So is a
+    correlation that is as long as the run, and still is with twice as many times. Neither counts before 30 %
+    of the budget, or two seconds: what disturbs the first milliseconds passes.
 
     Args:
         options: What is asked for.
@@ -42,6 +45,8 @@ class StopRules:
         self._planned: int | None = None
         self._seen: tuple[int, float] | None = None
         self._without = False
+        self._pilot_s = min(_PILOT_SHARE * options.budget_s, _MOST_PILOT_S)
+        self._noise_s = min(_NOISE_SHARE * options.budget_s, _MOST_NOISE_S)
 
     @property
     def first_look(self) -> int:
@@ -50,28 +55,28 @@ class StopRules:
             return self._wanted
         return MOST_TIMES if self._target is None else _PILOT_MARGIN * AUTOCORRELATION_TIMES
 
-    def look(self, times_ns: NDArray[np.int64], spent: float) -> Stop | int:
+    def look(self, times_ns: NDArray[np.int64], elapsed_s: float) -> Stop | int:
         """Returns why to stop, or how many times to measure before the next look.
 
         Args:
             times_ns: All until now, in order.
-            spent: The share of the budget that is spent.
+            elapsed_s: The time since the warm-up began.
         """
         count = len(times_ns)
         if self._wanted is not None or self._target is None or count >= MOST_TIMES:
             return Stop.COUNT
-        found = self._for_target(times_ns, spent, self._target / 100)
+        found = self._for_target(times_ns, elapsed_s, self._target / 100)
         return found if isinstance(found, Stop) else min(found, MOST_TIMES)
 
-    def _for_target(self, times_ns: NDArray[np.int64], spent: float, target: float) -> Stop | int:
+    def _for_target(self, times_ns: NDArray[np.int64], elapsed_s: float, target: float) -> Stop | int:
         count = len(times_ns)
         share = half_width(times_ns)
         if self._planned is None:
             pilot = _PILOT_MARGIN * batches_for_interval(times_ns)
-            if count < pilot and spent < _PILOT_SHARE:
+            if count < pilot and elapsed_s < self._pilot_s:
                 return 2 * count
             if share is None:
-                if self._without:
+                if self._without and elapsed_s >= self._noise_s:
                     return Stop.NOISE
                 self._without = True
                 return 2 * count
@@ -85,7 +90,7 @@ class StopRules:
                     return Stop.TARGET
                 self._planned = max(2 * count, self._length(count, share, target))
             if count >= _NOISE_LOOK * self._seen[0]:
-                if share > _NARROWER * self._seen[1]:
+                if share > _NARROWER * self._seen[1] and elapsed_s >= self._noise_s:
                     return Stop.NOISE
                 self._seen = count, share
         return self._next(count)

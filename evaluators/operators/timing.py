@@ -230,7 +230,7 @@ def _measure(
             stop = Stop.BUDGET
             break
         if len(times) >= look_at:
-            found = rules.look(np.array(times, np.int64), elapsed_ns / budget_ns)
+            found = rules.look(np.array(times, np.int64), elapsed_ns / 1e9)
             if isinstance(found, Stop):
                 stop = found
                 break

@@ -148,6 +148,13 @@ def test_noise_that_stays_ends_the_measurement(white: float) -> None:
     assert found.times_ns.sum() < 80e9
 
 
+def test_noise_of_the_first_milliseconds_does_not_count() -> None:
+    random = np.random.RandomState(5)
+    early = (int(MS * (1.5 if place // 200 % 2 else 1.0)) + random.randint(1000) for place in range(1200))
+    found = timed(chain(early, noisy(MS, 0.001)), target_percent=0.5, budget_s=60.0)
+    assert found.stop is Stop.TARGET
+
+
 def test_the_budget_includes_the_warm_up() -> None:
     found = timed(repeat(30 * MS), budget_s=0.5)
     assert found.stop is Stop.BUDGET
