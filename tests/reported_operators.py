@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.evaluation import Evaluation, M
 from inferometer.evaluators.measurements.operators import (
     Correctness,
     MachinePeak,
@@ -118,14 +118,17 @@ def other(evaluation: Evaluation[Any]) -> Evaluation[OperatorMeasurement]:
     return measured(evaluation, *rows[:-1], fused, peak=None)
 
 
+def in_framework(framework: str, evaluation: Evaluation[M]) -> Evaluation[M]:
+    """The evaluation, with a framework of another name."""
+    manifest = evaluation.system.manifest
+    renamed = manifest.framework.model_copy(update={"name": framework})
+    system = replace(evaluation.system, manifest=manifest.model_copy(update={"framework": renamed}))
+    return replace(evaluation, id=f"{framework}-{evaluation.id}", system=system)
+
+
 def operators_in(framework: str, evaluation: Evaluation[Any]) -> Evaluation[OperatorMeasurement]:
     """The rows of ``other``, measured in a framework on the machine of an evaluation."""
-    manifest = evaluation.system.manifest
-    named = manifest.model_copy(
-        update={"framework": manifest.framework.model_copy(update={"name": framework})}
-    )
-    system = replace(evaluation.system, manifest=named)
-    return other(replace(evaluation, id=f"{framework}-{evaluation.id}", system=system))
+    return other(in_framework(framework, evaluation))
 
 
 def one(evaluation: Evaluation[Any]) -> Evaluation[OperatorMeasurement]:

@@ -16,10 +16,9 @@ from inferometer.client.web.again import again
 from inferometer.client.web.cells import columns_of, figures_of, table_of, text_of
 from inferometer.client.web.facts import facts_of, kind_of
 from inferometer.client.web.pictures import charts_of, compared_chart
-from inferometer.evaluators.comparing.comparison import COLUMNS
-from inferometer.evaluators.comparing.sides import Side
+from inferometer.evaluators.comparing.sides import DIFFERS, Side
 from inferometer.evaluators.evaluation import Evaluation, Status, measures
-from inferometer.evaluators.jobs.compare import DIFFERS, ComparisonRequest, compare
+from inferometer.evaluators.jobs.compare import ComparisonRequest, compare
 from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
 from inferometer.evaluators.measurements.operators import OperatorMeasurement
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
@@ -259,7 +258,7 @@ def comparison_document(a: Side, b: Side, left_out: Sequence[str] = ()) -> dict[
     one, other = a.evaluations[0], b.evaluations[0]
     notes = (note for note in compared.notes if not note.startswith(DIFFERS))
     return document | {
-        **table_of("comparison", "", COLUMNS, compared.rows),
+        **table_of("comparison", "", compared.columns, compared.rows),
         "conclusion": compared.conclusion,
         "worse": compared.worse,
         "notes": [*left_out, *notes, *compared.undecided],
