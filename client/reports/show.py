@@ -140,7 +140,8 @@ def _what(evaluation: Evaluation) -> Lines:
     yield "evaluation", f"{evaluation.id}  {evaluation.status.value}"
     begun = evaluation.created_at.astimezone(timezone.utc).isoformat(sep=" ", timespec="seconds")
     yield "begun", f"{begun}, measured for {evaluation.measurement.elapsed_ns / _NS_PER_S:.3f} s"
-    yield "model", f"{manifest.name} {manifest.version}, weights: {weights}"
+    if not measures(evaluation, OperatorMeasurement):
+        yield "model", f"{manifest.name} {manifest.version}, weights: {weights}"
     for part, checksum in system.checksums.items():
         yield "", f"{part} {checksum}"
     if inferred := manifest.attributes.get(INFERRED):
@@ -296,4 +297,6 @@ def _trace(evaluation: Evaluation) -> Lines:
 
 def _group(group: Sequence[Evaluation]) -> Lines:
     for place, each in enumerate(group):
-        yield ("" if place else "group"), f"{each.id}  {each.trace_level.name}"
+        of_operators = measures(each, OperatorMeasurement)
+        what = each.system.manifest.framework.name if of_operators else each.trace_level.name
+        yield ("" if place else "group"), f"{each.id}  {what}"
