@@ -18,6 +18,7 @@ _POLL_S = 0.2
 _CAUSE_S = 5.0
 """How long the cause is waited for, once a process has failed because it lost another."""
 _MOST_END_S = 20.0
+_MOST_START_S = 120.0
 _Found = TypeVar("_Found")
 
 
@@ -39,7 +40,8 @@ def in_processes(
         callbacks: Called in this thread.
         lost: Raised for a process that was killed or ended early.
         beside: What the tasks need to run beside them. It ends before or after them, but does not fail.
-        most_silent_s: After how long without a message the tasks count as lost.
+        most_silent_s: After how long without a message the tasks count as lost; two minutes at least until
+            the first one, as a fresh process imports what it needs.
 
     Raises:
         InferometerError: What a task raised. Of several, a ``RankLostError`` counts last.
@@ -84,13 +86,13 @@ class _Supervision(Generic[_Found]):
             Sent.PROGRESS: self._callbacks.on_progress,
             Sent.WARNING: self._callbacks.on_warning,
         }
-        heard_s = time.monotonic()
+        heard_s, limit_s = time.monotonic(), max(most_silent_s, _MOST_START_S)
         while self._working:
             if not self._stop.asked and self._callbacks.stop_requested():
                 self._stop.ask()
             messages = list(self._messages())
-            if not messages and time.monotonic() - heard_s >= most_silent_s:
-                raise self._lost(f"{self._working[0]}: no answer within {most_silent_s:g} s")
+            if not messages and time.monotonic() - heard_s >= limit_s:
+                raise self._lost(f"{self._working[0]}: no answer within {limit_s:g} s")
             if not messages and time.monotonic() >= self._deadline_s:
                 break
             for process, kind, value in messages:
@@ -102,7 +104,7 @@ class _Supervision(Generic[_Found]):
                     self._stop.counted(process, value)
                 else:
                     self._ended(process, kind, value)
-                heard_s = time.monotonic()
+                heard_s, limit_s = time.monotonic(), most_silent_s
         if self._failure is not None:
             raise self._failure
         if self._working:

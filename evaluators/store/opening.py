@@ -64,7 +64,7 @@ def check_address(address: str) -> str:
         ConfigurationError: It is invalid.
     """
     if not address.strip() or ("://" in address and not address.startswith(_SCHEMES)):
-        from inferometer.evaluators.store.mongodb import without_credentials
+        from inferometer.evaluators.store.databases.mongodb import without_credentials
 
         raise ConfigurationError(
             f'database address "{without_credentials(address)}" makes no sense; allowed: host, host:port, '
@@ -76,10 +76,10 @@ def check_address(address: str) -> str:
 def _connect(address: str | None, name: str, data_dir: Path, otherwise: str = "") -> Connection:
     # either driver takes long to import, and only one is needed
     if address is None:
-        from inferometer.evaluators.store.sqlite import connect_sqlite
+        from inferometer.evaluators.store.databases.sqlite import connect_sqlite
 
         return connect_sqlite(local_file(name, data_dir), otherwise)
-    from inferometer.evaluators.store.mongodb import MongoConnection
+    from inferometer.evaluators.store.databases.mongodb import MongoConnection
 
     return MongoConnection(check_address(address), _database_name(name), otherwise)
 

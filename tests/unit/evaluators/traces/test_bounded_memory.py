@@ -14,8 +14,8 @@ from inferometer.evaluators.evaluation import Evaluation, TraceSummary
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.evaluators.reports.eventflow import EventflowReport
 from inferometer.evaluators.reports.writer import Format, write
+from inferometer.evaluators.store.databases.sqlite import connect_sqlite
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
-from inferometer.evaluators.store.sqlite import connect_sqlite
 from inferometer.evaluators.traces.chrome_trace import chrome_trace
 from inferometer.evaluators.traces.flame_graph import flame_graph_svg
 from inferometer.evaluators.traces.layers import layers

@@ -1,0 +1,1 @@
+"""The databases: MongoDB behind an address, and one SQLite file with the same interface."""
