@@ -67,6 +67,7 @@ class BarChart:
         rows: The rows.
         stacked: Whether the bars of a row follow one another.
         whole: The end of the axis; None for a little beyond the longest bar.
+        logarithmic: Whether the axis is logarithmic and begins at 1, for ratios; not of stacked bars.
     """
 
     heading: Label
@@ -74,6 +75,7 @@ class BarChart:
     rows: tuple[BarRow, ...]
     stacked: bool = False
     whole: float | None = None
+    logarithmic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

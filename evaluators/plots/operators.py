@@ -23,6 +23,8 @@ MOST_POINTS = 60
 _ROOF = "roof of this machine"
 _CASE = ("operator", "inputs", "parameters", "mode")
 _WHERE = ("dtype", "cache", "device", "threads", "hostname")
+_FAR = 10.0  # a ratio beyond which bars are logarithmic
+_DETAIL_CHARACTERS = 60
 _GIGA = 1e9
 _CORNER = 0.1  # how small the points at the ends of a roof are
 
@@ -133,13 +135,15 @@ def _point_series(name: str, rows: Sequence[Row], what: str) -> Series:
 
 
 def _named(row: Row) -> str:
-    return f"{row['operator']} {str(row['mode']).replace('_', ' + ')}, {row['inputs']}"
+    sizes = " ".join(filter(None, (str(row["inputs"]), str(row["parameters"] or ""))))
+    return f"{row['operator']} {str(row['mode']).replace('_', ' + ')}, {sizes}"
 
 
 def _side_by_side(rows: Sequence[Row], series_of: Mapping[int, str]) -> tuple[BarChart, tuple[str, ...]]:
     """The bars, and notes on what they leave out."""
     cases: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
+    order = list(dict.fromkeys(series_of[id(row)] for row in rows))
+    for row in sorted(rows, key=lambda row: order.index(series_of[id(row)])):
         cases.setdefault(_key(row), []).append(row)
     compared = [of_one for of_one in cases.values() if len(of_one) > 1]
     if not compared:
@@ -150,7 +154,8 @@ def _side_by_side(rows: Sequence[Row], series_of: Mapping[int, str]) -> tuple[Ba
         _bars(of_one, series_of, {id(row): _relative(row, of_one) for row in of_one}) for of_one in shown
     )
     heading = Label("Frameworks side by side", "p50 relative to the fastest; the greatest difference first")
-    chart = BarChart(heading, "p50 over the fastest framework's", lines)
+    far = _slowest(shown[0]) > _FAR
+    chart = BarChart(heading, "p50 over the fastest framework's", lines, logarithmic=far)
     return chart, _hidden(len(shown), len(compared), "that differ most")
 
 
@@ -189,6 +194,8 @@ def _bars(of_one: Sequence[Row], series_of: Mapping[int, str], values: Mapping[i
         tooltip = f"{row['id']}: {_named(row)} in {series_of[id(row)]}: {relative}{time}"
         bars.append(Bar(values[id(row)], series_of[id(row)], f"{relative}{time}", tooltip))
     first = of_one[0]
-    detail = " ".join(filter(None, (str(first["inputs"]), str(first["parameters"] or ""))))
+    detail = str(first["inputs"])
+    if len(detail) > _DETAIL_CHARACTERS:
+        detail = f"{detail[: _DETAIL_CHARACTERS - 1]}…"
     mode = "" if first["mode"] == "forward" else f", {str(first['mode']).replace('_', ' + ')}"
     return BarRow(Label(f"{first['operator']}{mode}", detail), tuple(bars))

@@ -13,6 +13,7 @@ import pytest
 from inferometer.client.evaluating.operator_summary import operator_lines
 from inferometer.client.reports.show import lines_of
 from inferometer.client.web.pictures import charts_of
+from inferometer.evaluators.drawing.canvas import png
 from inferometer.evaluators.drawing.charts import BarChart, PointChart
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.measurements.operators import OperatorMeasurement
@@ -140,6 +141,22 @@ def test_the_picture_has_a_point_a_row_and_the_frameworks_side_by_side(
         "MXNet nd": round(1.5 / 0.9, 3),
         "MXNet sym": 1,
     }
+
+
+@pytest.mark.parametrize(("factor", "logarithmic"), [(3, False), (300, True)])
+def test_bars_of_very_different_lengths_are_logarithmic(
+    evaluations: list[Evaluation], factor: float, logarithmic: bool
+) -> None:
+    elsewhere = measured(operators_in("MXNet", evaluations[0]), slower(ADD, factor, "nd"))
+    both = [measured(evaluations[0], ADD), elsewhere]
+
+    drawing = find_plot("operators").draw(both, list(find_report("operators").rows(both)))
+
+    assert drawing is not None
+    bars = drawing.charts[-1]
+    assert isinstance(bars, BarChart)
+    assert bars.logarithmic is logarithmic
+    assert png(drawing).startswith(b"\x89PNG")
 
 
 def test_of_what_was_measured_again_the_newest_is_drawn(evaluations: list[Evaluation]) -> None:
