@@ -56,8 +56,9 @@ proto: $(STAMP) ## generate the stubs from the .proto files
 proto-check: $(STAMP) # fails when the committed stubs are not what the .proto files give
 	@PYTHON=$(BIN)/python tools/check_protos.sh
 
-docs: $(STAMP) ## write docs/commands.md from the commands
+docs: $(STAMP) ## write docs/commands.md from the commands, and the table of docs/operators.md
 	$(BIN)/python -m tools.command_reference
+	$(BIN)/python -m tools.operator_table
 
 $(DOCS_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[docs]'

@@ -36,10 +36,19 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of an evaluation in inputs, including those of the warm-up."""
+    """The progress of an evaluation in inputs, including those of the warm-up.
+
+    Attributes:
+        done: How many are done.
+        total: How many there will be.
+        counted: What is counted, where it is not inputs.
+        now: What is being done, where the count does not tell.
+    """
 
     done: int
     total: int
+    counted: str = "inputs"
+    now: str = ""
 
 
 class DatasetRun:

@@ -48,11 +48,18 @@ if TYPE_CHECKING:
     from inferometer.client.library.stored import Evaluations, evaluations
     from inferometer.client.library.tables import Rows
     from inferometer.client.library.trainings import Ingestion, StepPartTimes, Training
+    from inferometer.client.op.from_python import (
+        OperatorArguments,
+        OperatorRun,
+        OperatorRuns,
+        benchmark_operators,
+    )
     from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
     from inferometer.evaluators.evaluation import Evaluation
     from inferometer.evaluators.measurements.batches import BatchMeasurement
     from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
     from inferometer.evaluators.measurements.load import LoadMeasurement
+    from inferometer.evaluators.measurements.operators import OperatorMeasurement
     from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
     from inferometer.evaluators.measurements.training import TrainingMeasurement
     from inferometer.evaluators.reports.base import Column, Report, Row
@@ -103,6 +110,10 @@ __all__ = [
     "Loss",
     "ModelManifest",
     "ModelSignature",
+    "OperatorArguments",
+    "OperatorMeasurement",
+    "OperatorRun",
+    "OperatorRuns",
     "OptimizerOptions",
     "OutOfMemoryError",
     "Pixels",
@@ -143,6 +154,7 @@ __all__ = [
     "Weights",
     "WorkloadRun",
     "__version__",
+    "benchmark_operators",
     "compare",
     "evaluate",
     "evaluations",
@@ -192,11 +204,13 @@ _OWNERS = {
     "client.library.tables": ("Rows",),
     "client.library.benchmarks": ("DataArguments", "TrainingArguments", "ingest", "train"),
     "client.library.trainings": ("Ingestion", "StepPartTimes", "Training"),
+    "client.op.from_python": ("OperatorArguments", "OperatorRun", "OperatorRuns", "benchmark_operators"),
     "evaluators.datasets.base": ("Dataset", "DatasetIdentity", "Sample"),
     "evaluators.evaluation": ("Evaluation",),
     "evaluators.measurements.batches": ("BatchMeasurement",),
     "evaluators.measurements.ingestion": ("IngestionMeasurement",),
     "evaluators.measurements.load": ("LoadMeasurement",),
+    "evaluators.measurements.operators": ("OperatorMeasurement",),
     "evaluators.measurements.rate_search": ("RateSearchMeasurement",),
     "evaluators.measurements.training": ("TrainingMeasurement",),
     "evaluators.reports.base": ("Column", "Report", "Row"),

@@ -82,8 +82,26 @@ def _columns(context: click.Context, begun: str) -> Iterable[str]:
     return [sign + column.key for column in find_report(name).columns] if known else []
 
 
+def _operators(_: click.Context, __: str) -> Iterable[str]:
+    from inferometer.agent.operators.table.registry import operators
+
+    return operators()
+
+
+def _categories(_: click.Context, __: str) -> Iterable[str]:
+    from inferometer.agent.operators.operator import Category
+
+    return [category.value for category in Category]
+
+
 evaluations = _names(_evaluations, listed=True)
 """Ids of evaluations, with commas between."""
+operators = _names(_operators)
+"""Operators of the table."""
+categories = _names(_categories, listed=True)
+"""Groups of operators, with commas between."""
+several_frameworks = _names(_frameworks, listed=True)
+"""Frameworks, with commas between."""
 OPTIONS: Mapping[str, Names] = {
     "--model_name": _names(_models),
     "--framework_name": _names(_frameworks),

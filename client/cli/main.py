@@ -24,6 +24,7 @@ _COMMANDS = {
     "export": "Export a model as an ONNX file.",
     "info": "Reports on evaluations, models, frameworks and this machine.",
     "manifest": "Check manifests, write one for a model's file, and print their schema.",
+    "op": "Benchmark single operators in several frameworks.",
     "predict": "Evaluate a model and publish the results.",
     "report": "Write evaluations as a page in one file.",
     "serve": "Serve models to other hosts over gRPC.",
@@ -34,6 +35,7 @@ _COMMANDS = {
 """The help of each command, which is the function of its name in the module of its name."""
 _MODULES = {
     "completion": "inferometer.client.cli.completion",
+    "op": "inferometer.client.op.command",
     "report": "inferometer.client.web.report_command",
     "web": "inferometer.client.web.web_command",
 }

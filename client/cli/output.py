@@ -6,22 +6,23 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from inferometer.client.cli.command import boolean, format_option, option, options
 from inferometer.client.cli.paths import FILE
-from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.base import Column, Report, Row
 from inferometer.evaluators.reports.selection import choose_columns, sort_rows
 from inferometer.evaluators.reports.table import folded
 from inferometer.evaluators.reports.writer import Format, write
 
 output_options = options(
     format_option(*(f.value for f in Format)),
-    option("-o", "--output", type=FILE, metavar="FILE", help="Write to this file."),
+    option("-o", "--output", "--output_file", type=FILE, metavar="FILE", help="Write to this file."),
     boolean("--append", help="Append to the file if it exists."),
     boolean("--overwrite", help="Replace the file if it exists."),
-    boolean("--no_header", help="Omit the heading of a table or csv."),
+    boolean("--no_header", help="Omit the heading of a table, csv or markdown."),
     option(
         "--columns",
         "chosen",
@@ -46,6 +47,14 @@ def echo(line: str, *, err: bool = False, indent: int = 0) -> None:
         lines = folded(line[indent:], shutil.get_terminal_size().columns - indent)
         line = line[:indent] + f"\n{' ' * indent}".join(lines)
     click.echo(line, err=err)
+
+
+def on_a_page(
+    report: Report[Any], *, format_name: str, chosen: str | None, order: str | None, **_: object
+) -> Report[Any]:
+    """Returns a report as it is printed: in Markdown its own form for it, unless columns are chosen."""
+    in_markdown = format_name.lower() == Format.MARKDOWN.value and chosen is None and order is None
+    return report.on_a_page() if in_markdown else report
 
 
 def print_rows(

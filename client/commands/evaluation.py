@@ -13,7 +13,7 @@ import click
 
 from inferometer.client.cli.command import COUNT, Command, Group, boolean, option
 from inferometer.client.cli.invocation import current_invocation
-from inferometer.client.cli.output import OUTPUT_NAMES, output_options, print_rows
+from inferometer.client.cli.output import OUTPUT_NAMES, on_a_page, output_options, print_rows
 from inferometer.client.cli.paths import FILE
 from inferometer.client.reports.evaluation_filter import (
     ChosenEvaluations,
@@ -143,7 +143,9 @@ def _report(
         if top_layers is not None:
             rows = _heaviest(rows, top_layers)
         shown = rows if picture is None else list(rows)  # a picture takes them a second time
-        count = print_rows(report.columns, shown, **printing)
+        paged = on_a_page(report, **printing)
+        printed = shown if paged is report else paged.rows(evaluations)
+        count = print_rows(paged.columns, printed, **printing)
         if isinstance(report, TraceReport):
             explain(report, evaluations, count)
         if picture is not None:

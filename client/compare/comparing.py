@@ -12,7 +12,6 @@ from inferometer.client.cli.exit_codes import REGRESSION, SUCCESS
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.cli.output import echo, print_rows
 from inferometer.client.reports.evaluation_filter import whole_id
-from inferometer.evaluators.comparing.comparison import COLUMNS
 from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.comparing.verdict import parse_figures
 from inferometer.evaluators.evaluation import Evaluation
@@ -108,7 +107,7 @@ def run_comparison(invocation: Invocation, request: CompareRequest) -> int:
     )
     for line in found.notes:
         echo(line, err=True, indent=2)
-    print_rows(COLUMNS, found.rows, **request.printing)
+    print_rows(found.columns, found.rows, **request.printing)
     for line in found.undecided:
         echo(f"warning: {line}", err=True, indent=2)
     printing = request.printing

@@ -56,7 +56,10 @@ class ProgressBar:
             self._bar = Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
             self._task = self._bar.add_task(self.title, total=progress.total)
             self._bar.start()
-        self._bar.update(self._task, completed=progress.done, total=progress.total, refresh=True)
+        what = f"{self.title}: {progress.now}" if progress.now else self.title
+        self._bar.update(
+            self._task, description=what, completed=progress.done, total=progress.total, refresh=True
+        )
 
     def close(self) -> None:
         """Removes the bar."""

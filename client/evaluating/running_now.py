@@ -74,7 +74,8 @@ class RunningFile:
         if self._descriptor is None or self._clock() < self._next_s:
             return
         if isinstance(progress, Progress):
-            text = f"{progress.done:,} of {progress.total:,} inputs"
+            text = f"{progress.done:,} of {progress.total:,} {progress.counted}"
+            text += f", {progress.now}" if progress.now else ""
             self._content |= {"done": progress.done, "total": progress.total, "text": text}
         else:
             self._runs += progress.elapsed_s < self._elapsed_s

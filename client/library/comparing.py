@@ -11,7 +11,6 @@ from inferometer.client.library import html
 from inferometer.client.library.invocation import library_invocation
 from inferometer.client.library.results import Result
 from inferometer.client.library.tables import Tabular
-from inferometer.evaluators.comparing.comparison import COLUMNS
 from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.comparing.verdict import parse_figures
 from inferometer.evaluators.evaluation import Evaluation
@@ -38,6 +37,7 @@ class Comparison(Tabular, Sequence[Row]):
     def __init__(
         self, request: job.ComparisonRequest, found: job.Comparison, left_out: Sequence[str]
     ) -> None:
+        self._of_all = found.columns
         self.conclusion = found.conclusion
         self.worse = found.worse
         self.undecided = found.undecided
@@ -59,7 +59,7 @@ class Comparison(Tabular, Sequence[Row]):
 
     @property
     def _columns(self) -> Sequence[Column]:
-        return COLUMNS
+        return self._of_all
 
     @property
     def _table(self) -> Sequence[Row]:
@@ -126,8 +126,8 @@ def _side(name: str, given: Named | Sequence[Named], notes: list[str]) -> Side:
             found |= {evaluation.id: evaluation for evaluation in _stored(name, each, notes)}
         else:
             raise ConfigurationError(
-                f"{name} holds {each!r}; give what evaluate, sweep, train, ingest, workload or max_qps "
-                "returned, or ids"
+                f"{name} holds {each!r}; give what evaluate, sweep, train, ingest, workload, max_qps or "
+                "benchmark_operators returned, or ids"
             )
     return Side(name, tuple(found.values()))
 

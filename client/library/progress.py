@@ -93,7 +93,7 @@ class NotebookBar(_Area):
         """Shows the progress."""
         if self._is_due():
             bar = f'<progress value="{progress.done}" max="{progress.total}"></progress>'
-            self._show(f"{bar} {_text(self.title)}: {progress.done} of {progress.total} inputs")
+            self._show(f"{bar} {_text(self.title)}: {progress.done} of {progress.total} {progress.counted}")
 
 
 class NotebookLine(_Area):

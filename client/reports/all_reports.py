@@ -33,7 +33,7 @@ from inferometer.evaluators.reports.writer import Format, write
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import OutputError
 
-_ENDINGS = {Format.TABLE: "txt", Format.CSV: "csv", Format.JSON: "json"}
+_ENDINGS = {Format.TABLE: "txt", Format.CSV: "csv", Format.JSON: "json", Format.MARKDOWN: "md"}
 
 
 @click.command("all", cls=Command)
@@ -106,7 +106,8 @@ def _write(
     count = 0
     for each in dict.fromkeys(formats):  # each reads the spans anew, so that rows need not be kept
         path = folder / f"{report.name}.{_ENDINGS[each]}"
-        count = write(report.columns, rows_of(report, evaluations, store), each, path)
+        shown = report.on_a_page() if each is Format.MARKDOWN else report
+        count = write(shown.columns, rows_of(shown, evaluations, store), each, path)
     if isinstance(report, TraceReport):
         explain(report, evaluations, count, f"{report.name}: ")
     if pictures and count:

@@ -12,6 +12,7 @@ from inferometer.evaluators.load.summary import LoadSummary
 from inferometer.evaluators.measurements.batches import BatchMeasurement
 from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
 from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
+from inferometer.evaluators.measurements.operators import OperatorMeasurement
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.measurements.training import TrainingMeasurement
 from inferometer.evaluators.reports.base import (
@@ -27,6 +28,7 @@ from inferometer.evaluators.reports.batches import AccuracyReport, LatencyReport
 from inferometer.evaluators.reports.ingestion import IngestionReport
 from inferometer.evaluators.reports.layers import LayersReport
 from inferometer.evaluators.reports.load import MaxQpsReport, ProbesReport, WorkloadReport
+from inferometer.evaluators.reports.operators import OperatorsReport
 from inferometer.evaluators.reports.trace_report import TRACED_COLUMNS, SpanSource
 from inferometer.evaluators.reports.training import TrainingReport
 from inferometer.evaluators.reports.writer import finite
@@ -37,7 +39,7 @@ _SOFTWARE = ("operating_system", "kernel", "python_version", "inferometer_versio
 _TOLD = ("libraries", "settings", "variables")
 _NS_PER_S = 1_000_000_000
 _ASIDE = (STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN)
-_COMMON = {column.key for column in (*EVALUATION_COLUMNS, *_ASIDE)}
+_COMMON = {*EVALUATION_COLUMNS, *_ASIDE}
 
 
 def heaviest(layers: Sequence[Row]) -> Sequence[Row]:
@@ -74,6 +76,8 @@ def as_document(
         figures["training"] = _training_figures(evaluation)
     elif measures(evaluation, IngestionMeasurement):
         figures["ingestion"] = _ingestion_figures(evaluation)
+    elif measures(evaluation, OperatorMeasurement):
+        figures |= _operator_figures(evaluation)
     return {
         **describe(evaluation),
         **system_document(evaluation),
@@ -117,7 +121,7 @@ def _batches(
 
 def _own(report: Report[Any], row: Row, *left_out: str) -> dict[str, Any]:
     """What a report's row says beside the columns that all reports have; what is infinite is None."""
-    keys = [column.key for column in report.columns if column.key not in {*_COMMON, *left_out}]
+    keys = [c.key for c in report.columns if c not in _COMMON and c.key not in left_out]
     return {key: finite(row[key]) for key in keys}
 
 
@@ -173,6 +177,15 @@ def _ingestion_figures(evaluation: Evaluation[IngestionMeasurement]) -> dict[str
         "data": asdict(measured.data),
         **_own(IngestionReport(), row, "dataset_name"),
         "failures": [asdict(failure) | {"stage": failure.stage.value} for failure in measured.failures],
+    }
+
+
+def _operator_figures(evaluation: Evaluation[OperatorMeasurement]) -> dict[str, Any]:
+    measured, report = evaluation.measurement, OperatorsReport()
+    return {
+        "options": asdict(measured.options),
+        "peak": None if measured.peak is None else asdict(measured.peak),
+        "operators": [_own(report, row) for row in report.rows([evaluation])],
     }
 
 

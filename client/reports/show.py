@@ -19,6 +19,7 @@ from inferometer.client.cli.invocation import current_invocation
 from inferometer.client.cli.output import echo
 from inferometer.client.evaluating.ingestion_summary import ingestion_rows
 from inferometer.client.evaluating.load_summary import load_rows
+from inferometer.client.evaluating.operator_summary import operator_lines
 from inferometer.client.evaluating.summary import conditions_rows, summary_rows
 from inferometer.client.evaluating.training_summary import training_rows
 from inferometer.client.reports.evaluation_document import as_document, heaviest, stage_shares
@@ -27,6 +28,7 @@ from inferometer.evaluators.evaluation import Evaluation, M, Status, measures, o
 from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
 from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
 from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
+from inferometer.evaluators.measurements.operators import OperatorMeasurement
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.measurements.training import TrainingMeasurement
 from inferometer.evaluators.reports.layers import LayersReport
@@ -77,6 +79,8 @@ def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSou
         figures = training_rows(evaluation)
     elif measures(evaluation, IngestionMeasurement):
         figures = ingestion_rows(evaluation)
+    elif measures(evaluation, OperatorMeasurement):
+        figures = operator_lines(evaluation)
     elif measures(evaluation, BatchMeasurement):
         figures = _figures(evaluation, of_kind(group, BatchMeasurement))
     lines = itertools.chain(_what(evaluation), _where(evaluation), figures, conditions_rows(evaluation))
@@ -136,7 +140,8 @@ def _what(evaluation: Evaluation) -> Lines:
     yield "evaluation", f"{evaluation.id}  {evaluation.status.value}"
     begun = evaluation.created_at.astimezone(timezone.utc).isoformat(sep=" ", timespec="seconds")
     yield "begun", f"{begun}, measured for {evaluation.measurement.elapsed_ns / _NS_PER_S:.3f} s"
-    yield "model", f"{manifest.name} {manifest.version}, weights: {weights}"
+    if not measures(evaluation, OperatorMeasurement):
+        yield "model", f"{manifest.name} {manifest.version}, weights: {weights}"
     for part, checksum in system.checksums.items():
         yield "", f"{part} {checksum}"
     if inferred := manifest.attributes.get(INFERRED):
@@ -292,4 +297,6 @@ def _trace(evaluation: Evaluation) -> Lines:
 
 def _group(group: Sequence[Evaluation]) -> Lines:
     for place, each in enumerate(group):
-        yield ("" if place else "group"), f"{each.id}  {each.trace_level.name}"
+        of_operators = measures(each, OperatorMeasurement)
+        what = each.system.manifest.framework.name if of_operators else each.trace_level.name
+        yield ("" if place else "group"), f"{each.id}  {what}"

@@ -10,11 +10,13 @@ from inferometer.agent.hardware.device import DeviceKind
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.results import LOCAL_AGENT
 from inferometer.agent.tracing.span import TraceLevel
+from inferometer.client.op.repeating import unrepeated_sizes, words_again
 from inferometer.evaluators.datasets.urls import CATEGORY as URLS
 from inferometer.evaluators.evaluation import Evaluation, measures
 from inferometer.evaluators.jobs import defaults
 from inferometer.evaluators.measurements.batches import BatchMeasurement, BatchOptions
 from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
+from inferometer.evaluators.measurements.operators import OperatorMeasurement
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.measurements.training import TrainingMeasurement
 
@@ -53,6 +55,10 @@ def again(evaluation: Evaluation) -> Again:
     elif isinstance(measurement, TrainingMeasurement):
         words = ["bench", "training", *_training(evaluation, measurement)]
         return Again(shlex.join(["agent", *words]), (*notes, *_training_notes(measurement)))
+    elif measures(evaluation, OperatorMeasurement):
+        if unrepeated_sizes(evaluation.measurement):
+            notes.append("It had sizes of its own for several cases, which --cases=FILE.yaml gives.")
+        return Again(shlex.join(["agent", "op", "run", *words_again(evaluation)]), tuple(notes))
     else:
         return Again(
             "", (f"No command is known that repeats an evaluation of kind {measurement.kind}.", *notes)

@@ -16,11 +16,11 @@ from inferometer.client.web.again import again
 from inferometer.client.web.cells import columns_of, figures_of, table_of, text_of
 from inferometer.client.web.facts import facts_of, kind_of
 from inferometer.client.web.pictures import charts_of, compared_chart
-from inferometer.evaluators.comparing.comparison import COLUMNS
-from inferometer.evaluators.comparing.sides import Side
+from inferometer.evaluators.comparing.sides import DIFFERS, Side
 from inferometer.evaluators.evaluation import Evaluation, Status, measures
-from inferometer.evaluators.jobs.compare import DIFFERS, ComparisonRequest, compare
+from inferometer.evaluators.jobs.compare import ComparisonRequest, compare
 from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
+from inferometer.evaluators.measurements.operators import OperatorMeasurement
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
@@ -61,13 +61,12 @@ _HEADLINES = {
     "workload": ("latency_ms_p50", "latency_ms_p99", "achieved_qps", "goodput_qps", "late_share"),
     "max_qps": ("max_qps",),
     "ingestion": ("samples_per_s", "bytes_per_s", "wait_ms_p50", "cached_before"),
+    "operators": ("p50_us", "gflops_per_s", "gbytes_per_s", "max_difference"),
     "training": ("step_ms_mean", "step_ms_p50", "throughput_samples_per_s", "bound", "last_loss"),
 }
 _ONLY_PICTURES = ("duration", "eventflow", "training_steps")
 _MOST_ROWS = 2000
-_ASIDE = {
-    c.key for c in (*EVALUATION_COLUMNS, *TRACED_COLUMNS, STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN)
-}
+_ASIDE = {*EVALUATION_COLUMNS, *TRACED_COLUMNS, STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN}
 _OPTIONS = {
     "arrival",
     "concurrency",
@@ -134,12 +133,14 @@ def evaluation_document(
     timed = timed_by(evaluation, group)
     figures, told, tables = _reported(evaluation, timed, reports, spans)
     command = again(evaluation)
-    batch = f"batch size {evaluation.measurement.batch_size}"
+    batch = f"batch size {evaluation.measurement.batch_size} · "
+    if measures(evaluation, OperatorMeasurement):
+        batch = ""  # each row has sizes of its own
     framework = f"{system.manifest.framework.name} {system.framework_version}".rstrip()
     return {
         "id": evaluation.id,
         "title": f"{system.manifest.name} {system.manifest.version}",
-        "subtitle": f"{framework} · {system.device} · {batch} · {kind_of(evaluation)}",
+        "subtitle": f"{framework} · {system.device} · {batch}{kind_of(evaluation)}",
         "created_at": describe(evaluation)["created_at"],
         "created_text": f"{_moment(evaluation.created_at)} UTC",
         "status": evaluation.status.value,
@@ -219,7 +220,7 @@ def _reported(
     if measures(evaluation, RateSearchMeasurement):
         taking[ProbesReport.name] = ProbesReport()
     for name, report in taking.items():
-        columns = [column for column in report.columns if column.key not in _ASIDE]
+        columns = [column for column in report.columns if column not in _ASIDE]
         if isinstance(report, TraceReport):
             rows = list(report.rows_of([evaluation], spans)) if spans is not None else []
         else:
@@ -257,7 +258,7 @@ def comparison_document(a: Side, b: Side, left_out: Sequence[str] = ()) -> dict[
     one, other = a.evaluations[0], b.evaluations[0]
     notes = (note for note in compared.notes if not note.startswith(DIFFERS))
     return document | {
-        **table_of("comparison", "", COLUMNS, compared.rows),
+        **table_of("comparison", "", compared.columns, compared.rows),
         "conclusion": compared.conclusion,
         "worse": compared.worse,
         "notes": [*left_out, *notes, *compared.undecided],

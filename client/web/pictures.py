@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from inferometer.evaluators.drawing.charts import PointChart, Series
@@ -12,6 +12,7 @@ from inferometer.evaluators.measurements.batches import BatchMeasurement
 from inferometer.evaluators.plots.base import Plot, find_plot
 from inferometer.evaluators.plots.batches import DurationPlot
 from inferometer.evaluators.plots.compared import compared_times
+from inferometer.evaluators.plots.operators import OperatorsPlot
 from inferometer.evaluators.plots.training import TrainingStepsPlot
 from inferometer.evaluators.reports.base import Report
 
@@ -23,8 +24,14 @@ _REPORTS = {
     "rate_search": "max_qps",
     "training": "training_steps",
     "ingestion": "ingestion",
+    "operators": "operators",
 }
 """The report whose picture shows each value of a measurement, by the kind."""
+_PLOTS: Mapping[str, Callable[[], Plot[Any]]] = {
+    "duration": lambda: DurationPlot(MOST_BATCHES),
+    "training_steps": lambda: TrainingStepsPlot(MOST_BATCHES),
+    "operators": lambda: OperatorsPlot(most_points=0),  # a legend with a name for each framework alone
+}
 _DIGITS = 6  # of a coordinate, which are more than any screen has points
 
 
@@ -33,10 +40,7 @@ def charts_of(evaluation: Evaluation, reports: Mapping[str, Report[Any]]) -> lis
     name = _REPORTS.get(evaluation.measurement.kind)
     if name is None:
         return []
-    if name == "duration":
-        plot: Plot[Any] = DurationPlot(MOST_BATCHES)
-    else:
-        plot = TrainingStepsPlot(MOST_BATCHES) if name == "training_steps" else find_plot(name)
+    plot = _PLOTS[name]() if name in _PLOTS else find_plot(name)
     drawing = plot.draw([evaluation], list(reports[name].rows([evaluation])))
     if drawing is None:
         return []

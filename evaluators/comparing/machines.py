@@ -71,3 +71,8 @@ def nothing_told(name: str) -> str:
 
 def _is_detail(name: str) -> bool:
     return name == _BUILD or name.startswith(_OF_THE_FRAMEWORK)
+
+
+def is_of_the_framework(name: str) -> bool:
+    """Whether a condition is the framework, or a part or a setting of it."""
+    return name == "framework" or name.startswith(_OF_THE_FRAMEWORK)

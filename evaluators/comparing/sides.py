@@ -8,6 +8,7 @@ from typing import Any
 
 from inferometer.evaluators.comparing.machines import (
     CUDNN_BENCHMARK,
+    is_of_the_framework,
     is_of_the_machine,
     machine_conditions,
     not_comparable,
@@ -20,10 +21,13 @@ from inferometer.evaluators.measurements.batches import Accuracy, BatchMeasureme
 from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
 from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
 from inferometer.evaluators.measurements.measurement import Measurement
+from inferometer.evaluators.measurements.operators import OperatorMeasurement
 from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.measurements.training import TrainingMeasurement
 from inferometer.manifests.errors import ConfigurationError
 
+DIFFERS = "differs: "
+"""How a note begins that names a condition in which the sides differ."""
 _QUESTION = {"load", "concurrency", "percentile", "latency bound"}
 """Conditions that two sides must share: under others, a figure answers another question."""
 _SYNTHETIC = "synthetic"
@@ -62,11 +66,15 @@ class Side:
         first, *others = self.evaluations
         for other in others:
             for name, one, another in _differences(first, other):
-                if not is_of_the_machine(name):
+                if not is_of_the_machine(name) and not self._may_mix(name):
                     raise ConfigurationError(
                         f"{self.name} mixes evaluations with {name} {one} and {another}, such as {first.id} "
                         f"and {other.id}; those of one side must be alike"
                     )
+
+    def _may_mix(self, name: str) -> bool:
+        """Whether a condition may differ because each evaluation of the side is of another framework."""
+        return self.kind is OperatorMeasurement and is_of_the_framework(name)
 
     @property
     def kind(self) -> type[Measurement]:
@@ -338,6 +346,20 @@ def _ingestion_conditions(evaluation: Evaluation[IngestionMeasurement]) -> dict[
     }
 
 
+def _operator_conditions(evaluation: Evaluation[OperatorMeasurement]) -> dict[str, str]:
+    options = evaluation.measurement.options
+    return {
+        "dataset": evaluation.dataset.name,  # whose size is the number of rows, which differs by framework
+        "element type": options.dtype,
+        "cache": options.cache.value,
+        "seed": str(options.seed),
+    }
+
+
+def _no_common_times(evaluation: Evaluation) -> RunTimes:
+    raise ValueError("times of its own, as each of its rows has them")
+
+
 def _cached(share: float | None) -> str:
     """How much of a dataset was in the page cache, as far as it makes a difference."""
     if share is None:
@@ -366,6 +388,9 @@ _KINDS: Mapping[type[Measurement], _Kind] = {
     LoadMeasurement: _Kind("a workload", _unfit_load, _load_conditions, _load_times),
     TrainingMeasurement: _Kind("a training", lambda _: "", _training_conditions, _training_times),
     IngestionMeasurement: _Kind("a run of a loader", lambda _: "", _ingestion_conditions, _ingestion_times),
+    OperatorMeasurement: _Kind(
+        "a benchmark of operators", lambda _: "", _operator_conditions, _no_common_times
+    ),
     RateSearchMeasurement: _Kind(
         "a search for the highest rate",
         _unfit_search,

@@ -67,6 +67,7 @@ class BarChart:
         rows: The rows.
         stacked: Whether the bars of a row follow one another.
         whole: The end of the axis; None for a little beyond the longest bar.
+        logarithmic: Whether the axis is logarithmic and begins at 1, for ratios; not of stacked bars.
     """
 
     heading: Label
@@ -74,6 +75,7 @@ class BarChart:
     rows: tuple[BarRow, ...]
     stacked: bool = False
     whole: float | None = None
+    logarithmic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ class Series:
         tooltip: The tooltip of the series.
         mark: The shape of the points.
         size: The size of a point in typographic points; None for one that suits their number.
+        strong: Whether the line is a limit, and not what joins points.
     """
 
     group: str
@@ -129,6 +132,7 @@ class Series:
     tooltip: str = ""
     mark: Mark = Mark.DOT
     size: float | None = None
+    strong: bool = False
 
 
 @dataclass(frozen=True, slots=True)

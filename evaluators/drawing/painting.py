@@ -8,7 +8,14 @@ from unicodedata import east_asian_width
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+)
 
 from inferometer.evaluators.drawing.charts import (
     ROW_INCHES,
@@ -33,6 +40,7 @@ DETAIL_CHARACTERS = 72
 _THIN_INCHES = 0.02
 _CHARACTER_INCHES = 0.064
 _LOGARITHMIC_FROM = 20
+_WIDE = 1000  # ratios that have ticks at powers of ten alone
 _EDGE = "#FFFFFF"
 
 
@@ -118,11 +126,15 @@ def _paint_bars(axes: Axes, chart: BarChart, palette: Palette, tip: Tip) -> None
     widest = 0 if chart.stacked else max(len(bar.text) for row in chart.rows for bar in row.bars)
     room = widest * _CHARACTER_INCHES + 0.15
     end = max(chart.whole or 0.0, longest) or 1.0
-    axes.set_xlim(0, end * inches / max(inches - room, inches / 4) if widest else end)
-    ticks = [tick for tick in MaxNLocator(8, steps=STEPS).tick_values(0, end) if tick <= end * 1.0001]
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    part = inches / max(inches - room, inches / 4) if widest else 1.0
+    if chart.logarithmic:
+        _make_ratios(axes, end, part)
+    else:
+        axes.set_xlim(0, end * part)
+        ticks = [tick for tick in MaxNLocator(8, steps=STEPS).tick_values(0, end) if tick <= end * 1.0001]
+        axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.grid(True, axis="x", color=GRID, linewidth=0.6)
-    axes.set_xlabel(chart.axis, size=SMALL, color=INK)
+    axes.set_xlabel(f"{chart.axis}{', logarithmic' * chart.logarithmic}", size=SMALL, color=INK)
     top = 0.0
     middles = []
     for row in chart.rows:
@@ -131,28 +143,42 @@ def _paint_bars(axes: Axes, chart: BarChart, palette: Palette, tip: Tip) -> None
         if chart.stacked:
             _paint_stack(axes, row, top + 0.14 * height, 0.72 * height, inches / end, palette, tip)
         else:
-            _paint_row(axes, row, top, height, palette, tip, end * 0.006)
+            start = 1.0 if chart.logarithmic else 0.0
+            _paint_row(axes, row, top, height, palette, tip, start)
         top += height
     axes.set_ylim(top, 0)
     _name_rows(axes, middles, [row.label for row in chart.rows])
 
 
+def _make_ratios(axes: Axes, end: float, part: float) -> None:
+    """Makes an axis of ratios from 1 on."""
+    end = max(end, 1.01)
+    axes.set_xscale("log")
+    axes.set_xlim(1, end**part)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if end < _WIDE else (1,), numticks=30))
+    axes.xaxis.set_major_formatter(FuncFormatter(tick))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
 def _paint_row(
-    axes: Axes, row: BarRow, top: float, height: float, palette: Palette, tip: Tip, gap: float
+    axes: Axes, row: BarRow, top: float, height: float, palette: Palette, tip: Tip, start: float
 ) -> None:
     """Paints bars one below the other, each followed by its text."""
     pitch = height * 0.86 / len(row.bars)
     for place, bar in enumerate(row.bars):
         begin = top + height * 0.07 + place * pitch
-        patch = _rectangle(axes, 0, begin, bar.value, pitch * 0.92, palette[bar.group])
+        length = max(bar.value - start, 0.0)
+        patch = _rectangle(axes, start, begin, length, pitch * 0.92, palette[bar.group])
         tip(patch, bar.tooltip)
-        axes.text(
-            bar.value + gap,
-            begin + pitch * 0.46,
+        axes.annotate(
             printable(bar.text),
+            (start + length, begin + pitch * 0.46),
+            xytext=(3, 0),
+            textcoords="offset points",
             va="center",
             size=TINY + 0.5,
             color=INK,
+            annotation_clip=False,
         )
 
 

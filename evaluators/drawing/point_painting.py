@@ -78,7 +78,7 @@ def _paint_series(axes: Axes, series: Series, colour: str, tip: Tip, order: floa
     if known:
         x, y = zip(*known, strict=True)
         if series.line:
-            axes.plot(x, y, color=colour, linewidth=0.6, alpha=0.6)
+            axes.plot(x, y, color=colour, linewidth=2 if series.strong else 0.6, alpha=0.6)
         marks.append(_paint_marks(axes, x, y, colour, _MARKERS[series.mark], size, order))
         if series.mark is Mark.RING:
             marks[-1].set_markerfacecolor("white")

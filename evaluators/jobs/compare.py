@@ -7,24 +7,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from inferometer.evaluators.comparing.comparison import (
+    COLUMNS,
     chosen_figures,
     compare_sides,
     measured_thresholds,
     rows_of,
 )
-from inferometer.evaluators.comparing.sides import Side
+from inferometer.evaluators.comparing.operator_sides import OPERATOR_COLUMNS, compare_operator_sides
+from inferometer.evaluators.comparing.operators import FIGURE
+from inferometer.evaluators.comparing.sides import DIFFERS, Side
 from inferometer.evaluators.comparing.verdict import TOP1, Ratio, Verdict, higher_is_better, listed
 from inferometer.evaluators.jobs import ranges
 from inferometer.evaluators.jobs.defaults import ACCURACY_THRESHOLD, THRESHOLD
 from inferometer.evaluators.measurements.batches import BatchMeasurement
 from inferometer.evaluators.measurements.measurement import Measurement
+from inferometer.evaluators.measurements.operators import OperatorMeasurement
 from inferometer.evaluators.measurements.training import TrainingMeasurement
 from inferometer.evaluators.precision.processes import processes_of
-from inferometer.evaluators.reports.base import Row
+from inferometer.evaluators.reports.base import Column, Row
 from inferometer.manifests.errors import ConfigurationError
-
-DIFFERS = "differs: "
-"""How a note begins that names a condition in which the sides differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +82,12 @@ class Comparison:
     """Two sides compared.
 
     Attributes:
-        rows: A row of ``comparing.comparison.COLUMNS`` for each figure.
+        rows: A row of ``columns`` for each figure; of operators for each of their rows.
         notes: What qualifies the rows, one line each; a difference of the conditions begins with ``DIFFERS``.
         undecided: Why figures are undecided, and how much worse B may be, one line each.
         conclusion: What follows from all figures together, in one line.
         worse: Whether B is worse in a figure.
+        columns: The columns of the rows.
     """
 
     rows: tuple[Row, ...]
@@ -93,6 +95,7 @@ class Comparison:
     undecided: tuple[str, ...]
     conclusion: str
     worse: bool
+    columns: tuple[Column, ...] = COLUMNS
 
 
 def compare(request: ComparisonRequest) -> Comparison:
@@ -102,6 +105,8 @@ def compare(request: ComparisonRequest) -> Comparison:
         ConfigurationError: They cannot be compared, or lack a wanted figure.
     """
     a, b = request.a, request.b
+    if a.kind is OperatorMeasurement or b.kind is OperatorMeasurement:
+        return _compare_operators(request)
     figures = chosen_figures(a, b, request.figures)
     ratios = compare_sides(a, b, figures, _thresholds(request, figures))
     undecided = [ratio for ratio in ratios if ratio.verdict is Verdict.UNDECIDED]
@@ -111,6 +116,29 @@ def compare(request: ComparisonRequest) -> Comparison:
         undecided=tuple(f"{ratio.figure} is undecided: {_undecided(ratio)}" for ratio in undecided),
         conclusion=_conclusion(ratios),
         worse=any(ratio.verdict is Verdict.WORSE for ratio in ratios),
+    )
+
+
+def _compare_operators(request: ComparisonRequest) -> Comparison:
+    """Compares the rows of two benchmarks of operators."""
+    a, b = request.a, request.b
+    if request.noise is not None:
+        raise ConfigurationError(
+            "--noise is not for operators: their rows are compared over processes; measure both sides with "
+            "op run --processes=4, and leave out --noise"
+        )
+    if request.figures not in (None, (FIGURE,)):
+        raise ConfigurationError(f"operators are compared in {FIGURE} alone; leave out --figures")
+    found = compare_operator_sides(a, b, THRESHOLD if request.threshold is None else request.threshold)
+    default = f"threshold {100 * THRESHOLD:g} %, the default; --threshold gives another"
+    warnings = (f"warning: {line}" for side in (a, b) for line in _conditions(side))
+    return Comparison(
+        rows=found.rows,
+        notes=(*((default,) if request.threshold is None else ()), *found.notes, *warnings),
+        undecided=found.undecided,
+        conclusion=found.conclusion,
+        worse=found.worse,
+        columns=OPERATOR_COLUMNS,
     )
 
 

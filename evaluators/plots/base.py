@@ -34,6 +34,7 @@ PLOTS: Mapping[str, str] = MappingProxyType(
         "ingestion": f"{_HERE}.ingestion:IngestionPlot",
         "weak_scaling": f"{_HERE}.training:ScalingPlot",
         "strong_scaling": f"{_HERE}.training:ScalingPlot",
+        "operators": f"{_HERE}.operators:OperatorsPlot",
     }
 )
 """The pictures by the name of their report, as ``module:class``; each is imported on first use."""

@@ -69,6 +69,10 @@ class Report(ABC, Generic[M]):
     def rows(self, evaluations: Sequence[Evaluation[M]]) -> Iterator[Row]:
         """Yields the report's rows, in the order of the ``evaluations``."""
 
+    def on_a_page(self) -> Report[M]:
+        """Returns the report as Markdown has it, which may have other columns and rows."""
+        return self
+
 
 EVALUATION_COLUMNS = (
     Column("id", "id", is_id=True),

@@ -11,6 +11,7 @@ from inferometer.evaluators.measurements.batches import BatchMeasurement, Latenc
 from inferometer.evaluators.measurements.ingestion import IngestionMeasurement, IngestionSummary
 from inferometer.evaluators.measurements.load import LoadMeasurement
 from inferometer.evaluators.measurements.measurement import Measurement
+from inferometer.evaluators.measurements.operators import OperatorMeasurement
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.measurements.training import TrainingMeasurement, TrainingSummary
 from inferometer.evaluators.reports.base import (
@@ -32,6 +33,7 @@ KIND_NAMES = {
     "rate_search": "max QPS",
     "training": "training",
     "ingestion": "ingestion",
+    "operators": "operators",
 }
 """The kinds of measurement as the report calls them."""
 
@@ -41,7 +43,8 @@ class OverviewReport(Report[Measurement]):
 
     p50 is that of a full batch, of a query under load, of a step of training, or of the wait for a batch of a
     loader. The rate is in inputs/s of batches, in samples/s of training and of a loader, in answered
-    queries/s of a workload, and in queries/s of the answer of a search. ``invalid`` is the reason.
+    queries/s of a workload, and in queries/s of the answer of a search. Operators have neither: each of
+    their rows has its own. ``invalid`` is the reason.
     """
 
     name = "evaluations"
@@ -52,6 +55,7 @@ class OverviewReport(Report[Measurement]):
         RateSearchMeasurement,
         TrainingMeasurement,
         IngestionMeasurement,
+        OperatorMeasurement,
     )
     columns = (
         *EVALUATION_COLUMNS[:2],

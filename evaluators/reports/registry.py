@@ -28,10 +28,11 @@ REPORTS: Mapping[str, str] = MappingProxyType(
         "ingestion": "inferometer.evaluators.reports.ingestion:IngestionReport",
         "weak_scaling": "inferometer.evaluators.reports.scaling:WeakScalingReport",
         "strong_scaling": "inferometer.evaluators.reports.scaling:StrongScalingReport",
+        "operators": "inferometer.evaluators.reports.operators:OperatorsReport",
     }
 )
 ALIASES: Mapping[str, str] = MappingProxyType(
-    {"throughput": "latency", "kernels": "cuda_launch", "max-qps": "max_qps"}
+    {"throughput": "latency", "kernels": "cuda_launch", "max-qps": "max_qps", "op": "operators"}
 )
 
 

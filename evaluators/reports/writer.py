@@ -1,4 +1,4 @@
-"""The writer of rows: as a table, csv or json, to a stream or to a file."""
+"""The writer of rows: as a table, csv, json or markdown, to a stream or to a file."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from inferometer.evaluators.reports.base import Column, Row, Value
+from inferometer.evaluators.reports.markdown import header_line, markdown_lines
 from inferometer.evaluators.reports.output_file import OutputFile
 from inferometer.evaluators.reports.table import joined, plain_table, terminal_table
 from inferometer.manifests.errors import ConfigurationError, OutputError
@@ -21,13 +22,15 @@ from inferometer.manifests.errors import ConfigurationError, OutputError
 class Format(str, Enum):
     """The format of rows.
 
-    ``TABLE`` is for people, with rounded numbers. ``CSV`` follows RFC 4180, except that lines end in a line
-    feed alone. ``JSON`` is an array of objects. Both have the columns' keys and exact numbers.
+    ``TABLE`` is for people, with rounded numbers, and so is ``MARKDOWN``, a table for a page. ``CSV`` follows
+    RFC 4180, except that lines end in a line feed alone. ``JSON`` is an array of objects. Both have the
+    columns' keys and exact numbers.
     """
 
     TABLE = "table"
     CSV = "csv"
     JSON = "json"
+    MARKDOWN = "markdown"
 
 
 def write(
@@ -50,13 +53,14 @@ def write(
         output_format: The format.
         destination: A stream, or a file that does not exist unless ``append`` or ``overwrite`` is set. The
             file is written atomically.
-        append: Appends to the file. A csv gets no second header line; a json array is extended.
+        append: Appends to the file. A csv and a table of Markdown get no second header line; a json array is
+            extended.
         overwrite: Replaces the file.
-        header: Whether table and csv begin with a header line; json has none.
+        header: Whether table, csv and markdown begin with a header line; json has none.
         every_column: Whether a table has every column although the terminal is too narrow for it.
 
     Returns:
-        The number of rows. Without any, a table and a csv are their header line, and json is ``[]``.
+        The number of rows. Without any, a table, a csv and markdown are their header, and json is ``[]``.
 
     Raises:
         ConfigurationError: Both ``append`` and ``overwrite`` are set, or one of them for a stream.
@@ -136,6 +140,8 @@ def _pieces(
             yield from joined(itertools.chain(keys, lines))
         case Format.JSON:
             yield from _json_pieces(_objects(columns, rows))
+        case Format.MARKDOWN:
+            yield from markdown_lines(columns, rows, header=header)
 
 
 def _appended(
@@ -152,6 +158,10 @@ def _appended(
         return
     if output_format is Format.CSV:
         _check_csv(present, columns, file, header)
+        header = False
+    if output_format is Format.MARKDOWN and header:
+        if not present.startswith(header_line(columns)):
+            raise OutputError(f"{file}: has another table than this one; name another file")
         header = False
     separator = "" if present.endswith("\n") else "\n"
     yield present + separator

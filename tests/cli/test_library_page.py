@@ -52,7 +52,10 @@ def test_the_examples_of_the_page_run(agent: Agent, tmp_path: Path, monkeypatch:
 
 def test_the_page_describes_every_name_of_the_library() -> None:
     public = {
-        name for owner, given in _OWNERS.items() if owner.startswith("client.library.") for name in given
+        name
+        for owner, given in _OWNERS.items()
+        if owner.startswith(("client.library.", "client.op."))
+        for name in given
     }
     described = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
 

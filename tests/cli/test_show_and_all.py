@@ -22,6 +22,7 @@ OTHERS = (
     "training_steps",
     "weak_scaling",
     "strong_scaling",
+    "operators",
 )
 """The reports on other kinds of measurement."""
 REPORT = ("info", "evaluation")

@@ -22,6 +22,8 @@ from inferometer.evaluators.plots.base import PLOTS
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
 from tests.ingestion_evaluations import few, many
+from tests.reported_operators import operators_in
+from tests.reported_operators import several as operators
 from tests.reports.loads import calm, closed, hopeless, overloaded, searched, unlimited
 from tests.reports.pictures import LOADS, SHALLOW, traced
 from tests.training_evaluations import make_training
@@ -187,4 +189,5 @@ def given(
     together = make_training(system, ranks=2, whole_ms=11.0, communicate_ms=1.0)
     loads |= {name: [alone, together] for name in ("training", "training_steps", "weak_scaling")}
     loads["strong_scaling"] = [halved, together]
+    loads["operators"] = [operators(shallow[0]), operators_in("MXNet", shallow[0])]
     return {name: loads.get(name, shallow if name in SHALLOW else deep) for name in PLOTS}

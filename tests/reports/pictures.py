@@ -12,6 +12,7 @@ from inferometer.evaluators.drawing.charts import (
     Drawing,
 )
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
+from inferometer.evaluators.measurements.operators import OperatorMeasurement
 from inferometer.evaluators.plots.base import find_plot
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.reports.registry import find_report
@@ -79,5 +80,9 @@ def texts(svg: str) -> list[str]:
 
 
 def renamed(evaluation: Evaluation, name: str) -> Evaluation:
+    measurement = evaluation.measurement
+    if isinstance(measurement, OperatorMeasurement):
+        rows = tuple(replace(row, operator=name) for row in measurement.rows)
+        return replace(evaluation, measurement=replace(measurement, rows=rows))
     manifest = evaluation.system.manifest.model_copy(update={"name": name})
     return replace(evaluation, system=replace(evaluation.system, manifest=manifest))

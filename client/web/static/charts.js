@@ -16,13 +16,25 @@ function colour(name) {
 function joined(series) {
   const same = series.every((each) => each.x.length === series[0].x.length && each.x.every((x, i) => x === series[0].x[i]));
   if (same) return [series[0].x, ...series.map((each) => each.y)];
-  const every = [...new Set(series.flatMap((each) => each.x))].sort((a, b) => a - b);
-  const place = new Map(every.map((x, i) => [x, i]));
+  // Points of one series at the same x each keep a place of their own.
+  const every = new Map();
+  const numbered = series.map((each) => {
+    const met = new Map();
+    return each.x.map((x) => {
+      const number = met.get(x) ?? 0;
+      met.set(x, number + 1);
+      const key = `${x} ${number}`;
+      every.set(key, { x, number });
+      return key;
+    });
+  });
+  const order = [...every.entries()].sort(([, a], [, b]) => a.x - b.x || a.number - b.number);
+  const place = new Map(order.map(([key], i) => [key, i]));
   return [
-    every,
-    ...series.map((each) => {
-      const column = new Array(every.length).fill(undefined);
-      each.x.forEach((x, i) => (column[place.get(x)] = each.y[i]));
+    order.map(([, { x }]) => x),
+    ...series.map((each, at) => {
+      const column = new Array(order.length).fill(undefined);
+      each.y.forEach((y, i) => (column[place.get(numbered[at][i])] = y));
       return column;
     }),
   ];

@@ -36,7 +36,7 @@ function table(found) {
       { "data-figure": rows[place].figure },
       found.columns.map((column, at) => {
         const text = found.texts[place][at];
-        if (column.key === "verdict") return h("td", {}, chip(KINDS[values[at]] ?? "not-known", values[at]));
+        if (column.key === "verdict") return h("td", {}, chip(KINDS[values[at]] ?? "not-known", values[at] ?? "–"));
         if (column.key === "figure") return h("th", { scope: "row" }, values[at]);
         return h("td", { class: column.numeric ? "number" : null, "data-key": column.key }, shown(values[at], text));
       }),

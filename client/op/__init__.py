@@ -1,0 +1,1 @@
+"""Benchmarks of single operators: the commands of ``agent op``."""
