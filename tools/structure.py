@@ -30,8 +30,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("agent", "client", "evaluators", "manifests", "protos", "inferometer")
-LISTS = ("agent/architectures", "evaluators/reports")
-"""Folders with a file for each of many models or reports, which are not counted as rooms."""
+LISTS = (
+    "agent/architectures",
+    "agent/operators/table",
+    "agent/frameworks/mxnet/operators/table",
+    "agent/frameworks/onnxruntime/operators/table",
+    "agent/frameworks/pytorch/operators/table",
+    "evaluators/reports",
+)
+"""Folders with a file for each of many models, groups of operators or reports; they count as no rooms."""
 
 _WATCHING = ("conditions", "condition_sampler", "gpu_conditions")
 ONLOOKERS = ("tracing", "run_tracing", "progress", "running_now", "stopping", "manifests", *_WATCHING)

@@ -41,7 +41,7 @@ def read_request(given: Mapping[str, Any]) -> OperatorRequest:
         forms=tuple(known(listed(given["forms"]), FORMS, "form")),
         device=_device(given),
         threads=given["threads"],
-        options=_options(given),
+        options=read_options(given),
     )
 
 
@@ -93,7 +93,8 @@ def _device(given: Mapping[str, Any]) -> Device:
     return Device(DeviceKind.GPU, given["gpu_device_id"]) if is_gpu else CPU
 
 
-def _options(given: Mapping[str, Any]) -> OperatorOptions:
+def read_options(given: Mapping[str, Any]) -> OperatorOptions:
+    """Returns how each row is measured."""
     dtype = given["dtype"].lower()
     return OperatorOptions(
         dtype="float32" if dtype == "float" else dtype,

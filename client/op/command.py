@@ -86,6 +86,12 @@ _what_options = options(
         metavar="FILE",
         help="Also the cases of this YAML file: a list of {operator, inputs: {…}, parameters: {…}}.",
     ),
+    option(
+        "--from_evaluation",
+        metavar="ID",
+        help="The operators that this traced evaluation ran, in its framework, on its device and with its "
+        "threads.",
+    ),
 )
 _how_options = options(
     option(
@@ -182,13 +188,18 @@ def run(**given: Any) -> None:
     """
     # Imported here because help needs none of it.
     from inferometer.client.cli.invocation import current_invocation
-    from inferometer.client.op.asking import read_request
+    from inferometer.client.op.asking import read_options, read_request
+    from inferometer.client.op.from_evaluation import traced_request
     from inferometer.client.op.running import Kept, run_operators
 
+    invocation, evaluation_id = current_invocation(), given.pop("from_evaluation")
     printing = {name: given.pop(name) for name in OUTPUT_NAMES}
     kept = Kept(given.pop("publish"), given.pop("require_stable"), given.pop("resume"))
-    request = read_request(given)
-    click.get_current_context().exit(run_operators(current_invocation(), request, kept, printing))
+    if evaluation_id is None:
+        request, traced = read_request(given), None
+    else:
+        request, traced = traced_request(invocation, evaluation_id, given, read_options(given))
+    click.get_current_context().exit(run_operators(invocation, request, kept, printing, traced))
 
 
 @op.command("list", cls=Command)

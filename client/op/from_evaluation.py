@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from inferometer.client.cli.command import option
 from inferometer.client.cli.invocation import Invocation
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from inferometer.evaluators.operators.cases import OperatorRequest
     from inferometer.evaluators.operators.from_trace import LayersWithoutRow, TracedOperators
 
-F = TypeVar("F", bound=Callable[..., Any])
 _NS_PER_MS = 1_000_000
 _TAKEN = {
     "operators": "the operators",
@@ -37,16 +35,6 @@ _TAKEN = {
 }
 """What the evaluation tells, with the option that tells it otherwise."""
 _MOST_REASONS = 8
-
-
-def from_evaluation_option(command: F) -> F:
-    """Adds ``--from_evaluation`` to a command, whose parameter is ``from_evaluation``."""
-    return option(
-        "--from_evaluation",
-        metavar="ID",
-        help="Measure the operators that this traced evaluation ran, in its framework, on its device and "
-        "with its threads.",
-    )(command)
 
 
 def open_traced(

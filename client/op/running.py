@@ -14,12 +14,14 @@ from inferometer.client.cli.output import on_a_page, print_rows
 from inferometer.client.evaluating.console import Console, say, stability_code
 from inferometer.client.evaluating.operator_summary import counts_text
 from inferometer.client.evaluating.progress import ProgressBar
+from inferometer.client.op.from_evaluation import explained_lines, traced_lines
 from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.operators import OperatorProgress, benchmark_operators
 from inferometer.evaluators.jobs.resources import JobCallbacks
 from inferometer.evaluators.measurements.operators import OperatorMeasurement, OperatorRow, RowStatus
 from inferometer.evaluators.operators.cases import OperatorRequest
+from inferometer.evaluators.operators.from_trace import TracedOperators
 from inferometer.evaluators.reports.operators import OperatorsReport, reported_operators, shapes_text
 
 JOURNAL = "operators"
@@ -44,11 +46,16 @@ class Kept:
 
 
 def run_operators(
-    invocation: Invocation, request: OperatorRequest, kept: Kept, printing: Mapping[str, Any]
+    invocation: Invocation,
+    request: OperatorRequest,
+    kept: Kept,
+    printing: Mapping[str, Any],
+    traced: TracedOperators | None = None,
 ) -> int:
     """Measures, publishes the evaluation of each framework, and prints the rows of all on stdout.
 
-    Everything else goes to stderr. Rows are printed although an evaluation cannot be published.
+    Everything else goes to stderr, with ``traced`` also how much of a model's time the rows explain. Rows are
+    printed although an evaluation cannot be published.
 
     Returns:
         The exit code.
@@ -67,6 +74,8 @@ def run_operators(
             stop_requested=console.stop,
         )
         console.stop.begin(stops)
+        for line in traced_lines(traced) if traced else ():
+            console.say(line)
         found = benchmark_operators(
             request,
             invocation.registry,
@@ -86,6 +95,9 @@ def run_operators(
                 report = on_a_page(OperatorsReport(), **printing)
                 print_rows(report.columns, report.rows(evaluations), **printing)
         console.print_group()
+    if traced:
+        for line in explained_lines(traced, [row for each in evaluations for row in each.measurement.rows]):
+            say(line)
     return max(worst, _exit_code(evaluations))
 
 

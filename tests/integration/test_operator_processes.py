@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from inferometer.agent.inference.registry import BUILTIN, FrameworkEntry, Registry
-from inferometer.agent.operators.table.registry import operators
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.operators import OperatorProgress, benchmark_operators
 from inferometer.evaluators.jobs.resources import JobCallbacks
@@ -226,7 +225,6 @@ def test_what_runs_nowhere_is_an_error() -> None:
         benchmarked(RIGHT, frameworks=["Plain"], registry=Registry([plain]))
 
 
-@pytest.mark.skipif("conv1d" not in operators(), reason="the table has no convolutions")
 def test_convolutions_of_each_rank_have_their_rows() -> None:
     request = OperatorRequest(
         operators=("conv1d", "conv2d"), presets=("small",), frameworks=("PyTorch",), threads=1
