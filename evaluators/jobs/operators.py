@@ -11,12 +11,16 @@ from datetime import datetime
 from pathlib import Path
 
 from inferometer.agent import __version__
+from inferometer.agent.hardware.conditions import read_counters
 from inferometer.agent.hardware.environment import Environment, read_environment
+from inferometer.agent.hardware.gpu_conditions import GpuReader
 from inferometer.agent.hardware.threads import default_threads
 from inferometer.agent.inference.predictor import Precision
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.operators.runner import RunnerOptions
+from inferometer.evaluators.conditions.conditions import Conditions, judged
+from inferometer.evaluators.conditions.host import host_conditions
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.jobs.resources import JobCallbacks
@@ -24,7 +28,6 @@ from inferometer.evaluators.measurements.operators import (
     MachinePeak,
     OperatorMeasurement,
     OperatorRow,
-    RowStatus,
 )
 from inferometer.evaluators.operators.cases import OperatorRequest
 from inferometer.evaluators.operators.journal import Journal, journal_path
@@ -56,7 +59,7 @@ class OperatorProgress:
     Attributes:
         done: The rows that there are, of all frameworks.
         total: The rows that were asked for.
-        row: The last one.
+        row: The last one; None before the first.
         framework: Its framework.
     """
 
@@ -105,6 +108,7 @@ def benchmark_operators(
     openings = {entry.name: Opening(entry, options, dict(registry.versions)) for entry in entries}
     run = _Run(request, openings, callbacks, answer_s)
     run.ask()
+    run.tell()
     peak = _peak(run, threads, journal) if with_peak else None
     yield from run.evaluations(peak, resume, journal)
 
@@ -166,7 +170,7 @@ class _Run:
         names = list(dict.fromkeys(name for name, _ in self.request.cases()))
         watched: JobCallbacks[OperatorProgress] = JobCallbacks(stop_requested=self.stop_requested)
         self.facts = facts_of(list(self.openings.values()), names, watched, self.answer_s)
-        if all(each.unfit for each in self.facts.values()):
+        if all(each.unfit and not each.lost for each in self.facts.values()):
             raise ConfigurationError(next(iter(self.facts.values())).unfit)
         self.plans = {name: cells_of(self.request, self.facts[name]) for name in self.openings}
         self.rows = {name: {} for name in self.openings}
@@ -175,14 +179,17 @@ class _Run:
     def evaluations(
         self, peak: MachinePeak | None, resume: bool, folder: Path | None
     ) -> Generator[Evaluation[OperatorMeasurement], None, None]:
-        """Measures, and yields the evaluations."""
+        """Measures, and yields the evaluations, which have the conditions of the whole in common."""
         kept = Journal(self._journal_path(folder), resume=resume)
         for (framework, number, process), row in kept.rows.items():
             self.rows[framework][number, process] = row
-        for group in groups_of(self.plans, self.request.options.processes):
-            if self.stop_requested():
-                break
-            self._measure(group, kept)
+        with GpuReader(self.request.device) as gpu:
+            begin = read_counters(gpu.read())
+            for group in groups_of(self.plans, self.request.options.processes):
+                if self.stop_requested():
+                    break
+                self._measure(group, kept)
+            conditions = judged([host_conditions([begin], [read_counters(gpu.read())])])
         if not any(self.rows.values()):
             raise EvaluationInterrupted("stopped before an operator was measured")
         complete = self._done() == self._total()
@@ -191,16 +198,16 @@ class _Run:
         group_id = str(uuid.uuid4())
         for name in self.openings:
             status = Status.COMPLETE if complete else Status.INTERRUPTED
-            yield self._evaluation(name, peak, status, group_id)
+            yield self._evaluation(name, peak, status, group_id, conditions)
 
     def _measure(self, group: Group, kept: Journal) -> None:
         """Measures what is left of a group."""
         found, start_ns = self.rows[group.framework], time.perf_counter_ns()
         left = [(number, cell) for number, cell in group.cells if (number, group.process) not in found]
-        known = [(number, cell) for number, cell in left if cell.missing]
+        known = [(number, cell) for number, cell in left if cell.reason]
         for number, cell in known:
-            self._add(group, number, cell.row(RowStatus.MISSING, cell.missing), kept)
-        left = [(number, cell) for number, cell in left if not cell.missing]
+            self._add(group, number, cell.row(cell.known, cell.reason), kept)
+        left = [(number, cell) for number, cell in left if not cell.reason]
         if not left:
             return
         options = self.request.options
@@ -218,7 +225,11 @@ class _Run:
     def _add(self, group: Group, number: int, row: OperatorRow, kept: Journal) -> None:
         self.rows[group.framework][number, group.process] = row
         kept.add((group.framework, number, group.process), row)
-        self.callbacks.on_progress(OperatorProgress(self._done(), self._total(), row, group.framework))
+        self.tell(row, group.framework)
+
+    def tell(self, row: OperatorRow | None = None, framework: str = "") -> None:
+        """Tells the progress."""
+        self.callbacks.on_progress(OperatorProgress(self._done(), self._total(), row, framework))
 
     def _done(self) -> int:
         return sum(map(len, self.rows.values()))
@@ -236,7 +247,7 @@ class _Run:
         return journal_path(folder, plan)
 
     def _evaluation(
-        self, name: str, peak: MachinePeak | None, status: Status, group_id: str
+        self, name: str, peak: MachinePeak | None, status: Status, group_id: str, conditions: Conditions
     ) -> Evaluation[OperatorMeasurement]:
         found = self.rows[name]
         measurement = OperatorMeasurement(
@@ -253,6 +264,7 @@ class _Run:
             dataset=DatasetIdentity(_SYNTHETIC, source, None, None, size),
             measurement=measurement,
             group_id=group_id,
+            conditions=conditions,
         )
 
     def _system(self, name: str) -> SystemDescription:

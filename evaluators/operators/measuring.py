@@ -49,7 +49,8 @@ class Cell:
         form: One of the framework's forms; empty where it has none.
         mode: What is timed.
         process: The number of the fresh process.
-        missing: Why it cannot be measured; empty if it is not known that it cannot.
+        reason: Why it cannot be measured; empty if it is not known that it cannot.
+        known: The status of its row where there is a reason.
     """
 
     operator: str
@@ -57,7 +58,8 @@ class Cell:
     form: str
     mode: Mode
     process: int = 1
-    missing: str = ""
+    reason: str = ""
+    known: RowStatus = RowStatus.MISSING
 
     def row(self, status: RowStatus, reason: str = "") -> OperatorRow:
         """Returns its row without times."""
@@ -103,8 +105,10 @@ class Measurer:
     def _measured(self, cell: Cell) -> OperatorRow:
         operator, options = operators()[cell.operator], self._options
         gradient = cell.mode is not Mode.FORWARD
-        if cell.missing or (gradient and not operator.has_gradient):
-            return cell.row(RowStatus.MISSING, cell.missing or "the operator has no gradient")
+        if cell.reason:
+            return cell.row(cell.known, cell.reason)
+        if gradient and not operator.has_gradient:
+            return cell.row(RowStatus.MISSING, "the operator has no gradient")
         _require_memory(operator, cell.case, options.dtype)
         inputs = _filled(operator, cell.case, options)
         prepare = partial(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from inferometer.agent.operators.operator import Case
 from inferometer.agent.operators.table.registry import operators
+from inferometer.evaluators.measurements.operators import RowStatus
 from inferometer.evaluators.operators.cases import OperatorRequest
 from inferometer.evaluators.operators.measuring import Cell
 from inferometer.evaluators.operators.processes import FrameworkFacts
@@ -32,11 +33,12 @@ def cells_of(request: OperatorRequest, facts: FrameworkFacts) -> tuple[Cell, ...
 
     An operator that it lacks, or that has none of the forms asked for, has cells with the reason.
     """
+    known = RowStatus.FAILED if facts.lost else RowStatus.MISSING
     found = []
     for name, case in request.cases():
         plain = Case(dict(case.shapes), dict(case.parameters), case.preset)
-        for form, missing in _forms(name, request.forms, facts):
-            found += [Cell(name, plain, form, mode, missing=missing) for mode in request.modes]
+        for form, reason in _forms(name, request.forms, facts):
+            found += [Cell(name, plain, form, mode, reason=reason, known=known) for mode in request.modes]
     return tuple(found)
 
 

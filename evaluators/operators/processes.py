@@ -57,6 +57,7 @@ class FrameworkFacts:
         forms: The forms of each operator by name.
         missing: Why it lacks operators, by name.
         unfit: Why it does not run as asked for; empty if it does.
+        lost: Whether that is because its process ended.
     """
 
     name: str
@@ -65,6 +66,7 @@ class FrameworkFacts:
     forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     unfit: str = ""
+    lost: bool = False
 
 
 class _Ready:
@@ -88,7 +90,7 @@ def facts_of(
     except EvaluationFailed as error:
         if len(openings) == 1:
             name = openings[0].entry.name
-            return {name: FrameworkFacts(name, unfit=one_line(error))}
+            return {name: FrameworkFacts(name, unfit=one_line(error), lost=True)}
         each = [facts_of([opening], names, callbacks, answer_s) for opening in openings]
         return {name: facts for one in each for name, facts in one.items()}
     return {facts.name: facts for facts in found}
