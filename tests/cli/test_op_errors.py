@@ -15,7 +15,7 @@ INPUT = ("--input", "lhs=2,3")
     ("words", "message"),
     [
         ((), "no operator is named; name some, such as add conv2d, or a category, or all of them"),
-        (("addd",), 'unknown operator "addd"; did you mean "add"?'),
+        (("addd",), 'unknown operator "addd"; did you mean "add" or '),
         (("--category=arithmetics",), 'unknown category "arithmetics"; did you mean "arithmetic"?'),
         (("add", "--shapes=bigg"), 'unknown shapes "bigg"; '),
         (("add", "--shapes=,"), "shapes names none; give some of small, normal"),

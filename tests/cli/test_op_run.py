@@ -155,13 +155,16 @@ def test_what_a_framework_lacks_is_a_row_with_the_reason(agent):
 
 
 def test_a_row_that_failed_is_told_at_once_and_exits_with_1(agent):
-    answer = agent("op", "run", "add", "--input", "lhs=2,3", "--input", "rhs=5,7", *ONNX, "-f", "csv")
+    large = "9000000x9000000"
+    inputs = ("--input", f"lhs={large}", "--input", f"rhs={large}")
+
+    answer = agent("op", "run", "add", *inputs, *ONNX, "-f", "csv")
 
     assert answer.code == 1
     [row] = answer.rows
     assert (row["status"], row["p50_us"]) == ("failed", "")
-    assert row["reason"]
-    assert "failed: add (lhs=2x3 rhs=5x7), forward, in ONNXRuntime graph: " in answer.stderr
+    assert row["reason"].startswith("out of memory: ")
+    assert f"failed: add (lhs={large} rhs={large}), forward, in ONNXRuntime graph: " in answer.stderr
 
 
 def test_rows_go_to_a_file(agent, tmp_path):

@@ -12,6 +12,8 @@ from pathlib import Path
 import grpc
 import pytest
 from fake_framework import FakePredictor, wait_for
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from inferometer.agent.server.security import binding
 from inferometer.agent.server.server import AgentServer
@@ -62,6 +64,8 @@ def test_model_whose_client_went_away_while_it_was_loaded_is_closed(
         if gone == "cancelled":
             call.cancel()
         wait_for(call.done)
+        # on one connection, the agent reads this after the news that the other call is gone
+        HealthStub(channel).Check(HealthCheckRequest(), timeout=TIMEOUT_S)
         go.set()
         wait_for((manifest_folder / "closed").exists)
         wait_for(lambda: not agent.load.sessions)

@@ -47,6 +47,8 @@ class PyTorchOperators(OperatorRunner):
         super().__init__(options)
         self._device = find_device("operators", options.device)
         self._threads = options.threads or default_threads()
+        self._waits = True
+        self._compiled: tuple[object, Function] | None = None
         use_threads(self._threads)
 
     @property
@@ -93,7 +95,7 @@ class PyTorchOperators(OperatorRunner):
         except _FAILURES as error:
             raise prediction_failure(f"{where}: {reason_of(error)}", error) from error
         names = [spec.name for spec in operator.tensors(case) if spec.differentiable] if gradient else []
-        call = _Call(where, api, function, tensors, names, self._device)
+        call = _Call(where, api, function, tensors, names, self._wait if self._device.type == "cuda" else None)
         run = call.forward_for_gradient if gradient else call.forward
         if operator.parts and form == COMPILE:
             call.fused = fusion.compile_and_see(run, operator.parts, freeze=not gradient)
@@ -138,9 +140,13 @@ class PyTorchOperators(OperatorRunner):
         stream = torch.cuda.current_stream(self._device)
 
         def timer(run: Callable[[], object]) -> int:
-            begin.record(stream)
-            run()
-            end.record(stream)
+            self._waits = False  # the host's wait would be in the device's time
+            try:
+                begin.record(stream)
+                run()
+                end.record(stream)
+            finally:
+                self._waits = True
             end.synchronize()
             return int(begin.elapsed_time(end) * 1e6)
 
@@ -171,11 +177,23 @@ class PyTorchOperators(OperatorRunner):
             weights = [] if gradient else [tensors[name] for name in found.constants]
             function = fusion.compiled(function, weights)
         else:
-            # functions of C++ share one frame, and only eight of a frame are compiled; those before are
-            # compiled again if they run again
-            torch.compiler.reset()
-            function = torch.compile(function, fullgraph=True, dynamic=False)
+            function = self._compiled_once((operator.name, case), function)
         return f"torch.compile({api})", function
+
+    def _compiled_once(self, key: object, function: Function) -> Function:
+        """Compiles a function, or returns what the same case was compiled to last.
+
+        Functions of C++ share one frame, of which dynamo keeps eight, so that each case begins with none.
+        """
+        if self._compiled is None or self._compiled[0] != key:
+            torch.compiler.reset()
+            self._compiled = key, torch.compile(function, fullgraph=True, dynamic=False)
+        return self._compiled[1]
+
+    def _wait(self) -> None:
+        """Waits for the device, unless its events are timed."""
+        if self._waits:
+            torch.cuda.synchronize(self._device)
 
     def _check_compiler(self) -> None:
         if self._device.type == "cpu" and not any(map(shutil.which, _COMPILERS)):
@@ -200,7 +218,7 @@ class _Call:
         function: Function,
         tensors: Mapping[str, torch.Tensor],
         differentiable: Sequence[str],
-        device: torch.device,
+        wait: Callable[[], None] | None,
     ) -> None:
         self.api = api
         self.fused = ""
@@ -215,9 +233,7 @@ class _Call:
         self._heads: list[torch.Tensor] = []
         self._outputs: tuple[torch.Tensor, ...] = ()
         self._gradients: tuple[torch.Tensor | None, ...] = ()
-        self._synchronize: Callable[[], object] | None = (
-            (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else None
-        )
+        self._wait = wait
 
     def forward(self) -> None:
         try:
@@ -245,8 +261,8 @@ class _Call:
             )
         except _FAILURES as error:
             raise _failure(f"{self._where}: gradient", error) from error
-        if self._synchronize:
-            self._synchronize()
+        if self._wait:
+            self._wait()
 
     def outputs(self) -> tuple[NDArray[Any], ...]:
         return tuple(_array(each) for each in self._outputs)
@@ -260,8 +276,8 @@ class _Call:
 
     def _keep(self, answer: Any) -> None:
         self._outputs = (answer,) if isinstance(answer, torch.Tensor) else tuple(answer)
-        if self._synchronize:
-            self._synchronize()
+        if self._wait:
+            self._wait()
 
     def _differentiable(self) -> list[torch.Tensor]:
         return [each for each in self._outputs if each.requires_grad]
