@@ -95,7 +95,8 @@ class PyTorchOperators(OperatorRunner):
         except _FAILURES as error:
             raise prediction_failure(f"{where}: {reason_of(error)}", error) from error
         names = [spec.name for spec in operator.tensors(case) if spec.differentiable] if gradient else []
-        call = _Call(where, api, function, tensors, names, self._wait if self._device.type == "cuda" else None)
+        wait = self._wait if self._device.type == "cuda" else None
+        call = _Call(where, api, function, tensors, names, wait)
         run = call.forward_for_gradient if gradient else call.forward
         if operator.parts and form == COMPILE:
             call.fused = fusion.compile_and_see(run, operator.parts, freeze=not gradient)
