@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from inferometer.agent.operators.runner import OperatorRunner, RunnerOptions
 from inferometer.agent.operators.table.registry import operators
 from inferometer.evaluators.measurements.operators import Mode, OperatorOptions
 from inferometer.evaluators.operators.timing import time_operator
+from tests.perf.fresh_process import PROCESSES, in_fresh_process
 from tests.perf.ratios import Row, divided, interleaved
 
 OPERATORS = (
@@ -48,43 +48,42 @@ def measure(rounds: int, threads: int) -> list[Row]:
     """
     frameworks = ("PyTorch", "MXNet") if os.environ.get(OPPERF) else ("PyTorch",)
     rows = []
+    peers = {"PyTorch": "blocked_autorange", "MXNet": "opperf"}
     for framework in frameworks:
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            rows += pool.apply(_of_framework, (framework, rounds, threads))
+        taken = [
+            in_fresh_process(_of_framework, framework, max(rounds // PROCESSES, 2), threads)
+            for _ in range(PROCESSES)
+        ]
+        for name in OPERATORS:
+            ours, theirs, again = (
+                [t for each in taken for t in each[name][side]] for side in ("ours", "theirs", "again")
+            )
+            detail = f"{statistics.median(ours) / 1000:.1f} / {statistics.median(theirs) / 1000:.1f} µs"
+            title, peer = f"{framework}, {name}", peers[framework]
+            rows.append(Row(f"{title}: p50 / {peer}", divided(ours, theirs), "0.95 … 1.05", detail))
+            rows.append(Row(f"{title}: {peer} / itself (A/A)", divided(again, theirs)))
     return rows
 
 
-def _of_framework(framework: str, rounds: int, threads: int) -> list[Row]:
+def _of_framework(framework: str, rounds: int, threads: int) -> Mapping[str, Mapping[str, Sequence[float]]]:
+    """The times of each operator by each side, in nanoseconds."""
     entry = next(each for each in BUILTIN if each.name == framework)
     runner: Any = entry.load_operators()
     made = runner(RunnerOptions(threads=threads))
     peer = _torch_timer if framework == "PyTorch" else _opperf()
-    return [
-        row for name in OPERATORS for row in _rows(made, framework, name, peer(made, name, threads), rounds)
-    ]
+    return {name: _times(made, name, peer(made, name, threads), rounds) for name in OPERATORS}
 
 
-def _rows(
-    runner: OperatorRunner, framework: str, name: str, theirs: Callable[[], float], rounds: int
-) -> list[Row]:
+def _times(
+    runner: OperatorRunner, name: str, theirs: Callable[[], float], rounds: int
+) -> Mapping[str, Sequence[float]]:
     call = _call(runner, name)
 
     def ours() -> float:
         timing = time_operator([call], Mode.FORWARD, _OPTIONS)
         return statistics.median(timing.times_ns.tolist()) / timing.block
 
-    taken = interleaved(rounds, {"ours": ours, "theirs": theirs, "again": theirs})
-    detail = " / ".join(f"{statistics.median(taken[each]) / 1000:.1f}" for each in ("ours", "theirs"))
-    peer = "blocked_autorange" if framework == "PyTorch" else "opperf"
-    return [
-        Row(
-            f"{framework}, {name}: p50 / {peer}",
-            divided(taken["ours"], taken["theirs"]),
-            "0.95 … 1.05",
-            f"{detail} µs",
-        ),
-        Row(f"{framework}, {name}: {peer} / itself (A/A)", divided(taken["again"], taken["theirs"])),
-    ]
+    return interleaved(rounds, {"ours": ours, "theirs": theirs, "again": theirs})
 
 
 def _torch_timer(runner: OperatorRunner, name: str, threads: int) -> Callable[[], float]:

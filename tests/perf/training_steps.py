@@ -7,8 +7,6 @@ whichever of the two loops it happens to.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -29,6 +27,7 @@ from inferometer.evaluators.measurements.data import DataOptions
 from inferometer.evaluators.measurements.training import TrainingOptions
 from inferometer.evaluators.training.training_run import TrainingRun
 from inferometer.manifests.catalog import Catalog
+from tests.perf.fresh_process import PROCESSES, in_fresh_process
 from tests.perf.ratios import Row, divided, interleaved
 
 MODELS: Mapping[str, tuple[int, int]] = {"CIFAR10_LeNet": (64, 60), "DeepMNIST": (64, 20), "ResNet18": (4, 4)}
@@ -37,35 +36,18 @@ Step: TypeAlias = Callable[[NDArray[Any], NDArray[np.int64]], float]
 """Trains on a batch of inputs and their classes, and returns the loss."""
 
 
-PROCESSES = 3
-_KEEP_HEAP = "glibc.malloc.trim_threshold=4294967296:glibc.malloc.mmap_threshold=4294967296"
-
-
 def measure(rounds: int, threads: int) -> list[Row]:
     """Measures each model in each framework that trains, by turns with the loop and with the loop again."""
     rows = []
     for model, (batch_size, steps) in MODELS.items():
         for framework in BARE:
-            taken = [_in_process(framework, model, rounds, threads) for _ in range(PROCESSES)]
+            taken = [in_fresh_process(_taken, framework, model, rounds, threads) for _ in range(PROCESSES)]
             ours, bare, again = ([t for each in taken for t in each[k]] for k in ("ours", "bare", "again"))
             name = f"{framework}, {model}, batches of {batch_size}"
             detail = f"{_ms(bare, steps)} / {_ms(ours, steps)} ms per step"
             rows.append(Row(f"{name}: throughput / bare loop", divided(bare, ours), "≥ 0.98", detail))
             rows.append(Row(f"{name}: the bare loop against itself", divided(bare, again)))
     return rows
-
-
-def _in_process(framework: str, model: str, rounds: int, threads: int) -> Mapping[str, Sequence[int]]:
-    """What ``_taken`` returns, from a fresh process that keeps its heap."""
-    before = os.environ.get("GLIBC_TUNABLES")
-    os.environ["GLIBC_TUNABLES"] = _KEEP_HEAP
-    try:
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            return pool.apply(_taken, (framework, model, rounds, threads))
-    finally:
-        del os.environ["GLIBC_TUNABLES"]
-        if before is not None:
-            os.environ["GLIBC_TUNABLES"] = before
 
 
 def _taken(framework: str, model: str, rounds: int, threads: int) -> Mapping[str, Sequence[int]]:

@@ -79,6 +79,7 @@ class Call:
 
     def forward(self) -> None:
         """See ``OperatorCall``."""
+        self._outputs = []  # the next may then have their memory, which is in the cache
         try:
             with mxnet.autograd.train_mode() if self._given.training else nullcontext():
                 self._outputs = _listed(self._function(*self._arrays))
@@ -89,6 +90,7 @@ class Call:
 
     def forward_for_gradient(self) -> None:
         """See ``OperatorCall``."""
+        self._outputs = []
         try:
             with mxnet.autograd.record():
                 self._outputs = _listed(self._function(*self._arrays))

@@ -237,6 +237,7 @@ class _Call:
         self._wait = wait
 
     def forward(self) -> None:
+        self._outputs = ()  # the next may then have their memory, which is in the cache
         try:
             with torch.inference_mode():
                 self._keep(self._function(*self._tensors))
@@ -244,6 +245,7 @@ class _Call:
             raise _failure(self._where, error) from error
 
     def forward_for_gradient(self) -> None:
+        self._outputs = ()
         try:
             self._keep(self._function(*self._leaves))
         except _FAILURES as error:
