@@ -16,6 +16,7 @@ from tests.perf import (
     mlserver_peer,
     open_inference,
     operator_times,
+    operator_verdicts,
     page,
     rate_search,
     reference,
@@ -39,6 +40,7 @@ SECTIONS = (
     "v2",
     "loading",
     "operators",
+    "operator_verdicts",
     "load",
     "max_qps",
     "batching",
@@ -90,6 +92,9 @@ def main() -> None:
             print("\noperators: without MXNet; INFEROMETER_OPPERF names the folder of opperf")
         what = f"{given.threads} thread(s) on both sides"
         print_table(f"Single operators, {what}", operator_times.measure(given.rounds, given.threads))
+    if "operator_verdicts" in sections:
+        what = f"{operator_verdicts.COMPARISONS} comparisons of {operator_verdicts.PROCESSES} processes each"
+        print_table(f"agent compare of operators, {what}", operator_verdicts.measure(given.threads))
     if "load" in sections:
         print_table("The load generator itself", issue_rate.measure())
     if "max_qps" in sections:
