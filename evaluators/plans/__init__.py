@@ -1,0 +1,1 @@
+"""Plans of experiments: many cells, described once, run anywhere, resumed and compared."""

@@ -1,0 +1,208 @@
+"""The cells of a plan: every combination of its variables, each a command line with an id of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inferometer.evaluators.plans.conditions import fits, holds
+from inferometer.evaluators.plans.plan import Given, Parameter, Plan, Scalar, Value
+from inferometer.evaluators.plans.references import resolved, shown
+from inferometer.manifests.errors import ConfigurationError
+
+ID_LENGTH = 12
+CELL = "cell."
+"""The prefix of parameters that say how a cell runs, such as ``cell.software``; they belong to its id."""
+_CONDITION = "${__condition."
+_TYPES = {"str": str, "int": int, "float": float, "bool": bool}
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One command line.
+
+    Attributes:
+        id: The first characters of the SHA-256 of the command, its options and how it runs.
+        words: The command and its arguments.
+        options: Values by option, in the plan's order.
+        parameters: All parameters of the cell, also those of the plan itself.
+    """
+
+    id: str
+    words: tuple[str, ...]
+    options: Mapping[str, Value]
+    parameters: Mapping[str, Value]
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The words after ``agent``: the command, its options, and its arguments.
+
+        A list is an option that is given several times; one without a value is left out.
+        """
+        given = []
+        for name, value in self.options.items():
+            for each in value if isinstance(value, list) else [value]:
+                if each is not None:
+                    given.append(f"--{name}={shown(each)}")
+        return (*self.words, *given)
+
+    @property
+    def name(self) -> str:
+        """What tells it from others, for people."""
+        return " ".join(f"{name}={shown(value)}" for name, value in self.options.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One repetition of a cell.
+
+    Attributes:
+        cell: The cell.
+        repetition: Its number, from 1.
+    """
+
+    cell: Cell
+    repetition: int
+
+    @property
+    def key(self) -> str:
+        """The name of its folder and of its lines in the journal."""
+        return f"{self.cell.id}-{self.repetition}"
+
+
+def cells_of(
+    plan: Plan,
+    parameters: Mapping[str, Given] | None = None,
+    variables: Mapping[str, Sequence[Value]] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Cell, ...]:
+    """Returns the cells of a plan, in the order of its variables; equal ones are one.
+
+    Args:
+        plan: The plan.
+        parameters: Replace those of the plan.
+        variables: Replace those of the plan, and parameters of the same name.
+        environment: What a reference may name beside the parameters.
+
+    Raises:
+        ConfigurationError: A reference, a condition, a type, a domain or a constraint is wrong.
+    """
+    given: dict[str, Given] = {**plan.parameters, **(parameters or {})}
+    varied = {**plan.variables, **{name: list(values) for name, values in (variables or {}).items()}}
+    order = [name for name in plan.var_order if name in varied]
+    order += [name for name in varied if name not in order]
+    found: dict[str, Cell] = {}
+    for values in _combinations(plan, given, varied, order):
+        for extended in _extended(values, plan):
+            cell = _cell(plan, given, extended, environment or {})
+            if all(holds(each, cell.parameters) for each in plan.constraints):
+                found.setdefault(cell.id, cell)
+    return tuple(found.values())
+
+
+def runs_of(plan: Plan, cells: Sequence[Cell]) -> Iterator[Run]:
+    """Yields the runs in their order: each repetition of all cells, in a random order of its own."""
+    for repetition in range(1, plan.repeat + 1):
+        order = list(cells)
+        random.Random(f"{plan.seed}-{repetition}").shuffle(order)  # noqa: S311 - an order, no secret
+        for cell in order:
+            yield Run(cell, repetition)
+
+
+def value_of(given: Given) -> Value:
+    """Returns the value of a parameter as it is written."""
+    return given.val if isinstance(given, Parameter) else given
+
+
+def _combinations(
+    plan: Plan, given: Mapping[str, Given], varied: Mapping[str, Sequence[Value]], order: Sequence[str]
+) -> Iterator[dict[str, Value]]:
+    """The parameters of each cell of the grid that is not excluded, and those of the cells beside it."""
+    plain = {name: value_of(each) for name, each in given.items()}
+    for combination in itertools.product(*(varied[name] for name in order)):
+        values = {**plain, **dict(zip(order, combination, strict=True))}
+        if not any(fits(values, each, strict=True) is not None for each in plan.exclude):
+            yield values
+    for beside in plan.include:
+        yield {**plain, **{name: value_of(each) for name, each in beside.items()}}
+
+
+def _extended(values: dict[str, Value], plan: Plan) -> list[dict[str, Value]]:
+    cells = [values]
+    for number, extension in enumerate(plan.extensions):
+        following: list[dict[str, Value]] = []
+        for cell in cells:
+            fitted = fits(cell, extension.condition, strict=False)
+            if fitted is None:
+                following.append(cell)
+                continue
+            prefix = f"__condition{number}."
+            base = {**cell, **{prefix + name: value for name, value in fitted.items()}}
+            for case in extension.cases or [{}]:
+                added = {**extension.parameters, **case}
+                following.append(
+                    base | {name: _of_extension(value_of(each), prefix) for name, each in added.items()}
+                )
+        cells = following
+    return cells
+
+
+def _of_extension(value: Value, prefix: str) -> Value:
+    """A value whose references to what fitted name that of this extension."""
+
+    def replaced(item: Scalar) -> Scalar:
+        return item.replace(_CONDITION, "${" + prefix) if isinstance(item, str) else item
+
+    return [replaced(item) for item in value] if isinstance(value, list) else replaced(value)
+
+
+def _cell(
+    plan: Plan, given: Mapping[str, Given], values: Mapping[str, Value], environment: Mapping[str, str]
+) -> Cell:
+    parameters = {
+        name: _checked(name, value, given.get(name))
+        for name, value in resolved(values, environment).items()
+        if not name.startswith("__condition")
+    }
+    options = {name: value for name, value in parameters.items() if "." not in name}
+    words = (*plan.command.split(), *plan.arguments)
+    how = {name: value for name, value in parameters.items() if name.startswith(CELL)}
+    told = json.dumps([words, options, how], sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return Cell(hashlib.sha256(told.encode()).hexdigest()[:ID_LENGTH], words, options, parameters)
+
+
+def _checked(name: str, value: Value, given: Given) -> Value:
+    """A value in the type of its parameter, if that is in its domain."""
+    if not isinstance(given, Parameter):
+        return value
+    typed: Value = value
+    if given.type is not None:
+        items = [_typed(name, each, given.type) for each in (value if isinstance(value, list) else [value])]
+        typed = items if isinstance(value, list) else items[0]
+    for each in typed if isinstance(typed, list) else [typed]:
+        if given.val_domain and each not in given.val_domain:
+            domain = ", ".join(shown(one) for one in given.val_domain)
+            raise ConfigurationError(f'parameter {name}: "{shown(each)}" is not in its domain: {domain}')
+    return typed
+
+
+def _typed(name: str, value: Scalar, kind: str) -> Any:
+    if value is None:
+        return None
+    try:
+        if kind == "bool":
+            text = shown(value).lower()
+            if text in (*_TRUE, *_FALSE):
+                return text in _TRUE
+            raise ValueError
+        if kind == "int" and isinstance(value, float) and not value.is_integer():
+            raise ValueError
+        return shown(value) if kind == "str" else _TYPES[kind](value)
+    except ValueError:
+        raise ConfigurationError(f'parameter {name}: "{shown(value)}" is no {kind}') from None

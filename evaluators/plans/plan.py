@@ -1,0 +1,163 @@
+"""The file of a plan: what varies, what a cell runs, and where.
+
+::
+
+    name: batch-sizes
+    command: predict dataset
+    parameters:
+      model_name: ResNet50
+      exp.most: {val: 16, type: int, desc: the largest batch}
+    variables:
+      framework_name: [PyTorch, ONNXRuntime]
+      batch_size: [1, "${exp.most}"]
+    repeat: 3
+
+A name without a dot is an option of the command. A name with a dot is the plan's own, for references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from inferometer.manifests.errors import ConfigurationError, one_line
+from inferometer.manifests.strict_yaml import parse_yaml
+
+Scalar: TypeAlias = bool | int | float | str | None
+Value: TypeAlias = Scalar | list[Scalar]
+"""What a parameter may be; a list gives an option several values."""
+_MOST_BYTES = 16 * 1024 * 1024
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Parameter(_Strict):
+    """A parameter with what is known of it.
+
+    Attributes:
+        val: Its value.
+        type: What the value is, after references are replaced.
+        desc: What it is, for people.
+        val_domain: The values that it may have; empty for any.
+    """
+
+    val: Value
+    type: Literal["str", "int", "float", "bool"] | None = None
+    desc: str | list[str] = ""
+    val_domain: list[Scalar] = Field(default_factory=list)
+
+
+Given: TypeAlias = Parameter | Value
+"""A parameter as it is written."""
+
+
+class Extension(_Strict):
+    """Parameters for the cells that fit a condition, and cases, which make one cell into several.
+
+    Attributes:
+        condition: Values by parameter. A cell fits where each that it has is equal, or one of a list; a text
+            is a regular expression that the value begins with. What a cell lacks fits.
+        parameters: What the cells get; ``${__condition.NAME_0}`` is what fitted, ``_1`` its first group.
+        cases: The parameters of each of the cells that take its place; empty for one cell.
+    """
+
+    condition: dict[str, Value] = Field(default_factory=dict)
+    parameters: dict[str, Given] = Field(default_factory=dict)
+    cases: list[dict[str, Given]] = Field(default_factory=list)
+
+
+class Rerun(str, Enum):
+    """Which cells that have a result run again when a plan is resumed."""
+
+    NEVER = "never"
+    ON_FAILURE = "onfail"
+    ALWAYS = "always"
+
+
+class Plan(_Strict):
+    """A plan.
+
+    Attributes:
+        name: Its name, that of its folder.
+        description: What it is for.
+        command: The words of the command that a cell runs, such as ``predict dataset``.
+        arguments: Words that follow the command, such as the operators of ``op run``.
+        parameters: The parameters of all cells.
+        variables: Values by parameter, whose product is the grid.
+        var_order: The variables that vary slowest first; the others follow in their order.
+        include: Cells beside the grid, as parameters that differ.
+        exclude: Conditions; a cell that has all their parameters and fits one is left out.
+        constraints: Comparisons such as ``${batch_size} * ${replicas} <= 256``, which each cell fulfils.
+        extensions: Applied to each cell, in their order.
+        repeat: How often each cell runs.
+        seed: Of the order, in which each repetition of all cells comes before the next one.
+        timeout_s: How long a cell may take.
+        rerun: See ``Rerun``.
+        batch_option: The option whose larger values are left out after a cell ran out of memory; empty for
+            none.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    description: str = ""
+    command: Annotated[str, Field(min_length=1)]
+    arguments: list[str] = Field(default_factory=list)
+    parameters: dict[str, Given] = Field(default_factory=dict)
+    variables: dict[str, list[Value]] = Field(default_factory=dict)
+    var_order: list[str] = Field(default_factory=list)
+    include: list[dict[str, Given]] = Field(default_factory=list)
+    exclude: list[dict[str, Value]] = Field(default_factory=list)
+    constraints: list[str] = Field(default_factory=list)
+    extensions: list[Extension] = Field(default_factory=list)
+    repeat: Annotated[int, Field(ge=1, le=10_000)] = 1
+    seed: int = 0
+    timeout_s: Annotated[float, Field(gt=0)] = 3600.0
+    rerun: Rerun = Rerun.NEVER
+    batch_option: str = "batch_size"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _listed(cls, content: Any) -> Any:
+        """A variable with one value may be written without a list, as in DLBS."""
+        if isinstance(content, Mapping) and isinstance(content.get("variables"), Mapping):
+            variables = {n: v if isinstance(v, list) else [v] for n, v in content["variables"].items()}
+            return {**content, "variables": variables}
+        return content
+
+
+def read_plan(path: Path) -> Plan:
+    """Reads a plan.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or is no plan; the message names the field.
+    """
+    try:
+        if not path.is_file():  # reading a pipe or a device may never end
+            raise ConfigurationError(f"{path}: there is no such file")
+        if path.stat().st_size > _MOST_BYTES:
+            raise ConfigurationError(f"{path}: larger than {_MOST_BYTES} bytes, which no plan is")
+        content = parse_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # invalid YAML, or invalid UTF-8
+        raise ConfigurationError(f"{path}: cannot be read as YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"{path}: is no mapping with name, command, parameters and variables")
+    return plan_of(content, str(path))
+
+
+def plan_of(content: Mapping[str, Any], where: str) -> Plan:
+    """Returns the plan that a mapping describes; ``where`` begins the message of an error."""
+    try:
+        return Plan.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(
+            str(each) for each in first["loc"] if not str(each).startswith(("function-", "union"))
+        )
+        raise ConfigurationError(f"{where}: {place or 'plan'}: {one_line(first['msg'])}") from error
