@@ -47,9 +47,8 @@ class Cell:
         """
         given = []
         for name, value in self.options.items():
-            for each in value if isinstance(value, list) else [value]:
-                if each is not None:
-                    given.append(f"--{name}={shown(each)}")
+            each_value = value if isinstance(value, list) else [value]
+            given += [f"--{name}={shown(each)}" for each in each_value if each is not None]
         return (*self.words, *given)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from inferometer.evaluators.plans.plan import Scalar, Value
@@ -66,7 +66,7 @@ def _resolve(
     return done[name]
 
 
-def _replaced(value: Scalar, looked_up: Any, name: str) -> Value:
+def _replaced(value: Scalar, looked_up: Callable[[str], Value], name: str) -> Value:
     if not isinstance(value, str):
         return value
     text = value
