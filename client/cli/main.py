@@ -25,6 +25,7 @@ _COMMANDS = {
     "info": "Reports on evaluations, models, frameworks and this machine.",
     "manifest": "Check manifests, write one for a model's file, and print their schema.",
     "op": "Benchmark single operators in several frameworks.",
+    "plan": "Run many experiments that a file describes, resume them, and report on them.",
     "predict": "Evaluate a model and publish the results.",
     "report": "Write evaluations as a page in one file.",
     "serve": "Serve models to other hosts over gRPC.",
@@ -36,6 +37,7 @@ _COMMANDS = {
 _MODULES = {
     "completion": "inferometer.client.cli.completion",
     "op": "inferometer.client.op.command",
+    "plan": "inferometer.client.plan.command",
     "report": "inferometer.client.web.report_command",
     "web": "inferometer.client.web.web_command",
 }

@@ -1,0 +1,89 @@
+"""What the options of ``agent plan`` ask for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from inferometer.evaluators.plans.cells import Cell, Run, cells_of, runs_of
+from inferometer.evaluators.plans.plan import Plan, plan_of, read_plan
+from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.strict_yaml import parse_yaml
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """A plan with what the command line replaces in it.
+
+    Attributes:
+        plan: The plan.
+        path: Its file.
+    """
+
+    plan: Plan
+    path: Path
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """Its cells."""
+        return cells_of(self.plan, environment=os.environ)
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """All runs, in their order."""
+        return tuple(runs_of(self.plan, self.cells))
+
+
+def read_request(
+    file: Path, parameters: Iterable[str], variables: Iterable[str], extensions: Iterable[str], **_: object
+) -> PlanRequest:
+    """Reads a plan, and replaces what the options give.
+
+    Raises:
+        ConfigurationError: The file or an option is not valid.
+    """
+    plan = read_plan(file)
+    content = plan.model_dump(exclude_unset=True)
+    replaced = dict(_assigned(text, "-P") for text in parameters)
+    varied = {
+        name: values if isinstance(values, list) else [values]
+        for name, values in (_assigned(text, "-V") for text in variables)
+    }
+    added = [_parsed(text, "-E") for text in extensions]
+    if not (replaced or varied or added):
+        return PlanRequest(plan, file)
+    content["parameters"] = {**content.get("parameters", {}), **_kept(content, replaced)}
+    content["variables"] = {
+        name: values
+        for name, values in {**content.get("variables", {}), **varied}.items()
+        if name not in replaced or name in varied
+    }
+    content["extensions"] = [*content.get("extensions", ()), *added]
+    return PlanRequest(plan_of(content, str(file)), file)
+
+
+def _kept(content: Mapping[str, Any], replaced: Mapping[str, Any]) -> dict[str, Any]:
+    """Values in the place of those of the plan, with the types and domains that it gives them."""
+    known = content.get("parameters", {})
+    return {
+        name: {**known[name], "val": value} if isinstance(known.get(name), dict) else value
+        for name, value in replaced.items()
+    }
+
+
+def _assigned(text: str, option: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ConfigurationError(f'{option} "{text}" is no NAME=VALUE, such as batch_size=4')
+    return name, _parsed(value, f"{option} {name}")
+
+
+def _parsed(text: str, what: str) -> Any:
+    try:
+        return parse_yaml(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{what}: {error}") from error

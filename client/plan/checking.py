@@ -1,0 +1,76 @@
+"""``agent plan check``: the cells that cannot run, found by the commands that they run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import click
+
+from inferometer.client.cli.invocation import Invocation
+from inferometer.client.evaluating.console import say
+from inferometer.client.plan.asking import PlanRequest
+from inferometer.manifests.errors import InferometerError, one_line, suggestion
+
+_WRONG = 2
+_RUN = ("predict", "bench", "op")
+
+
+def check_cells(invocation: Invocation, request: PlanRequest) -> int:
+    """Says what is wrong with the cells of a plan, and returns the exit code."""
+    command = _command_of(request.plan.command)
+    skipped = len(request.plan.command.split())
+    problems = Counter(
+        problem for cell in request.cells for problem in _problems(invocation, command, cell.argv[skipped:])
+    )
+    for problem, count in problems.items():
+        say(f"{problem} ({count} of {len(request.cells)} cells)")
+    if problems:
+        return _WRONG
+    click.echo(
+        f"{len(request.cells)} cells, {len(request.runs)} runs: nothing found that cannot run", err=True
+    )
+    return 0
+
+
+def _command_of(words: str) -> click.Command:
+    """The command that the cells run."""
+    from inferometer.client.cli.main import cli
+
+    found: click.Command = cli
+    context = click.Context(cli)
+    for place, word in enumerate(words.split()):
+        known = found.list_commands(context) if isinstance(found, click.Group) else []
+        wanted = known if place else [name for name in known if name in _RUN]
+        command = found.get_command(context, word) if isinstance(found, click.Group) else None
+        if command is None or word not in wanted:
+            raise _unknown(words, word, wanted)
+        found = command
+    if isinstance(found, click.Group):
+        raise _unknown(words, "", found.list_commands(context))
+    return found
+
+
+def _unknown(words: str, word: str, known: list[str]) -> InferometerError:
+    from inferometer.manifests.errors import ConfigurationError
+
+    what = f'no command "{word}" for cells' if word else "that is a group of commands"
+    return ConfigurationError(f'command "{words}": {what}; {suggestion(word, known)}')
+
+
+def _problems(invocation: Invocation, command: click.Command, words: Sequence[str]) -> Iterator[str]:
+    """What keeps a cell from running, each in one line without the cell."""
+    try:
+        context = command.make_context(command.name, list(words))
+    except click.ClickException as error:
+        yield one_line(error.format_message())
+        return
+    except InferometerError as error:
+        yield one_line(error)
+        return
+    model = context.params.get("model_name")
+    if isinstance(model, str) and model:
+        try:
+            invocation.catalog.find_models(model)
+        except InferometerError as error:
+            yield one_line(error)

@@ -1,0 +1,148 @@
+"""``agent plan``: many experiments, described once, run one after the other, resumed and looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inferometer.client.cli.command import Command, Group, boolean, database_options, option, options
+from inferometer.client.cli.paths import FILE
+
+_plan_argument = click.argument("file", type=FILE, metavar="FILE")
+_given_options = options(
+    option(
+        "-P",
+        "--parameter",
+        "parameters",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Replace a parameter; the value is YAML or plain text. Repeat the option for several.",
+    ),
+    option(
+        "-V",
+        "--variable",
+        "variables",
+        multiple=True,
+        metavar="NAME=[VALUE,…]",
+        help="Replace or add a variable, whose values are a YAML list. Repeat the option for several.",
+    ),
+    option(
+        "-E",
+        "--extension",
+        "extensions",
+        multiple=True,
+        metavar="EXTENSION",
+        help="Add an extension: a YAML mapping of condition, parameters and cases.",
+    ),
+)
+_Decorator = Callable[[Any], Any]
+
+
+@click.group(cls=Group)
+def plan() -> None:
+    """Run many experiments that one file describes.
+
+    \b
+      agent plan check batches.yaml
+      agent plan run batches.yaml -V batch_size=[1,2,4]
+      agent plan resume batches.yaml --rerun=onfail
+      agent plan status batches.yaml
+    """  # noqa: D301 - the backspace tells click to leave the lines as they are
+
+
+@plan.command(cls=Command)
+@_plan_argument
+@_given_options
+def check(file: Path, **given: Any) -> None:
+    """Find the cells of a plan that cannot run, before anything starts.
+
+    Each problem is one line with the number of its cells; the exit code is 2 if there is one.
+    """
+    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.plan.asking import read_request
+    from inferometer.client.plan.checking import check_cells
+
+    request = read_request(file, **given)
+    click.get_current_context().exit(check_cells(current_invocation(), request))
+
+
+@plan.command(cls=Command)
+@_plan_argument
+@_given_options
+def expand(file: Path, **given: Any) -> None:
+    """Print the id and the command line of each cell of a plan, in the order of its variables."""
+    from inferometer.client.plan.asking import read_request
+    from inferometer.client.plan.showing import expanded_lines
+
+    for line in expanded_lines(read_request(file, **given)):
+        click.echo(line)
+
+
+@plan.command(cls=Command)
+@_plan_argument
+@_given_options
+@database_options
+def run(file: Path, **given: Any) -> None:
+    """Run the cells of a plan that have no result yet, one at a time, each in a fresh process.
+
+    Ctrl-C stops after the cell in work; a second one ends it. The exit code is 1 if a run failed, and 130
+    after a stop.
+    """
+    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.plan.asking import read_request
+    from inferometer.client.plan.running import run_plan
+
+    request = read_request(file, **given)
+    click.get_current_context().exit(run_plan(current_invocation(), request, None))
+
+
+@plan.command(cls=Command)
+@_plan_argument
+@_given_options
+@option(
+    "--rerun",
+    type=click.Choice(["never", "onfail", "always"]),
+    default=None,
+    help="Which runs that have a result run again.  [default: what the plan says, or never]",
+)
+@database_options
+def resume(file: Path, rerun: str | None, **given: Any) -> None:
+    """Go on with a plan: what has no result runs, and with --rerun also what failed, or all."""
+    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.plan.asking import read_request
+    from inferometer.client.plan.running import run_plan
+
+    request = read_request(file, **given)
+    click.get_current_context().exit(run_plan(current_invocation(), request, rerun))
+
+
+@plan.command(cls=Command)
+@_plan_argument
+@_given_options
+@boolean("--all", "everything", help="Also the runs that are complete.")
+def status(file: Path, everything: bool, **given: Any) -> None:
+    """Show how many runs of a plan ended in which way, and why those that are not complete did."""
+    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.plan.asking import read_request
+    from inferometer.client.plan.showing import status_lines
+
+    for line in status_lines(current_invocation(), read_request(file, **given), everything):
+        click.echo(line)
+
+
+@plan.command(cls=Command)
+@_plan_argument
+def stop(file: Path) -> None:
+    """Ask the driver of a plan, in another terminal, to stop after the runs in work."""
+    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.plan.asking import read_request
+    from inferometer.client.plan.running import folder_of
+
+    request = read_request(file, (), (), ())
+    folder = folder_of(current_invocation(), request)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.stop.touch()
+    click.echo(f"stop        requested in {folder.path}", err=True)

@@ -1,0 +1,108 @@
+"""Runs a plan for the command line: progress, the evaluations of each run, and the exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inferometer.client.cli.exit_codes import INTERRUPTED, SUCCESS
+from inferometer.client.cli.invocation import Invocation
+from inferometer.client.cli.stopping import StopRequest
+from inferometer.client.evaluating.console import say
+from inferometer.client.plan.asking import PlanRequest
+from inferometer.evaluators.plans.cells import Run
+from inferometer.evaluators.plans.driver import Driver, PlanProgress
+from inferometer.evaluators.plans.folder import PlanFolder
+from inferometer.evaluators.plans.importing import imported
+from inferometer.evaluators.plans.local import LocalPlace
+from inferometer.evaluators.plans.plan import Rerun
+from inferometer.evaluators.plans.results import Ended, Result
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.store.evaluation_store import EvaluationStore
+
+_FAILED_RUNS = 1
+_PROGRAM = "from inferometer.client.cli.main import main; main()"
+_PLANS, _LOCKS = "plans", "machines"
+
+
+def folder_of(invocation: Invocation, request: PlanRequest) -> PlanFolder:
+    """Returns the folder of a plan in the data directory."""
+    return PlanFolder(invocation.data_directory / _PLANS / request.plan.name)
+
+
+def plan_text(request: PlanRequest, folder: PlanFolder) -> str:
+    """Returns what a plan is, in one line."""
+    counts = f"{len(request.cells)} cells, {len(request.runs)} runs"
+    return f"plan        {request.plan.name}: {counts}, in {folder.path}"
+
+
+def run_plan(invocation: Invocation, request: PlanRequest, rerun: str | None) -> int:
+    """Runs what is left of a plan, and returns the exit code. Everything it says goes to stderr.
+
+    Raises:
+        InferometerError: Another driver runs it, or the database or the folder cannot be written.
+    """
+    from inferometer.client.plan.showing import counts_text
+
+    folder, locks = folder_of(invocation, request), invocation.data_directory / _PLANS / _LOCKS
+    locks.mkdir(parents=True, exist_ok=True)
+    stop = StopRequest()
+    with closing(invocation.open_store()) as store, stop:
+        say(plan_text(request, folder))
+        stop.begin("stopping after the run in work")
+        found = Driver(
+            plan=request.plan,
+            runs=request.runs,
+            folder=folder,
+            place=LocalPlace(),
+            command=lambda run: _command(invocation, run),
+            locks=str(locks),
+            on_progress=_say_progress,
+            on_result=lambda run, result: _with_evaluations(store, folder, run, result),
+            stop_requested=stop,
+        ).drive(Rerun(rerun) if rerun else request.plan.rerun)
+        stopped = stop.end()
+    states = [found[run.key] for run in request.runs if run.key in found]
+    say(f"runs        {counts_text(states)}")
+    if stopped:
+        say(f"stopped: agent plan resume {request.path} goes on")
+        return INTERRUPTED
+    bad = any(each.result is not None and each.result.ended is not Ended.COMPLETE for each in states)
+    return _FAILED_RUNS if bad else SUCCESS
+
+
+def _command(invocation: Invocation, run: Run) -> tuple[Sequence[str], Mapping[str, str]]:
+    """The command line of a run in this interpreter, with the global options that this command has."""
+    program = (sys.executable, "-c", _PROGRAM)
+    manifests = [str(Path(each).absolute()) for each in invocation.flags.get("manifests", ())]
+    more = [word for each in manifests for word in ("--manifests", each)]
+    environment = {"AGENT_CACHE_DIR": str(invocation.cache_directory)}
+    if path := invocation.flags.get("config") or os.environ.get("AGENT_CONFIG"):
+        environment["AGENT_CONFIG"] = str(Path(path).absolute())
+    return (*program, *run.cell.argv, *more), environment
+
+
+def _with_evaluations(store: EvaluationStore, folder: PlanFolder, run: Run, result: Result) -> Result:
+    """The result with what the run has published; a run that says nothing has failed."""
+    result = replace(result, evaluations=imported(folder.run(run).data, store))
+    if result.ended is Ended.COMPLETE and not result.evaluations:
+        return replace(result, ended=Ended.FAILED, reason="it published no evaluation")
+    return result
+
+
+def _say_progress(progress: PlanProgress) -> None:
+    run, result = progress.run, progress.result
+    what = f"{progress.done}/{progress.total}"
+    if progress.lost:
+        say(f"lost        {run.key}  {run.cell.name}: {progress.lost}; it runs again")
+    elif result is None:
+        say(f"runs        {run.key}  {run.cell.name}")
+    else:
+        reason = f": {result.reason}" if result.reason else ""
+        say(f"{result.ended.value:<11} {run.key}  {what}{reason}")

@@ -1,0 +1,181 @@
+"""The driver of a plan: it gives runs to a place, and keeps what becomes of them."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from inferometer.evaluators.plans.cells import Run
+from inferometer.evaluators.plans.folder import PlanFolder, RunSpec
+from inferometer.evaluators.plans.journal import Journal, RunHistory
+from inferometer.evaluators.plans.places import Place
+from inferometer.evaluators.plans.plan import Plan, Rerun
+from inferometer.evaluators.plans.results import Ended, Result, read_result
+from inferometer.manifests.errors import ConfigurationError
+
+MOST_LOSSES = 3
+"""How often a run starts again whose job ended without a result, before it has failed."""
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class PlanProgress:
+    """How far a plan is.
+
+    Attributes:
+        done: The runs that have a result.
+        total: All runs.
+        run: The one that this is about.
+        result: Its result; None where it begins, or was lost.
+        lost: Why its job ended without a result; empty if it did not.
+    """
+
+    done: int
+    total: int
+    run: Run
+    result: Result | None = None
+    lost: str = ""
+
+
+@dataclass(slots=True)
+class Driver:
+    """Runs what is left of a plan. A second one for the same folder is refused.
+
+    Attributes:
+        plan: The plan.
+        runs: All its runs, in their order.
+        folder: Its folder.
+        place: Where they run.
+        command: Returns the whole command line of a run, and the variables of its environment.
+        locks: The folder of the files that runs on one machine lock.
+        on_progress: Called as runs begin and end.
+        on_result: Called with each result before the journal has it, such as to import its evaluations;
+            what it returns is kept.
+        stop_requested: Whether to stop after the runs in work.
+        sleep: Waits between two looks, in seconds.
+    """
+
+    plan: Plan
+    runs: Sequence[Run]
+    folder: PlanFolder
+    place: Place
+    command: Callable[[Run], tuple[Sequence[str], Mapping[str, str]]]
+    locks: str
+    on_progress: Callable[[PlanProgress], None] = lambda _: None
+    on_result: Callable[[Run, Result], Result] = lambda _, result: result
+    stop_requested: Callable[[], bool] = lambda: False
+    sleep: Callable[[float], None] = time.sleep
+    _too_large: dict[str, float] = field(default_factory=dict)
+
+    def drive(self, rerun: Rerun = Rerun.NEVER) -> Mapping[str, RunHistory]:
+        """Runs what has no result, or has one that is to be replaced, and returns what became of all.
+
+        Args:
+            rerun: Which runs with a result run again; runs that were interrupted always do.
+
+        Raises:
+            ConfigurationError: Another driver has the folder.
+            InferometerError: The place cannot start a job, or the journal cannot be written.
+        """
+        with self._alone():
+            journal = Journal(self.folder.path)
+            known = {run.key: run for run in self.runs}
+            working = {key: known[key] for key, each in journal.runs.items() if each.job and key in known}
+            waiting = [
+                run for run in self.runs if run.key not in working and self._is_due(run, journal, rerun)
+            ]
+            self.folder.stop.unlink(missing_ok=True)
+            while working or waiting:
+                self._take_ended(working, waiting, journal)
+                stopping = self.stop_requested() or self.folder.stop.exists()
+                while waiting and len(working) < self.place.capacity and not stopping:
+                    self._start(waiting.pop(0), working, journal)
+                if not working and stopping:
+                    break
+                if working:
+                    self.sleep(_POLL_S)
+            return journal.runs
+
+    def _is_due(self, run: Run, journal: Journal, rerun: Rerun) -> bool:
+        result = journal.runs[run.key].result if run.key in journal.runs else None
+        if result is None or result.ended is Ended.INTERRUPTED:
+            return True
+        if result.ended is Ended.OUT_OF_MEMORY:
+            self._note_too_large(run)
+        return rerun is Rerun.ALWAYS or (rerun is Rerun.ON_FAILURE and result.ended is not Ended.COMPLETE)
+
+    def _start(self, run: Run, working: dict[str, Run], journal: Journal) -> None:
+        if (reason := self._why_too_large(run)) is not None:
+            self._keep(run, Result(run.key, Ended.LEFT_OUT, reason), journal)
+            return
+        argv, environment = self.command(run)
+        folder = self.folder.run(run)
+        folder.write(RunSpec(run.key, tuple(argv), self.plan.timeout_s, self.locks, environment))
+        journal.submitted(run.key, f"{self.place.name}/{self.place.start(folder.path)}")
+        working[run.key] = run
+        self.on_progress(PlanProgress(self._done(journal), len(self.runs), run))
+
+    def _take_ended(self, working: dict[str, Run], waiting: list[Run], journal: Journal) -> None:
+        """Takes the results of jobs that have ended, and starts those again that have none."""
+        jobs = {journal.runs[key].job.partition("/")[2]: key for key in working}
+        for job, reason in self.place.gone(jobs).items():
+            run = working.pop(jobs[job])
+            result = read_result(self.folder.run(run).result)
+            if result is None:
+                journal.lost(run.key, reason)
+                losses = journal.runs[run.key].losses
+                if len(losses) >= MOST_LOSSES:
+                    result = Result(run.key, Ended.FAILED, f"lost {len(losses)} times: {reason}")
+                else:
+                    waiting.insert(0, run)
+                    self.on_progress(PlanProgress(self._done(journal), len(self.runs), run, lost=reason))
+                    continue
+            self._keep(run, result, journal)
+
+    def _keep(self, run: Run, result: Result, journal: Journal) -> None:
+        result = self.on_result(run, result)
+        journal.ended(result)
+        if result.ended is Ended.OUT_OF_MEMORY:
+            self._note_too_large(run)
+        self.on_progress(PlanProgress(self._done(journal), len(self.runs), run, result))
+
+    def _note_too_large(self, run: Run) -> None:
+        size = _size(run, self.plan.batch_option)
+        if size is not None:
+            others = _others(run, self.plan.batch_option)
+            self._too_large[others] = min(size, self._too_large.get(others, size))
+
+    def _why_too_large(self, run: Run) -> str | None:
+        size = _size(run, self.plan.batch_option)
+        least = self._too_large.get(_others(run, self.plan.batch_option))
+        if size is None or least is None or size <= least:
+            return None
+        return f"{self.plan.batch_option} {least:g} ran out of memory"
+
+    def _done(self, journal: Journal) -> int:
+        return sum(run.key in journal.runs and journal.runs[run.key].result is not None for run in self.runs)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        self.folder.path.mkdir(parents=True, exist_ok=True)
+        with (self.folder.path / "driver.lock").open("ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ConfigurationError(
+                    f"{self.folder.path}: another driver runs this plan; agent plan watch shows it"
+                ) from error
+            yield
+
+
+def _size(run: Run, option: str) -> float | None:
+    value = run.cell.options.get(option)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _others(run: Run, option: str) -> str:
+    """What a cell has beside its batch size."""
+    return repr((run.cell.words, sorted((n, repr(v)) for n, v in run.cell.parameters.items() if n != option)))

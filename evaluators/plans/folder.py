@@ -1,0 +1,104 @@
+"""The folder of a plan: its cells as they were expanded, its journal, and a folder for each run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from inferometer.evaluators.plans.cells import Run
+from inferometer.manifests.errors import ConfigurationError, OutputError
+
+_SPEC, _RESULT, _LOG, _DATA, _STOP = "run.json", "result.json", "log.txt", "data", "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """What the process of a run reads.
+
+    Attributes:
+        key: The run; see ``Run.key``.
+        argv: The whole command line.
+        environment: Variables beside those of the process.
+        timeout_s: How long it may take.
+        locks: The folder of the files that runs on one machine lock, one after the other.
+    """
+
+    key: str
+    argv: tuple[str, ...]
+    timeout_s: float
+    locks: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The folder of one run.
+
+    Attributes:
+        path: Where it is.
+    """
+
+    path: Path
+
+    @property
+    def result(self) -> Path:
+        """The file of its result."""
+        return self.path / _RESULT
+
+    @property
+    def log(self) -> Path:
+        """What the command wrote."""
+        return self.path / _LOG
+
+    @property
+    def data(self) -> Path:
+        """The data directory of the command, with a database of its own."""
+        return self.path / _DATA
+
+    def write(self, spec: RunSpec) -> None:
+        """Writes what the run's process reads, and removes the result of an earlier one.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.result.unlink(missing_ok=True)
+            (self.path / _SPEC).write_text(json.dumps(asdict(spec)), encoding="utf-8")
+        except OSError as error:
+            raise OutputError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+
+    def read(self) -> RunSpec:
+        """Reads what the run's process does.
+
+        Raises:
+            ConfigurationError: It cannot be read.
+        """
+        try:
+            content: dict[str, Any] = json.loads((self.path / _SPEC).read_text(encoding="utf-8"))
+            return RunSpec(**{**content, "argv": tuple(content["argv"])})
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ConfigurationError(f"{self.path}: is no folder of a run: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFolder:
+    """The folder of a plan.
+
+    Attributes:
+        path: Where it is.
+    """
+
+    path: Path
+
+    @property
+    def stop(self) -> Path:
+        """The file whose presence asks the driver to stop after the runs in work."""
+        return self.path / _STOP
+
+    def run(self, run: Run) -> RunFolder:
+        """Returns the folder of a run."""
+        return RunFolder(self.path / "runs" / run.key)

@@ -1,0 +1,43 @@
+"""The evaluations of a run, from the database of its own into that of the plan."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+from inferometer.evaluators.store.opening import local_file, open_store
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.store.evaluation_store import EvaluationStore
+
+DATABASE = "inferometer"
+
+
+def imported(data: Path, store: EvaluationStore) -> tuple[str, ...]:
+    """Copies what a run has published, with predictions and spans, and returns the ids in order.
+
+    What is there already stays as it is, so that it may be called again after an interruption.
+
+    Args:
+        data: The data directory of the run.
+        store: The database of the plan.
+
+    Raises:
+        StoreError: One of the two databases cannot be read or written.
+    """
+    if not local_file(DATABASE, data).exists():
+        return ()
+    with closing(open_store(None, DATABASE, data)) as source:
+        found = list(source.find(EvaluationFilter(limit=None, include_interrupted=True)))[::-1]
+        for evaluation in found:
+            measurement = evaluation.measurement
+            if isinstance(measurement, BatchMeasurement):
+                predictions = tuple(source.predictions(evaluation.id))
+                measurement = replace(measurement, predictions=predictions)
+            spans = tuple(source.spans(evaluation.id))
+            store.save(replace(evaluation, measurement=measurement, spans=spans))
+    return tuple(each.id for each in found)

@@ -1,0 +1,129 @@
+"""The journal of a plan: what happened to its runs, as lines that are only ever added."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from inferometer.evaluators.plans.results import Result
+from inferometer.manifests.errors import OutputError
+
+_FILE = "journal.jsonl"
+
+
+class Event(str, Enum):
+    """The kinds of lines."""
+
+    SUBMITTED = "submitted"
+    """A run was given to the place where it runs, with the job's id."""
+    LOST = "lost"
+    """A job ended without a result, with the reason."""
+    ENDED = "ended"
+    """A run has its result."""
+
+
+@dataclass(slots=True)
+class RunHistory:
+    """What the journal says of one run.
+
+    Attributes:
+        job: The id of its job that has not ended; empty for none.
+        losses: Why jobs of it ended without a result, in order.
+        result: Its last result; None if it has none.
+    """
+
+    job: str = ""
+    losses: list[str] = field(default_factory=list)
+    result: Result | None = None
+
+
+class Journal:
+    """The journal in the folder of a plan. One process at a time writes it.
+
+    Args:
+        folder: The folder of the plan.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _FILE
+        self.runs: dict[str, RunHistory] = read_history(folder)
+        try:
+            _mend(self._path)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def submitted(self, key: str, job: str) -> None:
+        """Notes the job of a run; its earlier result, if it has one, does not count any more."""
+        self._add(key, Event.SUBMITTED, {"job": job})
+
+    def lost(self, key: str, reason: str) -> None:
+        """Notes that the job of a run ended without a result."""
+        self._add(key, Event.LOST, {"reason": reason})
+
+    def ended(self, result: Result) -> None:
+        """Notes the result of a run."""
+        self._add(result.key, Event.ENDED, {"result": result.document()})
+
+    def _add(self, key: str, event: Event, content: Mapping[str, Any]) -> None:
+        line = {"at_ns": time.time_ns(), "run": key, "event": event.value, **content}
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                file.write((json.dumps(line) + "\n").encode())
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise self._failure(error) from error
+        _apply(self.runs, line)
+
+    def _failure(self, error: OSError) -> OutputError:
+        return OutputError(f"{self._path}: the journal cannot be written: {error.strerror or error}")
+
+
+def read_history(folder: Path) -> dict[str, RunHistory]:
+    """Returns what the journal of a folder says of each run; a line that is cut off does not count."""
+    found: dict[str, RunHistory] = {}
+    for line in _lines(folder / _FILE):
+        _apply(found, line)
+    return found
+
+
+def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return
+    for line in content.splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
+
+
+def _apply(runs: dict[str, RunHistory], line: Mapping[str, Any]) -> None:
+    history = runs.setdefault(line["run"], RunHistory())
+    match Event(line["event"]):
+        case Event.SUBMITTED:
+            history.job, history.result = line["job"], None
+        case Event.LOST:
+            history.job = ""
+            history.losses.append(line["reason"])
+        case Event.ENDED:
+            history.job, history.result = "", Result.of(line["result"])
+
+
+def _mend(path: Path) -> None:
+    """Ends a line that was cut off, so that the next one stands alone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
