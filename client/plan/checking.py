@@ -27,9 +27,7 @@ def check_cells(invocation: Invocation, request: PlanRequest) -> int:
         say(f"{problem} ({count} of {len(request.cells)} cells)")
     if problems:
         return _WRONG
-    click.echo(
-        f"{len(request.cells)} cells, {len(request.runs)} runs: nothing found that cannot run", err=True
-    )
+    say(f"checked     {len(request.cells)} cells: none is known that cannot run")
     return 0
 
 

@@ -84,19 +84,25 @@ def expand(file: Path, **given: Any) -> None:
 @plan.command(cls=Command)
 @_plan_argument
 @_given_options
+@boolean("--unchecked", help="Begin although cells cannot run; those fail.")
 @database_options
-def run(file: Path, **given: Any) -> None:
+def run(file: Path, unchecked: bool, **given: Any) -> None:
     """Run the cells of a plan that have no result yet, one at a time, each in a fresh process.
+
+    All cells are checked first, as by agent plan check.
 
     Ctrl-C stops after the cell in work; a second one ends it. The exit code is 1 if a run failed, and 130
     after a stop.
     """
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.plan.asking import read_request
+    from inferometer.client.plan.checking import check_cells
     from inferometer.client.plan.running import run_plan
 
     request = read_request(file, **given)
-    click.get_current_context().exit(run_plan(current_invocation(), request, None))
+    invocation = current_invocation()
+    code = 0 if unchecked else check_cells(invocation, request)
+    click.get_current_context().exit(code or run_plan(invocation, request, None))
 
 
 @plan.command(cls=Command)

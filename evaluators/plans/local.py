@@ -25,13 +25,14 @@ class LocalPlace:
     def start(self, folder: Path) -> str:
         """See ``Place``."""
         try:
-            process = subprocess.Popen(  # noqa: S603 - this interpreter
-                [sys.executable, "-m", PROCESS, str(folder), "--linked"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=(folder / "process.txt").open("wb"),
-                start_new_session=True,  # Ctrl-C in a terminal is for the driver alone
-            )
+            with (folder / "process.txt").open("wb") as errors:
+                process = subprocess.Popen(  # noqa: S603 - this interpreter
+                    [sys.executable, "-m", PROCESS, str(folder), "--linked"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    start_new_session=True,  # Ctrl-C in a terminal is for the driver alone
+                )
         except OSError as error:
             raise OutputError(f"{folder}: no process can be started: {error.strerror or error}") from error
         job = f"{os.getpid()}:{process.pid}"

@@ -1,0 +1,171 @@
+"""The driver of a plan with real processes: killed at random moments, runs that fail, hang and are lost."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from inferometer.evaluators.plans.cells import cells_of, runs_of
+from inferometer.evaluators.plans.driver import Driver, PlanProgress
+from inferometer.evaluators.plans.folder import PlanFolder
+from inferometer.evaluators.plans.journal import RunHistory, read_history
+from inferometer.evaluators.plans.local import LocalPlace
+from inferometer.evaluators.plans.plan import Rerun, plan_of
+from inferometer.evaluators.plans.results import Ended, read_result
+from inferometer.manifests.errors import ConfigurationError
+from tests.integration.plan_driver import driver_of
+
+CELLS = 24
+KILLS = 20
+ROOT = Path(__file__).parents[2]
+
+
+def driven(
+    folder: Path, code: str, *, rerun: Rerun = Rerun.NEVER, stop_after: int | None = None, **given: object
+) -> Mapping[str, RunHistory]:
+    """Drives cells that run some Python with the cell's options as ``given``."""
+    content = {"name": "cells", "command": "code", "variables": {"n": [1, 2, 3]}, "repeat": 1, **given}
+    plan = plan_of(content, "cells")
+    runs = tuple(runs_of(plan, cells_of(plan)))
+    seen: list[PlanProgress] = []
+    return Driver(
+        plan,
+        runs,
+        PlanFolder(folder),
+        LocalPlace(),
+        lambda run: ((sys.executable, "-c", f"given = {dict(run.cell.options)!r}\n{code}"), {}),
+        str(folder),
+        on_progress=seen.append,
+        stop_requested=lambda: (
+            stop_after is not None and sum(each.result is not None for each in seen) >= stop_after
+        ),
+    ).drive(rerun)
+
+
+def ends(found: Mapping[str, RunHistory]) -> list[Ended]:
+    return sorted(each.result.ended for each in found.values() if each.result)
+
+
+def test_a_driver_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    moments = random.Random(seed)
+    complete: set[str] = set()
+    for _ in range(KILLS):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.plan_driver", str(tmp_path), str(CELLS)], cwd=ROOT
+        )
+        try:
+            process.wait(moments.uniform(0.2, 1.0))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+        process.wait()
+        complete |= {path.parent.name for path in tmp_path.glob("runs/*/result.json")}
+
+    found = driver_of(tmp_path, CELLS).drive()
+
+    assert ends(found) == [Ended.COMPLETE] * CELLS, f"seed {seed}"
+    notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
+    intervals = sorted((int(begin), int(end)) for _, begin, end in notes)
+    assert all(one[1] <= two[0] for one, two in pairwise(intervals)), f"seed {seed}: two ran at once"
+    for key in found:
+        result = read_result(tmp_path / "runs" / key / "result.json")
+        assert result is not None
+        assert result.ended is Ended.COMPLETE
+        again = [line for line in notes if line[0] == key]
+        # the command may have ended before its result was written, and runs again then
+        assert len(again) >= 1, f"seed {seed}"
+    assert complete <= set(found)
+    lines = (tmp_path / "journal.jsonl").read_text().splitlines()
+    ended = [line for line in lines if '"ended"' in line and '"event": "ended"' in line]
+    assert len(ended) == CELLS, f"seed {seed}: a complete run ran again"
+
+
+def test_what_fails_has_its_reason_and_the_rest_goes_on(tmp_path: Path) -> None:
+    code = "import sys\nif given['n'] == 2: sys.exit('the model is not there')"
+    found = driven(tmp_path, code)
+    assert ends(found) == sorted([Ended.COMPLETE, Ended.COMPLETE, Ended.FAILED])
+    [failed] = [each.result for each in found.values() if each.result and each.result.ended is Ended.FAILED]
+    assert (failed.reason, failed.exit_code) == ("the model is not there", 1)
+
+
+def test_a_run_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    code = "import signal\nif given['n'] == 2: signal.pause()"
+    found = driven(tmp_path, code, timeout_s=2.0)
+    assert ends(found) == sorted([Ended.COMPLETE, Ended.COMPLETE, Ended.TIMEOUT])
+    [late] = [each.result for each in found.values() if each.result and each.result.ended is Ended.TIMEOUT]
+    assert late.reason == "it took longer than 2 s"
+
+
+def test_after_memory_runs_out_larger_batches_are_left_out(tmp_path: Path) -> None:
+    code = "import sys\nif given['batch_size'] >= 4: sys.exit('agent: out of memory for a batch of 4')"
+    sizes = {"variables": {"batch_size": [1, 2, 4, 8, 16], "model": ["a", "b"]}, "seed": 3}
+    found = driven(tmp_path, code, **sizes)
+    plan = plan_of({"name": "cells", "command": "code", **sizes}, "cells")
+    for cell in cells_of(plan):
+        result = found[f"{cell.id}-1"].result
+        assert result is not None
+        size = cell.options["batch_size"]
+        expected = {1: {Ended.COMPLETE}, 2: {Ended.COMPLETE}}.get(
+            int(str(size)), {Ended.OUT_OF_MEMORY, Ended.LEFT_OUT}
+        )
+        assert result.ended in expected
+        if result.ended is Ended.LEFT_OUT:
+            assert result.reason.endswith("ran out of memory")
+    assert Ended.OUT_OF_MEMORY in ends(found)
+
+
+@pytest.mark.parametrize(("rerun", "expected"), [(Rerun.NEVER, 1), (Rerun.ON_FAILURE, 2), (Rerun.ALWAYS, 4)])
+def test_what_runs_again(tmp_path: Path, rerun: Rerun, expected: int) -> None:
+    notes = tmp_path / "notes"
+    code = f"import sys\nopen({str(notes)!r}, 'a').write('x')\nif given['n'] == 2: sys.exit(1)"
+    driven(tmp_path, code)
+    notes.unlink()
+    notes.write_text("x")
+    driven(tmp_path, code, rerun=rerun)
+    assert len(notes.read_text()) == expected
+
+
+def test_a_stopped_plan_goes_on(tmp_path: Path) -> None:
+    first = driven(tmp_path, "", stop_after=1)
+    assert ends(first) == [Ended.COMPLETE]
+    assert ends(driven(tmp_path, "")) == [Ended.COMPLETE] * 3
+
+
+def test_a_process_that_is_lost_starts_again_and_then_fails(tmp_path: Path) -> None:
+    code = "import os, signal\nif given['n'] == 2: os.kill(os.getppid(), signal.SIGKILL)"
+    found = driven(tmp_path, code)
+    assert ends(found) == sorted([Ended.COMPLETE, Ended.COMPLETE, Ended.FAILED])
+    [lost] = [each for each in found.values() if each.losses]
+    assert lost.losses == ["its process ended with code -9"] * 3
+    assert lost.result is not None
+    assert lost.result.reason == "lost 3 times: its process ended with code -9"
+
+
+def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
+    found = driven(tmp_path, "")
+    with (tmp_path / "journal.jsonl").open("a") as file:
+        file.write('{"run": "x", "even')
+    assert read_history(tmp_path).keys() == found.keys()
+    assert ends(driven(tmp_path, "")) == [Ended.COMPLETE] * 3
+
+
+def test_a_second_driver_is_refused(tmp_path: Path) -> None:
+    inner: list[str] = []
+
+    def second(_: PlanProgress) -> None:
+        try:
+            driver_of(tmp_path, 1).drive()
+        except ConfigurationError as error:
+            inner.append(str(error))
+
+    driver = driver_of(tmp_path, 1)
+    driver.on_progress = second
+    driver.drive()
+    assert inner == [f"{tmp_path}: another driver runs this plan; agent plan watch shows it"] * 2
