@@ -18,7 +18,6 @@ from inferometer.manifests.errors import ConfigurationError
 
 MOST_LOSSES = 3
 """How often a run starts again whose job ended without a result, before it has failed."""
-_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class Driver:
                 if not working and stopping:
                     break
                 if working:
-                    self.sleep(_POLL_S)
+                    self.sleep(self.place.poll_s)
             return journal.runs
 
     def _is_due(self, run: Run, journal: Journal, rerun: Rerun) -> bool:
@@ -121,14 +120,21 @@ class Driver:
     def _take_ended(self, working: dict[str, Run], waiting: list[Run], journal: Journal) -> None:
         """Takes the results of jobs that have ended, and starts those again that have none."""
         jobs = {journal.runs[key].job.partition("/")[2]: key for key in working}
-        for job, reason in self.place.gone(jobs).items():
-            run = working.pop(jobs[job])
+        for job, news in self.place.look(jobs).items():
+            run = working[jobs[job]]
+            for number in range(journal.runs[run.key].restarts + 1, news.restarts + 1):
+                reason = f"{self.place.name} started it again, for the {number}. time; now {news.reason}"
+                journal.restarted(run.key, reason)
+                self.on_progress(PlanProgress(self._done(journal), len(self.runs), run, lost=reason))
+            if not news.ended:
+                continue
+            del working[run.key]
             result = read_result(self.folder.run(run).result)
             if result is None:
+                reason = news.reason
                 journal.lost(run.key, reason)
-                losses = journal.runs[run.key].losses
-                if len(losses) >= MOST_LOSSES:
-                    result = Result(run.key, Ended.FAILED, f"lost {len(losses)} times: {reason}")
+                if (lost := journal.runs[run.key].lost) >= MOST_LOSSES:
+                    result = Result(run.key, Ended.FAILED, f"lost {lost} times: {reason}")
                 else:
                     waiting.insert(0, run)
                     self.on_progress(PlanProgress(self._done(journal), len(self.runs), run, lost=reason))

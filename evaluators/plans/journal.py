@@ -24,6 +24,8 @@ class Event(str, Enum):
     """A run was given to the place where it runs, with the job's id."""
     LOST = "lost"
     """A job ended without a result, with the reason."""
+    RESTARTED = "restarted"
+    """The place started a job again by itself, with the reason."""
     ENDED = "ended"
     """A run has its result."""
 
@@ -34,12 +36,16 @@ class RunHistory:
 
     Attributes:
         job: The id of its job that has not ended; empty for none.
-        losses: Why jobs of it ended without a result, in order.
+        losses: What happened to jobs of it that ended without a result, or began again, in order.
+        lost: How many ended without a result.
+        restarts: How often the place has started its job again.
         result: Its last result; None if it has none.
     """
 
     job: str = ""
     losses: list[str] = field(default_factory=list)
+    lost: int = 0
+    restarts: int = 0
     result: Result | None = None
 
 
@@ -68,6 +74,10 @@ class Journal:
     def lost(self, key: str, reason: str) -> None:
         """Notes that the job of a run ended without a result."""
         self._add(key, Event.LOST, {"reason": reason})
+
+    def restarted(self, key: str, reason: str) -> None:
+        """Notes that the place has started the job of a run again."""
+        self._add(key, Event.RESTARTED, {"reason": reason})
 
     def ended(self, result: Result) -> None:
         """Notes the result of a run."""
@@ -111,9 +121,13 @@ def _apply(runs: dict[str, RunHistory], line: Mapping[str, Any]) -> None:
     history = runs.setdefault(line["run"], RunHistory())
     match Event(line["event"]):
         case Event.SUBMITTED:
-            history.job, history.result = line["job"], None
+            history.job, history.result, history.restarts = line["job"], None, 0
         case Event.LOST:
             history.job = ""
+            history.lost += 1
+            history.losses.append(line["reason"])
+        case Event.RESTARTED:
+            history.restarts += 1
             history.losses.append(line["reason"])
         case Event.ENDED:
             history.job, history.result = "", Result.of(line["result"])

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from inferometer.evaluators.plans.places import JobNews
 from inferometer.manifests.errors import OutputError
 
 PROCESS = "inferometer.evaluators.plans.run_process"
@@ -18,6 +19,7 @@ class LocalPlace:
 
     name = "local"
     capacity = 1
+    poll_s = 0.05
 
     def __init__(self) -> None:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -39,9 +41,9 @@ class LocalPlace:
         self._processes[job] = process
         return job
 
-    def gone(self, jobs: Iterable[str]) -> Mapping[str, str]:
+    def look(self, jobs: Iterable[str]) -> Mapping[str, JobNews]:
         """See ``Place``. Jobs of an earlier driver have ended with it."""
-        return {job: reason for job in jobs if (reason := self._reason(job)) is not None}
+        return {job: JobNews(True, reason) for job in jobs if (reason := self._reason(job)) is not None}
 
     def stop(self, job: str) -> None:
         """See ``Place``."""

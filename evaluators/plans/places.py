@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class JobNews:
+    """What is known of a job.
+
+    Attributes:
+        ended: Whether it has ended.
+        reason: How it ended, or where it is, in one line.
+        restarts: How often the place has started it again by itself.
+    """
+
+    ended: bool
+    reason: str
+    restarts: int = 0
 
 
 class Place(Protocol):
@@ -12,11 +28,16 @@ class Place(Protocol):
 
     Attributes:
         name: What the journal calls it; jobs of another place are not looked for here.
-        capacity: How many jobs it is given at once.
+        poll_s: How long to wait between two looks at its jobs, in seconds.
     """
 
     name: str
-    capacity: int
+    poll_s: float
+
+    @property
+    def capacity(self) -> int:
+        """How many jobs it is given at once."""
+        ...
 
     def start(self, folder: Path) -> str:
         """Starts the process of the run in a folder, and returns the id of its job.
@@ -26,8 +47,8 @@ class Place(Protocol):
         """
         ...
 
-    def gone(self, jobs: Iterable[str]) -> Mapping[str, str]:
-        """Returns those of some jobs that have ended, each with what is known of how; empty for nothing."""
+    def look(self, jobs: Iterable[str]) -> Mapping[str, JobNews]:
+        """Returns what is known of some jobs; those of which nothing is new may be left out."""
         ...
 
     def stop(self, job: str) -> None:

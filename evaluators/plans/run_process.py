@@ -27,6 +27,7 @@ from inferometer.evaluators.plans.results import Ended, Result, read_result, wri
 from inferometer.manifests.errors import one_line
 
 _OUT_OF_MEMORY = "out of memory"
+_ENDED_BY = "this process was ended by"
 _INTERRUPTED = 130
 _ENDING_S = 5.0
 _TAIL_BYTES = 4096
@@ -55,6 +56,8 @@ def run(folder: RunFolder, *, linked: bool) -> Result:
         if (known := read_result(folder.result)) is not None:
             return known
         result = _run(folder, spec, lock, linked=linked)
+        if result.reason.startswith(_ENDED_BY):
+            sys.exit(1)  # without a result: whoever ended it decides whether it runs again
         write_result(folder.result, result)
         return result
 
@@ -127,7 +130,7 @@ def _forward_signals(process: subprocess.Popen[bytes], ended_by: list[str]) -> N
     """Ends the command with this process, which a queue ends by SIGTERM."""
 
     def end(number: int, _: object) -> None:
-        ended_by.append(f"it was ended by {signal.Signals(number).name}")
+        ended_by.append(f"{_ENDED_BY} {signal.Signals(number).name}")
         _end(process)
 
     for number in (signal.SIGTERM, signal.SIGINT):
