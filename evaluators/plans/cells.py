@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inferometer.evaluators.plans.conditions import fits, holds
+from inferometer.evaluators.plans.conditions import fits, holds, is_one_of
 from inferometer.evaluators.plans.plan import Given, Parameter, Plan, Scalar, Value
 from inferometer.evaluators.plans.references import resolved, shown
 from inferometer.manifests.errors import ConfigurationError
@@ -20,6 +21,7 @@ CELL = "cell."
 """The prefix of parameters that say how a cell runs, such as ``cell.software``; they belong to its id."""
 _CONDITION = "${__condition."
 _TYPES = {"str": str, "int": int, "float": float, "bool": bool}
+_MOST_CELLS = 1_000_000
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
@@ -28,7 +30,8 @@ class Cell:
     """One command line.
 
     Attributes:
-        id: The first characters of the SHA-256 of the command, its options and how it runs.
+        id: The first characters of the SHA-256 of the command, its options as they are written, and how it
+            runs.
         words: The command and its arguments.
         options: Values by option, in the plan's order.
         parameters: All parameters of the cell, also those of the plan itself.
@@ -85,21 +88,23 @@ def cells_of(
 
     Args:
         plan: The plan.
-        parameters: Replace those of the plan.
+        parameters: Replace the values of those of the plan, which keep their types and domains.
         variables: Replace those of the plan, and parameters of the same name.
         environment: What a reference may name beside the parameters.
 
     Raises:
-        ConfigurationError: A reference, a condition, a type, a domain or a constraint is wrong.
+        ConfigurationError: A reference, a condition, a type, a domain or a constraint is wrong, a variable
+            has no values, or there are too many cells.
     """
-    given: dict[str, Given] = {**plan.parameters, **(parameters or {})}
+    given = _joined(plan.parameters, parameters or {})
     varied = {**plan.variables, **{name: list(values) for name, values in (variables or {}).items()}}
     order = [name for name in plan.var_order if name in varied]
     order += [name for name in varied if name not in order]
+    _check_size(plan, varied)
     found: dict[str, Cell] = {}
-    for values in _combinations(plan, given, varied, order):
-        for extended in _extended(values, plan):
-            cell = _cell(plan, given, extended, environment or {})
+    for draft in _combinations(plan, given, varied, order):
+        for extended in _extended(draft, plan):
+            cell = _cell(plan, extended, environment or {})
             if all(holds(each, cell.parameters) for each in plan.constraints):
                 found.setdefault(cell.id, cell)
     return tuple(found.values())
@@ -119,37 +124,78 @@ def value_of(given: Given) -> Value:
     return given.val if isinstance(given, Parameter) else given
 
 
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A cell before its references are replaced: its values, and what is known of its parameters."""
+
+    values: dict[str, Value]
+    known: Mapping[str, Given]
+
+    def with_given(self, given: Mapping[str, Given]) -> _Draft:
+        values = {name: value_of(each) for name, each in given.items()}
+        known = {name: each for name, each in given.items() if isinstance(each, Parameter)}
+        return _Draft({**self.values, **values}, {**self.known, **known} if known else self.known)
+
+
+def _joined(plan: Mapping[str, Given], replacing: Mapping[str, Given]) -> dict[str, Given]:
+    """Parameters of a plan and those that replace them: a plain value replaces the value alone."""
+    joined = dict(plan)
+    for name, each in replacing.items():
+        before = joined.get(name)
+        if isinstance(before, Parameter) and not isinstance(each, Parameter):
+            joined[name] = before.model_copy(update={"val": each})
+        else:
+            joined[name] = each
+    return joined
+
+
+def _check_size(plan: Plan, varied: Mapping[str, Sequence[Value]]) -> None:
+    """Refuses a grid that is empty, or too large to be meant."""
+    for name, values in varied.items():
+        if not values:
+            raise ConfigurationError(
+                f"variable {name}: has no values, and the plan no cells; name one, or leave the variable out"
+            )
+    size = math.prod(len(values) for values in varied.values()) + len(plan.include)
+    size *= math.prod(len(each.cases) or 1 for each in plan.extensions)
+    if size > _MOST_CELLS:
+        raise ConfigurationError(
+            f"plan {plan.name}: its variables and cases make up to {size:,} cells, more than "
+            f"{_MOST_CELLS:,}; split it into several plans"
+        )
+
+
 def _combinations(
     plan: Plan, given: Mapping[str, Given], varied: Mapping[str, Sequence[Value]], order: Sequence[str]
-) -> Iterator[dict[str, Value]]:
-    """The parameters of each cell of the grid that is not excluded, and those of the cells beside it."""
-    plain = {name: value_of(each) for name, each in given.items()}
+) -> Iterator[_Draft]:
+    """Each cell of the grid that is not excluded, and those beside it."""
+    plain = _Draft({name: value_of(each) for name, each in given.items()}, given)
     for combination in itertools.product(*(varied[name] for name in order)):
-        values = {**plain, **dict(zip(order, combination, strict=True))}
+        values = {**plain.values, **dict(zip(order, combination, strict=True))}
         if not any(fits(values, each, strict=True) is not None for each in plan.exclude):
-            yield values
+            yield _Draft(values, given)
     for beside in plan.include:
-        yield {**plain, **{name: value_of(each) for name, each in beside.items()}}
+        yield plain.with_given(beside)
 
 
-def _extended(values: dict[str, Value], plan: Plan) -> list[dict[str, Value]]:
-    cells = [values]
+def _extended(draft: _Draft, plan: Plan) -> list[_Draft]:
+    drafts = [draft]
     for number, extension in enumerate(plan.extensions):
-        following: list[dict[str, Value]] = []
-        for cell in cells:
-            fitted = fits(cell, extension.condition, strict=False)
+        following: list[_Draft] = []
+        for each in drafts:
+            fitted = fits(each.values, extension.condition, strict=False)
             if fitted is None:
-                following.append(cell)
+                following.append(each)
                 continue
             prefix = f"__condition{number}."
-            base = {**cell, **{prefix + name: value for name, value in fitted.items()}}
+            base = each.with_given({prefix + name: value for name, value in fitted.items()})
             for case in extension.cases or [{}]:
-                added = {**extension.parameters, **case}
-                following.append(
-                    base | {name: _of_extension(value_of(each), prefix) for name, each in added.items()}
-                )
-        cells = following
-    return cells
+                added = base.with_given({**extension.parameters, **case})
+                for name in (*extension.parameters, *case):
+                    added.values[name] = _of_extension(added.values[name], prefix)
+                following.append(added)
+        drafts = following
+    return drafts
 
 
 def _of_extension(value: Value, prefix: str) -> Value:
@@ -161,19 +207,28 @@ def _of_extension(value: Value, prefix: str) -> Value:
     return [replaced(item) for item in value] if isinstance(value, list) else replaced(value)
 
 
-def _cell(
-    plan: Plan, given: Mapping[str, Given], values: Mapping[str, Value], environment: Mapping[str, str]
-) -> Cell:
+def _cell(plan: Plan, draft: _Draft, environment: Mapping[str, str]) -> Cell:
     parameters = {
-        name: _checked(name, value, given.get(name))
-        for name, value in resolved(values, environment).items()
+        name: _checked(name, value, draft.known.get(name))
+        for name, value in resolved(draft.values, environment).items()
         if not name.startswith("__condition")
     }
     options = {name: value for name, value in parameters.items() if "." not in name}
     words = (*plan.command.split(), *plan.arguments)
     how = {name: value for name, value in parameters.items() if name.startswith(CELL)}
-    told = json.dumps([words, options, how], sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    told = json.dumps(
+        [words, _written(options), _written(how)], sort_keys=True, ensure_ascii=True, separators=(",", ":")
+    )
     return Cell(hashlib.sha256(told.encode()).hexdigest()[:ID_LENGTH], words, options, parameters)
+
+
+def _written(values: Mapping[str, Value]) -> dict[str, list[str]]:
+    """Values as a command line has them, where 16 and "16" are equal, and null is as good as left out."""
+    written = {
+        name: [shown(each) for each in (value if isinstance(value, list) else [value]) if each is not None]
+        for name, value in values.items()
+    }
+    return {name: texts for name, texts in written.items() if texts}
 
 
 def _checked(name: str, value: Value, given: Given) -> Value:
@@ -185,7 +240,7 @@ def _checked(name: str, value: Value, given: Given) -> Value:
         items = [_typed(name, each, given.type) for each in (value if isinstance(value, list) else [value])]
         typed = items if isinstance(value, list) else items[0]
     for each in typed if isinstance(typed, list) else [typed]:
-        if given.val_domain and each not in given.val_domain:
+        if given.val_domain and each is not None and not is_one_of(each, given.val_domain):
             domain = ", ".join(shown(one) for one in given.val_domain)
             raise ConfigurationError(f'parameter {name}: "{shown(each)}" is not in its domain: {domain}')
     return typed
@@ -200,8 +255,10 @@ def _typed(name: str, value: Scalar, kind: str) -> Any:
             if text in (*_TRUE, *_FALSE):
                 return text in _TRUE
             raise ValueError
+        if kind != "str" and isinstance(value, bool):
+            raise ValueError
         if kind == "int" and isinstance(value, float) and not value.is_integer():
             raise ValueError
         return shown(value) if kind == "str" else _TYPES[kind](value)
-    except ValueError:
+    except (ValueError, OverflowError):  # an integer too large for a float
         raise ConfigurationError(f'parameter {name}: "{shown(value)}" is no {kind}') from None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from inferometer.evaluators.plans.plan import Value
-from inferometer.evaluators.plans.references import is_constant, resolved, shown
+from inferometer.evaluators.plans.references import filled, is_constant, shown
 from inferometer.manifests.errors import ConfigurationError
 
 _COMPARISON = re.compile(r"(?P<left>.+?)\s*(?P<operator><=|>=|==|!=|<|>)\s*(?P<right>.+)", re.DOTALL)
@@ -59,14 +59,14 @@ def fits(
             if match is None:
                 return None
             found.update({f"{name}_{place}": group for place, group in enumerate(match.groups(), 1)})
-        elif not _is_one_of(value, wanted if isinstance(wanted, list) else [wanted]):
+        elif not is_one_of(value, wanted if isinstance(wanted, list) else [wanted]):
             return None
         found[f"{name}_0"] = value
     return found
 
 
-def _is_one_of(value: Value, wanted: list[Any]) -> bool:
-    """Whether a value is among others; true is not 1, as it is in Python."""
+def is_one_of(value: Value, wanted: list[Any]) -> bool:
+    """Returns whether a value is among others; true is not 1, as it is in Python."""
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in wanted)
 
 
@@ -84,34 +84,36 @@ def holds(comparison: str, values: Mapping[str, Value]) -> bool:
             f'the constraint "{comparison}" is no comparison, such as ${{batch_size}} * ${{replicas}} <= 256'
         )
     left, right = (_side(parts[name], values, comparison) for name in ("left", "right"))
-    try:
-        return bool(_OPERATORS[parts["operator"]](left, right))
-    except TypeError as error:
+    compared = parts["operator"]
+    if compared not in ("==", "!=") and any(isinstance(side, str) for side in (left, right)):
         raise ConfigurationError(
-            f'the constraint "{comparison}": "{shown(left)}" and "{shown(right)}" do not compare'
-        ) from error
+            f'the constraint "{comparison}": "{shown(left)}" {compared} "{shown(right)}" takes numbers; '
+            "texts compare with == and != alone"
+        )
+    return bool(_OPERATORS[compared](left, right))
 
 
-def _side(text: str, values: Mapping[str, Value], comparison: str) -> Any:
-    factors = []
-    for part in text.split("*"):
-        value = resolved({**values, "constraint": part.strip()}, {})["constraint"]
-        factors.append(_number(value))
+def _side(text: str, values: Mapping[str, Value], comparison: str) -> str | int | float:
+    where = f'the constraint "{comparison}"'
+    factors = [_number(filled(part.strip(), values, where)) for part in text.split("*")]
     if len(factors) == 1:
         return factors[0]
-    product: float = 1
+    product: int | float = 1
     for factor in factors:
-        if not isinstance(factor, int | float):
-            raise ConfigurationError(f'the constraint "{comparison}": "{factor}" is no number')
+        if isinstance(factor, str):
+            raise ConfigurationError(f'{where}: "{factor}" is no number')
         product *= factor
     return product
 
 
-def _number(value: Value) -> Any:
-    if isinstance(value, str):
-        for kind in (int, float):
-            try:
-                return kind(value)
-            except ValueError:
-                continue
-    return value
+def _number(value: Value) -> str | int | float:
+    """The number that a value is or writes, else its text."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    text = shown(value)
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -30,6 +30,7 @@ from inferometer.manifests.strict_yaml import parse_yaml
 Scalar: TypeAlias = bool | int | float | str | None
 Value: TypeAlias = Scalar | list[Scalar]
 """What a parameter may be; a list gives an option several values."""
+_KINDS = {"Parameter", "bool", "int", "float", "str", "none"}
 _MOST_BYTES = 16 * 1024 * 1024
 
 
@@ -108,10 +109,10 @@ class Plan(_Strict):
     command: Annotated[str, Field(min_length=1)]
     arguments: list[str] = Field(default_factory=list)
     parameters: dict[str, Given] = Field(default_factory=dict)
-    variables: dict[str, list[Value]] = Field(default_factory=dict)
+    variables: dict[str, Annotated[list[Value], Field(min_length=1)]] = Field(default_factory=dict)
     var_order: list[str] = Field(default_factory=list)
     include: list[dict[str, Given]] = Field(default_factory=list)
-    exclude: list[dict[str, Value]] = Field(default_factory=list)
+    exclude: list[Annotated[dict[str, Value], Field(min_length=1)]] = Field(default_factory=list)
     constraints: list[str] = Field(default_factory=list)
     extensions: list[Extension] = Field(default_factory=list)
     repeat: Annotated[int, Field(ge=1, le=10_000)] = 1
@@ -156,8 +157,18 @@ def plan_of(content: Mapping[str, Any], where: str) -> Plan:
     try:
         return Plan.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(
-            str(each) for each in first["loc"] if not str(each).startswith(("function-", "union"))
-        )
-        raise ConfigurationError(f"{where}: {place or 'plan'}: {one_line(first['msg'])}") from error
+        raise ConfigurationError(f"{where}: {_first(error)}") from error
+
+
+def _first(error: ValidationError) -> str:
+    """The field of the first error, without the kinds that pydantic tried for a value, and what it says."""
+    first = error.errors()[0]
+    place = [str(each) for each in first["loc"]]
+    told = one_line(first["msg"])
+    if place and _is_kind(place[-1]):
+        told = "takes a text, a number, true, false, null, or a list of them"
+    return f"{'.'.join(each for each in place if not _is_kind(each)) or 'plan'}: {told}"
+
+
+def _is_kind(place: str) -> bool:
+    return place in _KINDS or place.startswith(("function-", "union", "list["))

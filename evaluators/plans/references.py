@@ -10,7 +10,10 @@ from inferometer.evaluators.plans.plan import Scalar, Value
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 _INNERMOST = re.compile(r"\$\{([^${}]*)\}")
+_CONDITION = re.compile(r"^__condition\d+\.")
 _MOST_STEPS = 1000
+_MOST_DEPTH = 100
+_MOST_CHARACTERS = 100_000
 
 
 def is_constant(value: Any) -> bool:
@@ -26,12 +29,28 @@ def resolved(values: Mapping[str, Value], environment: Mapping[str, str]) -> dic
     has the type of what it names; in a longer text, a list is its items with spaces between, as in DLBS.
 
     Raises:
-        ConfigurationError: A reference names nothing, or leads back to itself.
+        ConfigurationError: A reference names nothing, has no end, or leads back to itself; or a value becomes
+            very long.
     """
     done: dict[str, Value] = {}
     for name in values:
         _resolve(name, values, environment, done, ())
     return {name: done[name] for name in values}
+
+
+def filled(text: str, values: Mapping[str, Value], where: str) -> Value:
+    """Returns a text with its references to values that have none themselves replaced.
+
+    Raises:
+        ConfigurationError: A reference names nothing, or has no end; ``where`` begins the message.
+    """
+
+    def looked_up(wanted: str) -> Value:
+        if wanted in values:
+            return values[wanted]
+        raise _unknown(where, wanted, values)
+
+    return _replaced(text, looked_up, where)
 
 
 def _resolve(
@@ -46,33 +65,49 @@ def _resolve(
     if name in way:
         circle = " → ".join((*way[way.index(name) :], name))
         raise ConfigurationError(f"parameter {way[0]}: its references lead back to itself: {circle}")
-    way = (*way, name)
+    way, where = (*way, name), f"parameter {name}"
+    if len(way) > _MOST_DEPTH:
+        raise ConfigurationError(f"parameter {way[0]}: its references are deeper than {_MOST_DEPTH} levels")
 
     def looked_up(wanted: str) -> Value:
         if wanted in values:
             return _resolve(wanted, values, environment, done, way)
         if wanted in environment:
             return environment[wanted]
-        raise ConfigurationError(
-            f'parameter {name}: unknown reference "{wanted}"; {suggestion(wanted, values)}'
-        )
+        raise _unknown(where, wanted, values)
 
     value = values[name]
     if isinstance(value, list):
-        items = [_replaced(item, looked_up, name) for item in value]
-        done[name] = [each for item in items for each in (item if isinstance(item, list) else [item])]
+        items = [_replaced(item, looked_up, where) for item in value]
+        whole = [each for item in items for each in (item if isinstance(item, list) else [item])]
+        if len(whole) > _MOST_CHARACTERS:
+            raise _too_long(where)
+        done[name] = whole
     else:
-        done[name] = _replaced(value, looked_up, name)
+        done[name] = _replaced(value, looked_up, where)
     return done[name]
 
 
-def _replaced(value: Scalar, looked_up: Callable[[str], Value], name: str) -> Value:
+def _unknown(where: str, wanted: str, values: Mapping[str, Value]) -> ConfigurationError:
+    """The error for a reference; what fitted a condition has the name that extensions write."""
+    written = _CONDITION.sub("__condition.", wanted)
+    known = dict.fromkeys(_CONDITION.sub("__condition.", name) for name in values)
+    return ConfigurationError(f'{where}: unknown reference "{written}"; {suggestion(written, known)}')
+
+
+def _too_long(where: str) -> ConfigurationError:
+    return ConfigurationError(f"{where}: with its references it is longer than {_MOST_CHARACTERS} characters")
+
+
+def _replaced(value: Scalar, looked_up: Callable[[str], Value], where: str) -> Value:
     if not isinstance(value, str):
         return value
     text = value
     for _ in range(_MOST_STEPS):
         found = _INNERMOST.search(text)
         if found is None:
+            if "${" in text:
+                raise ConfigurationError(f'{where}: a reference in "{value}" has no end; write ${{NAME}}')
             return text
         referred = looked_up(found[1])
         if found[0] == text:
@@ -81,7 +116,9 @@ def _replaced(value: Scalar, looked_up: Callable[[str], Value], name: str) -> Va
                 continue
             return referred
         text = text[: found.start()] + shown(referred) + text[found.end() :]
-    raise ConfigurationError(f"parameter {name}: its references do not end")
+        if len(text) > _MOST_CHARACTERS:
+            raise _too_long(where)
+    raise ConfigurationError(f"{where}: more than {_MOST_STEPS} references in one value")
 
 
 def shown(value: Value) -> str:
