@@ -24,12 +24,14 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from inferometer.evaluators.plans.software_section import Software
 from inferometer.manifests.errors import ConfigurationError, one_line
 from inferometer.manifests.strict_yaml import parse_yaml
 
 Scalar: TypeAlias = bool | int | float | str | None
 Value: TypeAlias = Scalar | list[Scalar]
 """What a parameter may be; a list gives an option several values."""
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _MOST_BYTES = 16 * 1024 * 1024
 
 
@@ -101,9 +103,10 @@ class Plan(_Strict):
         rerun: See ``Rerun``.
         batch_option: The option whose larger values are left out after a cell ran out of memory; empty for
             none.
+        software: The interpreters and containers by name; a cell chooses one with ``cell.software``.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    name: Annotated[str, Field(pattern=_NAME)]
     description: str = ""
     command: Annotated[str, Field(min_length=1)]
     arguments: list[str] = Field(default_factory=list)
@@ -119,6 +122,7 @@ class Plan(_Strict):
     timeout_s: Annotated[float, Field(gt=0)] = 3600.0
     rerun: Rerun = Rerun.NEVER
     batch_option: str = "batch_size"
+    software: dict[Annotated[str, Field(pattern=_NAME)], Software] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -158,6 +162,6 @@ def plan_of(content: Mapping[str, Any], where: str) -> Plan:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(
-            str(each) for each in first["loc"] if not str(each).startswith(("function-", "union"))
+            str(each) for each in first["loc"] if not str(each).startswith(("function-", "union", "<"))
         )
         raise ConfigurationError(f"{where}: {place or 'plan'}: {one_line(first['msg'])}") from error
