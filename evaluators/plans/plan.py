@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from inferometer.evaluators.plans.software_section import Software
 from inferometer.manifests.errors import ConfigurationError, one_line
 from inferometer.manifests.strict_yaml import parse_yaml
 
@@ -31,6 +32,7 @@ Scalar: TypeAlias = bool | int | float | str | None
 Value: TypeAlias = Scalar | list[Scalar]
 """What a parameter may be; a list gives an option several values."""
 _KINDS = {"Parameter", "bool", "int", "float", "str", "none"}
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _MOST_BYTES = 16 * 1024 * 1024
 
 
@@ -102,9 +104,10 @@ class Plan(_Strict):
         rerun: See ``Rerun``.
         batch_option: The option whose larger values are left out after a cell ran out of memory; empty for
             none.
+        software: The interpreters and containers by name; a cell chooses one with ``cell.software``.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    name: Annotated[str, Field(pattern=_NAME)]
     description: str = ""
     command: Annotated[str, Field(min_length=1)]
     arguments: list[str] = Field(default_factory=list)
@@ -120,6 +123,7 @@ class Plan(_Strict):
     timeout_s: Annotated[float, Field(gt=0)] = 3600.0
     rerun: Rerun = Rerun.NEVER
     batch_option: str = "batch_size"
+    software: dict[Annotated[str, Field(pattern=_NAME)], Software] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -171,4 +175,4 @@ def _first(error: ValidationError) -> str:
 
 
 def _is_kind(place: str) -> bool:
-    return place in _KINDS or place.startswith(("function-", "union", "list["))
+    return place in _KINDS or place.startswith(("function-", "union", "list[", "<"))
