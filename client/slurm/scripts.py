@@ -1,7 +1,7 @@
 """The text of a Slurm job script that runs one command line of ``agent``.
 
-The directives and the shell take words quoted by the same rules: ``sbatch`` reads quotes in its directives
-as a shell does.
+``sbatch`` reads quotes in its directives as a shell does, but for a backslash, which escapes within single
+quotes too.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 _PLACE = "${SLURM_TMPDIR:-${TMPDIR:-/tmp}/inferometer-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}}"
 """The folder of a job on a node; the count tells a job that was requeued from its first start."""
+_BACKSLASH = "\\"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,8 @@ def _directives(job: Job) -> Iterator[str]:
     }
     for name, value in values.items():
         if value is not None:
-            yield f"#SBATCH --{name}={_quoted(str(value), '--' + name.replace('-', '_'))}"
+            quoted = _quoted(str(value), f"--{name.replace('-', '_')}")
+            yield f"#SBATCH --{name}={quoted.replace(_BACKSLASH, _BACKSLASH * 2)}"
 
 
 def _environment(job: Job) -> Iterator[str]:
