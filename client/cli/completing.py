@@ -82,6 +82,10 @@ def _columns(context: click.Context, begun: str) -> Iterable[str]:
     return [sign + column.key for column in find_report(name).columns] if known else []
 
 
+def _clusters(context: click.Context, _: str) -> Iterable[str]:
+    return _invocation(context).configuration.clusters
+
+
 def _operators(_: click.Context, __: str) -> Iterable[str]:
     from inferometer.agent.operators.table.registry import operators
 
@@ -106,6 +110,7 @@ OPTIONS: Mapping[str, Names] = {
     "--model_name": _names(_models),
     "--framework_name": _names(_frameworks),
     "--dataset_name": _names(_datasets),
+    "--cluster": _names(_clusters),
     "--id": _names(_evaluations),
     "--from_evaluation": _names(_evaluations),
     "--noise": evaluations,

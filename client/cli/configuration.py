@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from inferometer.client.cli.paths import expanded
+from inferometer.client.slurm.profiles import ClusterProfile
 from inferometer.manifests.errors import ConfigurationError
 
 ARCHITECTURES_VARIABLE = "AGENT_ARCHITECTURES"
@@ -99,6 +100,7 @@ class Configuration(_Part):
         agent: The default of ``--agent``.
         agents: The addresses of remote agents, ``host:port``, among which ``--agent any`` chooses.
         agent_tls: TLS towards agents.
+        clusters: The profiles of clusters that run Slurm, by name.
         secret_file: The file with the secret of served agents; relative to the configuration file.
         data_dir: The directory of evaluations and unpublished results; relative to the configuration file.
         cache_dir: The directory of downloaded files; relative to the configuration file.
@@ -115,6 +117,7 @@ class Configuration(_Part):
     agent: str | None = None
     agents: tuple[str, ...] = ()
     agent_tls: AgentTlsSettings = AgentTlsSettings()
+    clusters: dict[str, ClusterProfile] = Field(default_factory=dict)
     secret_file: Path | None = None
     data_dir: Path | None = None
     cache_dir: Path | None = None
@@ -191,7 +194,8 @@ def _explain(error: ValidationError) -> str:
     field = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
         part = Configuration.model_fields.get(str(first["loc"][0])) if len(first["loc"]) > 1 else None
-        kind = part.annotation if part else None
+        inner = get_args(part.annotation) if part else ()  # of a mapping, the type of its values
+        kind = inner[-1] if inner else part.annotation if part else None
         known = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else None
         return f"field {field}: is not known; fields: {', '.join(known) if known else _FIELDS}"
     allowed = _ALLOWED.get(first["type"], first["msg"])

@@ -29,6 +29,7 @@ _COMMANDS = {
     "predict": "Evaluate a model and publish the results.",
     "report": "Write evaluations as a page in one file.",
     "serve": "Serve models to other hosts over gRPC.",
+    "slurm": "Write job scripts for clusters that run Slurm.",
     "status": "Show the health of a served agent.",
     "trace": "Export stored traces for other programs.",
     "web": "Serve evaluations as a page, live.",
@@ -39,6 +40,7 @@ _MODULES = {
     "op": "inferometer.client.op.command",
     "plan": "inferometer.client.plan.command",
     "report": "inferometer.client.web.report_command",
+    "slurm": "inferometer.client.slurm.command",
     "web": "inferometer.client.web.web_command",
 }
 """The modules that are not in ``client/commands``."""

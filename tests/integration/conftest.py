@@ -15,6 +15,16 @@ from fake_framework import fake_registry, write_manifests
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.serving.served_models import ServingOptions
 from inferometer.manifests.catalog import Catalog
+from tests.integration.slurm_cluster import SlurmCluster, installed, running_cluster
+
+
+@pytest.fixture(scope="module")
+def slurm_cluster() -> Iterator[SlurmCluster]:
+    """A real Slurm of the module's own."""
+    if not installed():
+        pytest.skip("Slurm is not installed: apt-get install --no-install-recommends slurm-wlm munge")
+    with running_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.integration import rank_work
-from tests.integration.slurm_cluster import SlurmCluster, installed
+from tests.integration.slurm_cluster import SlurmCluster
 
-pytestmark = pytest.mark.skipif(
-    not installed() or find_spec("torch") is None, reason="Slurm or torch is not installed"
-)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmCluster]:
-    with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as folder:
-        found = SlurmCluster(Path(folder))
-        try:
-            found.start()
-            yield found
-        finally:
-            found.stop()
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 
 def srun(
@@ -35,7 +20,7 @@ def srun(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["srun", *options, sys.executable, "-m", rank_work.__name__, "joins", str(folder)],
-        env={**cluster.environ, **environ},
+        env={**cluster.environment, **environ},
         capture_output=True,
         text=True,
         timeout=120,
@@ -43,17 +28,17 @@ def srun(
     )
 
 
-def test_ranks_on_one_node_meet_on_its_loopback_address(cluster: SlurmCluster, tmp_path: Path) -> None:
-    found = srun(cluster, "-n2", "-N1", folder=tmp_path)
+def test_ranks_on_one_node_meet_on_its_loopback_address(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
+    found = srun(slurm_cluster, "-n2", "-N1", folder=tmp_path)
     assert found.stdout == "evaluation (0, 3.0)\n", found.stderr
 
 
-def test_ranks_on_two_nodes_meet_at_the_first_one(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_ranks_on_two_nodes_meet_at_the_first_one(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
     # the names of these nodes have no address, so that it is given
-    found = srun(cluster, "-n2", "-N2", folder=tmp_path, MASTER_ADDR="127.0.0.1")
+    found = srun(slurm_cluster, "-n2", "-N2", folder=tmp_path, MASTER_ADDR="127.0.0.1")
     assert found.stdout == "evaluation (0, 3.0)\n", found.stderr
 
 
-def test_a_single_task_is_no_rank(cluster: SlurmCluster, tmp_path: Path) -> None:
-    found = srun(cluster, "-n1", folder=tmp_path)
+def test_a_single_task_is_no_rank(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
+    found = srun(slurm_cluster, "-n1", folder=tmp_path)
     assert found.stdout == "evaluation (0, 1.0)\n", found.stderr

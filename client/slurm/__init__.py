@@ -1,0 +1,1 @@
+"""``agent slurm``: job scripts for clusters that run Slurm."""

@@ -1,0 +1,82 @@
+"""The profile of a cluster in the configuration file, and what Slurm takes as a time and as memory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}")
+TIME_HELP = "minutes, hours:minutes:seconds or days-hours, such as '1:30:00'"
+MEMORY = re.compile(r"\d+[KMGTkmgt]?")
+MEMORY_HELP = "memory for each node, such as 8G"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def is_one_line(text: str) -> bool:
+    """Whether a text is not empty and has no line break of any kind, nor a NUL."""
+    return text.splitlines() == [text] and "\0" not in text
+
+
+def _line(value: Any) -> Any:
+    if isinstance(value, str) and not is_one_line(value):
+        raise PydanticCustomError("line", "one line of text")
+    return value
+
+
+def _time(value: Any) -> Any:
+    """YAML reads 1:00:00 without quotes as the number 3600, which Slurm would take for minutes."""
+    if not isinstance(value, str) or not TIME.fullmatch(value):
+        raise PydanticCustomError("time", f"text in quotes: {TIME_HELP}")
+    return value
+
+
+def _memory(value: Any) -> Any:
+    if not isinstance(value, str) or not MEMORY.fullmatch(value):
+        raise PydanticCustomError("memory", f"{MEMORY_HELP}")
+    return value
+
+
+def _variable(value: Any) -> Any:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise PydanticCustomError("variable", "names of environment variables")
+    return value
+
+
+_Line = Annotated[str, BeforeValidator(_line)]
+_Variable = Annotated[str, BeforeValidator(_variable)]
+
+
+class ClusterProfile(BaseModel):
+    """What the job scripts of a cluster have in common; options of the command replace it.
+
+    Attributes:
+        account: The accounting group that pays for the job.
+        partition: The partition; None leaves it to the cluster.
+        time: The longest time of the job, as Slurm takes it.
+        memory: The memory of the job on each node, as Slurm takes it.
+        cpus_per_task: The cores of a task, which are also the threads of an operator.
+        modules: The environment modules to load.
+        virtualenv: An existing virtual environment to activate, instead of a new one on the node's own disk;
+            relative to the configuration file.
+        wheels: The folder of wheels that a new virtual environment is installed from; relative to the
+            configuration file.
+        packages: What is installed from it.
+        environment: Environment variables of the job.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    account: _Line | None = None
+    partition: _Line | None = None
+    time: Annotated[str, BeforeValidator(_time)] | None = None
+    memory: Annotated[str, BeforeValidator(_memory)] | None = None
+    cpus_per_task: Annotated[int, Field(ge=1)] | None = None
+    modules: tuple[_Line, ...] = ()
+    virtualenv: Path | None = None
+    wheels: Path | None = None
+    packages: tuple[_Line, ...] = ()
+    environment: dict[_Variable, _Line] = Field(default_factory=dict)

@@ -1,0 +1,146 @@
+"""The text of a Slurm job script that runs one command line of ``agent``.
+
+``sbatch`` reads quotes in its directives as a shell does, but for a backslash, which escapes within single
+quotes too.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from inferometer.client.slurm.profiles import is_one_line
+from inferometer.manifests.errors import ConfigurationError
+
+_PLACE = "${SLURM_TMPDIR:-${TMPDIR:-/tmp}/inferometer-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}}"
+"""The folder of a job on a node; the count tells a job that was requeued from its first start."""
+_BACKSLASH = "\\"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job.
+
+    Attributes:
+        name: Its name.
+        command: The words after ``agent``.
+        account: The accounting group; None for the user's default, as for the partition.
+        partition: The partition.
+        time: The longest time of the job, as Slurm takes it.
+        memory: The memory on each node, as Slurm takes it.
+        cpus_per_task: The cores of a task, and the threads of its operators.
+        nodes: The number of nodes; None leaves nodes and tasks to Slurm, which is one of each.
+        tasks_per_node: The tasks on each node.
+        gpu: Whether each task gets a GPU.
+        output: The pattern of the file with what the job prints; None for Slurm's.
+        modules: The environment modules to load.
+        virtualenv: An existing virtual environment; None for a new one on the node's own disk.
+        wheels: The folder of wheels that a new one is installed from.
+        packages: What is installed.
+        environment: Environment variables.
+    """
+
+    name: str
+    command: Sequence[str]
+    account: str | None = None
+    partition: str | None = None
+    time: str
+    memory: str
+    cpus_per_task: int
+    nodes: int | None = None
+    tasks_per_node: int | None = None
+    gpu: bool = False
+    output: str | None = None
+    modules: Sequence[str] = ()
+    virtualenv: Path | None = None
+    wheels: Path = Path("wheels")
+    packages: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> int:
+        """The number of tasks on all nodes."""
+        return (self.nodes or 1) * (self.tasks_per_node or 1)
+
+
+def script_of(job: Job) -> str:
+    """Returns the text of a job script.
+
+    Its last line replaces the shell by Python, or by ``srun`` for several tasks, so that SIGTERM reaches them
+    when the job is cancelled or its time ends.
+
+    Raises:
+        ConfigurationError: A value has a line break, or is empty.
+    """
+    lines = ["#!/bin/bash", *_directives(job), "", "set -eo pipefail"]
+    if job.modules:
+        lines += ["", f"module load {_words(job.modules, '--module')}"]
+    lines += ["", 'export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"']
+    for name, value in job.environment.items():
+        lines.append(f"export {name}={_quoted(value, name)}")
+    return "\n".join([*lines, "", *_environment(job), "", _last(job), ""])
+
+
+def _directives(job: Job) -> Iterator[str]:
+    values = {
+        "job-name": job.name,
+        "account": job.account,
+        "partition": job.partition,
+        "nodes": job.nodes if job.nodes or job.tasks_per_node is None else 1,
+        "tasks-per-node": job.tasks_per_node if job.tasks_per_node or job.nodes is None else 1,
+        "cpus-per-task": job.cpus_per_task,
+        "gres": f"gpu:{job.tasks_per_node or 1}" if job.gpu else None,
+        "mem": job.memory,
+        "time": job.time,
+        "output": job.output,
+    }
+    for name, value in values.items():
+        if value is not None:
+            quoted = _quoted(str(value), f"--{name.replace('-', '_')}")
+            yield f"#SBATCH --{name}={quoted.replace(_BACKSLASH, _BACKSLASH * 2)}"
+
+
+def _environment(job: Job) -> Iterator[str]:
+    """The lines that activate a virtual environment on each node."""
+    if job.virtualenv is not None:
+        yield f"source {_quoted(str(job.virtualenv / 'bin' / 'activate'), '--virtualenv')}"
+        return
+    steps = [
+        '[ -n "${SLURM_TMPDIR:-}" ] || mkdir -m 700 "$place"',
+        "if command -v virtualenv > /dev/null; then",
+        '  virtualenv --no-download "$place/env"',
+        "else",
+        '  python3 -m venv "$place/env"',
+        "fi",
+        '"$place/env/bin/pip" install --quiet --disable-pip-version-check --no-index '
+        f"--find-links {_quoted(str(job.wheels), '--wheels')} {_words(job.packages, '--package')}",
+    ]
+    yield "# A new environment on the node's own disk. Without SLURM_TMPDIR, it stays there after the job."
+    yield f'export place="{_PLACE}"'
+    if job.tasks == 1:
+        yield from steps
+    else:
+        yield from ("prepare() {", *(f"  {step}" for step in steps), "}")
+        yield 'srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\'
+        yield '  bash -eo pipefail -c "$(declare -f prepare); prepare"'
+    yield 'source "$place/env/bin/activate"'
+
+
+def _last(job: Job) -> str:
+    command = f"agent {_words(job.command, 'the command')}"
+    if job.tasks == 1:
+        return f"exec {command}"
+    return f'exec srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" {command}'
+
+
+def _words(words: Sequence[str], what: str) -> str:
+    return " ".join(_quoted(word, what, may_be_empty=True) for word in words)
+
+
+def _quoted(text: str, what: str, *, may_be_empty: bool = False) -> str:
+    if not (is_one_line(text) or (may_be_empty and not text)):
+        problem = "has a line break, which a job script cannot hold" if text else "is empty; leave it out"
+        raise ConfigurationError(f"{what}: {text!r} {problem}" if text else f"{what} {problem}")
+    return shlex.quote(text)
