@@ -1,0 +1,116 @@
+"""Plans on a real Slurm of two nodes: a lost node, a cancelled job, a killed driver, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from inferometer.evaluators.plans.cells import Run, cells_of, runs_of
+from inferometer.evaluators.plans.driver import Driver, PlanProgress
+from inferometer.evaluators.plans.folder import PlanFolder
+from inferometer.evaluators.plans.plan import plan_of
+from inferometer.evaluators.plans.results import Ended
+from inferometer.evaluators.plans.slurm import SlurmOptions, SlurmPlace
+from inferometer.manifests.errors import ConfigurationError
+from tests.integration.slurm_cluster import SlurmCluster
+
+ROOT = Path(__file__).parents[2]
+SHORT = "import time; time.sleep(0.3)"
+CODE = "import sys, pathlib; exec(sys.argv[2]); pathlib.Path(sys.argv[1]).open('a').write('x')"
+
+
+@pytest.fixture
+def cluster(slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
+    """A cluster whose commands this process calls."""
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, slurm_cluster.environment[name])
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return slurm_cluster
+
+
+def driver_of(
+    folder: Path,
+    cells: int,
+    code: str = SHORT,
+    arguments: Sequence[str] = (),
+    seen: list[PlanProgress] | None = None,
+) -> Driver:
+    """What drives a plan on the cluster; each run that ends well adds a letter to the file of its name."""
+    plan = plan_of({"name": "s", "command": "c", "variables": {"n": list(range(cells))}}, "s")
+
+    def command(run: Run) -> tuple[Sequence[str], Mapping[str, str]]:
+        return (sys.executable, "-c", CODE, str(folder / f"{run.key}.note"), code), {}
+
+    runs = tuple(runs_of(plan, cells_of(plan)))
+    place = SlurmPlace(SlurmOptions(arguments=arguments), poll_s=0.3)
+    on_progress = (lambda _: None) if seen is None else seen.append
+    return Driver(plan, runs, PlanFolder(folder), place, command, str(folder), on_progress=on_progress)
+
+
+def test_a_plan_completes_although_a_node_is_lost_and_a_job_is_cancelled(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    seen: list[PlanProgress] = []
+    driver = driver_of(tmp_path, 12, "import time; time.sleep(1)", seen=seen)
+    done: set[str] = set()
+
+    def disturb(progress: PlanProgress) -> None:
+        seen.append(progress)
+        if progress.result is not None and "node" not in done:
+            done.add("node")
+            cluster.node_down("c1")
+        elif progress.result is not None and "job" not in done:
+            done.add("job")
+            jobs = subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True)
+            subprocess.run(["scancel", jobs.stdout.split()[-1]], check=True)
+        elif progress.done == 6 and "back" not in done:
+            done.add("back")
+            cluster.node_up("c1")
+
+    driver.on_progress = disturb
+    found = driver.drive()
+
+    assert [each.result.ended for each in found.values() if each.result] == [Ended.COMPLETE] * 12
+    told = [reason for each in found.values() for reason in each.losses]
+    assert any("cancelled" in reason for reason in told), told
+    assert {len(path.read_text()) for path in tmp_path.glob("*.note")} == {1}
+
+
+def test_a_driver_that_is_killed_is_taken_up_again(cluster: SlurmCluster, tmp_path: Path) -> None:
+    code = (
+        "from tests.integration.test_plan_slurm import driver_of; from pathlib import Path; "
+        f"driver_of(Path({str(tmp_path)!r}), 4, 'import time; time.sleep(2)').drive()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    deadline_s = time.monotonic() + 60
+    while not list(tmp_path.glob("runs/*/log.txt")):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+
+    found = driver_of(tmp_path, 4, "import time; time.sleep(2)").drive()
+
+    assert [each.result.ended for each in found.values() if each.result] == [Ended.COMPLETE] * 4
+    assert [each.losses for each in found.values()] == [[]] * 4
+    assert {len(path.read_text()) for path in tmp_path.glob("*.note")} == {1}
+
+
+def test_a_job_that_dies_has_failed_without_accounting(cluster: SlurmCluster, tmp_path: Path) -> None:
+    begin_s = time.monotonic()
+    found = driver_of(tmp_path, 1, "import os; os.kill(os.getppid(), 9)").drive()
+    [history] = found.values()
+    assert history.result is not None
+    assert history.result.ended is Ended.FAILED
+    assert history.result.reason.startswith("lost 3 times: its job ")
+    assert time.monotonic() - begin_s < 30
+
+
+def test_a_wrong_partition_is_one_line_at_once(cluster: SlurmCluster, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"^Slurm: .*Invalid partition name"):
+        driver_of(tmp_path, 2, arguments=["--partition=nowhere"]).drive()
