@@ -1,0 +1,131 @@
+"""What a cell says of how it runs, and what that means on this machine.
+
+``cell.software`` names one of the plan's, ``cell.env.NAME`` adds a variable, ``cell.launcher`` adds words
+before the program, and ``cell.cores`` pins it, as ``0,2-3``.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from inferometer.evaluators.plans.cells import CELL, Cell
+from inferometer.evaluators.plans.plan import Plan
+from inferometer.evaluators.plans.references import shown
+from inferometer.evaluators.plans.software_section import Interpreter, Software
+from inferometer.manifests.errors import ConfigurationError, suggestion
+
+SOFTWARE, LAUNCHER, CORES, VARIABLE = f"{CELL}software", f"{CELL}launcher", f"{CELL}cores", f"{CELL}env."
+_MOST_CORES = 65536
+_THIS = Interpreter()
+
+
+def software_of(cell: Cell, plan: Plan) -> Software:
+    """Returns what a cell runs in; without ``cell.software``, that is the interpreter of this process.
+
+    Raises:
+        ConfigurationError: The plan has no software of this name.
+    """
+    wanted = shown(cell.parameters.get(SOFTWARE))
+    if not wanted:
+        return _THIS
+    if wanted not in plan.software:
+        raise ConfigurationError(f'unknown software "{wanted}"; {suggestion(wanted, plan.software)}')
+    return plan.software[wanted]
+
+
+def python_of(software: Interpreter) -> str:
+    """Returns the path of an interpreter: of this one, in a virtual environment, or on PATH."""
+    if not software.python:
+        return sys.executable
+    path = Path(software.python).expanduser()
+    if path.is_dir():
+        return str(path.absolute() / "bin" / "python")
+    if "/" not in software.python and not path.exists():
+        return shutil.which(software.python) or software.python
+    return str(path.absolute())
+
+
+def absolute(folders: Sequence[str]) -> list[str]:
+    """Returns folders as they are named from every working folder."""
+    return [str(Path(each).expanduser().absolute()) for each in folders]
+
+
+def environment_of(software: Interpreter, environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns variables with an interpreter's folders before those that are set for libraries and modules."""
+    found = dict(environment)
+    paths = {"LD_LIBRARY_PATH": software.library_path, "PYTHONPATH": software.python_path}
+    for name, folders in paths.items():
+        if folders:
+            present = found.get(name, os.environ.get(name, ""))
+            found[name] = ":".join([*absolute(folders), *([present] if present else [])])
+    return found
+
+
+def variables_of(cell: Cell) -> dict[str, str]:
+    """Returns the variables that a cell adds; one without a value adds none.
+
+    Raises:
+        ConfigurationError: A name is none of a variable.
+    """
+    found = {}
+    for parameter, value in cell.parameters.items():
+        if parameter.startswith(VARIABLE) and value is not None:
+            name = parameter.removeprefix(VARIABLE)
+            if not (name.isidentifier() and name.isascii()):
+                raise ConfigurationError(
+                    f'{parameter}: "{name}" is no name of a variable, such as OMP_NUM_THREADS'
+                )
+            found[name] = shown(value)
+    return found
+
+
+def launcher_of(cell: Cell) -> tuple[str, ...]:
+    """Returns the words that a cell puts before its program.
+
+    Raises:
+        ConfigurationError: A quotation has no end.
+    """
+    given = cell.parameters.get(LAUNCHER)
+    if isinstance(given, list):
+        return tuple(shown(each) for each in given)
+    try:
+        return tuple(shlex.split(shown(given)))
+    except ValueError as error:
+        raise ConfigurationError(f'{LAUNCHER}: "{shown(given)}" cannot be split: {error}') from error
+
+
+def cores_of(cell: Cell, *, here: bool = True) -> str:
+    """Returns the cores that a cell is pinned to, as ``0,2-3``; empty for all.
+
+    Args:
+        cell: The cell.
+        here: Whether it runs on this machine; this process may use the cores then.
+
+    Raises:
+        ConfigurationError: They are no list of cores, or this process may not use one of them.
+    """
+    given = cell.parameters.get(CORES)
+    written = ",".join(shown(each) for each in given) if isinstance(given, list) else shown(given)
+    text = written.replace(" ", "")
+    if not text:
+        return ""
+    wanted: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers = (first, last or first) if "-" not in part or last else ("", "")
+        if not all(each.isdecimal() and each.isascii() for each in numbers):
+            raise ConfigurationError(f'{CORES}: "{written}" is no list of cores, such as 0,2-3')
+        low, high = (int(each) for each in numbers)
+        if not low <= high < _MOST_CORES:
+            raise ConfigurationError(f'{CORES}: "{part}" is no range of cores, such as 2-3')
+        wanted.update(range(low, high + 1))
+    usable = os.sched_getaffinity(0)
+    if here and (missing := sorted(wanted - usable)):
+        several = ", ".join(str(each) for each in sorted(usable))
+        raise ConfigurationError(f"{CORES}: this process may not use core {missing[0]}; it may use {several}")
+    return text

@@ -1,0 +1,266 @@
+"""What runs a cell: its command line and variables, and whether this machine has what they name."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from inferometer.agent.inference.registry import Registry
+from inferometer.evaluators.plans.cell_software import (
+    SOFTWARE,
+    absolute,
+    cores_of,
+    environment_of,
+    launcher_of,
+    python_of,
+    software_of,
+    variables_of,
+)
+from inferometer.evaluators.plans.cells import Cell
+from inferometer.evaluators.plans.containers import answer_of, container_words, image_problem, last_line
+from inferometer.evaluators.plans.plan import Plan
+from inferometer.evaluators.plans.references import shown
+from inferometer.evaluators.plans.software_section import (
+    Container,
+    ContainerSoftware,
+    Engine,
+    Interpreter,
+    Software,
+)
+from inferometer.manifests.errors import ConfigurationError, InferometerError
+
+AGENT = "agent"
+LIMIT_S = 120.0
+"""How long an interpreter may take to import the frameworks."""
+_PINNING = "taskset"
+_WITHOUT_FOLDER = "import sys; sys.path[0] or sys.path.pop(0); "
+"""The working folder, which may hold another build of this program, is none that modules come from."""
+_MAIN = f"{_WITHOUT_FOLDER}from inferometer.client.cli.main import main; main()"
+_ASKED = f"""{_WITHOUT_FOLDER}
+import json
+told = {{}}
+try:
+    from inferometer.agent.inference.registry import Registry
+    from inferometer.manifests.errors import InferometerError
+except Exception as error:
+    told[""] = "has no inferometer that works: %s; install it there with pip" % error
+else:
+    registry = Registry.discover()
+    for name in sys.argv[1:]:
+        try:
+            registry.find(name).load()
+        except InferometerError as error:
+            told[name] = str(error)
+print()
+print(json.dumps(told))
+"""
+"""Prints a problem by framework of the arguments; under an empty name that of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellCommand:
+    """How a cell is started.
+
+    Attributes:
+        argv: The program and its arguments.
+        environment: The variables that its process gets beside those of this one, or in place of them.
+        stop: What ends its container, since killing the engine's client does not; empty without one.
+        container_pid: What prints the process id of its container, which is no child of the client; empty
+            without one.
+    """
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+    container_pid: tuple[str, ...] = ()
+
+
+def command_of(
+    cell: Cell,
+    plan: Plan,
+    *,
+    agent: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    name: str = "",
+    here: bool = True,
+) -> CellCommand:
+    """Returns how a cell is started.
+
+    Args:
+        cell: The cell.
+        plan: Its plan.
+        agent: The words that start this program with the interpreter of this process; empty for the usual.
+        variables: Further variables, in place of those of the software and the cell.
+        name: The name of its container, which no other has at that time; without one, ``stop`` and
+            ``container_pid`` are empty.
+        here: Whether it runs on this machine; this process may use its cores then.
+
+    Raises:
+        ConfigurationError: The plan has no such software, or a parameter that begins with ``cell.`` is wrong.
+    """
+    software = software_of(cell, plan)
+    environment = {**software.environment, **variables_of(cell), **(variables or {})}
+    launcher = (*software.launcher, *launcher_of(cell))
+    cores = cores_of(cell, here=here)
+    if isinstance(software, ContainerSoftware):
+        return _contained(software, (*launcher, AGENT, *cell.argv), environment, cores, name)
+    program = tuple(agent) if agent and not software.python else _program(python_of(software))
+    return CellCommand(
+        argv=(*_pinning(cores), *launcher, *program, *cell.argv),
+        environment=environment_of(software, environment),
+    )
+
+
+def container_process(command: CellCommand) -> int | None:
+    """Returns the process id of the container that a command has started; None while there is none."""
+    if not command.container_pid:
+        return None
+    answer = answer_of(command.container_pid)
+    if isinstance(answer, str) or answer.returncode or not answer.stdout.strip().isdecimal():
+        return None
+    return int(answer.stdout) or None
+
+
+def check_software(
+    plan: Plan, cells: Iterable[Cell], *, here: bool = True, limit_s: float = LIMIT_S
+) -> Iterator[str]:
+    """Yields one line for each problem with what the cells run in; equal ones are one.
+
+    Each interpreter and each image is asked once, in a process of its own, to import the frameworks of its
+    cells. This process imports none: for its own interpreter, it looks up what is installed.
+
+    Args:
+        plan: The plan.
+        cells: Its cells.
+        here: Whether they run on this machine; this process may use their cores then.
+        limit_s: How long an interpreter may take to answer.
+    """
+    seen: set[str] = set()
+    groups: dict[str, tuple[str, Software, dict[str, None]]] = {}
+    for cell in cells:
+        try:
+            software = software_of(cell, plan)
+            yield from _new(_missing_programs(cell, software, here=here), seen)
+        except ConfigurationError as error:
+            yield from _new([str(error)], seen)
+            continue
+        name = shown(cell.parameters.get(SOFTWARE))
+        _, _, frameworks = groups.setdefault(software.model_dump_json(), (name, software, {}))
+        given = cell.options.get("framework_name")
+        wanted = given if isinstance(given, list) else [given]
+        frameworks.update((shown(each), None) for each in wanted if each)
+    for name, software, frameworks in groups.values():
+        if not name:
+            yield from _new(_not_installed(frameworks), seen)
+            continue
+        problems = _folder_problems(software) or _problems(software, frameworks, limit_s)
+        yield from _new((f"software {name}: {each}" for each in problems), seen)
+
+
+def _missing_programs(cell: Cell, software: Software, *, here: bool) -> list[str]:
+    """The programs before the interpreter or the engine that are not installed; raises ConfigurationError."""
+    launcher, cores = launcher_of(cell), cores_of(cell, here=here)
+    variables_of(cell)
+    programs = [_PINNING] if cores else []
+    if isinstance(software, Interpreter):
+        programs += [*software.launcher[:1], *launcher[:1]]
+    elif software.container.engine is not Engine.APPTAINER:
+        programs = []
+    return [f"{each} is not installed, or not on PATH" for each in programs if not shutil.which(each)]
+
+
+def _new(lines: Iterable[str], seen: set[str]) -> Iterator[str]:
+    for line in lines:
+        if line not in seen:
+            seen.add(line)
+            yield line
+
+
+def _not_installed(frameworks: Iterable[str]) -> Iterator[str]:
+    registry = Registry.discover()
+    for name in frameworks:
+        try:
+            registry.find(name).require_installed()
+        except InferometerError as error:
+            yield str(error)
+
+
+def _folder_problems(software: Software) -> list[str]:
+    if isinstance(software, ContainerSoftware):
+        folders = absolute(software.container.library_path)
+    else:
+        folders = absolute([*software.library_path, *software.python_path])
+    return [f"there is no folder {each}" for each in folders if not Path(each).exists()]
+
+
+def _problems(software: Software, frameworks: Iterable[str], limit_s: float) -> list[str]:
+    """Those of an interpreter or a container, after asking it."""
+    if isinstance(software, Interpreter):
+        python = python_of(software)
+        if not os.access(python, os.X_OK) or Path(python).is_dir():
+            return [f"there is no interpreter {python}"]
+        environment = {**os.environ, **environment_of(software, software.environment)}
+        return _told(answer_of((python, "-c", _ASKED, *frameworks), environment, limit_s), python)
+    container = software.container
+    if (problem := image_problem(container)) is not None:
+        return [problem]
+    if "://" in container.image:
+        return []  # asking it would download it
+    name = f"inferometer-check-{uuid.uuid4().hex}"
+    words = container_words(container, ("python", "-c", _ASKED, *frameworks), software.environment, name=name)
+    answer = answer_of(words, limit_s=limit_s)
+    if isinstance(answer, str) and (stop := _stop(container, name)):
+        answer_of(stop)
+    return _told(answer, f"image {container.image}")
+
+
+def _told(answer: subprocess.CompletedProcess[str] | str, who: str) -> list[str]:
+    """The problems that an interpreter has printed, or why there are none of its own."""
+    if isinstance(answer, str):
+        return [f"{who}: {answer}"]
+    try:
+        told = json.loads(answer.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        return [f"{who} ended with exit code {answer.returncode}: {last_line(answer.stderr)}"]
+    return [f"{who}: {problem}" if name else f"{who} {problem}" for name, problem in told.items()]
+
+
+def _contained(
+    software: ContainerSoftware,
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    cores: str,
+    name: str,
+) -> CellCommand:
+    container = software.container
+    argv = container_words(container, words, environment, cores, name)
+    if container.engine is Engine.APPTAINER:
+        return CellCommand(argv=(*_pinning(cores), *argv))
+    if not name:
+        return CellCommand(argv=argv)
+    return CellCommand(
+        argv=argv,
+        stop=_stop(container, name),
+        container_pid=(container.engine.value, "inspect", "--format", "{{.State.Pid}}", name),
+    )
+
+
+def _stop(container: Container, name: str) -> tuple[str, ...]:
+    """What ends a container; killing the client of docker or podman leaves it running."""
+    return () if container.engine is Engine.APPTAINER else (container.engine.value, "kill", name)
+
+
+def _program(python: str) -> tuple[str, ...]:
+    """The words that start this program: its script beside the interpreter, or its main function."""
+    script = Path(python).with_name(AGENT)
+    return (python, str(script)) if script.is_file() else (python, "-c", _MAIN)
+
+
+def _pinning(cores: str) -> tuple[str, ...]:
+    return (_PINNING, "--cpu-list", cores) if cores else ()
