@@ -1,0 +1,262 @@
+"""Configurations of DLBS as plans: which cells they give, and what is said of the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from inferometer.evaluators.plans.cells import Cell, cells_of
+from inferometer.evaluators.plans.dlbs import Imported, import_dlbs
+from inferometer.evaluators.plans.plan import plan_of, read_plan
+from inferometer.manifests.errors import ConfigurationError
+
+EXPLORATION: dict[str, Any] = {
+    "parameters": {
+        "exp.num_warmup_batches": 1,
+        "exp.num_batches": {"val": 10, "type": "int", "desc": "how many", "val_regexp": "[0-9]+"},
+        "exp.status": "disabled",
+        "exp.log_file": '${BENCH_ROOT}/$("${exp.gpus}".replace(",","."))$_${exp.effective_batch}.log',
+        "mxnet.docker_image": "mx:17.11",
+        "tensorflow.docker_image": "tf:17.11",
+        "exp.docker": True,
+    },
+    "variables": {
+        "exp.framework": ["tensorflow", "mxnet", "pytorch"],
+        "exp.gpus": ["0", "0,1"],
+        "exp.model": ["alexnet", "resnet50"],
+        "exp.replica_batch": [16, 32, 64],
+    },
+    "extensions": [
+        {
+            "condition": {"exp.model": "alexnet", "exp.replica_batch": [32, 64]},
+            "parameters": {"exp.status": ""},
+        },
+        {"condition": {"exp.model": "resnet(.*)", "exp.replica_batch": 16}, "parameters": {"exp.status": ""}},
+    ],
+}
+MIXED: dict[str, Any] = {
+    "parameters": {
+        "exp.model": "resnet50",
+        "exp.dtype": "float16",
+        "exp.gpus": "",
+        "mxnet.kv_store": "local",
+        "pytorch.data_shuffle": True,
+        "pytorch.env": ["OMP_NUM_THREADS=${own.threads}", "PATH=$PATH:/x", "A=$('b')$"],
+        "runtime.env.LC_ALL": "C",
+        "runtime.launcher": "numactl --cpunodebind=0",
+        "own.threads": 2,
+        "own.image": "none",
+        "exp.docker_image": "${own.image}:1",
+        "sys.plan_builder.var_order": ["exp.replica_batch", "exp.framework"],
+        "exp.rerun": "onfail",
+    },
+    "variables": {
+        "exp.framework": ["mxnet", "pytorch"],
+        "exp.replica_batch": [8, 16],
+        "exp.trial": [1, 2, 3],
+    },
+    "extensions": [
+        {
+            "condition": {"exp.framework": "(py|mx)", "exp.replica_batch": 16},
+            "parameters": {"own.image": "${__condition.exp.framework_1}-${exp.model}"},
+            "cases": [{"exp.docker": False}, {"exp.docker": True, "exp.num_batches": 5}],
+        }
+    ],
+}
+INFERENCE: dict[str, Any] = {
+    "parameters": {
+        "exp.framework": "tensorrt",
+        "exp.phase": "inference",
+        "exp.device_type": "gpu",
+        "exp.num_batches": "$(10 * 50)$",
+        "exp.num_nodes": 2,
+        "monitor.frequency": 0.1,
+    },
+    "variables": {
+        "exp.model": ["resnet18", "vgg16"],
+        "exp.dtype": ["float32", "int8"],
+        "exp.gpu_title": ["T4"],
+    },
+    "extensions": [{"condition": {"exp.framework": "mxnet"}, "parameters": {"exp.replica_batch": 1}}],
+}
+
+
+def imported(configuration: dict[str, Any]) -> Imported:
+    return import_dlbs(json.dumps(configuration), "imported")
+
+
+def expanded(found: Imported) -> Sequence[Cell]:
+    return cells_of(plan_of(found.plan, "plan"))
+
+
+def test_an_exploration_keeps_its_extensions_and_what_is_disabled() -> None:
+    found = imported(EXPLORATION)
+    # 2 frameworks that are here, 2 lists of GPUs, and of 2 x 3 the 3 that extensions enable: 12
+    cells = expanded(found)
+    assert len(cells) == 12
+    assert cells[0].argv == (
+        *("bench", "training", "--num_warmup_batches=1", "--num_batches=10", "--framework_name=mxnet"),
+        *("--gpus=0", "--model_name=alexnet", "--batch_size=32"),
+    )
+    containers = {cell.parameters["framework_name"]: cell.parameters.get("cell.container") for cell in cells}
+    assert containers == {"mxnet": "mx:17.11", "pytorch": None}
+    assert found.without_equal == (
+        "exp.num_batches.val_regexp: a parameter has val, type, desc and val_domain",
+        "exp.log_file: a plan names the folder and the log of each run itself",
+        "tensorflow.*: there is no tensorflow here; the frameworks of DLBS that are: mxnet, pytorch",
+        "exp.framework=tensorflow: not among the frameworks of DLBS that are here: mxnet, pytorch",
+    )
+
+
+def test_options_of_a_framework_are_given_to_its_cells_alone() -> None:
+    found = imported(MIXED)
+    assert (found.plan["repeat"], found.plan["rerun"]) == (3, "onfail")
+    cells = expanded(found)
+    # 2 frameworks x 2 batches, of which those of 16 become 2 each: 6; the batch varies slowest
+    chosen = [
+        tuple(
+            cell.parameters.get(name)
+            for name in ("batch_size", "framework_name", "num_batches", "cell.container")
+        )
+        for cell in cells
+    ]
+    assert chosen == [
+        (8, "mxnet", 100, "none:1"),
+        (8, "pytorch", 100, "none:1"),
+        (16, "mxnet", 100, None),
+        (16, "mxnet", 5, "mx-resnet50:1"),
+        (16, "pytorch", 100, None),
+        (16, "pytorch", 5, "py-resnet50:1"),
+    ]
+    for cell in cells:
+        of_mxnet = cell.parameters["framework_name"] == "mxnet"
+        assert ("--kv_store=local" in cell.argv) is of_mxnet
+        assert ("--data_shuffle=true" in cell.argv) is not of_mxnet
+        assert cell.parameters.get("cell.env.OMP_NUM_THREADS") == (None if of_mxnet else 2)
+        assert cell.parameters["cell.env.LC_ALL"] == "C"
+        assert cell.parameters["cell.launcher"] == "numactl --cpunodebind=0"
+    assert [each.partition(":")[0] for each in found.without_equal] == ["pytorch.env PATH", "pytorch.env A"]
+
+
+def test_what_has_no_equal_is_said_with_its_reason() -> None:
+    found = imported(INFERENCE)
+    # 2 models in the one precision that is here; the framework that is not keeps its extension from others
+    cells = expanded(found)
+    assert [cell.argv for cell in cells] == [
+        ("bench", "inference", "--device=gpu", "--batch_size=16", "--model_name=resnet18", "--dtype=float32"),
+        ("bench", "inference", "--device=gpu", "--batch_size=16", "--model_name=vgg16", "--dtype=float32"),
+    ]
+    said = dict(each.split(": ", 1) for each in found.without_equal)
+    assert said["exp.num_batches"] == (
+        '"$(10 * 50)$" is Python, which a plan does not run; write the value, a reference ${NAME}, or an '
+        "extension that gives a value for each condition"
+    )
+    assert said["exp.gpu_title"] == "it changes no option, so that its values make one cell"
+    assert list(said) == [
+        *(
+            "exp.framework=tensorrt",
+            "exp.num_batches",
+            "exp.num_nodes",
+            "monitor.frequency",
+            "exp.dtype=int8",
+        ),
+        "exp.gpu_title",
+    ]
+
+
+@pytest.mark.parametrize("configuration", [EXPLORATION, MIXED, INFERENCE])
+def test_a_plan_is_the_same_from_its_file(configuration: dict[str, Any], tmp_path: Path) -> None:
+    found = imported(configuration)
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(found.plan, sort_keys=False), encoding="utf-8")
+    assert [cell.id for cell in cells_of(read_plan(path))] == [cell.id for cell in expanded(found)]
+
+
+def test_dlbs_takes_the_first_gpu_where_none_is_named() -> None:
+    assert imported({"parameters": {"exp.model": "vgg16"}}).plan["parameters"]["gpus"] == "0"
+    assert "gpus" not in imported({"parameters": {"exp.device_type": "cpu"}}).plan["parameters"]
+
+
+def test_a_condition_on_a_default_of_dlbs_is_decided_by_it() -> None:
+    extension = {"condition": {"exp.phase": "inference"}, "parameters": {"exp.replica_batch": 1}}
+    (cell,) = expanded(imported({"extensions": [extension]}))
+    assert cell.parameters["batch_size"] == 16
+
+
+def test_a_second_phase_is_a_plan_of_its_own() -> None:
+    found = imported({"variables": {"exp.phase": ["inference", "training"]}})
+    assert found.plan["command"] == "bench inference"
+    assert found.without_equal == (
+        "exp.phase=training: a plan has one command; copy it and write command: bench training",
+    )
+
+
+def test_a_loader_alone_is_ingestion() -> None:
+    configuration = {"parameters": {"exp.framework": "pytorch", "pytorch.data_loader_only": True}}
+    assert imported(configuration).plan["command"] == "bench ingestion"
+
+
+def test_a_nested_reference_keeps_the_parameters_of_frameworks() -> None:
+    found = imported(
+        {
+            "parameters": {
+                "mxnet.docker_image": "mx:1",
+                "pytorch.docker_image": "torch:1",
+                "tensorrt.docker_image": "trt:1",
+                "exp.docker_image": "${${exp.framework}.docker_image}",
+                "exp.log_file": "${BENCH_ROOT}/a.log",
+            },
+            "variables": {"exp.framework": ["mxnet", "pytorch"]},
+        }
+    )
+    assert [cell.parameters["cell.container"] for cell in expanded(found)] == ["mx:1", "torch:1"]
+
+
+def test_what_refers_to_what_is_left_out_is_left_out_too() -> None:
+    configuration = {"parameters": {"exp.data_dir": "/data/${exp.effective_batch}", "exp.model": "vgg16"}}
+    found = imported(configuration)
+    assert "data_dir" not in expanded(found)[0].options
+    assert found.without_equal == (
+        "data_dir: it refers to exp.effective_batch, which the plan lacks; write its value",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"parameters": {} // none\n}', "DLBS's configuration: cannot be read as JSON: "),
+        ("[" * 100_000, "DLBS's configuration: cannot be read as JSON: "),
+        ("[]", "DLBS's configuration: has neither parameters nor variables nor extensions"),
+        ('{"parameters": []}', "DLBS's configuration: parameters: is not an object"),
+        ('{"extensions": {}}', "DLBS's configuration: extensions: is not a list"),
+        ('{"extensions": [{"cases": {}}]}', "DLBS's configuration: extensions.0.cases: is not a list"),
+        (
+            '{"extensions": [{"cases": [1]}]}',
+            "DLBS's configuration: extensions.0.cases: has what is not an object",
+        ),
+        (
+            '{"parameters": {"exp.model": {"type": "str"}}}',
+            "DLBS's configuration: parameters.exp.model: has no val",
+        ),
+        (
+            '{"parameters": {"exp.phase": "dreaming"}}',
+            'DLBS\'s configuration: exp.phase: unknown phase "dreaming"',
+        ),
+        ('{"parameters": {"exp.rerun": "often"}}', "DLBS's configuration: rerun: "),
+    ],
+)
+def test_what_is_no_configuration_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        import_dlbs(text, "imported")
+    assert str(refusal.value).startswith(message)
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_name_is_that_of_a_plan() -> None:
+    with pytest.raises(ConfigurationError, match=r"^DLBS's configuration: name: "):
+        import_dlbs('{"parameters": {}}', "a/b")
