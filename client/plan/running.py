@@ -16,12 +16,12 @@ from inferometer.client.cli.stopping import StopRequest
 from inferometer.client.evaluating.console import say
 from inferometer.client.plan.asking import PlanRequest
 from inferometer.evaluators.plans.cells import Run
-from inferometer.evaluators.plans.driver import Driver, PlanProgress
-from inferometer.evaluators.plans.folder import PlanFolder
-from inferometer.evaluators.plans.importing import imported
-from inferometer.evaluators.plans.local import LocalPlace
 from inferometer.evaluators.plans.plan import Rerun
-from inferometer.evaluators.plans.results import Ended, Result
+from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
+from inferometer.evaluators.plans.running.folder import PlanFolder
+from inferometer.evaluators.plans.running.importing import imported
+from inferometer.evaluators.plans.running.local import LocalPlace
+from inferometer.evaluators.plans.running.results import Ended, Result
 
 if TYPE_CHECKING:
     from inferometer.evaluators.store.evaluation_store import EvaluationStore

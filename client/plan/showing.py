@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.plan.asking import PlanRequest
 from inferometer.client.plan.running import folder_of, plan_text
-from inferometer.evaluators.plans.journal import RunHistory, read_history
-from inferometer.evaluators.plans.results import Ended
+from inferometer.evaluators.plans.running.journal import RunHistory, read_history
+from inferometer.evaluators.plans.running.results import Ended
 
 
 def expanded_lines(request: PlanRequest) -> Iterator[str]:

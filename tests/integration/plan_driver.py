@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from inferometer.evaluators.plans.cells import Run, cells_of, runs_of
-from inferometer.evaluators.plans.driver import Driver
-from inferometer.evaluators.plans.folder import PlanFolder
-from inferometer.evaluators.plans.local import LocalPlace
 from inferometer.evaluators.plans.plan import Plan, plan_of
+from inferometer.evaluators.plans.running.driver import Driver
+from inferometer.evaluators.plans.running.folder import PlanFolder
+from inferometer.evaluators.plans.running.local import LocalPlace
 
 _NOTES = """
 import sys, time

@@ -17,7 +17,12 @@ import pytest
 import inferometer
 from inferometer.evaluators.plans.cells import cells_of
 from inferometer.evaluators.plans.plan import plan_of
-from inferometer.evaluators.plans.software import CellCommand, check_software, command_of, container_process
+from inferometer.evaluators.plans.software.command import (
+    CellCommand,
+    check_software,
+    command_of,
+    container_process,
+)
 
 ROOT = str(Path(inferometer.__file__).parent.parent)
 PACKAGES = [sysconfig.get_paths()["purelib"], *site.getsitepackages()]

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from inferometer.evaluators.plans.cells import cells_of, runs_of
-from inferometer.evaluators.plans.driver import Driver, PlanProgress
-from inferometer.evaluators.plans.folder import PlanFolder
-from inferometer.evaluators.plans.journal import RunHistory, read_history
-from inferometer.evaluators.plans.local import LocalPlace
 from inferometer.evaluators.plans.plan import Rerun, plan_of
-from inferometer.evaluators.plans.results import Ended, read_result
+from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
+from inferometer.evaluators.plans.running.folder import PlanFolder
+from inferometer.evaluators.plans.running.journal import RunHistory, read_history
+from inferometer.evaluators.plans.running.local import LocalPlace
+from inferometer.evaluators.plans.running.results import Ended, read_result
 from inferometer.manifests.errors import ConfigurationError
 from tests.integration.plan_driver import driver_of
 

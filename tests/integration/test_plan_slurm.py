@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from inferometer.evaluators.plans.cells import Run, cells_of, runs_of
-from inferometer.evaluators.plans.driver import Driver, PlanProgress
-from inferometer.evaluators.plans.folder import PlanFolder
 from inferometer.evaluators.plans.plan import plan_of
-from inferometer.evaluators.plans.results import Ended
-from inferometer.evaluators.plans.slurm import SlurmOptions, SlurmPlace
+from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
+from inferometer.evaluators.plans.running.folder import PlanFolder
+from inferometer.evaluators.plans.running.results import Ended
+from inferometer.evaluators.plans.running.slurm import SlurmOptions, SlurmPlace
 from inferometer.manifests.errors import ConfigurationError
 from tests.integration.slurm_cluster import SlurmCluster
 

@@ -11,7 +11,7 @@ import pytest
 
 from inferometer.evaluators.plans.cells import Cell, cells_of
 from inferometer.evaluators.plans.plan import Plan, plan_of
-from inferometer.evaluators.plans.software import CellCommand, command_of
+from inferometer.evaluators.plans.software.command import CellCommand, command_of
 from inferometer.manifests.errors import ConfigurationError
 
 AGENT = str(Path(sys.executable).with_name("agent"))

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inferometer.evaluators.plans.local import PROCESS
-from inferometer.evaluators.plans.places import JobNews
+from inferometer.evaluators.plans.running.local import PROCESS
+from inferometer.evaluators.plans.running.places import JobNews
 from inferometer.manifests.errors import ConfigurationError, one_line
 
 _ENDED = {

@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from inferometer.evaluators.plans.results import Result
+from inferometer.evaluators.plans.running.results import Result
 from inferometer.manifests.errors import OutputError
 
 _FILE = "journal.jsonl"

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from inferometer.evaluators.plans.places import JobNews
+from inferometer.evaluators.plans.running.places import JobNews
 from inferometer.manifests.errors import OutputError
 
-PROCESS = "inferometer.evaluators.plans.run_process"
+PROCESS = "inferometer.evaluators.plans.running.run_process"
 
 
 class LocalPlace:

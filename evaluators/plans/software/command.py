@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.evaluators.plans.cell_software import (
+from inferometer.evaluators.plans.cells import Cell
+from inferometer.evaluators.plans.plan import Plan
+from inferometer.evaluators.plans.references import shown
+from inferometer.evaluators.plans.software.cell import (
     SOFTWARE,
     absolute,
     cores_of,
@@ -22,11 +25,13 @@ from inferometer.evaluators.plans.cell_software import (
     software_of,
     variables_of,
 )
-from inferometer.evaluators.plans.cells import Cell
-from inferometer.evaluators.plans.containers import answer_of, container_words, image_problem, last_line
-from inferometer.evaluators.plans.plan import Plan
-from inferometer.evaluators.plans.references import shown
-from inferometer.evaluators.plans.software_section import (
+from inferometer.evaluators.plans.software.containers import (
+    answer_of,
+    container_words,
+    image_problem,
+    last_line,
+)
+from inferometer.evaluators.plans.software.section import (
     Container,
     ContainerSoftware,
     Engine,

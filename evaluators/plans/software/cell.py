@@ -16,7 +16,7 @@ from pathlib import Path
 from inferometer.evaluators.plans.cells import CELL, Cell
 from inferometer.evaluators.plans.plan import Plan
 from inferometer.evaluators.plans.references import shown
-from inferometer.evaluators.plans.software_section import Interpreter, Software
+from inferometer.evaluators.plans.software.section import Interpreter, Software
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 SOFTWARE, LAUNCHER, CORES, VARIABLE = f"{CELL}software", f"{CELL}launcher", f"{CELL}cores", f"{CELL}env."

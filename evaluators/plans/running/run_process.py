@@ -1,6 +1,6 @@
 """The process of one run: it waits for its machine, runs the command, and writes the result at once.
 
-    python -m inferometer.evaluators.plans.run_process FOLDER
+    python -m inferometer.evaluators.plans.running.run_process FOLDER
 
 One runs after the other on a machine: each holds a lock, which its command inherits, so that it is free
 only when all of the command has ended. A run that has a result does not run again. With ``--linked``,
@@ -22,8 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from inferometer.evaluators.plans.folder import RunFolder, RunSpec
-from inferometer.evaluators.plans.results import Ended, Result, read_result, write_result
+from inferometer.evaluators.plans.running.folder import RunFolder, RunSpec
+from inferometer.evaluators.plans.running.results import Ended, Result, read_result, write_result
 from inferometer.manifests.errors import one_line
 
 _OUT_OF_MEMORY = "out of memory"

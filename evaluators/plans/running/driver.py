@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from inferometer.evaluators.plans.cells import Run
-from inferometer.evaluators.plans.folder import PlanFolder, RunSpec
-from inferometer.evaluators.plans.journal import Journal, RunHistory
-from inferometer.evaluators.plans.places import Place
 from inferometer.evaluators.plans.plan import Plan, Rerun
-from inferometer.evaluators.plans.results import Ended, Result, read_result
+from inferometer.evaluators.plans.running.folder import PlanFolder, RunSpec
+from inferometer.evaluators.plans.running.journal import Journal, RunHistory
+from inferometer.evaluators.plans.running.places import Place
+from inferometer.evaluators.plans.running.results import Ended, Result, read_result
 from inferometer.manifests.errors import ConfigurationError
 
 MOST_LOSSES = 3
