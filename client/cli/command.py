@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from inferometer.client.cli.completing import OPTIONS, evaluations
+from inferometer.client.cli.paths import ADDRESS_VARIABLE
 from inferometer.manifests.errors import OutputError
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def _kept(name: str, variable: str | None, metavar: str, help: str) -> Callable[
 database_options = options(
     _kept(
         "database_address",
-        "AGENT_DATABASE_ADDRESS",
+        ADDRESS_VARIABLE,
         "ADDRESS",
         "MongoDB: host, host:port or mongodb://….  [default: a local file]",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from inferometer.client.cli.library_output import quieten_libraries, set_logging
-from inferometer.client.cli.paths import configuration_path, directory
+from inferometer.client.cli.paths import ADDRESS_VARIABLE, configuration_path, directory
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -212,10 +213,14 @@ class Invocation:
 
     @property
     def database(self) -> tuple[str | None, str]:
-        """The address and the name of the database; without an address, it is a local file."""
+        """The address and the name of the database; without an address, it is a local file.
+
+        So it is where the variable of the address is empty, whatever the configuration names.
+        """
         settings = self.configuration.database
         name = self.flags.get("database_name") or settings.name or DEFAULT_DATABASE
-        return self.flags.get("database_address") or settings.address, name
+        configured = None if os.environ.get(ADDRESS_VARIABLE) == "" else settings.address
+        return self.flags.get("database_address") or configured, name
 
     @property
     def has_store(self) -> bool:

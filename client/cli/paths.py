@@ -12,6 +12,7 @@ FILE = click.Path(path_type=Path)
 """The type of options that name a file."""
 PROGRAM = "inferometer"
 CONFIG_VARIABLE = "AGENT_CONFIG"
+ADDRESS_VARIABLE = "AGENT_DATABASE_ADDRESS"
 _DIRECTORIES = {"cache": ("AGENT_CACHE_DIR", "a cache"), "data": ("AGENT_DATA_DIR", "data")}
 """The variables that name the directories, and what messages call their content."""
 _EARLIER = "inferscope"

@@ -10,6 +10,7 @@ import click
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.console import say
 from inferometer.client.plan.asking import PlanRequest
+from inferometer.evaluators.plans.software.command import check_software
 from inferometer.manifests.errors import InferometerError, one_line, suggestion
 
 _WRONG = 2
@@ -23,6 +24,7 @@ def check_cells(invocation: Invocation, request: PlanRequest) -> int:
     problems = Counter(
         problem for cell in request.cells for problem in _problems(invocation, command, cell.argv[skipped:])
     )
+    problems.update(check_software(request.plan, request.cells))
     for problem, count in problems.items():
         say(f"{problem} ({count} of {len(request.cells)} cells)")
     if problems:

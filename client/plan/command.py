@@ -152,3 +152,38 @@ def stop(file: Path) -> None:
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.stop.touch()
     click.echo(f"stop        requested in {folder.path}", err=True)
+
+
+@plan.command(cls=Command)
+@_plan_argument
+@_given_options
+def watch(file: Path, **given: Any) -> None:
+    """Follow the journal of a plan until all of its runs have a result, or Ctrl-C.
+
+    It shows what a driver in another terminal, or jobs of a cluster, have done. It starts nothing.
+    """
+    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.plan.asking import read_request
+    from inferometer.client.plan.showing import watch_plan
+
+    watch_plan(current_invocation(), read_request(file, **given))
+
+
+@plan.command("import-dlbs", cls=Command)
+@click.argument("file", type=FILE, metavar="CONFIG.json")
+@option(
+    "-o",
+    "--output",
+    "--output_file",
+    "output",
+    type=FILE,
+    help="Write the plan to this file, which does not exist yet.  [default: stdout]",
+)
+def import_dlbs(file: Path, output: Path | None) -> None:
+    """Turn a configuration of DLBS into a plan, and say what has no equal here.
+
+    What has no equal goes to stderr, a line each.
+    """
+    from inferometer.client.plan.importing import write_imported
+
+    write_imported(file, output)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +20,13 @@ from inferometer.evaluators.plans.running.folder import PlanFolder
 from inferometer.evaluators.plans.running.importing import imported
 from inferometer.evaluators.plans.running.local import LocalPlace
 from inferometer.evaluators.plans.running.results import Ended, Result
+from inferometer.evaluators.plans.running.slurm import SlurmPlace
+from inferometer.evaluators.plans.software.command import CellCommand, command_of
 
 if TYPE_CHECKING:
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
 _FAILED_RUNS = 1
-_PROGRAM = "from inferometer.client.cli.main import main; main()"
 _PLANS, _LOCKS = "plans", "machines"
 
 
@@ -60,8 +59,8 @@ def run_plan(invocation: Invocation, request: PlanRequest, rerun: str | None) ->
             plan=request.plan,
             runs=request.runs,
             folder=folder,
-            place=LocalPlace(),
-            command=lambda run: _command(invocation, run),
+            place=LocalPlace() if request.plan.slurm is None else SlurmPlace(request.plan.slurm),
+            command=lambda run: _command(invocation, request, run),
             locks=str(locks),
             on_progress=_say_progress,
             on_result=lambda run, result: _with_evaluations(store, folder, run, result),
@@ -77,15 +76,17 @@ def run_plan(invocation: Invocation, request: PlanRequest, rerun: str | None) ->
     return _FAILED_RUNS if bad else SUCCESS
 
 
-def _command(invocation: Invocation, run: Run) -> tuple[Sequence[str], Mapping[str, str]]:
-    """The command line of a run in this interpreter, with the global options that this command has."""
-    program = (sys.executable, "-c", _PROGRAM)
+def _command(invocation: Invocation, request: PlanRequest, run: Run) -> CellCommand:
+    """How a run is started, with the configuration, the cache and the manifests that this command has."""
     manifests = [str(Path(each).absolute()) for each in invocation.flags.get("manifests", ())]
-    more = [word for each in manifests for word in ("--manifests", each)]
+    more = tuple(word for each in manifests for word in ("--manifests", each))
     environment = {"AGENT_CACHE_DIR": str(invocation.cache_directory)}
     if path := invocation.flags.get("config") or os.environ.get("AGENT_CONFIG"):
         environment["AGENT_CONFIG"] = str(Path(path).absolute())
-    return (*program, *run.cell.argv, *more), environment
+    here = request.plan.slurm is None
+    name = f"inferometer-{run.key}-{os.getpid()}"
+    found = command_of(run.cell, request.plan, variables=environment, name=name, here=here)
+    return replace(found, argv=(*found.argv, *more))
 
 
 def _with_evaluations(store: EvaluationStore, folder: PlanFolder, run: Run, result: Result) -> Result:

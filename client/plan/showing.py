@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections import Counter
 from collections.abc import Iterator
+
+import click
 
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.plan.asking import PlanRequest
 from inferometer.client.plan.running import folder_of, plan_text
+from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.running.journal import RunHistory, read_history
 from inferometer.evaluators.plans.running.results import Ended
+
+_LOOK_S = 0.5
 
 
 def expanded_lines(request: PlanRequest) -> Iterator[str]:
@@ -27,14 +33,39 @@ def status_lines(invocation: Invocation, request: PlanRequest, everything: bool)
     yield plan_text(request, folder)
     yield f"runs        {counts_text([each for _, each in states])}"
     for run, each in states:
-        losses = "".join(f"; lost before: {reason}" for reason in each.losses)
-        if each.job:
-            yield f"in work     {run.key}  {run.cell.name}  (job {each.job}){losses}"
-        elif each.result is None or (each.result.ended is Ended.COMPLETE and not everything and not losses):
-            continue
-        else:
-            reason = f": {each.result.reason}" if each.result.reason else ""
-            yield f"{each.result.ended.value:<11} {run.key}  {run.cell.name}{reason}{losses}"
+        fine = each.result is not None and each.result.ended is Ended.COMPLETE and not each.losses
+        if (everything or not fine) and (line := _line(run, each)):
+            yield line
+
+
+def watch_plan(invocation: Invocation, request: PlanRequest) -> None:
+    """Prints each change of a run, until all have a result."""
+    folder = folder_of(invocation, request)
+    click.echo(plan_text(request, folder))
+    shown: dict[str, str] = {}
+    while True:
+        history = read_history(folder.path)
+        for run in request.runs:
+            line = _line(run, history.get(run.key, RunHistory()))
+            if line and shown.get(run.key) != line:
+                click.echo(line)
+            shown[run.key] = line
+        states = [history.get(run.key, RunHistory()) for run in request.runs]
+        if all(each.result is not None and not each.job for each in states):
+            click.echo(f"runs        {counts_text(states)}")
+            return
+        time.sleep(_LOOK_S)
+
+
+def _line(run: Run, history: RunHistory) -> str:
+    """What there is to say of a run; empty for nothing."""
+    losses = "".join(f"; before: {reason}" for reason in history.losses)
+    if history.job:
+        return f"in work     {run.key}  {run.cell.name}  (job {history.job}){losses}"
+    if history.result is None:
+        return ""
+    reason = f": {history.result.reason}" if history.result.reason else ""
+    return f"{history.result.ended.value:<11} {run.key}  {run.cell.name}{reason}{losses}"
 
 
 def counts_text(states: list[RunHistory]) -> str:

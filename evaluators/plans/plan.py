@@ -75,6 +75,22 @@ class Extension(_Strict):
     cases: list[dict[str, Given]] = Field(default_factory=list)
 
 
+class SlurmOptions(_Strict):
+    """How jobs are submitted to a Slurm cluster whose nodes share the folder of the plan.
+
+    Attributes:
+        arguments: Options of sbatch, such as ``--partition=gpu`` and ``--time=01:00:00``.
+        setup: Lines of the shell before the run, such as ``module load python``.
+        exclusive: Whether a job has its node alone.
+        capacity: How many jobs may be queued at once.
+    """
+
+    arguments: list[str] = Field(default_factory=list)
+    setup: list[str] = Field(default_factory=list)
+    exclusive: bool = True
+    capacity: Annotated[int, Field(ge=1)] = 1000
+
+
 class Rerun(str, Enum):
     """Which cells that have a result run again when a plan is resumed."""
 
@@ -104,6 +120,8 @@ class Plan(_Strict):
         rerun: See ``Rerun``.
         batch_option: The option whose larger values are left out after a cell ran out of memory; empty for
             none.
+        slurm: How jobs are submitted to a Slurm cluster; None to run on this machine.
+        monitor_s: The seconds between two samples of the CPU, memory and GPUs of a run; 0 for none.
         software: The interpreters and containers by name; a cell chooses one with ``cell.software``.
     """
 
@@ -123,6 +141,8 @@ class Plan(_Strict):
     timeout_s: Annotated[float, Field(gt=0)] = 3600.0
     rerun: Rerun = Rerun.NEVER
     batch_option: str = "batch_size"
+    slurm: SlurmOptions | None = None
+    monitor_s: Annotated[float, Field(ge=0)] = 0.0
     software: dict[Annotated[str, Field(pattern=_NAME)], Software] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -169,10 +189,14 @@ def _first(error: ValidationError) -> str:
     first = error.errors()[0]
     place = [str(each) for each in first["loc"]]
     told = one_line(first["msg"])
-    if place and _is_kind(place[-1]):
+    if place and _is_value(place[-1]):
         told = "takes a text, a number, true, false, null, or a list of them"
     return f"{'.'.join(each for each in place if not _is_kind(each)) or 'plan'}: {told}"
 
 
+def _is_value(place: str) -> bool:
+    return place in _KINDS or place.startswith("list[")
+
+
 def _is_kind(place: str) -> bool:
-    return place in _KINDS or place.startswith(("function-", "union", "list[", "<"))
+    return _is_value(place) or place.startswith(("function-", "union", "<"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from inferometer.evaluators.plans.cells import Run, cells_of, runs_of
@@ -11,6 +10,7 @@ from inferometer.evaluators.plans.plan import Plan, plan_of
 from inferometer.evaluators.plans.running.driver import Driver
 from inferometer.evaluators.plans.running.folder import PlanFolder
 from inferometer.evaluators.plans.running.local import LocalPlace
+from inferometer.evaluators.plans.software.command import CellCommand
 
 _NOTES = """
 import sys, time
@@ -33,8 +33,8 @@ def driver_of(folder: Path, count: int) -> Driver:
     """What drives it in a folder; each run adds a line with its interval to the file ``notes``."""
     plan = plan_of_cells(count)
 
-    def command(run: Run) -> tuple[Sequence[str], Mapping[str, str]]:
-        return (sys.executable, "-S", "-c", _NOTES, str(folder / "notes"), run.key), {}
+    def command(run: Run) -> CellCommand:
+        return CellCommand((sys.executable, "-S", "-c", _NOTES, str(folder / "notes"), run.key))
 
     runs = tuple(runs_of(plan, cells_of(plan)))
     return Driver(plan, runs, PlanFolder(folder), LocalPlace(), command, str(folder))

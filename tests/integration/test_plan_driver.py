@@ -19,6 +19,7 @@ from inferometer.evaluators.plans.running.folder import PlanFolder
 from inferometer.evaluators.plans.running.journal import RunHistory, read_history
 from inferometer.evaluators.plans.running.local import LocalPlace
 from inferometer.evaluators.plans.running.results import Ended, read_result
+from inferometer.evaluators.plans.software.command import CellCommand
 from inferometer.manifests.errors import ConfigurationError
 from tests.integration.plan_driver import driver_of
 
@@ -40,7 +41,7 @@ def driven(
         runs,
         PlanFolder(folder),
         LocalPlace(),
-        lambda run: ((sys.executable, "-c", f"given = {dict(run.cell.options)!r}\n{code}"), {}),
+        lambda run: CellCommand((sys.executable, "-c", f"given = {dict(run.cell.options)!r}\n{code}")),
         str(folder),
         on_progress=seen.append,
         stop_requested=lambda: (

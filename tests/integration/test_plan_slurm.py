@@ -5,17 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from inferometer.evaluators.plans.cells import Run, cells_of, runs_of
-from inferometer.evaluators.plans.plan import plan_of
+from inferometer.evaluators.plans.plan import SlurmOptions, plan_of
 from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
 from inferometer.evaluators.plans.running.folder import PlanFolder
 from inferometer.evaluators.plans.running.results import Ended
-from inferometer.evaluators.plans.running.slurm import SlurmOptions, SlurmPlace
+from inferometer.evaluators.plans.running.slurm import SlurmPlace
+from inferometer.evaluators.plans.software.command import CellCommand
 from inferometer.manifests.errors import ConfigurationError
 from tests.integration.slurm_cluster import SlurmCluster
 
@@ -43,11 +44,11 @@ def driver_of(
     """What drives a plan on the cluster; each run that ends well adds a letter to the file of its name."""
     plan = plan_of({"name": "s", "command": "c", "variables": {"n": list(range(cells))}}, "s")
 
-    def command(run: Run) -> tuple[Sequence[str], Mapping[str, str]]:
-        return (sys.executable, "-c", CODE, str(folder / f"{run.key}.note"), code), {}
+    def command(run: Run) -> CellCommand:
+        return CellCommand((sys.executable, "-c", CODE, str(folder / f"{run.key}.note"), code))
 
     runs = tuple(runs_of(plan, cells_of(plan)))
-    place = SlurmPlace(SlurmOptions(arguments=arguments), poll_s=0.3)
+    place = SlurmPlace(SlurmOptions(arguments=list(arguments)), poll_s=0.3)
     on_progress = (lambda _: None) if seen is None else seen.append
     return Driver(plan, runs, PlanFolder(folder), place, command, str(folder), on_progress=on_progress)
 

@@ -1,1 +1,1 @@
-"""The running of a plan: its folder and journal, its driver, and the places where runs have their processes."""
+"""The running of a plan: its folder and journal, its driver, and the places where runs run."""

@@ -14,6 +14,7 @@ from inferometer.evaluators.plans.running.folder import PlanFolder, RunSpec
 from inferometer.evaluators.plans.running.journal import Journal, RunHistory
 from inferometer.evaluators.plans.running.places import Place
 from inferometer.evaluators.plans.running.results import Ended, Result, read_result
+from inferometer.evaluators.plans.software.command import CellCommand
 from inferometer.manifests.errors import ConfigurationError
 
 MOST_LOSSES = 3
@@ -48,7 +49,7 @@ class Driver:
         runs: All its runs, in their order.
         folder: Its folder.
         place: Where they run.
-        command: Returns the whole command line of a run, and the variables of its environment.
+        command: Returns how a run is started.
         locks: The folder of the files that runs on one machine lock.
         on_progress: Called as runs begin and end.
         on_result: Called with each result before the journal has it, such as to import its evaluations;
@@ -61,7 +62,7 @@ class Driver:
     runs: Sequence[Run]
     folder: PlanFolder
     place: Place
-    command: Callable[[Run], tuple[Sequence[str], Mapping[str, str]]]
+    command: Callable[[Run], CellCommand]
     locks: str
     on_progress: Callable[[PlanProgress], None] = lambda _: None
     on_result: Callable[[Run, Result], Result] = lambda _, result: result
@@ -110,9 +111,18 @@ class Driver:
         if (reason := self._why_too_large(run)) is not None:
             self._keep(run, Result(run.key, Ended.LEFT_OUT, reason), journal)
             return
-        argv, environment = self.command(run)
-        folder = self.folder.run(run)
-        folder.write(RunSpec(run.key, tuple(argv), self.plan.timeout_s, self.locks, environment))
+        command, folder = self.command(run), self.folder.run(run)
+        folder.write(
+            RunSpec(
+                run.key,
+                command.argv,
+                self.plan.timeout_s,
+                self.locks,
+                command.environment,
+                command.stop,
+                self.plan.monitor_s,
+            )
+        )
         journal.submitted(run.key, f"{self.place.name}/{self.place.start(folder.path)}")
         working[run.key] = run
         self.on_progress(PlanProgress(self._done(journal), len(self.runs), run))

@@ -23,6 +23,8 @@ class RunSpec:
         argv: The whole command line.
         environment: Variables beside those of the process.
         timeout_s: How long it may take.
+        stop: What ends it where ending the command does not, such as a container; empty for nothing.
+        monitor_s: The seconds between two samples of it; 0 for none.
         locks: The folder of the files that runs on one machine lock, one after the other.
     """
 
@@ -31,6 +33,8 @@ class RunSpec:
     timeout_s: float
     locks: str
     environment: Mapping[str, str] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+    monitor_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,8 @@ class RunFolder:
         """
         try:
             content: dict[str, Any] = json.loads((self.path / _SPEC).read_text(encoding="utf-8"))
-            return RunSpec(**{**content, "argv": tuple(content["argv"])})
+            words = {name: tuple(content[name]) for name in ("argv", "stop")}
+            return RunSpec(**{**content, **words})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigurationError(f"{self.path}: is no folder of a run: {error}") from error
 

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 from inferometer.evaluators.measurements.batches import BatchMeasurement
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
-from inferometer.evaluators.store.opening import local_file, open_store
+from inferometer.evaluators.store.opening import open_store
 
 if TYPE_CHECKING:
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
-
-DATABASE = "inferometer"
 
 
 def imported(data: Path, store: EvaluationStore) -> tuple[str, ...]:
@@ -29,15 +27,16 @@ def imported(data: Path, store: EvaluationStore) -> tuple[str, ...]:
     Raises:
         StoreError: One of the two databases cannot be read or written.
     """
-    if not local_file(DATABASE, data).exists():
+    found = list(data.glob("*.db"))
+    if not found:
         return ()
-    with closing(open_store(None, DATABASE, data)) as source:
-        found = list(source.find(EvaluationFilter(limit=None, include_interrupted=True)))[::-1]
-        for evaluation in found:
+    with closing(open_store(None, found[0].stem, data)) as source:
+        evaluations = list(source.find(EvaluationFilter(limit=None, include_interrupted=True)))[::-1]
+        for evaluation in evaluations:
             measurement = evaluation.measurement
             if isinstance(measurement, BatchMeasurement):
                 predictions = tuple(source.predictions(evaluation.id))
                 measurement = replace(measurement, predictions=predictions)
             spans = tuple(source.spans(evaluation.id))
             store.save(replace(evaluation, measurement=measurement, spans=spans))
-    return tuple(each.id for each in found)
+    return tuple(each.id for each in evaluations)

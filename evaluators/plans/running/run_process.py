@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from inferometer.evaluators.plans.running.folder import RunFolder, RunSpec
+from inferometer.evaluators.plans.running.monitor import Monitor
 from inferometer.evaluators.plans.running.results import Ended, Result, read_result, write_result
 from inferometer.manifests.errors import one_line
 
@@ -30,6 +31,7 @@ _OUT_OF_MEMORY = "out of memory"
 _ENDED_BY = "this process was ended by"
 _INTERRUPTED = 130
 _ENDING_S = 5.0
+_STOPPING_S = 60.0
 _TAIL_BYTES = 4096
 
 
@@ -66,9 +68,9 @@ def _run(folder: RunFolder, spec: RunSpec, lock: IO[bytes], *, linked: bool) -> 
     environment = {
         **os.environ,
         "AGENT_DATA_DIR": str(folder.data),
+        "AGENT_DATABASE_ADDRESS": "",  # a file in the data directory, whatever the configuration names
         **spec.environment,
     }
-    environment.pop("AGENT_DATABASE_ADDRESS", None)
     host = socket.gethostname()
     with folder.log.open("wb") as log:
         start_ns = time.time_ns()
@@ -89,13 +91,19 @@ def _run(folder: RunFolder, spec: RunSpec, lock: IO[bytes], *, linked: bool) -> 
         if linked:
             threading.Thread(target=_end_with_driver, args=(process,), daemon=True).start()
         _forward_signals(process, ended_by)
-        try:
-            process.wait(spec.timeout_s)
-        except subprocess.TimeoutExpired:
-            ended_by.append(f"it took longer than {spec.timeout_s:g} s")
-            _end(process)
+        with Monitor(process.pid, spec.monitor_s) as monitor:
+            monitor.start()
+            try:
+                process.wait(spec.timeout_s)
+            except subprocess.TimeoutExpired:
+                ended_by.append(f"it took longer than {spec.timeout_s:g} s")
+                _end(process)
+            end_ns = time.time_ns()
+        if ended_by and spec.stop:
+            subprocess.run(spec.stop, timeout=_STOPPING_S, check=False)  # noqa: S603 - what the plan says
     how, reason = _judged(folder, process.returncode, ended_by)
-    return Result(spec.key, how, reason, process.returncode, host, start_ns, time.time_ns())
+    seen = monitor.stop().document() if spec.monitor_s else None
+    return Result(spec.key, how, reason, process.returncode, host, start_ns, end_ns, monitor=seen)
 
 
 def _judged(folder: RunFolder, code: int, ended_by: list[str]) -> tuple[Ended, str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from inferometer.evaluators.plans.plan import SlurmOptions
 from inferometer.evaluators.plans.running.local import PROCESS
 from inferometer.evaluators.plans.running.places import JobNews
 from inferometer.manifests.errors import ConfigurationError, one_line
@@ -28,23 +29,6 @@ _ENDED = {
 """The states of a job that has ended (squeue's manual, "JOB STATE CODES"); a requeued one is pending."""
 _FORMAT = "JobID:20,State:24,RestartCnt:12,NodeList:64"
 _COMMAND_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class SlurmOptions:
-    """How jobs are submitted.
-
-    Attributes:
-        arguments: Options of sbatch, such as ``--partition=gpu``.
-        setup: Lines of the shell before the run, such as ``module load python``.
-        exclusive: Whether a job has its node alone.
-        capacity: How many jobs may be queued at once.
-    """
-
-    arguments: Sequence[str] = ()
-    setup: Sequence[str] = ()
-    exclusive: bool = True
-    capacity: int = 1000
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """What a cell says of how it runs, and what that means on this machine.
 
-``cell.software`` names one of the plan's, ``cell.env.NAME`` adds a variable, ``cell.launcher`` adds words
-before the program, and ``cell.cores`` pins it, as ``0,2-3``.
+``cell.software`` names one of the plan's, ``cell.container`` an image for Docker. ``cell.env.NAME`` adds a
+variable, ``cell.launcher`` adds words before the program, and ``cell.cores`` pins it, as ``0,2-3``.
 """
 
 from __future__ import annotations
@@ -16,23 +16,32 @@ from pathlib import Path
 from inferometer.evaluators.plans.cells import CELL, Cell
 from inferometer.evaluators.plans.plan import Plan
 from inferometer.evaluators.plans.references import shown
-from inferometer.evaluators.plans.software.section import Interpreter, Software
+from inferometer.evaluators.plans.software.section import (
+    Container,
+    ContainerSoftware,
+    Interpreter,
+    Software,
+)
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
-SOFTWARE, LAUNCHER, CORES, VARIABLE = f"{CELL}software", f"{CELL}launcher", f"{CELL}cores", f"{CELL}env."
+SOFTWARE, IMAGE = f"{CELL}software", f"{CELL}container"
+LAUNCHER, CORES, VARIABLE = f"{CELL}launcher", f"{CELL}cores", f"{CELL}env."
 _MOST_CORES = 65536
 _THIS = Interpreter()
 
 
 def software_of(cell: Cell, plan: Plan) -> Software:
-    """Returns what a cell runs in; without ``cell.software``, that is the interpreter of this process.
+    """Returns what a cell runs in.
+
+    Without ``cell.software``, that is the image of ``cell.container``, or the interpreter of this process.
 
     Raises:
         ConfigurationError: The plan has no software of this name.
     """
     wanted = shown(cell.parameters.get(SOFTWARE))
     if not wanted:
-        return _THIS
+        image = shown(cell.parameters.get(IMAGE))
+        return ContainerSoftware(container=Container(image=image)) if image else _THIS
     if wanted not in plan.software:
         raise ConfigurationError(f'unknown software "{wanted}"; {suggestion(wanted, plan.software)}')
     return plan.software[wanted]

@@ -1,0 +1,138 @@
+"""``agent plan``: real cells on this machine, what is resumed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+PLAN = """\
+name: digits
+command: predict dataset
+parameters:
+  model_name: DigitsCNN
+  framework_name: ONNXRuntime
+  num_file_parts: {val: "${exp.inputs}", type: int}
+  exp.inputs: 20
+variables:
+  batch_size: [1, 4]
+"""
+
+
+@pytest.fixture
+def plan(tmp_path):
+    path = tmp_path / "digits.yaml"
+    path.write_text(PLAN)
+    return path
+
+
+def test_a_plan_runs_and_is_not_run_again(agent, plan):
+    first = agent("plan", "run", plan)
+
+    assert first.code == 0, first.stderr
+    assert first.stderr.splitlines()[0] == "checked     2 cells: none is known that cannot run"
+    assert first.stderr.splitlines()[-1] == "runs        2: 2 complete"
+    listed = agent("info", "evaluation", "latency", "-f", "json", "--sort=batch_size")
+    assert [row["batch_size"] for row in json.loads(listed.stdout)] == [1, 4]
+
+    again = agent("plan", "resume", plan)
+    assert again.code == 0
+    assert not any(line.startswith("runs        0") for line in again.stderr.splitlines())
+    assert again.stderr.splitlines()[-1] == "runs        2: 2 complete"
+    assert len(json.loads(agent("info", "evaluation", "latency", "-f", "json").stdout)) == 2
+    status = agent("plan", "status", plan, "--all")
+    assert status.stdout.splitlines()[1] == "runs        2: 2 complete"
+    assert len(status.stdout.splitlines()) == 4
+    assert agent("plan", "watch", plan).stdout.splitlines()[-1] == "runs        2: 2 complete"
+
+
+def test_cells_are_printed_as_they_run(agent, plan):
+    answer = agent("plan", "expand", plan, "-V", "batch_size=[2]", "-P", "exp.inputs=5")
+
+    [line] = answer.stdout.splitlines()
+    assert line[12:] == (
+        "  agent predict dataset --model_name=DigitsCNN --framework_name=ONNXRuntime --num_file_parts=5 "
+        "--batch_size=2"
+    )
+
+
+def test_an_extension_of_the_command_line_makes_cells(agent, plan):
+    extension = "{condition: {batch_size: 4}, cases: [{seed: 1}, {seed: 2}]}"
+    answer = agent("plan", "expand", plan, "-E", extension)
+    assert [line.rpartition("--")[2] for line in answer.stdout.splitlines()] == [
+        "batch_size=1",
+        "seed=1",
+        "seed=2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-P", "model_name=DigitCNN"), 'unknown model "DigitCNN"; did you mean "DigitsCNN"? (2 of 2 cells)'),
+        (("-P", "batchsize=4"), "No such option '--batchsize'"),
+        (
+            ("-V", "batch_size=[0, 1]"),
+            "Invalid value for '-b' / '--batch_size': 0 is not in the range x>=1. (1 of 2 cells)",
+        ),
+        (("-P", "batch_size"), '-P "batch_size" is no NAME=VALUE, such as batch_size=4'),
+        (("-P", "exp.inputs=many"), 'parameter num_file_parts: "many" is no int'),
+        (("-P", "exp.inputs=${exp.input}"), 'unknown reference "exp.input"; did you mean "exp.inputs"?'),
+        (("-P", "cell.software=nightly"), 'unknown software "nightly"'),
+    ],
+)
+def test_what_cannot_run_is_found_before_anything_starts(agent, plan, words, message):
+    answer = agent("plan", "run", plan, *words)
+
+    assert answer.code == 2
+    assert message in answer.stderr
+    assert "complete" not in answer.stderr
+    assert "failed" not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: a\n", "command: Field required"),
+        ("name: a\ncommand: predict dataset\nvariable: {}\n", "variable: Extra inputs are not permitted"),
+        ("name: a\ncommand: serve\n", 'command "serve": no command "serve" for cells'),
+        ("name: a\ncommand: predict\n", 'command "predict": that is a group of commands'),
+        ("- a\n", "is no mapping with name, command, parameters and variables"),
+        ("name: a/b\ncommand: predict dataset\n", "name: String should match"),
+    ],
+)
+def test_what_is_no_plan_is_one_line(agent, tmp_path, text, message):
+    path = tmp_path / "plan.yaml"
+    path.write_text(text)
+    answer = agent("plan", "check", path)
+    assert answer.code == 2
+    assert message in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def test_a_run_that_fails_is_told_and_runs_again_if_asked_for(agent, plan):
+    words = ("-P", "exp.inputs=20", "-P", "dataset_path=/nowhere", "-V", "batch_size=[1]")
+    first = agent("plan", "run", plan, "--unchecked", *words)
+    assert first.code == 1
+    [failed] = [line for line in first.stderr.splitlines() if line.startswith("failed ")]
+    assert "/nowhere" in failed
+    assert agent("plan", "resume", plan, *words).stderr.splitlines()[-1] == "runs        1: 1 failed"
+    again = agent("plan", "resume", plan, "--rerun=onfail", *words)
+    assert any(line.startswith("failed ") for line in again.stderr.splitlines())
+
+
+def test_an_import_from_dlbs_is_a_plan(agent, tmp_path):
+    config = {
+        "parameters": {"exp.phase": "training", "exp.framework": "pytorch", "exp.num_batches": 2},
+        "variables": {"exp.model": ["alexnet", "resnet18"], "exp.replica_batch": [2, 4]},
+    }
+    source, target = tmp_path / "config.json", tmp_path / "plan.yaml"
+    source.write_text(json.dumps(config))
+
+    assert agent("plan", "import-dlbs", source, "-o", target).code == 0
+    expanded = agent("plan", "expand", target)
+
+    assert len(expanded.stdout.splitlines()) == 4, expanded.stderr
+    assert all("bench training" in line for line in expanded.stdout.splitlines())
+    assert agent("plan", "check", target).code == 0
+    assert agent("plan", "import-dlbs", source, "-o", target).code != 0
