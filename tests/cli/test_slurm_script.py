@@ -61,7 +61,8 @@ def test_the_convolution_is_the_one_of_the_page(script: Script) -> None:
     ]
     assert last(answer) == [
         *("exec", "agent", "op", "run", "conv2d", "--input=data=32,32,256,256", "--param=channels=32"),
-        *("--param=kernel=3,3", "--param=pad=1,1", "--param=bias=false", "--framework_name=MXNet"),
+        *("--param=kernel=3,3", "--param=pad=1,1", "--param=bias=false"),
+        *("--time_budget=10", "--framework_name=MXNet"),
     ]
     assert "--no-index --find-links wheels 'inferometer[mxnet]'" in answer.stdout
     assert answer.stdout.startswith("#!/bin/bash\n#SBATCH")
@@ -116,7 +117,7 @@ def test_an_existing_environment_is_activated(script: Script, tmp_path: Path) ->
 
     assert f"\nsource {tmp_path / 'env/bin/activate'}\n" in answer.stdout
     assert "pip install" not in answer.stdout
-    assert "/pip\" install" in script("--cluster=ready", "--wheels=other", *PLAIN).stdout
+    assert '/pip" install' in script("--cluster=ready", "--wheels=other", *PLAIN).stdout
 
 
 def test_every_word_is_quoted(script: Script) -> None:
