@@ -33,7 +33,7 @@ EXAMPLES = {
     "convolution": Example(
         (
             *("op", "run", "conv2d", "--input=data=32,32,256,256", "--param=channels=32"),
-            *("--param=kernel=3,3", "--param=pad=1,1", "--param=bias=false"),
+            *("--param=kernel=3,3", "--param=pad=1,1", "--param=bias=false", "--time_budget=10"),
         ),
         "--gpu",
         ("MXNet", "PyTorch", "ONNXRuntime"),
@@ -48,7 +48,8 @@ EXAMPLES = {
     ),
 }
 """The examples by name. An epoch of synthetic data is 100 batches."""
-_INSTEAD = {"--num_batches": "--num_epochs"}
+_INSTEAD = {"--num_batches": "--num_epochs", "--runs": "--time_budget"}
+"""The options of examples that end a run, by those that take their place."""
 
 
 def example_words(name: str, framework: str, *, gpu: bool, more: Sequence[str]) -> list[str]:

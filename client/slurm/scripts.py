@@ -74,7 +74,7 @@ def script_of(job: Job) -> str:
     Raises:
         ConfigurationError: A value has a line break, or is empty.
     """
-    lines = ["#!/bin/bash", *_directives(job), "", "set -eo pipefail"]
+    lines = ["#!/bin/bash", *_directives(job), "", "set -e"]
     if job.modules:
         lines += ["", f"module load {_words(job.modules, '--module')}"]
     lines += ["", 'export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"']
@@ -124,7 +124,7 @@ def _environment(job: Job) -> Iterator[str]:
     else:
         yield from ("prepare() {", *(f"  {step}" for step in steps), "}")
         yield 'srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\'
-        yield '  bash -eo pipefail -c "$(declare -f prepare); prepare"'
+        yield '  bash -e -c "$(declare -f prepare); prepare"'
     yield 'source "$place/env/bin/activate"'
 
 

@@ -48,6 +48,12 @@ FOREIGN = {
     "--cpus-per-task",
     "--distribution",
     "--kill-on-bad-exit",
+    # of sbatch
+    "--gres",
+    "--test-only",
+    # of pip
+    "--no-index",
+    "--find-links",
     # of torchrun
     "--nnodes",
     "--nproc-per-node",

@@ -76,9 +76,9 @@ def environment(tmp_path: Path) -> Path:
     return programs.parent
 
 
-def submit(cluster: SlurmCluster, script: Path) -> str:
+def submit(cluster: SlurmCluster, script: Path, *options: str) -> str:
     """The number of the job; it ends with the cluster if not before."""
-    return cluster.run("sbatch", "--parsable", f"--chdir={script.parent}", str(script)).strip()
+    return cluster.run("sbatch", "--parsable", f"--chdir={script.parent}", *options, str(script)).strip()
 
 
 def ran(cluster: SlurmCluster, script: Path) -> tuple[dict[str, str], str]:
@@ -129,8 +129,14 @@ def test_what_is_quoted_arrives(slurm_cluster: SlurmCluster, write: Script, envi
     assert shown.rstrip("\n") == name
 
 
+@pytest.mark.parametrize("tasks", [1, 2])
 def test_a_new_environment_is_installed_from_the_folder_alone(
-    slurm_cluster: SlurmCluster, write: Script, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm_cluster: SlurmCluster,
+    write: Script,
+    wheels: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tasks: int,
 ) -> None:
     (tmp_path / "config" / "inferometer").mkdir(parents=True)
     (tmp_path / "config" / "inferometer" / "config.yaml").write_text(
@@ -138,12 +144,14 @@ def test_a_new_environment_is_installed_from_the_folder_alone(
         f"    wheels: {wheels}\n"
     )
     monkeypatch.setitem(slurm_cluster.environment, "TMPDIR", str(tmp_path))
-    _, printed = ran(slurm_cluster, write("--cluster=here", *SMALL, "--cpus_per_task=2", "--", "op", "list"))
-    shown = json.loads(printed.splitlines()[-1])
+    cores = ("--cpus_per_task=2",) if tasks == 1 else ("--cpus_per_task=1", f"--tasks_per_node={tasks}")
+    _, printed = ran(slurm_cluster, write("--cluster=here", *SMALL, *cores, "--", "op", "list"))
+    shown = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
-    assert shown["argv"] == ["op", "list"]
-    assert Path(shown["prefix"]).parent.parent == tmp_path
-    assert (shown["OMP_NUM_THREADS"], shown["GREETING"]) == ("2", "it's $1")
+    assert [each["argv"] for each in shown] == [["op", "list"]] * tasks
+    assert {Path(each["prefix"]).parent.parent for each in shown} == {tmp_path}
+    assert {each["OMP_NUM_THREADS"] for each in shown} == {str(2 // tasks)}
+    assert {each["GREETING"] for each in shown} == {"it's $1"}
 
 
 def test_a_folder_without_the_package_fails_the_job(
@@ -214,6 +222,22 @@ def test_the_convolution_runs_in_this_environment(
 
     assert (row["status"], row["threads"]) == ("measured", 2)
     assert row["flops"] == 2 * (2 * 32 * 8 * 8) * (3 * 3 * 3)
+
+
+def test_a_lost_node_ends_what_runs_on_it_and_comes_back(
+    slurm_cluster: SlurmCluster, write: Script, environment: Path, tmp_path: Path
+) -> None:
+    script = write(f"--virtualenv={environment}", *SMALL, "--", "op", "list")
+    script.write_text(script.read_text().rstrip() + " --wait\n")
+    job = submit(slurm_cluster, script, "--no-requeue", "--nodelist=c1")
+    wait_for(lambda: "waiting" in _printed(tmp_path / f"slurm-{job}.out"))
+    slurm_cluster.node_down("c1")
+
+    assert slurm_cluster.state_of("c1") == "down"
+    assert slurm_cluster.finished(job)["JobState"] == "NODE_FAIL"
+    assert "terminated" not in _printed(tmp_path / f"slurm-{job}.out")
+    slurm_cluster.node_up("c1")
+    assert slurm_cluster.state_of("c1") == "idle"
 
 
 def _printed(path: Path) -> str:
