@@ -9,10 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from inferometer.client.cli.invocation import Invocation
 from inferometer.evaluators.plans.cells import Cell, Run, cells_of, runs_of
 from inferometer.evaluators.plans.plan import Plan, plan_of, read_plan
+from inferometer.evaluators.plans.running.folder import PlanFolder
 from inferometer.manifests.errors import ConfigurationError
 from inferometer.manifests.strict_yaml import parse_yaml
+
+PLANS = "plans"
+"""The folder of all plans in the data directory."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,11 @@ class PlanRequest:
     def runs(self) -> tuple[Run, ...]:
         """All runs, in their order."""
         return tuple(runs_of(self.plan, self.cells))
+
+
+def folder_of(invocation: Invocation, request: PlanRequest) -> PlanFolder:
+    """Returns the folder of a plan in the data directory."""
+    return PlanFolder(invocation.data_directory / PLANS / request.plan.name)
 
 
 def read_request(

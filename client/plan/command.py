@@ -144,8 +144,7 @@ def status(file: Path, everything: bool, **given: Any) -> None:
 def stop(file: Path) -> None:
     """Ask the driver of a plan, in another terminal, to stop after the runs in work."""
     from inferometer.client.cli.invocation import current_invocation
-    from inferometer.client.plan.asking import read_request
-    from inferometer.client.plan.running import folder_of
+    from inferometer.client.plan.asking import folder_of, read_request
 
     request = read_request(file, (), (), ())
     folder = folder_of(current_invocation(), request)

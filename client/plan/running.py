@@ -12,7 +12,8 @@ from inferometer.client.cli.exit_codes import INTERRUPTED, SUCCESS
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.cli.stopping import StopRequest
 from inferometer.client.evaluating.console import say
-from inferometer.client.plan.asking import PlanRequest
+from inferometer.client.plan.asking import PLANS, PlanRequest, folder_of
+from inferometer.client.plan.showing import counts_text, plan_text
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Rerun
 from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
@@ -27,18 +28,7 @@ if TYPE_CHECKING:
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
 _FAILED_RUNS = 1
-_PLANS, _LOCKS = "plans", "machines"
-
-
-def folder_of(invocation: Invocation, request: PlanRequest) -> PlanFolder:
-    """Returns the folder of a plan in the data directory."""
-    return PlanFolder(invocation.data_directory / _PLANS / request.plan.name)
-
-
-def plan_text(request: PlanRequest, folder: PlanFolder) -> str:
-    """Returns what a plan is, in one line."""
-    counts = f"{len(request.cells)} cells, {len(request.runs)} runs"
-    return f"plan        {request.plan.name}: {counts}, in {folder.path}"
+_LOCKS = "machines"
 
 
 def run_plan(invocation: Invocation, request: PlanRequest, rerun: str | None) -> int:
@@ -47,9 +37,7 @@ def run_plan(invocation: Invocation, request: PlanRequest, rerun: str | None) ->
     Raises:
         InferometerError: Another driver runs it, or the database or the folder cannot be written.
     """
-    from inferometer.client.plan.showing import counts_text
-
-    folder, locks = folder_of(invocation, request), invocation.data_directory / _PLANS / _LOCKS
+    folder, locks = folder_of(invocation, request), invocation.data_directory / PLANS / _LOCKS
     locks.mkdir(parents=True, exist_ok=True)
     stop = StopRequest()
     with closing(invocation.open_store()) as store, stop:

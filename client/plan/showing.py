@@ -10,13 +10,19 @@ from collections.abc import Iterator
 import click
 
 from inferometer.client.cli.invocation import Invocation
-from inferometer.client.plan.asking import PlanRequest
-from inferometer.client.plan.running import folder_of, plan_text
+from inferometer.client.plan.asking import PlanRequest, folder_of
 from inferometer.evaluators.plans.cells import Run
+from inferometer.evaluators.plans.running.folder import PlanFolder
 from inferometer.evaluators.plans.running.journal import RunHistory, read_history
 from inferometer.evaluators.plans.running.results import Ended
 
 _LOOK_S = 0.5
+
+
+def plan_text(request: PlanRequest, folder: PlanFolder) -> str:
+    """Returns what a plan is, in one line."""
+    counts = f"{len(request.cells)} cells, {len(request.runs)} runs"
+    return f"plan        {request.plan.name}: {counts}, in {folder.path}"
 
 
 def expanded_lines(request: PlanRequest) -> Iterator[str]:
