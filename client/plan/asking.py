@@ -45,7 +45,7 @@ class PlanRequest:
 
 def folder_of(invocation: Invocation, request: PlanRequest) -> PlanFolder:
     """Returns the folder of a plan in the data directory."""
-    return PlanFolder(invocation.data_directory / PLANS / request.plan.name)
+    return PlanFolder(invocation.data_directory.absolute() / PLANS / request.plan.name)
 
 
 def read_request(

@@ -48,7 +48,7 @@ def run_plan(invocation: Invocation, request: PlanRequest, rerun: str | None) ->
             runs=request.runs,
             folder=folder,
             place=LocalPlace() if request.plan.slurm is None else SlurmPlace(request.plan.slurm),
-            command=lambda run: _command(invocation, request, run),
+            command=lambda run: _command(invocation, request, folder, run),
             locks=str(locks),
             on_progress=_say_progress,
             on_result=lambda run, result: _with_evaluations(store, folder, run, result),
@@ -64,16 +64,19 @@ def run_plan(invocation: Invocation, request: PlanRequest, rerun: str | None) ->
     return _FAILED_RUNS if bad else SUCCESS
 
 
-def _command(invocation: Invocation, request: PlanRequest, run: Run) -> CellCommand:
+def _command(invocation: Invocation, request: PlanRequest, folder: PlanFolder, run: Run) -> CellCommand:
     """How a run is started, with the configuration, the cache and the manifests that this command has."""
     manifests = [str(Path(each).absolute()) for each in invocation.flags.get("manifests", ())]
     more = tuple(word for each in manifests for word in ("--manifests", each))
-    environment = {"AGENT_CACHE_DIR": str(invocation.cache_directory)}
+    cache, within = invocation.cache_directory.absolute(), folder.run(run)
+    environment = {"AGENT_CACHE_DIR": str(cache), **within.variables}
+    shared = [str(within.data), *([str(cache)] if cache.exists() else []), *manifests]
     if path := invocation.flags.get("config") or os.environ.get("AGENT_CONFIG"):
         environment["AGENT_CONFIG"] = str(Path(path).absolute())
+        shared.append(environment["AGENT_CONFIG"])
     here = request.plan.slurm is None
     name = f"inferometer-{run.key}-{os.getpid()}"
-    found = command_of(run.cell, request.plan, variables=environment, name=name, here=here)
+    found = command_of(run.cell, request.plan, variables=environment, name=name, shared=shared, here=here)
     return replace(found, argv=(*found.argv, *more))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import pytest
 
@@ -136,3 +138,39 @@ def test_an_import_from_dlbs_is_a_plan(agent, tmp_path):
     assert all("bench training" in line for line in expanded.stdout.splitlines())
     assert agent("plan", "check", target).code == 0
     assert agent("plan", "import-dlbs", source, "-o", target).code != 0
+
+
+ENGINE = f"""\
+#!{sys.executable}
+import os, sys
+if sys.argv[1] != "run":
+    sys.exit(0)
+words, given = iter(sys.argv[2:]), {{}}
+for word in words:
+    if word == "--env":
+        name, _, value = next(words).partition("=")
+        os.environ[name] = value
+    elif word == "--volume":
+        given.setdefault("volumes", []).append(next(words).split(":")[0])
+    elif word == "--entrypoint":
+        program, image, *arguments = words
+assert (program, image) == ("agent", "ours:1")
+assert os.environ["AGENT_DATA_DIR"] in given["volumes"]
+from inferometer.client.cli.main import main
+main(arguments)
+"""
+"""Runs the entry point of an image that is this environment, as an engine would."""
+
+
+def test_a_cell_runs_in_a_container(agent, plan, tmp_path, monkeypatch):
+    engine = tmp_path / "bin" / "docker"
+    engine.parent.mkdir()
+    engine.write_text(ENGINE)
+    engine.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{engine.parent}:{os.environ['PATH']}")
+
+    answer = agent("plan", "run", plan, "-P", "cell.container=ours:1", "-V", "batch_size=[4]")
+
+    assert answer.code == 0, answer.stderr
+    [row] = json.loads(agent("info", "evaluation", "latency", "-f", "json").stdout)
+    assert row["batch_size"] == 4

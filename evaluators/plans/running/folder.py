@@ -62,6 +62,12 @@ class RunFolder:
         """The data directory of the command, with a database of its own."""
         return self.path / _DATA
 
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The variables with which the command publishes into the data directory of the run."""
+        # an empty address is a file in that directory, whatever the configuration names
+        return {"AGENT_DATA_DIR": str(self.data), "AGENT_DATABASE_ADDRESS": ""}
+
     def write(self, spec: RunSpec) -> None:
         """Writes what the run's process reads, and removes the result of an earlier one.
 
@@ -69,7 +75,7 @@ class RunFolder:
             OutputError: It cannot be written.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.data.mkdir(parents=True, exist_ok=True)
             self.result.unlink(missing_ok=True)
             (self.path / _SPEC).write_text(json.dumps(asdict(spec)), encoding="utf-8")
         except OSError as error:

@@ -65,12 +65,7 @@ def run(folder: RunFolder, *, linked: bool) -> Result:
 
 
 def _run(folder: RunFolder, spec: RunSpec, lock: IO[bytes], *, linked: bool) -> Result:
-    environment = {
-        **os.environ,
-        "AGENT_DATA_DIR": str(folder.data),
-        "AGENT_DATABASE_ADDRESS": "",  # a file in the data directory, whatever the configuration names
-        **spec.environment,
-    }
+    environment = {**os.environ, **folder.variables, **spec.environment}
     host = socket.gethostname()
     with folder.log.open("wb") as log:
         start_ns = time.time_ns()

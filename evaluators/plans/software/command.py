@@ -93,6 +93,7 @@ def command_of(
     agent: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
     name: str = "",
+    shared: Sequence[str] = (),
     here: bool = True,
 ) -> CellCommand:
     """Returns how a cell is started.
@@ -104,6 +105,7 @@ def command_of(
         variables: Further variables, in place of those of the software and the cell.
         name: The name of its container, which no other has at that time; without one, ``stop`` and
             ``container_pid`` are empty.
+        shared: Folders and files that a container has at the same paths, and may write.
         here: Whether it runs on this machine; this process may use its cores then.
 
     Raises:
@@ -114,7 +116,7 @@ def command_of(
     launcher = (*software.launcher, *launcher_of(cell))
     cores = cores_of(cell, here=here)
     if isinstance(software, ContainerSoftware):
-        return _contained(software, (*launcher, AGENT, *cell.argv), environment, cores, name)
+        return _contained(software, (*launcher, AGENT, *cell.argv), environment, cores, name, shared)
     program = tuple(agent) if agent and not software.python else _program(python_of(software))
     return CellCommand(
         argv=(*_pinning(cores), *launcher, *program, *cell.argv),
@@ -242,9 +244,10 @@ def _contained(
     environment: Mapping[str, str],
     cores: str,
     name: str,
+    shared: Sequence[str],
 ) -> CellCommand:
     container = software.container
-    argv = container_words(container, words, environment, cores, name)
+    argv = container_words(container, words, environment, cores, name, shared)
     if container.engine is Engine.APPTAINER:
         return CellCommand(argv=(*_pinning(cores), *argv))
     if not name:

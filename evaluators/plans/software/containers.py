@@ -20,6 +20,7 @@ def container_words(
     environment: Mapping[str, str],
     cores: str = "",
     name: str = "",
+    shared: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Returns the words that run a program in a container, which is removed after it.
 
@@ -30,11 +31,12 @@ def container_words(
         cores: The cores that it may use, such as ``0,2-3``; empty for all. Apptainer ignores them: its
             container is a child of this process, which can be pinned.
         name: The container's name, for docker and podman.
+        shared: Folders and files of this machine that it has at the same paths, and may write.
     """
     variables, folders = dict(environment), absolute(container.library_path)
     if container.library_path:
         variables["LD_LIBRARY_PATH"] = ":".join(folders)
-    mounts = [f"{folder}:{folder}:ro" for folder in folders]
+    mounts = [f"{folder}:{folder}:ro" for folder in folders] + [f"{path}:{path}" for path in shared]
     if container.engine is Engine.APPTAINER:
         options = [word for mount in mounts for word in ("--bind", mount)]
         options += [word for each in variables.items() for word in ("--env", "=".join(each))]
