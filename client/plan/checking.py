@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import click
 
@@ -11,6 +12,7 @@ from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.console import say
 from inferometer.client.plan.asking import PlanRequest
 from inferometer.evaluators.plans.software.command import check_software
+from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import InferometerError, one_line, suggestion
 
 _WRONG = 2
@@ -21,9 +23,14 @@ def check_cells(invocation: Invocation, request: PlanRequest) -> int:
     """Says what is wrong with the cells of a plan, and returns the exit code."""
     command = _command_of(request.plan.command)
     skipped = len(request.plan.command.split())
-    problems = Counter(
-        problem for cell in request.cells for problem in _problems(invocation, command, cell.argv[skipped:])
-    )
+    problems: Counter[str] = Counter()
+    proven: set[str] = set()  # a command looks at each option by itself, so that a value is right everywhere
+    for cell in request.cells:
+        words = cell.argv[skipped:]
+        if not proven.issuperset(words):
+            found = list(_problems(invocation, command, words))
+            problems.update(found)
+            proven.update(() if found else words)
     problems.update(check_software(request.plan, request.cells))
     for problem, count in problems.items():
         say(f"{problem} ({count} of {len(request.cells)} cells)")
@@ -69,8 +76,15 @@ def _problems(invocation: Invocation, command: click.Command, words: Sequence[st
         yield one_line(error)
         return
     model = context.params.get("model_name")
-    if isinstance(model, str) and model:
-        try:
-            invocation.catalog.find_models(model)
-        except InferometerError as error:
-            yield one_line(error)
+    if isinstance(model, str) and model and (problem := _unknown_model(invocation.catalog, model)):
+        yield problem
+
+
+@cache
+def _unknown_model(catalog: Catalog, name: str) -> str:
+    """Why there is no such model; empty if there is."""
+    try:
+        catalog.find_models(name)
+    except InferometerError as error:
+        return one_line(error)
+    return ""
