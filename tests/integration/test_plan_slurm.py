@@ -102,6 +102,7 @@ def test_a_driver_that_is_killed_is_taken_up_again(cluster: SlurmCluster, tmp_pa
     assert {len(path.read_text()) for path in tmp_path.glob("*.note")} == {1}
 
 
+@pytest.mark.real_time
 def test_a_job_that_dies_has_failed_without_accounting(cluster: SlurmCluster, tmp_path: Path) -> None:
     begin_s = time.monotonic()
     found = driver_of(tmp_path, 1, "import os; os.kill(os.getppid(), 9)").drive()
