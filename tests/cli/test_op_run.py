@@ -218,12 +218,12 @@ def _lines(journal: Path) -> bool:
 
 
 def test_the_library_measures_the_same(rows):
-    sizes = {"lhs": (4, 5), "rhs": (4, 5)}
+    sizes = {"lhs": (512, 512), "rhs": (512, 512)}
     found = im.benchmark_operators("add", inputs=sizes, frameworks="ONNXRuntime", threads=1, runs=20)
 
     assert found.complete
     [row] = found[0].rows
-    assert (row["inputs"], row["runs"], row["status"]) == ("lhs=4x5 rhs=4x5", 20, "measured")
+    assert (row["inputs"], row["runs"], row["status"]) == ("lhs=512x512 rhs=512x512", 20, "measured")
     assert found.to_dict()["operator"] == ["add"]
     assert isinstance(found[0].evaluation.measurement, OperatorMeasurement)
     assert "add" in repr(found)
