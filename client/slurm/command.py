@@ -186,7 +186,8 @@ def _check_sizes(time: str | None, memory: str | None) -> None:
 
 
 def _command(command: Sequence[str], example: str | None, framework: str, *, gpu: bool) -> list[str]:
-    from inferometer.client.slurm.examples import check_command, example_words
+    from inferometer.client.cli.command_line import parsed_command
+    from inferometer.client.slurm.examples import example_words
     from inferometer.manifests.errors import ConfigurationError
 
     if example is not None:
@@ -197,7 +198,7 @@ def _command(command: Sequence[str], example: str | None, framework: str, *, gpu
             raise ConfigurationError(
                 f"no command is named; put one after --, or an example: --example={'|'.join(EXAMPLES)}"
             )
-    check_command(words)
+    parsed_command(words)  # a job does not wait in the queue in order to fail
     return words
 
 

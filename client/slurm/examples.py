@@ -1,4 +1,4 @@
-"""The examples of job scripts, and the check of the command line that a job runs.
+"""The examples of job scripts.
 
 The examples are those of the MXNet page of the Digital Research Alliance of Canada: a convolution, and LeNet
 on CIFAR-10.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import click
 
 from inferometer.manifests.errors import ConfigurationError
 
@@ -85,32 +83,3 @@ def _key(word: str) -> str:
     return (
         word.rpartition("=")[0] or word if word.startswith(("--input", "--param")) else word.partition("=")[0]
     )
-
-
-def check_command(words: Sequence[str]) -> None:
-    """Parses the words after ``agent``, so that a job does not wait in the queue in order to fail.
-
-    Raises:
-        ConfigurationError: They are no command line of ``agent``.
-    """
-    from inferometer.client.cli.main import cli
-    from inferometer.client.commands.bench import BenchGroup
-
-    command: click.Command = cli
-    path, left = "agent", list(words)
-    try:
-        while isinstance(command, click.Group):
-            context = click.Context(command, info_name=path)
-            if isinstance(command, BenchGroup):
-                left = command.with_default(context, left)
-            if not left or left[0].startswith("-"):
-                raise ConfigurationError(
-                    f"{path}: no command is named; begin with one, and put options after it"
-                )
-            name, found, left = command.resolve_command(context, left)
-            if found is None:
-                raise ConfigurationError(f'{path}: there is no command "{name}"')
-            command, path = found, f"{path} {name}"
-        command.make_context(path, left)
-    except click.ClickException as error:
-        raise ConfigurationError(f"{path}: {error.format_message()}") from error

@@ -6,7 +6,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from inferometer.evaluators.plans.cells import cells_of, runs_of
 from inferometer.evaluators.plans.plan import Rerun, plan_of
 from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
 from inferometer.evaluators.plans.running.folder import PlanFolder
-from inferometer.evaluators.plans.running.journal import RunHistory, read_history
+from inferometer.evaluators.plans.running.journal import Journal, RunHistory, read_history
 from inferometer.evaluators.plans.running.local import LocalPlace
+from inferometer.evaluators.plans.running.places import JobNews
 from inferometer.evaluators.plans.running.results import Ended, read_result
 from inferometer.evaluators.plans.software.command import CellCommand
 from inferometer.manifests.errors import ConfigurationError
@@ -170,3 +171,58 @@ def test_a_second_driver_is_refused(tmp_path: Path) -> None:
     driver.on_progress = second
     driver.drive()
     assert inner == [f"{tmp_path}: another driver runs this plan; agent plan watch shows it"] * 2
+
+
+class ElsewherePlace:
+    """A place whose jobs go on without their driver."""
+
+    name = "elsewhere"
+    survives = True
+    capacity = 2
+    poll_s = 0.01
+
+    def start(self, folder: Path) -> str:
+        return folder.name
+
+    def look(self, jobs: Iterable[str]) -> Mapping[str, JobNews]:
+        return {}
+
+
+def test_jobs_that_go_on_do_not_keep_a_stopped_driver(tmp_path: Path) -> None:
+    driver = driver_of(tmp_path, 3)
+    driver.place = ElsewherePlace()
+    seen: list[PlanProgress] = []
+    driver.on_progress = seen.append
+    driver.stop_requested = lambda: bool(seen)
+    found = driver.drive()
+    assert sum(bool(each.job) for each in found.values()) == 2
+
+    with pytest.raises(ConfigurationError, match=r"jobs elsewhere have not ended \(2, such as elsewhere/"):
+        driver_of(tmp_path, 3).drive()
+
+
+def test_the_end_of_a_driver_is_no_fault_of_a_run(tmp_path: Path) -> None:
+    driver = driver_of(tmp_path, 1)
+    journal = Journal(tmp_path)
+    for number in range(4):
+        journal.submitted(driver.runs[0].key, f"local/{number}:1")
+        journal.lost(driver.runs[0].key, "the driver ended", counts=False)
+    journal.submitted(driver.runs[0].key, "local/9:1")
+    [history] = driver.drive().values()
+    assert history.result is not None
+    assert history.result.ended is Ended.COMPLETE
+    assert history.losses == ["the driver ended"] * 5
+
+
+def test_what_a_lost_attempt_has_published_is_gone(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, signal\n"
+        "data = pathlib.Path(os.environ['AGENT_DATA_DIR'])\n"
+        "assert not list(data.iterdir())\n"
+        "(data / 'inferometer.db').touch()\n"
+        f"first = pathlib.Path({str(tmp_path)!r}) / str(given['n'])\n"
+        "if not first.exists(): first.touch(); os.kill(os.getppid(), signal.SIGKILL)"
+    )
+    found = driven(tmp_path, code)
+    assert ends(found) == [Ended.COMPLETE] * 3
+    assert [len(each.losses) for each in found.values()] == [1] * 3

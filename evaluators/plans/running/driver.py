@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -12,6 +12,7 @@ from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Plan, Rerun
 from inferometer.evaluators.plans.running.folder import PlanFolder, RunSpec
 from inferometer.evaluators.plans.running.journal import Journal, RunHistory
+from inferometer.evaluators.plans.running.local import LocalPlace
 from inferometer.evaluators.plans.running.places import Place
 from inferometer.evaluators.plans.running.results import Ended, Result, read_result
 from inferometer.evaluators.plans.software.command import CellCommand
@@ -54,7 +55,7 @@ class Driver:
         on_progress: Called as runs begin and end.
         on_result: Called with each result before the journal has it, such as to import its evaluations;
             what it returns is kept.
-        stop_requested: Whether to stop after the runs in work.
+        stop_requested: Whether to stop: after the runs in work, or at once where their jobs go on.
         sleep: Waits between two looks, in seconds.
     """
 
@@ -77,13 +78,14 @@ class Driver:
             rerun: Which runs with a result run again; runs that were interrupted always do.
 
         Raises:
-            ConfigurationError: Another driver has the folder.
+            ConfigurationError: Another driver has the folder, or jobs of another place have not ended.
             InferometerError: The place cannot start a job, or the journal cannot be written.
         """
         with self._alone():
             journal = Journal(self.folder.path)
             known = {run.key: run for run in self.runs}
             working = {key: known[key] for key, each in journal.runs.items() if each.job and key in known}
+            self._check_places(journal.runs[key].job for key in working)
             waiting = [
                 run for run in self.runs if run.key not in working and self._is_due(run, journal, rerun)
             ]
@@ -93,11 +95,20 @@ class Driver:
                 stopping = self.stop_requested() or self.folder.stop.exists()
                 while waiting and len(working) < self.place.capacity and not stopping:
                     self._start(waiting.pop(0), working, journal)
-                if not working and stopping:
+                if stopping and (not working or self.place.survives):
                     break
                 if working:
                     self.sleep(self.place.poll_s)
             return journal.runs
+
+    def _check_places(self, jobs: Iterable[str]) -> None:
+        """Raises where jobs of another place may still run; local ones have ended with their driver."""
+        elsewhere = [job for job in jobs if job.partition("/")[0] not in (self.place.name, LocalPlace.name)]
+        if elsewhere:
+            raise ConfigurationError(
+                f"{self.folder.path}: jobs elsewhere have not ended ({len(elsewhere)}, such as "
+                f"{elsewhere[0]}); resume the plan as it was until they have"
+            )
 
     def _is_due(self, run: Run, journal: Journal, rerun: Rerun) -> bool:
         result = journal.runs[run.key].result if run.key in journal.runs else None
@@ -142,7 +153,7 @@ class Driver:
             result = read_result(self.folder.run(run).result)
             if result is None:
                 reason = news.reason
-                journal.lost(run.key, reason)
+                journal.lost(run.key, reason, counts=news.counts)
                 if (lost := journal.runs[run.key].lost) >= MOST_LOSSES:
                     result = Result(run.key, Ended.FAILED, f"lost {lost} times: {reason}")
                 else:

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -37,7 +38,7 @@ class RunHistory:
     Attributes:
         job: The id of its job that has not ended; empty for none.
         losses: What happened to jobs of it that ended without a result, or began again, in order.
-        lost: How many ended without a result.
+        lost: How many ended without a result since the last one, for a reason that may be the run's.
         restarts: How often the place has started its job again.
         result: Its last result; None if it has none.
     """
@@ -71,9 +72,9 @@ class Journal:
         """Notes the job of a run; its earlier result, if it has one, does not count any more."""
         self._add(key, Event.SUBMITTED, {"job": job})
 
-    def lost(self, key: str, reason: str) -> None:
-        """Notes that the job of a run ended without a result."""
-        self._add(key, Event.LOST, {"reason": reason})
+    def lost(self, key: str, reason: str, *, counts: bool) -> None:
+        """Notes that the job of a run ended without a result, and whether that counts in ``lost``."""
+        self._add(key, Event.LOST, {"reason": reason, "counts": counts})
 
     def restarted(self, key: str, reason: str) -> None:
         """Notes that the place has started the job of a run again."""
@@ -98,10 +99,11 @@ class Journal:
 
 
 def read_history(folder: Path) -> dict[str, RunHistory]:
-    """Returns what the journal of a folder says of each run; a line that is cut off does not count."""
+    """Returns what the journal of a folder says of each run; damaged lines are left out."""
     found: dict[str, RunHistory] = {}
     for line in _lines(folder / _FILE):
-        _apply(found, line)
+        with suppress(LookupError, TypeError, ValueError):
+            _apply(found, line)
     return found
 
 
@@ -124,13 +126,13 @@ def _apply(runs: dict[str, RunHistory], line: Mapping[str, Any]) -> None:
             history.job, history.result, history.restarts = line["job"], None, 0
         case Event.LOST:
             history.job = ""
-            history.lost += 1
+            history.lost += line["counts"]
             history.losses.append(line["reason"])
         case Event.RESTARTED:
             history.restarts += 1
             history.losses.append(line["reason"])
         case Event.ENDED:
-            history.job, history.result = "", Result.of(line["result"])
+            history.job, history.lost, history.result = "", 0, Result.of(line["result"])
 
 
 def _mend(path: Path) -> None:

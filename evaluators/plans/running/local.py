@@ -18,6 +18,7 @@ class LocalPlace:
     """This machine; see ``Place``. What it has started ends with this process."""
 
     name = "local"
+    survives = False
     capacity = 1
     poll_s = 0.05
 
@@ -43,17 +44,17 @@ class LocalPlace:
 
     def look(self, jobs: Iterable[str]) -> Mapping[str, JobNews]:
         """See ``Place``. Jobs of an earlier driver have ended with it."""
-        return {job: JobNews(True, reason) for job in jobs if (reason := self._reason(job)) is not None}
+        found = {job: JobNews(True, "the driver ended", counts=False) for job in jobs}
+        for job in found.keys() & self._processes.keys():
+            reason = self._reason(self._processes[job])
+            if reason is None:
+                del found[job]
+            else:
+                found[job] = JobNews(True, reason)
+        return found
 
-    def stop(self, job: str) -> None:
-        """See ``Place``."""
-        if process := self._processes.get(job):
-            process.terminate()
-
-    def _reason(self, job: str) -> str | None:
-        process = self._processes.get(job)
-        if process is None:
-            return "the driver ended"
+    @staticmethod
+    def _reason(process: subprocess.Popen[bytes]) -> str | None:
         code = process.poll()
         if code is None:
             return None

@@ -16,11 +16,13 @@ class JobNews:
         ended: Whether it has ended.
         reason: How it ended, or where it is, in one line.
         restarts: How often the place has started it again by itself.
+        counts: Whether an end without a result counts towards the failure of the run.
     """
 
     ended: bool
     reason: str
     restarts: int = 0
+    counts: bool = True
 
 
 class Place(Protocol):
@@ -28,10 +30,12 @@ class Place(Protocol):
 
     Attributes:
         name: What the journal calls it; jobs of another place are not looked for here.
+        survives: Whether its jobs go on when the driver ends.
         poll_s: How long to wait between two looks at its jobs, in seconds.
     """
 
     name: str
+    survives: bool
     poll_s: float
 
     @property
@@ -49,8 +53,4 @@ class Place(Protocol):
 
     def look(self, jobs: Iterable[str]) -> Mapping[str, JobNews]:
         """Returns what is known of some jobs; those of which nothing is new may be left out."""
-        ...
-
-    def stop(self, job: str) -> None:
-        """Ends a job at once; one that has ended is left alone."""
         ...

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -57,6 +58,9 @@ def run(folder: RunFolder, *, linked: bool) -> Result:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (known := read_result(folder.result)) is not None:
             return known
+        # what an attempt that was lost has published is no result of this one
+        shutil.rmtree(folder.data, ignore_errors=True)
+        folder.data.mkdir(parents=True)
         result = _run(folder, spec, lock, linked=linked)
         if result.reason.startswith(_ENDED_BY):
             sys.exit(1)  # without a result: whoever ended it decides whether it runs again

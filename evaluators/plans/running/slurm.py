@@ -29,6 +29,7 @@ _ENDED = {
 """The states of a job that has ended (squeue's manual, "JOB STATE CODES"); a requeued one is pending."""
 _FORMAT = "JobID:20,State:24,RestartCnt:12,NodeList:64"
 _COMMAND_S = 60.0
+_MOST_UNANSWERED = 60
 
 
 @dataclass
@@ -40,7 +41,9 @@ class SlurmPlace:
 
     options: SlurmOptions = field(default_factory=SlurmOptions)
     name: str = "slurm"
+    survives: bool = True
     poll_s: float = 1.0
+    _unanswered: int = 0
 
     @property
     def capacity(self) -> int:
@@ -63,14 +66,22 @@ class SlurmPlace:
         return answer.strip().partition(";")[0]
 
     def look(self, jobs: Iterable[str]) -> Mapping[str, JobNews]:
-        """See ``Place``. While Slurm does not answer, nothing is new."""
+        """See ``Place``. While Slurm does not answer for a while, nothing is new.
+
+        Raises:
+            ConfigurationError: It has not answered many times in a row; jobs may go on.
+        """
         wanted = set(jobs)
         if not wanted:
             return {}
         try:
             answer = _asked(["squeue", "--me", "--noheader", "--states=all", f"--Format={_FORMAT}"])
         except ConfigurationError:
+            self._unanswered += 1
+            if self._unanswered >= _MOST_UNANSWERED:
+                raise
             return {}
+        self._unanswered = 0
         found = {}
         for line in answer.splitlines():
             job, state, restarts, *nodes = line.split()
@@ -81,10 +92,6 @@ class SlurmPlace:
                 found[job] = JobNews(ended, reason, int(restarts))
         unknown = "Slurm does not know its job {} any more"
         return {job: found.get(job, JobNews(True, unknown.format(job))) for job in wanted}
-
-    def stop(self, job: str) -> None:
-        """See ``Place``."""
-        _asked(["scancel", job])
 
 
 def _asked(words: Sequence[str], text: str = "") -> str:

@@ -1,0 +1,38 @@
+"""Command lines that run elsewhere or later, parsed here so that they do not fail there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from inferometer.manifests.errors import ConfigurationError
+
+
+def parsed_command(words: Sequence[str]) -> click.Context:
+    """Parses the words after ``agent``, and returns the context of their command, with its parameters.
+
+    Raises:
+        ConfigurationError: They are no command line of ``agent``.
+    """
+    from inferometer.client.cli.main import cli
+    from inferometer.client.commands.bench import BenchGroup
+
+    command: click.Command = cli
+    path, left = "agent", list(words)
+    try:
+        while isinstance(command, click.Group):
+            context = click.Context(command, info_name=path)
+            if isinstance(command, BenchGroup):
+                left = command.with_default(context, left)
+            if not left or left[0].startswith("-"):
+                raise ConfigurationError(
+                    f"{path}: no command is named; begin with one, and put options after it"
+                )
+            name, found, left = command.resolve_command(context, left)
+            if found is None:
+                raise ConfigurationError(f'{path}: there is no command "{name}"')
+            command, path = found, f"{path} {name}"
+        return command.make_context(path, left)
+    except click.ClickException as error:
+        raise ConfigurationError(f"{path}: {error.format_message()}") from error
