@@ -17,27 +17,33 @@ from inferometer.evaluators.reports.selection import choose_columns, sort_rows
 from inferometer.evaluators.reports.table import folded
 from inferometer.evaluators.reports.writer import Format, write
 
-output_options = options(
+format_options = options(
     format_option(*(f.value for f in Format)),
     option("-o", "--output", "--output_file", type=FILE, metavar="FILE", help="Write to this file."),
     boolean("--append", help="Append to the file if it exists."),
     boolean("--overwrite", help="Replace the file if it exists."),
     boolean("--no_header", help="Omit the heading of a table, csv or markdown."),
+)
+"""Adds the options that say how rows are printed, and where."""
+_sort_option = option(
+    "--sort",
+    "order",
+    metavar="NAMES",
+    help="Sort by these columns; -NAME sorts from the highest value down.",
+)
+output_options = options(
+    format_options,
     option(
         "--columns",
         "chosen",
         metavar="NAMES",
         help="Only these columns, in this order, with commas between: names of csv and json, or headings.",
     ),
-    option(
-        "--sort",
-        "order",
-        metavar="NAMES",
-        help="Sort by these columns; -NAME sorts from the highest value down.",
-    ),
+    _sort_option,
 )
 """Adds the options that say which rows and columns are printed, how, and where."""
-OUTPUT_NAMES = ("format_name", "output", "append", "overwrite", "no_header", "chosen", "order")
+FORMAT_NAMES = ("format_name", "output", "append", "overwrite", "no_header")
+OUTPUT_NAMES = (*FORMAT_NAMES, "chosen", "order")
 """The names of their values, which ``print_rows`` takes."""
 
 
@@ -66,8 +72,8 @@ def print_rows(
     append: bool,
     overwrite: bool,
     no_header: bool,
-    chosen: str | None,
-    order: str | None,
+    chosen: str | None = None,
+    order: str | None = None,
 ) -> int:
     """Writes rows as the options of ``output_options`` ask, and returns their number.
 

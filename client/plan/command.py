@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from inferometer.client.cli.command import Command, Group, boolean, database_options, option, options
+from inferometer.client.cli.output import FORMAT_NAMES, format_options
 from inferometer.client.cli.paths import FILE
 
 _plan_argument = click.argument("file", type=FILE, metavar="FILE")
@@ -166,6 +167,37 @@ def watch(file: Path, **given: Any) -> None:
     from inferometer.client.plan.showing import watch_plan
 
     watch_plan(current_invocation(), read_request(file, **given))
+
+
+@plan.command(cls=Command)
+@_plan_argument
+@_given_options
+@option(
+    "--rows",
+    metavar="NAMES",
+    help="What the rows are, with commas between: parameters, or what reports tell.",
+)
+@option("--columns", metavar="NAMES", help="What the columns are.  [default: the figures]")
+@option("--value", metavar="NAMES", help="The figures, by the names of reports in csv.")
+@option(
+    "--where",
+    multiple=True,
+    metavar="CONDITION",
+    help='Only cells such as "batch_size >= 8"; repeat the option for several.',
+)
+@boolean("--failed", help="Show the runs that are not complete, and why.")
+@database_options
+@format_options
+def report(file: Path, failed: bool, **given: Any) -> None:
+    """Show what the cells of a plan measured: figures by rows and columns, with their 95 % intervals."""
+    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.plan.asking import read_request
+    from inferometer.client.plan.reporting import Asked, names_of, report_plan
+
+    printing = {name: given.pop(name) for name in FORMAT_NAMES}
+    names = {name: names_of(given.pop(name)) for name in ("rows", "columns", "value")}
+    asked = Asked(**names, where=given.pop("where"), failed=failed)
+    report_plan(current_invocation(), read_request(file, **given), asked, printing)
 
 
 @plan.command("import-dlbs", cls=Command)

@@ -50,6 +50,7 @@ def run_plan(invocation: Invocation, request: PlanRequest, rerun: str | None) ->
             place=LocalPlace() if request.plan.slurm is None else SlurmPlace(request.plan.slurm),
             command=lambda run: _command(invocation, request, folder, run),
             locks=str(locks),
+            on_begin=lambda: folder.keep(request.plan, request.cells),
             on_progress=_say_progress,
             on_result=lambda run, result: _with_evaluations(store, folder, run, result),
             stop_requested=stop,

@@ -52,6 +52,7 @@ class Driver:
         place: Where they run.
         command: Returns how a run is started.
         locks: The folder of the files that runs on one machine lock.
+        on_begin: Called once no other driver has the folder.
         on_progress: Called as runs begin and end.
         on_result: Called with each result before the journal has it, such as to import its evaluations;
             what it returns is kept.
@@ -65,6 +66,7 @@ class Driver:
     place: Place
     command: Callable[[Run], CellCommand]
     locks: str
+    on_begin: Callable[[], None] = lambda: None
     on_progress: Callable[[PlanProgress], None] = lambda _: None
     on_result: Callable[[Run, Result], Result] = lambda _, result: result
     stop_requested: Callable[[], bool] = lambda: False
@@ -82,6 +84,7 @@ class Driver:
             InferometerError: The place cannot start a job, or the journal cannot be written.
         """
         with self._alone():
+            self.on_begin()
             journal = Journal(self.folder.path)
             known = {run.key: run for run in self.runs}
             working = {key: known[key] for key, each in journal.runs.items() if each.job and key in known}

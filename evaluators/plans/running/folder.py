@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inferometer.evaluators.plans.cells import Run
+from inferometer.evaluators.plans.cells import Cell, Run
+from inferometer.evaluators.plans.plan import Plan
 from inferometer.manifests.errors import ConfigurationError, OutputError
 
 _SPEC, _RESULT, _LOG, _DATA, _STOP = "run.json", "result.json", "log.txt", "data", "stop"
+_CELLS = "cells.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,28 @@ class RunFolder:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptPlan:
+    """A plan as its folder has it.
+
+    Attributes:
+        name: Its name.
+        description: What it is for.
+        repeat: How often each cell runs.
+        cells: Its cells, in the order of its variables.
+    """
+
+    name: str
+    description: str
+    repeat: int
+    cells: tuple[Cell, ...]
+
+    @property
+    def runs(self) -> Iterator[Run]:
+        """Its runs, by cell."""
+        return (Run(cell, number) for cell in self.cells for number in range(1, self.repeat + 1))
+
+
+@dataclass(frozen=True, slots=True)
 class PlanFolder:
     """The folder of a plan.
 
@@ -109,6 +134,34 @@ class PlanFolder:
     def stop(self) -> Path:
         """The file whose presence asks the driver to stop after the runs in work."""
         return self.path / _STOP
+
+    def keep(self, plan: Plan, cells: Iterable[Cell]) -> None:
+        """Keeps the cells of a plan as it is driven, for those who do not have its file.
+
+        Raises:
+            OutputError: They cannot be written.
+        """
+        content = {
+            "name": plan.name,
+            "description": plan.description,
+            "repeat": plan.repeat,
+            "cells": [asdict(each) for each in cells],
+        }
+        beside = self.path / f".{_CELLS}.{os.getpid()}"
+        try:
+            beside.write_text(json.dumps(content), encoding="utf-8")
+            beside.replace(self.path / _CELLS)
+        except OSError as error:
+            raise OutputError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+
+    def kept(self) -> KeptPlan | None:
+        """Returns what ``keep`` has written last; None where there is nothing that can be read."""
+        try:
+            content = json.loads((self.path / _CELLS).read_text(encoding="utf-8"))
+            cells = tuple(Cell(**{**each, "words": tuple(each["words"])}) for each in content["cells"])
+            return KeptPlan(content["name"], content["description"], content["repeat"], cells)
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
 
     def run(self, run: Run) -> RunFolder:
         """Returns the folder of a run."""

@@ -1,0 +1,1 @@
+"""Tables and pictures of what the cells of a plan measured."""

@@ -1,0 +1,244 @@
+"""What the cells of a plan measured: figures over all repetitions of a cell, with their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.load.intervals import t_quantile_95
+from inferometer.evaluators.plans.cells import Cell, Run
+from inferometer.evaluators.plans.references import shown
+from inferometer.evaluators.plans.running.results import Result
+from inferometer.evaluators.reports.base import EVALUATION_COLUMNS, Column, Row, Value
+from inferometer.evaluators.reports.registry import find_report
+
+REPORTS: Mapping[str, tuple[str, ...]] = {
+    "batches": ("latency", "accuracy"),
+    "load": ("workload",),
+    "rate_search": ("max_qps",),
+    "training": ("training",),
+    "ingestion": ("ingestion",),
+    "operators": ("operators",),
+}
+"""The reports that give the figures of an evaluation, by the kind of its measurement."""
+MAIN = (
+    "latency_ms_p50",
+    "latency_ms_mean",
+    "max_qps",
+    "goodput_qps",
+    "throughput_samples_per_s",
+    "samples_per_s",
+    "p50_us",
+)
+"""The figure that a table shows unless others are asked for: the first that there is."""
+CASE = (
+    *("model_name", "model_version", "framework_name", "batch_size", "using_gpu", "weights", "precision"),
+    *("operator", "form", "mode", "inputs", "parameters", "dtype", "api", "cache"),
+)
+"""What tells the rows of one run apart, of those columns that a report has."""
+_UNTOLD = {"id", "created_at", "conditions", "status"}
+_ENDS = ("_low", "_high")
+_DESCRIBING = {column.key for column in EVALUATION_COLUMNS}
+RUN_COLUMNS = (
+    Column("run_s", "the whole run (s)", decimals=2),
+    Column("cpu_percent", "CPU of the run (%)", decimals=1),
+    Column("resident_bytes", "most memory of the run (bytes)", decimals=0),
+    Column("gpu_utilization_percent", "GPU use (%)", decimals=1),
+    Column("gpu_memory_bytes", "most GPU memory (bytes)", decimals=0),
+    Column("gpu_power_watts", "GPU power (W)", decimals=1),
+)
+"""The figures of a run itself: how long its process took, and what a monitor saw of it."""
+Dimensions: TypeAlias = Mapping[str, Value]
+"""Values by name: the parameters of a cell, and what the report says of what ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of one cell.
+
+    Attributes:
+        value: The geometric mean over its repetitions.
+        low: The lower end of the 95 % interval; None if it is unknown.
+        high: The upper end.
+        count: The repetitions.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    count: int = 1
+
+    @classmethod
+    def over(cls, repetitions: Sequence[Figure]) -> Figure:
+        """Returns the figure over repetitions, at least one.
+
+        With one repetition, the interval is that within its run. With several, each of which is a process of
+        its own, the figure is their geometric mean, and the interval is that of Student's t distribution
+        around the mean of their logarithms, so that no end is negative. Where a value is not positive, both
+        are taken of the values themselves.
+        """
+        if len(repetitions) == 1:
+            return repetitions[0]
+        values = np.asarray([each.value for each in repetitions])
+        if (values > 0).all():
+            log, reach = _mean(np.log(values))
+            return cls(math.exp(log), math.exp(log - reach), math.exp(log + reach), len(values))
+        mean, reach = _mean(values)
+        return cls(mean, mean - reach, mean + reach, len(values))
+
+
+def _mean(values: NDArray[np.float64]) -> tuple[float, float]:
+    """The mean of at least two values, and half of the width of its interval."""
+    reach = t_quantile_95(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return float(values.mean()), reach
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row of a report on a cell, over the repetitions of the cell.
+
+    Attributes:
+        cell: The cell.
+        dimensions: What it is; a value that differs between repetitions is ``several``.
+        figures: Its figures by the key of their column.
+        doubts: Why its figures may not hold, such as ``2 of 3 disturbed``; empty for nothing.
+    """
+
+    cell: Cell
+    dimensions: Dimensions
+    figures: Mapping[str, Figure]
+    doubts: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One row of a report on one run; see ``Case``."""
+
+    run: Run
+    dimensions: Dimensions
+    figures: Mapping[str, Figure]
+    doubt: str = ""
+
+    @property
+    def key(self) -> tuple[Value, ...]:
+        """The same for the rows that belong to one case."""
+        return (self.run.cell.id, *(self.dimensions.get(name) for name in CASE))
+
+
+def figure_columns() -> Mapping[str, Column]:
+    """Returns the columns of all figures by their keys."""
+    found = {column.key: column for column in RUN_COLUMNS}
+    for name in (name for names in REPORTS.values() for name in names):
+        for column in find_report(name).columns:
+            found.setdefault(column.key, column)
+    return found
+
+
+def cases_of(observations: Iterable[Observation]) -> tuple[Case, ...]:
+    """Returns the cases of observations, in the order of the first of each."""
+    groups: dict[tuple[Value, ...], list[Observation]] = {}
+    for each in observations:
+        groups.setdefault(each.key, []).append(each)
+    return tuple(_case(group) for group in groups.values())
+
+
+def observations_of(
+    run: Run, result: Result, evaluations: Iterable[Evaluation[Any]]
+) -> Iterator[Observation]:
+    """Yields what a run measured: an observation for each row of the reports on its evaluations.
+
+    Evaluations under a profiler, whose latency is not the model's, are left out.
+
+    Args:
+        run: The run.
+        result: Its result, with what a monitor saw.
+        evaluations: What it published.
+    """
+    parameters = {name: _value(value) for name, value in run.cell.parameters.items()}
+    beside = dict(_of_run(result))
+    for evaluation in evaluations:
+        if evaluation.profiled:
+            continue
+        for row in _rows(evaluation):
+            dimensions = {**parameters, **dict(_dimensions(row))}
+            doubt = "INVALID" if row.get("invalid") else _stability(evaluation)
+            yield Observation(run, dimensions, {**beside, **dict(_figures(row))}, doubt)
+
+
+def _rows(evaluation: Evaluation[Any]) -> Iterator[Row]:
+    """The rows of the reports; those of reports with one row each are one."""
+    reports = [find_report(name) for name in REPORTS[evaluation.measurement.kind]]
+    rows = [list(report.rows([evaluation])) for report in reports]
+    if all(len(each) == 1 for each in rows):
+        yield {key: value for [row] in rows for key, value in row.items()}
+    else:
+        yield from (row for each in rows for row in each)
+
+
+def _dimensions(row: Row) -> Iterator[tuple[str, Value]]:
+    """What a row says that is no measured figure: texts, truths, whole numbers."""
+    for key, value in row.items():
+        if key not in _UNTOLD and (key in _DESCRIBING or not isinstance(value, float)):
+            yield key, value
+
+
+def _figures(row: Row) -> Iterator[tuple[str, Figure]]:
+    for key, value in row.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            continue
+        if key in _DESCRIBING or (key.endswith(_ENDS) and key.rpartition("_")[0] in row):
+            continue
+        low, high = (_number(row.get(f"{key}{end}")) for end in _ENDS)
+        yield key, Figure(float(value), low, high)
+
+
+def _of_run(result: Result) -> Iterator[tuple[str, Figure]]:
+    """The figures of ``RUN_COLUMNS``."""
+    yield "run_s", Figure((result.end_ns - result.start_ns) / 1e9)
+    seen = result.monitor or {}
+    for key, part in (("cpu_percent", "mean"), ("resident_bytes", "max")):
+        if spread := seen.get(key):
+            yield key, Figure(float(spread[part]))
+    gpus = seen.get("gpus") or []
+    for key, part in (("utilization_percent", "mean"), ("memory_bytes", "max"), ("power_watts", "mean")):
+        if values := [float(gpu[key][part]) for gpu in gpus if gpu.get(key)]:
+            yield f"gpu_{key}", Figure(max(values))  # of the GPU that worked most
+
+
+def _case(group: Sequence[Observation]) -> Case:
+    first = group[0]
+    dimensions = {
+        name: value if all(each.dimensions.get(name) == value for each in group) else "several"
+        for name, value in first.dimensions.items()
+    }
+    figures = {
+        name: Figure.over([each.figures[name] for each in group if name in each.figures])
+        for name in dict.fromkeys(name for each in group for name in each.figures)
+    }
+    doubts = [each.doubt for each in group if each.doubt]
+    told = [
+        f"{doubts.count(doubt)} of {len(group)} {doubt}" if len(group) > 1 else doubt
+        for doubt in dict.fromkeys(doubts)
+    ]
+    return Case(first.run.cell, dimensions, figures, ", ".join(told))
+
+
+def _stability(evaluation: Evaluation[Any]) -> str:
+    """The verdict on the conditions where it is not that they were stable."""
+    conditions = evaluation.conditions
+    return conditions.stability.value if conditions is not None and conditions.warning else ""
+
+
+def _value(value: Any) -> Value:
+    return shown(value) if isinstance(value, list) else value
+
+
+def _number(value: Value) -> float | None:
+    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if known and isinstance(value, int | float) else None

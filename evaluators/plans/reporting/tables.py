@@ -1,0 +1,284 @@
+"""Tables of a plan: a figure by rows and columns, and the runs that are not complete."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from inferometer.evaluators.drawing.charts import Drawing
+from inferometer.evaluators.plans.cells import Run
+from inferometer.evaluators.plans.conditions import holds
+from inferometer.evaluators.plans.references import shown
+from inferometer.evaluators.plans.reporting.cases import CASE, MAIN, Case, Figure, figure_columns
+from inferometer.evaluators.plans.running.journal import RunHistory
+from inferometer.evaluators.plans.running.results import Ended
+from inferometer.evaluators.reports.base import Column, Row, Value
+from inferometer.evaluators.reports.table import cell_text
+from inferometer.manifests.errors import ConfigurationError, suggestion
+
+_CONDITION = re.compile(r"\s*(?P<name>[^\s<>=!]+)\s*(?P<operator><=|>=|==|=|!=|<|>)\s*(?P<value>.+?)\s*")
+_ENDS = ("_low", "_high")
+DOUBTS = Column("doubts", "doubts", detail=1)
+"""Why the figures of a row may not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTable:
+    """A table on the cells of a plan.
+
+    Attributes:
+        name: Its name, for the page.
+        caption: What it shows, in one line.
+        columns: Its columns.
+        rows: Its rows.
+        notes: What a reader has to know of it, a line each.
+        drawing: Its picture; None for none.
+    """
+
+    name: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    drawing: Drawing | None = None
+
+    def for_people(self) -> PlanTable:
+        """Returns it with each figure and its interval in one cell: ``1.25 [1.19, 1.31]``."""
+        known = {column.key for column in self.columns}
+        joined = [column for column in self.columns if f"{column.key}_low" in known]
+        ends = {f"{column.key}{end}" for column in joined for end in ("_low", "_high")}
+        rows = tuple({**row, **{each.key: _with_interval(row, each) for each in joined}} for row in self.rows)
+        return replace(self, columns=tuple(c for c in self.columns if c.key not in ends), rows=rows)
+
+
+def _with_interval(row: Row, column: Column) -> str | None:
+    value, low, high = (row[f"{column.key}{end}"] for end in ("", "_low", "_high"))
+    if value is None:
+        return None
+    told = cell_text(value, column)
+    return told if low is None else f"{told} [{cell_text(low, column)}, {cell_text(high, column)}]"
+
+
+def chosen(cases: Sequence[Case], conditions: Sequence[str]) -> tuple[Case, ...]:
+    """Returns the cases for which all conditions hold, such as ``batch_size >= 8``.
+
+    A case without the named value does not fulfil a condition.
+
+    Raises:
+        ConfigurationError: A condition cannot be read, or names what no case has.
+    """
+    parsed = [_parsed(text, cases) for text in conditions]
+    return tuple(case for case in cases if all(_fulfils(case, *each) for each in parsed))
+
+
+def _parsed(text: str, cases: Sequence[Case]) -> tuple[str, str]:
+    parts = _CONDITION.fullmatch(text)
+    if parts is None:
+        raise ConfigurationError(f'"{text}" is no condition, such as "latency_ms_p99 <= 50"')
+    name = parts["name"]
+    known = {each for case in cases for each in (*case.dimensions, *case.figures)}
+    if cases and name not in known:
+        raise ConfigurationError(f'no cell has "{name}"; {suggestion(name, known)}')
+    compared = "==" if parts["operator"] == "=" else parts["operator"]
+    return name, f"${{{name}}} {compared} {parts['value']}"
+
+
+def _fulfils(case: Case, name: str, comparison: str) -> bool:
+    figure, value = case.figures.get(name), case.dimensions.get(name)
+    if figure is not None:
+        return holds(comparison, {name: figure.value})
+    return value is not None and holds(comparison, {name: value})
+
+
+def known_figures(cases: Sequence[Case], names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the named figures, or the main one if none is named.
+
+    Raises:
+        ConfigurationError: No case has one of them.
+    """
+    known = dict.fromkeys(name for case in cases for name in case.figures)
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(f'no cell has the figure "{name}"; {suggestion(name, known)}')
+    main = [name for name in MAIN if name in known]
+    return (
+        tuple(names)
+        or tuple(name for name in main if all(name in case.figures for case in cases))[:1]
+        or tuple(main[:1])
+    )
+
+
+def telling(cases: Sequence[Case], taken: Sequence[str] = ()) -> tuple[str, ...]:
+    """Returns the names, after those that are taken, that are needed to tell the cases apart.
+
+    Parameters come first, in the plan's order; a name that splits no group further is left out.
+    """
+    every = dict.fromkeys(name for case in cases for name in (*case.cell.parameters, *CASE))
+    kept, groups = list(taken), len({_place(case, taken) for case in cases})
+    for name in every:
+        more = len({_place(case, (*kept, name)) for case in cases})
+        if name not in kept and more > groups:
+            kept.append(name)
+            groups = more
+    return tuple(kept[len(taken) :])
+
+
+def table(
+    cases: Sequence[Case],
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    values: Sequence[str] = (),
+) -> PlanTable:
+    """Returns figures by rows and columns.
+
+    Args:
+        cases: The cases.
+        rows: The dimensions of the rows; empty for those that tell the cases apart beside the columns.
+        columns: Those of the columns; empty for a column for each figure.
+        values: The keys of the figures; empty for the main one.
+
+    Raises:
+        ConfigurationError: A name is unknown, or cases that differ in something else fall into one place.
+    """
+    figures = known_figures(cases, values)
+    check_dimensions(cases, (*rows, *columns))
+    rows = tuple(rows) or telling(cases, columns)
+    found: dict[tuple[str, ...], dict[tuple[str, ...], Case]] = {}
+    for case in cases:
+        of_row = found.setdefault(_place(case, rows), {})
+        other = of_row.setdefault(_place(case, columns), case)
+        if other is not case:
+            raise ConfigurationError(_mixed(other, case, (*rows, *columns)))
+    across = {place: _told(case, columns) for of_row in found.values() for place, case in of_row.items()}
+    by = " and ".join(filter(None, (", ".join(rows), ", ".join(columns))))
+    return PlanTable(
+        name="table",
+        caption=f"{', '.join(figures)} by {by}" if by else ", ".join(figures),
+        columns=(
+            *dimension_columns(rows),
+            *(each for told in across.values() for name in figures for each in value_columns(name, told)),
+            DOUBTS,
+        ),
+        rows=tuple(_row(rows, of_row, across, figures) for of_row in found.values()),
+        notes=tuple(notes_on(cases, figures)),
+    )
+
+
+def dimension_columns(names: Sequence[str]) -> tuple[Column, ...]:
+    """Returns the columns of dimensions, under their names."""
+    return tuple(Column(name, name.replace("_", " "), stays=True) for name in names)
+
+
+def value_columns(name: str, place: str = "") -> tuple[Column, ...]:
+    """Returns the columns of a figure and of the ends of its interval.
+
+    Args:
+        name: The key of the figure.
+        place: What the column is for, such as ``batch_size=8``; it is part of the keys. Empty for all.
+    """
+    known = figure_columns()[name]
+    key = f"{name}[{place}]" if place else name
+    heading = f"{place}: {known.header}" if place else known.header
+    ends = (Column(f"{key}{end}", f"{heading}{end.replace('_', ' ')}", known.decimals, 3) for end in _ENDS)
+    return (Column(key, heading, known.decimals, stays=True), *ends)
+
+
+def figure_values(name: str, figure: Figure | None, place: str = "") -> dict[str, Value]:
+    """Returns the values of ``value_columns``."""
+    key = f"{name}[{place}]" if place else name
+    if figure is None:
+        return dict.fromkeys((key, *(f"{key}{end}" for end in _ENDS)))
+    return {key: figure.value, f"{key}_low": figure.low, f"{key}_high": figure.high}
+
+
+def check_dimensions(cases: Sequence[Case], names: Sequence[str]) -> None:
+    """Raises where no case has a dimension.
+
+    Raises:
+        ConfigurationError: The message names it, and the nearest one.
+    """
+    known = dict.fromkeys(name for case in cases for name in case.dimensions)
+    for name in names:
+        if cases and name not in known:
+            raise ConfigurationError(f'no cell has "{name}"; {suggestion(name, known)}')
+
+
+def notes_on(cases: Sequence[Case], figures: Sequence[str]) -> Iterator[str]:
+    """Yields what the intervals of figures are."""
+    counts = {case.figures[name].count for case in cases for name in figures if name in case.figures}
+    if counts == {1}:
+        yield "One repetition of each cell: its intervals are those within the run, and not between runs."
+    elif counts:
+        most = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(max(counts))
+        yield f"Each figure is the geometric mean of {most} repetitions, with its 95 % interval."
+
+
+def failures(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> PlanTable:
+    """Returns the runs that ended incomplete, and those that were lost on the way, with the reasons."""
+    rows = []
+    for run in runs:
+        known = history.get(run.key)
+        if known is None or (known.result is None and not known.losses):
+            continue
+        result = known.result
+        if result is not None and result.ended is Ended.COMPLETE and not known.losses:
+            continue
+        rows.append(
+            {
+                "run": run.key,
+                "cell": run.cell.name,
+                "ended": result.ended.value if result else "waiting",
+                "reason": result.reason if result else "",
+                "before": "; ".join(known.losses),
+                "host": result.host if result else "",
+            }
+        )
+    wide = (Column("reason", "reason", wraps=True), Column("before", "before that", wraps=True))
+    names = (Column("run", "run"), Column("cell", "cell", wraps=True), Column("ended", "ended", stays=True))
+    return PlanTable(
+        name="failures",
+        caption="the runs that are not complete, or were lost on the way",
+        columns=(*names, *wide, Column("host", "host", detail=1)),
+        rows=tuple(rows),
+    )
+
+
+def _row(
+    rows: Sequence[str],
+    of_row: Mapping[tuple[str, ...], Case],
+    across: Mapping[tuple[str, ...], str],
+    figures: Sequence[str],
+) -> Row:
+    first = next(iter(of_row.values()))
+    values: dict[str, Value] = {name: first.dimensions.get(name) for name in rows}
+    doubts = []
+    for place, told in across.items():
+        case = of_row.get(place)
+        for name in figures:
+            values |= figure_values(name, case.figures.get(name) if case else None, told)
+        if case is not None and case.doubts:
+            doubts.append(f"{told}: {case.doubts}" if told else case.doubts)
+    return {**values, DOUBTS.key: ", ".join(doubts) or None}
+
+
+def _mixed(one: Case, other: Case, names: Sequence[str]) -> str:
+    """Why two cases cannot share a place."""
+    left = telling((one, other), names)
+    differs = f"they differ in {', '.join(left)}" if left else "they do not differ in any parameter"
+    return (
+        f"cells {one.cell.id} and {other.cell.id} fall into one place of the table: {differs}; "
+        "add a row or a column, or choose with --where"
+    )
+
+
+def _place(case: Case, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(_text(case.dimensions.get(name)) for name in names)
+
+
+def _told(case: Case, names: Sequence[str]) -> str:
+    return ", ".join(f"{name}={_text(case.dimensions.get(name))}" for name in names)
+
+
+def _text(value: Value) -> str:
+    return "" if value is None else shown(value)
