@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from inferometer.client.remote.channel.address import AgentAddress
+from inferometer.client.remote.channel.address import CANNOT_BE_REACHED, AgentAddress
 
 _PROBE_TIMEOUT_S = 2.0
 _NOT_CONNECTED = "failed to connect"
@@ -132,10 +132,10 @@ def _explain_unavailable(details: str, hints: Hints) -> str:
 
 
 _UNAVAILABLE = {
-    ("connection refused",): "cannot be reached: connection refused; {hints.refused}",
+    ("connection refused",): f"{CANNOT_BE_REACHED}: connection refused; {{hints.refused}}",
     ("http1", "http/2"): "{hints.no_grpc}",
-    ("dns", "name resolution", "domain name"): "cannot be reached: the host's name is not known",
-    ("timed out", "timeout", "unreachable"): "cannot be reached: no connection within the time allowed",
+    ("dns", "name resolution", "domain name"): f"{CANNOT_BE_REACHED}: the host's name is not known",
+    ("timed out", "timeout", "unreachable"): f"{CANNOT_BE_REACHED}: no connection within the time allowed",
     ("shutting down", "goaway", "cancelling all calls"): "is stopping, and did not finish the call",
     ("reset", "closed", "broken pipe"): "the connection was lost; {hints.crashed} was stopped or has crashed",
 }

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Plan, Rerun
+from inferometer.evaluators.plans.running.agents import AGENTS
 from inferometer.evaluators.plans.running.folder import PlanFolder, RunSpec
 from inferometer.evaluators.plans.running.journal import Journal, RunHistory
 from inferometer.evaluators.plans.running.local import LocalPlace
-from inferometer.evaluators.plans.running.places import Place
+from inferometer.evaluators.plans.running.places import Claim, Place
 from inferometer.evaluators.plans.running.results import Ended, Result, read_result
 from inferometer.evaluators.plans.software.command import CellCommand
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError, InferometerError
 
 MOST_LOSSES = 3
 """How often a run starts again whose job ended without a result, before it has failed."""
@@ -52,6 +53,8 @@ class Driver:
         place: Where they run.
         command: Returns how a run is started.
         locks: The folder of the files that runs on one machine lock.
+        claim: Returns what a run that the place has room for gets from it now, None while what could run it
+            is busy, or raises why it can never run.
         on_progress: Called as runs begin and end.
         on_result: Called with each result before the journal has it, such as to import its evaluations;
             what it returns is kept.
@@ -65,6 +68,7 @@ class Driver:
     place: Place
     command: Callable[[Run], CellCommand]
     locks: str
+    claim: Callable[[Run], Claim | None] = lambda _: Claim()
     on_progress: Callable[[PlanProgress], None] = lambda _: None
     on_result: Callable[[Run, Result], Result] = lambda _, result: result
     stop_requested: Callable[[], bool] = lambda: False
@@ -90,11 +94,14 @@ class Driver:
                 run for run in self.runs if run.key not in working and self._is_due(run, journal, rerun)
             ]
             self.folder.stop.unlink(missing_ok=True)
+            looked = -1
             while working or waiting:
                 self._take_ended(working, waiting, journal)
                 stopping = self.stop_requested() or self.folder.stop.exists()
-                while waiting and len(working) < self.place.capacity and not stopping:
-                    self._start(waiting.pop(0), working, journal)
+                if not stopping and len(working) != looked:  # else nothing has become free
+                    while len(working) < self.place.capacity and self._start_next(waiting, working, journal):
+                        pass
+                    looked = len(working)
                 if stopping and (not working or self.place.survives):
                     break
                 if working:
@@ -103,7 +110,8 @@ class Driver:
 
     def _check_places(self, jobs: Iterable[str]) -> None:
         """Raises where jobs of another place may still run; local ones have ended with their driver."""
-        elsewhere = [job for job in jobs if job.partition("/")[0] not in (self.place.name, LocalPlace.name)]
+        here = (self.place.name, LocalPlace.name, AGENTS)
+        elsewhere = [job for job in jobs if job.partition("/")[0] not in here]
         if elsewhere:
             raise ConfigurationError(
                 f"{self.folder.path}: jobs elsewhere have not ended ({len(elsewhere)}, such as "
@@ -118,20 +126,39 @@ class Driver:
             self._note_too_large(run)
         return rerun is Rerun.ALWAYS or (rerun is Rerun.ON_FAILURE and result.ended is not Ended.COMPLETE)
 
-    def _start(self, run: Run, working: dict[str, Run], journal: Journal) -> None:
-        if (reason := self._why_too_large(run)) is not None:
-            self._keep(run, Result(run.key, Ended.LEFT_OUT, reason), journal)
-            return
+    def _start_next(self, waiting: list[Run], working: dict[str, Run], journal: Journal) -> bool:
+        """Starts or ends the first waiting run that can be; False if there is none."""
+        for number, run in enumerate(waiting):
+            result = None
+            if (reason := self._why_too_large(run)) is not None:
+                result = Result(run.key, Ended.LEFT_OUT, reason)
+            else:
+                try:
+                    claim = self.claim(run)
+                except InferometerError as error:
+                    result = Result(run.key, Ended.FAILED, str(error))
+            if result is not None:
+                del waiting[number]
+                self._keep(run, result, journal)
+                return True
+            if claim is not None:
+                del waiting[number]
+                self._start(run, claim, working, journal)
+                return True
+        return False
+
+    def _start(self, run: Run, claim: Claim, working: dict[str, Run], journal: Journal) -> None:
         command, folder = self.command(run), self.folder.run(run)
         folder.write(
             RunSpec(
                 run.key,
-                command.argv,
+                (*command.argv, *claim.words),
                 self.plan.timeout_s,
                 self.locks,
                 command.environment,
                 command.stop,
                 self.plan.monitor_s,
+                claim.lock,
             )
         )
         journal.submitted(run.key, f"{self.place.name}/{self.place.start(folder.path)}")
@@ -150,7 +177,7 @@ class Driver:
             if not news.ended:
                 continue
             del working[run.key]
-            result = read_result(self.folder.run(run).result)
+            result = None if news.void else read_result(self.folder.run(run).result)
             if result is None:
                 reason = news.reason
                 journal.lost(run.key, reason, counts=news.counts)
@@ -188,7 +215,7 @@ class Driver:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        with (self.folder.path / "driver.lock").open("ab") as lock:
+        with self.folder.lock.open("ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
