@@ -14,7 +14,7 @@ from inferometer.client.cli.stopping import StopRequest
 from inferometer.client.evaluating.console import say
 from inferometer.client.plan.agents import PlanAgents
 from inferometer.client.plan.asking import PLANS, PlanRequest, folder_of
-from inferometer.client.plan.showing import counts_text, plan_text
+from inferometer.client.plan.showing import agent_text, counts_text, plan_text
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Rerun
 from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
@@ -109,7 +109,7 @@ def _say_progress(progress: PlanProgress) -> None:
     if progress.lost:
         say(f"lost        {run.key}  {run.cell.name}: {progress.lost}; it runs again")
     elif result is None:
-        say(f"runs        {run.key}  {run.cell.name}")
+        say(f"runs        {run.key}  {run.cell.name}{agent_text(progress.job)}")
     else:
         reason = f": {result.reason}" if result.reason else ""
         say(f"{result.ended.value:<11} {run.key}  {what}{reason}")

@@ -147,6 +147,11 @@ def test_files_elsewhere_are_not_looked_at(agent, tmp_path, more):
             "num_gpus: this machine has no GPU (1 of 2 cells)",
         ),
         ("bench training", "variables: {gpus: ['', '0,1']}", "gpus: this machine has no GPU (1 of 2 cells)"),
+        (
+            "bench training",
+            "variables: {device: [gpu, cpu]}\nparameters: {num_gpus: 1}",
+            "device: this machine has no GPU (1 of 2 cells)",
+        ),
         ("predict dataset", "parameters: {gpu: true, agent: 'a:1'}", None),
         ("predict dataset", "parameters: {gpu: true, cell.launcher: srun}", None),
         ("predict dataset", "parameters: {gpu: true}\nslurm: {}", None),

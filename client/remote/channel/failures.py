@@ -90,6 +90,7 @@ class Hints:
         unimplemented: What it means that a method is missing; ``{}`` is what gRPC says.
         crashed: Who may have crashed.
         secure_scheme: The scheme of addresses with TLS.
+        unreached: What the message about a server that cannot be connected to begins with.
     """
 
     refused: str
@@ -98,6 +99,7 @@ class Hints:
     unimplemented: str
     crashed: str
     secure_scheme: str = "grpcs:"
+    unreached: str = CANNOT_BE_REACHED
 
 
 def explain(code: grpc.StatusCode, details: str, server: object, hints: Hints) -> str:
@@ -132,10 +134,10 @@ def _explain_unavailable(details: str, hints: Hints) -> str:
 
 
 _UNAVAILABLE = {
-    ("connection refused",): f"{CANNOT_BE_REACHED}: connection refused; {{hints.refused}}",
+    ("connection refused",): "{hints.unreached} connection refused; {hints.refused}",
     ("http1", "http/2"): "{hints.no_grpc}",
-    ("dns", "name resolution", "domain name"): f"{CANNOT_BE_REACHED}: the host's name is not known",
-    ("timed out", "timeout", "unreachable"): f"{CANNOT_BE_REACHED}: no connection within the time allowed",
+    ("dns", "name resolution", "domain name"): "{hints.unreached} the host's name is not known",
+    ("timed out", "timeout", "unreachable"): "{hints.unreached} no connection within the time allowed",
     ("shutting down", "goaway", "cancelling all calls"): "is stopping, and did not finish the call",
     ("reset", "closed", "broken pipe"): "the connection was lost; {hints.crashed} was stopped or has crashed",
 }

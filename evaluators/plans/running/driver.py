@@ -33,6 +33,7 @@ class PlanProgress:
         run: The one that this is about.
         result: Its result; None where it begins, or was lost.
         lost: Why its job ended without a result; empty if it did not.
+        job: The id of its job where it begins; empty elsewhere.
     """
 
     done: int
@@ -40,6 +41,7 @@ class PlanProgress:
     run: Run
     result: Result | None = None
     lost: str = ""
+    job: str = ""
 
 
 @dataclass(slots=True)
@@ -163,7 +165,8 @@ class Driver:
         )
         journal.submitted(run.key, f"{self.place.name}/{self.place.start(folder.path)}")
         working[run.key] = run
-        self.on_progress(PlanProgress(self._done(journal), len(self.runs), run))
+        job = journal.runs[run.key].job
+        self.on_progress(PlanProgress(self._done(journal), len(self.runs), run, job=job))
 
     def _take_ended(self, working: dict[str, Run], waiting: list[Run], journal: Journal) -> None:
         """Takes the results of jobs that have ended, and starts those again that have none."""
