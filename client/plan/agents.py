@@ -39,7 +39,7 @@ class PlanAgents:
 
     known: tuple[KnownAgent, ...]
     default_framework: str | None = None
-    _able: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+    _able: dict[tuple[str, ...], tuple[str, ...] | str] = field(default_factory=dict)
 
     def able(self, cell: Cell) -> tuple[str, ...]:
         """Returns the addresses of those that can run a cell.
@@ -53,8 +53,14 @@ class PlanAgents:
         names = {name.replace("-", "_"): shown(value) for name, value in cell.options.items()}
         key = tuple(names.get(each, "") for each in _DECIDING)
         if key not in self._able:
-            self._able[key] = self._fitting(parsed_command(cell.argv).params)
-        return self._able[key]
+            wanted = parsed_command(cell.argv).params
+            try:
+                self._able[key] = self._fitting(wanted)
+            except ConfigurationError as error:
+                self._able[key] = str(error)
+        if isinstance(able := self._able[key], str):
+            raise ConfigurationError(able)
+        return able
 
     def _fitting(self, wanted: Mapping[str, Any]) -> tuple[str, ...]:
         model, framework = wanted["model_name"], wanted["framework_name"] or self.default_framework
