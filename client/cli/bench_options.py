@@ -18,7 +18,7 @@ from inferometer.client.cli.command import (
     option,
     options,
 )
-from inferometer.client.cli.paths import FILE
+from inferometer.client.cli.paths import FILE, InputPath
 from inferometer.client.cli.system_options import repeat_option
 from inferometer.evaluators.jobs.defaults import (
     BENCH_BATCH_SIZE,
@@ -157,6 +157,7 @@ model_options = options(
 data_options = options(
     option(
         "--data_dir",
+        type=InputPath(),
         metavar="PATH",
         help="Dataset: a folder or a file. If empty, the data is synthetic.",
     ),

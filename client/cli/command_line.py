@@ -15,6 +15,24 @@ def parsed_command(words: Sequence[str]) -> click.Context:
     Raises:
         ConfigurationError: They are no command line of ``agent``.
     """
+    command, path, left = _found(words)
+    try:
+        return command.make_context(path, left)
+    except click.ClickException as error:
+        raise ConfigurationError(f"{path}: {error.format_message()}") from error
+
+
+def named_command(words: Sequence[str]) -> click.Command:
+    """Returns the command that the words after ``agent`` name, without parsing its options.
+
+    Raises:
+        ConfigurationError: They name none.
+    """
+    return _found(words)[0]
+
+
+def _found(words: Sequence[str]) -> tuple[click.Command, str, list[str]]:
+    """A command, the words that name it, and those that are left for it."""
     from inferometer.client.cli.main import cli
     from inferometer.client.commands.bench import BenchGroup
 
@@ -33,6 +51,6 @@ def parsed_command(words: Sequence[str]) -> click.Context:
             if found is None:
                 raise ConfigurationError(f'{path}: there is no command "{name}"')
             command, path = found, f"{path} {name}"
-        return command.make_context(path, left)
+        return command, path, left
     except click.ClickException as error:
         raise ConfigurationError(f"{path}: {error.format_message()}") from error

@@ -11,6 +11,8 @@ REGRESSION = 1
 """A comparison found that B is worse, or with ``--fail_on_undecided`` that the data is inconclusive."""
 NOT_SERVING = 1
 """The health check of an agent answered that it does not serve."""
+NO_DRIVER = 1
+"""No driver runs the plan that is to be stopped."""
 INTERRUPTED = 130
 """Stopped by Ctrl-C or SIGTERM, as a shell reports it."""
 OUTPUT_FAILED = 7

@@ -21,7 +21,7 @@ from inferometer.client.cli.command import (
     options,
     tls_options,
 )
-from inferometer.client.cli.paths import FILE
+from inferometer.client.cli.paths import INPUT
 from inferometer.evaluators.jobs.defaults import MODEL, OPEN_TIMEOUT_S
 
 system_options = options(
@@ -34,7 +34,7 @@ system_options = options(
     ),
     option(
         "--model_path",
-        type=FILE,
+        type=INPUT,
         metavar="FILE",
         help="Model in a file, without a manifest: .onnx, .pt2 (torch.export), .pt (TorchScript), or MXNet's "
         "symbol with its parameters beside it. It runs in this process.",
@@ -127,7 +127,7 @@ dataset_options = options(
     option("--dataset_name", metavar="NAME", help="Dataset.  [default: the one that the model names]"),
     option(
         "--dataset_path",
-        type=FILE,
+        type=INPUT,
         metavar="PATH",
         help="Dataset: class folders, a zip of them, an .npz, a .rec, a Caffe LMDB, CIFAR-10, MNIST's idx; "
         "with --dataset_name=ilsvrc2012_validation, the folder with its files.",

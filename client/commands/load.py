@@ -16,7 +16,7 @@ from inferometer.client.cli.command import (
     option,
     options,
 )
-from inferometer.client.cli.paths import FILE
+from inferometer.client.cli.paths import FILE, INPUT
 from inferometer.client.cli.system_options import dataset_options, repeat_option, system_options
 from inferometer.evaluators.jobs import defaults
 
@@ -105,7 +105,7 @@ load_options = options(
 )
 @option(
     "--schedule",
-    type=FILE,
+    type=INPUT,
     metavar="FILE",
     help="Send queries at the offsets in this file: one per line in seconds, or a csv with offset_ns.",
 )

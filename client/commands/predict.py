@@ -21,7 +21,7 @@ from inferometer.client.cli.command import (
     option,
     options,
 )
-from inferometer.client.cli.paths import FILE
+from inferometer.client.cli.paths import INPUT
 from inferometer.client.cli.system_options import dataset_options, repeat_option, system_options
 from inferometer.client.commands.load import max_qps, workload
 from inferometer.evaluators.jobs.defaults import (
@@ -165,7 +165,7 @@ def dataset(**given: Any) -> None:
 @evaluation_options
 @option(
     "--urls_file_path",
-    type=FILE,
+    type=INPUT,
     required=True,
     metavar="FILE",
     help="File with one URL or path per line; blank lines and # comments are skipped, paths are relative to "

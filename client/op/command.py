@@ -22,7 +22,7 @@ from inferometer.client.cli.command import (
 )
 from inferometer.client.cli.completing import categories, operators, several_frameworks
 from inferometer.client.cli.output import OUTPUT_NAMES, output_options
-from inferometer.client.cli.paths import FILE
+from inferometer.client.cli.paths import INPUT
 
 DTYPES = ("float32", "float", "float64", "float16", "bfloat16", "int8", "int32", "int64")
 VALUES = ("table", "zeros", "ones")
@@ -82,7 +82,7 @@ _what_options = options(
     ),
     option(
         "--cases",
-        type=FILE,
+        type=INPUT,
         metavar="FILE",
         help="Also the cases of this YAML file: a list of {operator, inputs: {…}, parameters: {…}}.",
     ),

@@ -9,7 +9,10 @@ from functools import cache
 from inferometer.client.cli.command_line import parsed_command
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.console import say
+from inferometer.client.plan.agents import PlanAgents
 from inferometer.client.plan.asking import PlanRequest
+from inferometer.client.plan.inputs import missing_here
+from inferometer.evaluators.plans.cells import Cell
 from inferometer.evaluators.plans.software.command import check_software
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line, suggestion
@@ -18,8 +21,13 @@ _WRONG = 2
 _RUN = ("predict", "bench", "op")
 
 
-def check_cells(invocation: Invocation, request: PlanRequest) -> int:
+def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents | None = None) -> int:
     """Says what is wrong with the cells of a plan, and returns the exit code.
+
+    Args:
+        invocation: Has the manifests.
+        request: The plan.
+        agents: The served agents that run it, if any do.
 
     Raises:
         ConfigurationError: The plan has no cell, or its command is none for cells.
@@ -32,11 +40,15 @@ def check_cells(invocation: Invocation, request: PlanRequest) -> int:
     problems: Counter[str] = Counter()
     proven: set[str] = set()  # a command looks at each option by itself, so that a value is right everywhere
     for cell in request.cells:
+        found = ""
         if not proven.issuperset(cell.argv):
-            found = _problem(invocation, cell.argv)
-            problems.update([found] if found else [])
+            found = _problem(cell.argv, None if agents else invocation.catalog)
             proven.update(() if found else cell.argv)
-    problems.update(check_software(request.plan, request.cells))
+        if agents is not None and not found:
+            found = _problem_on_agents(agents, cell)
+        problems.update([found] if found else [])
+    problems.update(missing_here(request, on_agents=agents is not None))
+    problems.update(check_software(request.plan, request.cells, on_agents=agents is not None))
     for problem, count in problems.items():
         say(f"{problem} ({count} of {len(request.cells)} cells)")
     if problems:
@@ -45,13 +57,22 @@ def check_cells(invocation: Invocation, request: PlanRequest) -> int:
     return 0
 
 
-def _problem(invocation: Invocation, words: Sequence[str]) -> str:
+def _problem_on_agents(agents: PlanAgents, cell: Cell) -> str:
+    """Why no agent can run a cell; empty if one can."""
+    try:
+        agents.able(cell)
+    except InferometerError as error:
+        return one_line(error)
+    return ""
+
+
+def _problem(words: Sequence[str], catalog: Catalog | None) -> str:
     """What keeps a cell from running, in one line without the cell; empty for nothing."""
     try:
         model = parsed_command(words).params.get("model_name")
     except InferometerError as error:
         return one_line(error)
-    return _unknown_model(invocation.catalog, model) if isinstance(model, str) and model else ""
+    return _unknown_model(catalog, model) if catalog and isinstance(model, str) and model else ""
 
 
 @cache

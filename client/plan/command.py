@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 
-from inferometer.client.cli.command import Command, Group, boolean, database_options, option, options
+from inferometer.client.cli.command import (
+    Command,
+    Group,
+    boolean,
+    database_options,
+    option,
+    options,
+    tls_options,
+)
 from inferometer.client.cli.output import FORMAT_NAMES, format_options
 from inferometer.client.cli.paths import FILE
 
@@ -39,6 +47,17 @@ _given_options = options(
         help="Add an extension: a YAML mapping of condition, parameters and cases.",
     ),
 )
+_agent_options = options(
+    option(
+        "--agent",
+        "agents",
+        multiple=True,
+        metavar="HOST:PORT",
+        help="Run the models on this served agent, in place of those of the plan. Repeat the option for "
+        "several, which share the cells.",
+    ),
+    tls_options,
+)
 _Decorator = Callable[[Any], Any]
 
 
@@ -57,17 +76,20 @@ def plan() -> None:
 @plan.command(cls=Command)
 @_plan_argument
 @_given_options
-def check(file: Path, **given: Any) -> None:
+@_agent_options
+def check(file: Path, agents: tuple[str, ...], **given: Any) -> None:
     """Find the cells of a plan that cannot run, before anything starts.
 
     Each problem is one line with the number of its cells; the exit code is 2 if there is one.
     """
     from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.plan.agents import ask_plan_agents
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.checking import check_cells
 
-    request = read_request(file, **given)
-    click.get_current_context().exit(check_cells(current_invocation(), request))
+    request, invocation = read_request(file, **given), current_invocation()
+    served = ask_plan_agents(invocation, request, agents)
+    click.get_current_context().exit(check_cells(invocation, request, served))
 
 
 @plan.command(cls=Command)
@@ -85,9 +107,10 @@ def expand(file: Path, **given: Any) -> None:
 @plan.command(cls=Command)
 @_plan_argument
 @_given_options
+@_agent_options
 @boolean("--unchecked", help="Begin although cells cannot run; those fail.")
 @database_options
-def run(file: Path, unchecked: bool, **given: Any) -> None:
+def run(file: Path, agents: tuple[str, ...], unchecked: bool, **given: Any) -> None:
     """Run the cells of a plan that have no result yet, one at a time, each in a fresh process.
 
     All cells are checked first, as by agent plan check.
@@ -96,19 +119,22 @@ def run(file: Path, unchecked: bool, **given: Any) -> None:
     after a stop.
     """
     from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.plan.agents import ask_plan_agents
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.checking import check_cells
     from inferometer.client.plan.running import run_plan
 
     request = read_request(file, **given)
     invocation = current_invocation()
-    code = 0 if unchecked else check_cells(invocation, request)
-    click.get_current_context().exit(code or run_plan(invocation, request, None))
+    served = ask_plan_agents(invocation, request, agents)
+    code = 0 if unchecked else check_cells(invocation, request, served)
+    click.get_current_context().exit(code or run_plan(invocation, request, None, served))
 
 
 @plan.command(cls=Command)
 @_plan_argument
 @_given_options
+@_agent_options
 @option(
     "--rerun",
     type=click.Choice(["never", "onfail", "always"]),
@@ -116,14 +142,16 @@ def run(file: Path, unchecked: bool, **given: Any) -> None:
     help="Which runs that have a result run again.  [default: what the plan says, or never]",
 )
 @database_options
-def resume(file: Path, rerun: str | None, **given: Any) -> None:
+def resume(file: Path, agents: tuple[str, ...], rerun: str | None, **given: Any) -> None:
     """Go on with a plan: what has no result runs, and with --rerun also what failed, or all."""
     from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.plan.agents import ask_plan_agents
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.running import run_plan
 
-    request = read_request(file, **given)
-    click.get_current_context().exit(run_plan(current_invocation(), request, rerun))
+    request, invocation = read_request(file, **given), current_invocation()
+    served = ask_plan_agents(invocation, request, agents)
+    click.get_current_context().exit(run_plan(invocation, request, rerun, served))
 
 
 @plan.command(cls=Command)
@@ -143,13 +171,19 @@ def status(file: Path, everything: bool, **given: Any) -> None:
 @plan.command(cls=Command)
 @_plan_argument
 def stop(file: Path) -> None:
-    """Ask the driver of a plan, in another terminal, to stop after the runs in work."""
+    """Ask the driver of a plan, in another terminal, to stop after the runs in work.
+
+    The exit code is 1 if no driver runs the plan.
+    """
+    from inferometer.client.cli.exit_codes import NO_DRIVER
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.plan.asking import folder_of, read_request
 
     request = read_request(file, (), (), ())
     folder = folder_of(current_invocation(), request)
-    folder.path.mkdir(parents=True, exist_ok=True)
+    if not folder.is_driven():
+        click.echo(f"no driver runs plan {request.plan.name} in {folder.path}", err=True)
+        click.get_current_context().exit(NO_DRIVER)
     folder.stop.touch()
     click.echo(f"stop        requested in {folder.path}", err=True)
 

@@ -12,14 +12,16 @@ from inferometer.client.cli.exit_codes import INTERRUPTED, SUCCESS
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.cli.stopping import StopRequest
 from inferometer.client.evaluating.console import say
+from inferometer.client.plan.agents import PlanAgents
 from inferometer.client.plan.asking import PLANS, PlanRequest, folder_of
-from inferometer.client.plan.showing import counts_text, plan_text
+from inferometer.client.plan.showing import agent_text, counts_text, plan_text
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Rerun
 from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
 from inferometer.evaluators.plans.running.folder import PlanFolder
 from inferometer.evaluators.plans.running.importing import imported
 from inferometer.evaluators.plans.running.local import LocalPlace
+from inferometer.evaluators.plans.running.places import Claim
 from inferometer.evaluators.plans.running.results import Ended, Result
 from inferometer.evaluators.plans.running.slurm import SlurmPlace
 from inferometer.evaluators.plans.software.command import CellCommand, command_of
@@ -31,8 +33,16 @@ _FAILED_RUNS = 1
 _LOCKS = "machines"
 
 
-def run_plan(invocation: Invocation, request: PlanRequest, rerun: str | None) -> int:
+def run_plan(
+    invocation: Invocation, request: PlanRequest, rerun: str | None, agents: PlanAgents | None = None
+) -> int:
     """Runs what is left of a plan, and returns the exit code. Everything it says goes to stderr.
+
+    Args:
+        invocation: Has the folders, the database and the secret.
+        request: The plan.
+        rerun: What runs again; None leaves it to the plan.
+        agents: The served agents that run it, if any do.
 
     Raises:
         InferometerError: Another driver runs it, or the database or the folder cannot be written.
@@ -40,6 +50,8 @@ def run_plan(invocation: Invocation, request: PlanRequest, rerun: str | None) ->
     folder, locks = folder_of(invocation, request), invocation.data_directory / PLANS / _LOCKS
     locks.mkdir(parents=True, exist_ok=True)
     stop = StopRequest()
+    served = agents.place(invocation) if agents is not None else None
+    here = LocalPlace() if request.plan.slurm is None else SlurmPlace(request.plan.slurm)
     with closing(invocation.open_store()) as store, stop:
         say(plan_text(request, folder))
         stop.begin("stopping after the run in work")
@@ -47,10 +59,11 @@ def run_plan(invocation: Invocation, request: PlanRequest, rerun: str | None) ->
             plan=request.plan,
             runs=request.runs,
             folder=folder,
-            place=LocalPlace() if request.plan.slurm is None else SlurmPlace(request.plan.slurm),
+            place=served or here,
             command=lambda run: _command(invocation, request, folder, run),
             locks=str(locks),
             on_begin=lambda: folder.keep(request.plan, request.cells),
+            claim=served.claim if served is not None else lambda _: Claim(),
             on_progress=_say_progress,
             on_result=lambda run, result: _with_evaluations(store, folder, run, result),
             stop_requested=stop,
@@ -83,6 +96,8 @@ def _command(invocation: Invocation, request: PlanRequest, folder: PlanFolder, r
 
 def _with_evaluations(store: EvaluationStore, folder: PlanFolder, run: Run, result: Result) -> Result:
     """The result with what the run has published; a run that says nothing has failed."""
+    if not result.start_ns:  # its command did not end: what is there is of an earlier attempt
+        return result
     result = replace(result, evaluations=imported(folder.run(run).data, store))
     if result.ended is Ended.COMPLETE and not result.evaluations:
         return replace(result, ended=Ended.FAILED, reason="it published no evaluation")
@@ -95,7 +110,7 @@ def _say_progress(progress: PlanProgress) -> None:
     if progress.lost:
         say(f"lost        {run.key}  {run.cell.name}: {progress.lost}; it runs again")
     elif result is None:
-        say(f"runs        {run.key}  {run.cell.name}")
+        say(f"runs        {run.key}  {run.cell.name}{agent_text(progress.job)}")
     else:
         reason = f": {result.reason}" if result.reason else ""
         say(f"{result.ended.value:<11} {run.key}  {what}{reason}")

@@ -12,6 +12,7 @@ import click
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.plan.asking import PlanRequest, folder_of
 from inferometer.evaluators.plans.cells import Run
+from inferometer.evaluators.plans.running.agents import AGENTS
 from inferometer.evaluators.plans.running.folder import PlanFolder
 from inferometer.evaluators.plans.running.journal import RunHistory, read_history
 from inferometer.evaluators.plans.running.results import Ended
@@ -66,12 +67,19 @@ def watch_plan(invocation: Invocation, request: PlanRequest) -> None:
 def _line(run: Run, history: RunHistory) -> str:
     """What there is to say of a run; empty for nothing."""
     losses = "".join(f"; before: {reason}" for reason in history.losses)
+    on = agent_text(history.last_job)
     if history.job:
         return f"in work     {run.key}  {run.cell.name}  (job {history.job}){losses}"
     if history.result is None:
         return ""
     reason = f": {history.result.reason}" if history.result.reason else ""
-    return f"{history.result.ended.value:<11} {run.key}  {run.cell.name}{reason}{losses}"
+    return f"{history.result.ended.value:<11} {run.key}  {run.cell.name}{on}{reason}{losses}"
+
+
+def agent_text(job: str) -> str:
+    """Returns what tells the agent of a job, after the name of its run; empty for a job of another place."""
+    place, _, where = job.partition("/")
+    return f"  (agent {where.rpartition('/')[0]})" if place == AGENTS else ""
 
 
 def counts_text(states: list[RunHistory]) -> str:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from inferometer.evaluators.plans.software.section import Software
 from inferometer.manifests.errors import ConfigurationError, one_line
@@ -121,6 +122,7 @@ class Plan(_Strict):
         batch_option: The option whose larger values are left out after a cell ran out of memory; empty for
             none.
         slurm: How jobs are submitted to a Slurm cluster; None to run on this machine.
+        agents: The addresses of the served agents that run the models of the cells; empty for none.
         monitor_s: The seconds between two samples of the CPU, memory and GPUs of a run; 0 for none.
         software: The interpreters and containers by name; a cell chooses one with ``cell.software``.
     """
@@ -142,6 +144,7 @@ class Plan(_Strict):
     rerun: Rerun = Rerun.NEVER
     batch_option: str = "batch_size"
     slurm: SlurmOptions | None = None
+    agents: list[str] = Field(default_factory=list)
     monitor_s: Annotated[float, Field(ge=0)] = 0.0
     software: dict[Annotated[str, Field(pattern=_NAME)], Software] = Field(default_factory=dict)
 
@@ -153,6 +156,14 @@ class Plan(_Strict):
             variables = {n: v if isinstance(v, list) else [v] for n, v in content["variables"].items()}
             return {**content, "variables": variables}
         return content
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Plan:
+        if self.agents and self.slurm is not None:
+            raise PydanticCustomError(
+                "places", "agents and slurm are both given, and runs have one place; leave out one of them"
+            )
+        return self
 
 
 def read_plan(path: Path) -> Plan:

@@ -214,6 +214,19 @@ def test_the_end_of_a_driver_is_no_fault_of_a_run(tmp_path: Path) -> None:
     assert history.losses == ["the driver ended"] * 5
 
 
+def test_what_ran_on_an_agent_when_the_driver_ended_runs_again(tmp_path: Path) -> None:
+    driver = driver_of(tmp_path, 1)
+    Journal(tmp_path).submitted(driver.runs[0].key, "agents/gpu-1:50051/9:1")
+    driven_at: list[bool] = []
+    driver.on_progress = lambda _: driven_at.append(driver.folder.is_driven())
+    [history] = driver.drive().values()
+    assert history.result is not None
+    assert history.result.ended is Ended.COMPLETE
+    assert history.losses == ["the driver ended"]
+    assert set(driven_at) == {True}
+    assert not driver.folder.is_driven()
+
+
 def test_what_a_lost_attempt_has_published_is_gone(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, signal\n"

@@ -260,7 +260,8 @@ def test_closing_after_the_agent_has_gone_raises_nothing(start_agent):
     agent = start_agent()
     remote = open_remote_agent(agent.address, "Mean")
     agent.stop(5)
-    with pytest.raises(AgentError, match=f"agent {agent.address}: cannot be reached: connection refused"):
+    told = f"agent {agent.address}: cannot be reached any more: connection refused; was it stopped"
+    with pytest.raises(AgentError, match=told):
         remote.predict([tensor_input("a", 1)])
     remote.close()
 

@@ -14,6 +14,8 @@ _ADDRESS = re.compile(
 )
 _SECURE = {"grpcs": True, "grpc": False}
 _MAX_PORT = 65535
+CANNOT_BE_REACHED = "cannot be reached:"
+"""In the message about a server at whose address nobody listens, if it was not reached before."""
 _KSERVE, _KSERVES = "kserve", "kserves"  # without and with TLS
 _KSERVE_ADDRESS = re.compile(
     r"(?P<scheme>kserves?)://(?P<agent>[^/]+)(/(?P<name>[^/]+)(/(?P<version>[^/]+))?)?/?", re.IGNORECASE

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from inferometer.client.remote.channel.address import AgentAddress
+from inferometer.client.remote.channel.address import CANNOT_BE_REACHED, AgentAddress
 
 _PROBE_TIMEOUT_S = 2.0
 _NOT_CONNECTED = "failed to connect"
@@ -90,6 +90,7 @@ class Hints:
         unimplemented: What it means that a method is missing; ``{}`` is what gRPC says.
         crashed: Who may have crashed.
         secure_scheme: The scheme of addresses with TLS.
+        unreached: What the message about a server that cannot be connected to begins with.
     """
 
     refused: str
@@ -98,6 +99,7 @@ class Hints:
     unimplemented: str
     crashed: str
     secure_scheme: str = "grpcs:"
+    unreached: str = CANNOT_BE_REACHED
 
 
 def explain(code: grpc.StatusCode, details: str, server: object, hints: Hints) -> str:
@@ -132,10 +134,10 @@ def _explain_unavailable(details: str, hints: Hints) -> str:
 
 
 _UNAVAILABLE = {
-    ("connection refused",): "cannot be reached: connection refused; {hints.refused}",
+    ("connection refused",): "{hints.unreached} connection refused; {hints.refused}",
     ("http1", "http/2"): "{hints.no_grpc}",
-    ("dns", "name resolution", "domain name"): "cannot be reached: the host's name is not known",
-    ("timed out", "timeout", "unreachable"): "cannot be reached: no connection within the time allowed",
+    ("dns", "name resolution", "domain name"): "{hints.unreached} the host's name is not known",
+    ("timed out", "timeout", "unreachable"): "{hints.unreached} no connection within the time allowed",
     ("shutting down", "goaway", "cancelling all calls"): "is stopping, and did not finish the call",
     ("reset", "closed", "broken pipe"): "the connection was lost; {hints.crashed} was stopped or has crashed",
 }

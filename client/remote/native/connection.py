@@ -135,7 +135,7 @@ class Connection(ServerConnection):
         Raises:
             InferometerError: See ``translate_errors``.
         """
-        with translate_errors(self.address):
+        with translate_errors(self.address, opened=True):
             answer = retried(
                 lambda left_s: self._predict(request, timeout=left_s, metadata=self.metadata),
                 timeout_s,
@@ -157,7 +157,7 @@ class Connection(ServerConnection):
         Raises:
             InferometerError: See ``translate_errors``.
         """
-        with translate_errors(self.address):
+        with translate_errors(self.address, opened=True):
             answer = self.reply(call)
         return self.read(answer)
 
@@ -350,7 +350,7 @@ class Flight:
 
     def _next_answer(self, owed: int) -> bytes | None:
         """The next answer; ``owed`` results may be prepared before the agent sends it."""
-        with translate_errors(self._connection.address):
+        with translate_errors(self._connection.address, opened=True):
             try:
                 with self._watch.owing(owed):
                     return next(self._call, None)

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import grpc
@@ -27,12 +28,19 @@ _HINTS = Hints(
     unimplemented="does not offer this; is it an inferometer agent, and of this version? ({})",
     crashed="the agent",
 )
+_OPENED_HINTS = replace(
+    _HINTS, unreached="cannot be reached any more:", refused="was it stopped, or has it crashed?"
+)
 _TOO_LARGE = re.compile(r"message larger than max \((?P<size>\d+) vs\. (?P<limit>\d+)\)")
 
 
 @contextmanager
-def translate_errors(agent: object) -> Iterator[None]:
-    """Raises what gRPC raises within as an error of the program; ``agent`` is the agent's address.
+def translate_errors(agent: object, *, opened: bool = False) -> Iterator[None]:
+    """Raises what gRPC raises within as an error of the program.
+
+    Args:
+        agent: The agent's address.
+        opened: Whether the agent has opened a model for this client, and so was reached before.
 
     Raises:
         AgentError: The agent cannot be reached, was lost, or broke the protocol.
@@ -41,10 +49,10 @@ def translate_errors(agent: object) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        raise translate(error, agent) from error
+        raise translate(error, agent, _OPENED_HINTS if opened else _HINTS) from error
 
 
-def translate(error: grpc.RpcError, agent: object) -> InferometerError:
+def translate(error: grpc.RpcError, agent: object, hints: Hints = _HINTS) -> InferometerError:
     """Returns the program's error for one that a call of gRPC raised."""
     details = one_line(error.details() or "")
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:  # both ends notice it together
@@ -58,7 +66,7 @@ def translate(error: grpc.RpcError, agent: object) -> InferometerError:
             f"{too_large['limit']}; use a smaller --batch_size here, or serve it with a larger "
             "--max_message_mb"
         )
-    return AgentError(f"agent {agent}: {explain(error.code(), details, agent, _HINTS)}")
+    return AgentError(f"agent {agent}: {explain(error.code(), details, agent, hints)}")
 
 
 def busy_with(error: grpc.RpcError, agent: object) -> str | None:

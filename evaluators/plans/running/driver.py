@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Plan, Rerun
+from inferometer.evaluators.plans.running.agents import AGENTS
 from inferometer.evaluators.plans.running.folder import PlanFolder, RunSpec
 from inferometer.evaluators.plans.running.journal import Journal, RunHistory
 from inferometer.evaluators.plans.running.local import LocalPlace
-from inferometer.evaluators.plans.running.places import Place
+from inferometer.evaluators.plans.running.places import Claim, Place
 from inferometer.evaluators.plans.running.results import Ended, Result, read_result
 from inferometer.evaluators.plans.software.command import CellCommand
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError, InferometerError
 
 MOST_LOSSES = 3
 """How often a run starts again whose job ended without a result, before it has failed."""
@@ -32,6 +33,7 @@ class PlanProgress:
         run: The one that this is about.
         result: Its result; None where it begins, or was lost.
         lost: Why its job ended without a result; empty if it did not.
+        job: The id of its job where it begins; empty elsewhere.
     """
 
     done: int
@@ -39,6 +41,7 @@ class PlanProgress:
     run: Run
     result: Result | None = None
     lost: str = ""
+    job: str = ""
 
 
 @dataclass(slots=True)
@@ -53,6 +56,8 @@ class Driver:
         command: Returns how a run is started.
         locks: The folder of the files that runs on one machine lock.
         on_begin: Called once no other driver has the folder.
+        claim: Returns what a run that the place has room for gets from it now, None while what could run it
+            is busy, or raises why it can never run.
         on_progress: Called as runs begin and end.
         on_result: Called with each result before the journal has it, such as to import its evaluations;
             what it returns is kept.
@@ -67,6 +72,7 @@ class Driver:
     command: Callable[[Run], CellCommand]
     locks: str
     on_begin: Callable[[], None] = lambda: None
+    claim: Callable[[Run], Claim | None] = lambda _: Claim()
     on_progress: Callable[[PlanProgress], None] = lambda _: None
     on_result: Callable[[Run, Result], Result] = lambda _, result: result
     stop_requested: Callable[[], bool] = lambda: False
@@ -93,11 +99,14 @@ class Driver:
                 run for run in self.runs if run.key not in working and self._is_due(run, journal, rerun)
             ]
             self.folder.stop.unlink(missing_ok=True)
+            looked = -1
             while working or waiting:
                 self._take_ended(working, waiting, journal)
                 stopping = self.stop_requested() or self.folder.stop.exists()
-                while waiting and len(working) < self.place.capacity and not stopping:
-                    self._start(waiting.pop(0), working, journal)
+                if not stopping and len(working) != looked:  # else nothing has become free
+                    while len(working) < self.place.capacity and self._start_next(waiting, working, journal):
+                        pass
+                    looked = len(working)
                 if stopping and (not working or self.place.survives):
                     break
                 if working:
@@ -106,7 +115,8 @@ class Driver:
 
     def _check_places(self, jobs: Iterable[str]) -> None:
         """Raises where jobs of another place may still run; local ones have ended with their driver."""
-        elsewhere = [job for job in jobs if job.partition("/")[0] not in (self.place.name, LocalPlace.name)]
+        here = (self.place.name, LocalPlace.name, AGENTS)
+        elsewhere = [job for job in jobs if job.partition("/")[0] not in here]
         if elsewhere:
             raise ConfigurationError(
                 f"{self.folder.path}: jobs elsewhere have not ended ({len(elsewhere)}, such as "
@@ -121,25 +131,45 @@ class Driver:
             self._note_too_large(run)
         return rerun is Rerun.ALWAYS or (rerun is Rerun.ON_FAILURE and result.ended is not Ended.COMPLETE)
 
-    def _start(self, run: Run, working: dict[str, Run], journal: Journal) -> None:
-        if (reason := self._why_too_large(run)) is not None:
-            self._keep(run, Result(run.key, Ended.LEFT_OUT, reason), journal)
-            return
+    def _start_next(self, waiting: list[Run], working: dict[str, Run], journal: Journal) -> bool:
+        """Starts or ends the first waiting run that can be; False if there is none."""
+        for number, run in enumerate(waiting):
+            result = None
+            if (reason := self._why_too_large(run)) is not None:
+                result = Result(run.key, Ended.LEFT_OUT, reason)
+            else:
+                try:
+                    claim = self.claim(run)
+                except InferometerError as error:
+                    result = Result(run.key, Ended.FAILED, str(error))
+            if result is not None:
+                del waiting[number]
+                self._keep(run, result, journal)
+                return True
+            if claim is not None:
+                del waiting[number]
+                self._start(run, claim, working, journal)
+                return True
+        return False
+
+    def _start(self, run: Run, claim: Claim, working: dict[str, Run], journal: Journal) -> None:
         command, folder = self.command(run), self.folder.run(run)
         folder.write(
             RunSpec(
                 run.key,
-                command.argv,
+                (*command.argv, *claim.words),
                 self.plan.timeout_s,
                 self.locks,
                 command.environment,
                 command.stop,
                 self.plan.monitor_s,
+                claim.lock,
             )
         )
         journal.submitted(run.key, f"{self.place.name}/{self.place.start(folder.path)}")
         working[run.key] = run
-        self.on_progress(PlanProgress(self._done(journal), len(self.runs), run))
+        job = journal.runs[run.key].job
+        self.on_progress(PlanProgress(self._done(journal), len(self.runs), run, job=job))
 
     def _take_ended(self, working: dict[str, Run], waiting: list[Run], journal: Journal) -> None:
         """Takes the results of jobs that have ended, and starts those again that have none."""
@@ -153,7 +183,7 @@ class Driver:
             if not news.ended:
                 continue
             del working[run.key]
-            result = read_result(self.folder.run(run).result)
+            result = None if news.void else read_result(self.folder.run(run).result)
             if result is None:
                 reason = news.reason
                 journal.lost(run.key, reason, counts=news.counts)
@@ -191,7 +221,7 @@ class Driver:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        with (self.folder.path / "driver.lock").open("ab") as lock:
+        with self.folder.lock.open("ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

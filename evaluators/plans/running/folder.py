@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from inferometer.manifests.errors import ConfigurationError, OutputError
 
 _SPEC, _RESULT, _LOG, _DATA, _STOP = "run.json", "result.json", "log.txt", "data", "stop"
 _CELLS = "cells.json"
+_LOCK = "driver.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class RunSpec:
         stop: What ends it where ending the command does not, such as a container; empty for nothing.
         monitor_s: The seconds between two samples of it; 0 for none.
         locks: The folder of the files that runs on one machine lock, one after the other.
+        lock: The name of that file; empty for that of the machine of the process.
     """
 
     key: str
@@ -38,6 +41,7 @@ class RunSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     monitor_s: float = 0.0
+    lock: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,11 @@ class PlanFolder:
     path: Path
 
     @property
+    def lock(self) -> Path:
+        """The file that the driver locks while it runs."""
+        return self.path / _LOCK
+
+    @property
     def stop(self) -> Path:
         """The file whose presence asks the driver to stop after the runs in work."""
         return self.path / _STOP
@@ -162,6 +171,17 @@ class PlanFolder:
             return KeptPlan(content["name"], content["description"], content["repeat"], cells)
         except (OSError, ValueError, TypeError, KeyError):
             return None
+
+    def is_driven(self) -> bool:
+        """Whether a driver runs the plan now."""
+        try:
+            with self.lock.open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # without the file, no driver has run it
+            return False
+        return False
 
     def run(self, run: Run) -> RunFolder:
         """Returns the folder of a run."""

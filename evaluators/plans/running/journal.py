@@ -37,6 +37,7 @@ class RunHistory:
 
     Attributes:
         job: The id of its job that has not ended; empty for none.
+        last_job: The id of its last job, whether or not it has ended; empty for none.
         losses: What happened to jobs of it that ended without a result, or began again, in order.
         lost: How many ended without a result since the last one, for a reason that may be the run's.
         restarts: How often the place has started its job again.
@@ -48,6 +49,7 @@ class RunHistory:
     lost: int = 0
     restarts: int = 0
     result: Result | None = None
+    last_job: str = ""
 
 
 class Journal:
@@ -124,6 +126,7 @@ def _apply(runs: dict[str, RunHistory], line: Mapping[str, Any]) -> None:
     match Event(line["event"]):
         case Event.SUBMITTED:
             history.job, history.result, history.restarts = line["job"], None, 0
+            history.last_job = line["job"]
         case Event.LOST:
             history.job = ""
             history.lost += line["counts"]

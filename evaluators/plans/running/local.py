@@ -15,14 +15,19 @@ PROCESS = "inferometer.evaluators.plans.running.run_process"
 
 
 class LocalPlace:
-    """This machine; see ``Place``. What it has started ends with this process."""
+    """This machine; see ``Place``. What it has started ends with this process.
+
+    Args:
+        environment: Variables of its processes beside those of this one, which no file has, such as a secret.
+    """
 
     name = "local"
     survives = False
     capacity = 1
     poll_s = 0.05
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = {**os.environ, **(environment or {})}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, folder: Path) -> str:
@@ -34,6 +39,7 @@ class LocalPlace:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
+                    env=self._environment,
                     start_new_session=True,  # Ctrl-C in a terminal is for the driver alone
                 )
         except OSError as error:

@@ -17,12 +17,27 @@ class JobNews:
         reason: How it ended, or where it is, in one line.
         restarts: How often the place has started it again by itself.
         counts: Whether an end without a result counts towards the failure of the run.
+        void: Whether a result of the run is none, because what it ran on was not there.
     """
 
     ended: bool
     reason: str
     restarts: int = 0
     counts: bool = True
+    void: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a run gets from a place that has several machines, which do not run all cells.
+
+    Attributes:
+        words: Added to its command line.
+        lock: The name of the lock that it holds while it runs; empty for the machine of its process.
+    """
+
+    words: tuple[str, ...] = ()
+    lock: str = ""
 
 
 class Place(Protocol):

@@ -2,9 +2,9 @@
 
     python -m inferometer.evaluators.plans.running.run_process FOLDER
 
-One runs after the other on a machine: each holds a lock, which its command inherits, so that it is free
-only when all of the command has ended. A run that has a result does not run again. With ``--linked``,
-the process ends with whoever holds the other end of its standard input.
+One runs after the other on a machine, or on the host of an agent: each holds a lock, which its command
+inherits, so that it is free only when all of the command has ended. A run that has a result does not run
+again. With ``--linked``, the process ends with whoever holds the other end of its standard input.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def run(folder: RunFolder, *, linked: bool) -> Result:
         linked: Whether the end of standard input ends it.
     """
     spec = folder.read()
-    machine = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    machine = spec.lock or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     with (Path(spec.locks) / f"{machine}.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (known := read_result(folder.result)) is not None:

@@ -135,7 +135,12 @@ def container_process(command: CellCommand) -> int | None:
 
 
 def check_software(
-    plan: Plan, cells: Iterable[Cell], *, here: bool = True, limit_s: float = LIMIT_S
+    plan: Plan,
+    cells: Iterable[Cell],
+    *,
+    here: bool = True,
+    on_agents: bool = False,
+    limit_s: float = LIMIT_S,
 ) -> Iterator[str]:
     """Yields one line for each problem with what the cells run in; equal ones are one.
 
@@ -146,6 +151,7 @@ def check_software(
         plan: The plan.
         cells: Its cells.
         here: Whether they run on this machine; this process may use their cores then.
+        on_agents: Whether agents run the models; what is installed here does not matter then.
         limit_s: How long an interpreter may take to answer.
     """
     seen: set[str] = set()
@@ -163,6 +169,8 @@ def check_software(
         wanted = given if isinstance(given, list) else [given]
         frameworks.update((shown(each), None) for each in wanted if each)
     for name, software, frameworks in groups.values():
+        if not name and on_agents:
+            continue
         if not name:
             yield from _new(_not_installed(frameworks), seen)
             continue
