@@ -132,6 +132,8 @@ class Driver:
                 command.environment,
                 command.stop,
                 self.plan.monitor_s,
+                command.slurm,
+                command.container_pid,
             )
         )
         journal.submitted(run.key, f"{self.place.name}/{self.place.start(folder.path)}")

@@ -11,6 +11,7 @@ from typing import Any
 from inferometer.evaluators.plans.cells import Run
 from inferometer.manifests.errors import ConfigurationError, OutputError
 
+_WORDS = ("argv", "stop", "slurm", "container_pid")
 _SPEC, _RESULT, _LOG, _DATA, _STOP = "run.json", "result.json", "log.txt", "data", "stop"
 
 
@@ -26,6 +27,8 @@ class RunSpec:
         stop: What ends it where ending the command does not, such as a container; empty for nothing.
         monitor_s: The seconds between two samples of it; 0 for none.
         locks: The folder of the files that runs on one machine lock, one after the other.
+        slurm: The options of sbatch that its job has beside those of the plan.
+        container_pid: See ``CellCommand``.
     """
 
     key: str
@@ -35,6 +38,8 @@ class RunSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     monitor_s: float = 0.0
+    slurm: tuple[str, ...] = ()
+    container_pid: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ class RunFolder:
         """
         try:
             content: dict[str, Any] = json.loads((self.path / _SPEC).read_text(encoding="utf-8"))
-            words = {name: tuple(content[name]) for name in ("argv", "stop")}
+            words = {name: tuple(content[name]) for name in _WORDS if name in content}
             return RunSpec(**{**content, **words})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigurationError(f"{self.path}: is no folder of a run: {error}") from error

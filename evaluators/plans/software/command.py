@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from inferometer.agent.inference.registry import Registry
@@ -22,6 +22,7 @@ from inferometer.evaluators.plans.software.cell import (
     environment_of,
     launcher_of,
     python_of,
+    sbatch_options_of,
     software_of,
     variables_of,
 )
@@ -78,12 +79,14 @@ class CellCommand:
         stop: What ends its container, since killing the engine's client does not; empty without one.
         container_pid: What prints the process id of its container, which is no child of the client; empty
             without one.
+        slurm: The options of sbatch that its job has beside those of the plan.
     """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     container_pid: tuple[str, ...] = ()
+    slurm: tuple[str, ...] = ()
 
 
 def command_of(
@@ -114,13 +117,15 @@ def command_of(
     software = software_of(cell, plan)
     environment = {**software.environment, **variables_of(cell), **(variables or {})}
     launcher = (*software.launcher, *launcher_of(cell))
-    cores = cores_of(cell, here=here)
+    cores, slurm = cores_of(cell, here=here), sbatch_options_of(cell, plan)
     if isinstance(software, ContainerSoftware):
-        return _contained(software, (*launcher, AGENT, *cell.argv), environment, cores, name, shared)
+        words = (*launcher, AGENT, *cell.argv)
+        return replace(_contained(software, words, environment, cores, name, shared), slurm=slurm)
     program = tuple(agent) if agent and not software.python else _program(python_of(software))
     return CellCommand(
         argv=(*_pinning(cores), *launcher, *program, *cell.argv),
         environment=environment_of(software, environment),
+        slurm=slurm,
     )
 
 
@@ -153,6 +158,7 @@ def check_software(
     for cell in cells:
         try:
             software = software_of(cell, plan)
+            sbatch_options_of(cell, plan)
             yield from _new(_missing_programs(cell, software, here=here), seen)
         except ConfigurationError as error:
             yield from _new([str(error)], seen)
@@ -163,11 +169,12 @@ def check_software(
         wanted = given if isinstance(given, list) else [given]
         frameworks.update((shown(each), None) for each in wanted if each)
     for name, software, frameworks in groups.values():
-        if not name:
+        if not name and software == Interpreter():
             yield from _new(_not_installed(frameworks), seen)
             continue
         problems = _folder_problems(software) or _problems(software, frameworks, limit_s)
-        yield from _new((f"software {name}: {each}" for each in problems), seen)
+        where = f"software {name}: " if name else ""
+        yield from _new((f"{where}{each}" for each in problems), seen)
 
 
 def _missing_programs(cell: Cell, software: Software, *, here: bool) -> list[str]:
