@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 
 from inferometer.client.cli.command_line import parsed_command
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.console import say
 from inferometer.client.plan.asking import PlanRequest
+from inferometer.evaluators.plans.running.slurm import SlurmPlace
+from inferometer.evaluators.plans.software.cell import sbatch_options_of
 from inferometer.evaluators.plans.software.command import check_software
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line, suggestion
@@ -36,13 +39,25 @@ def check_cells(invocation: Invocation, request: PlanRequest) -> int:
             found = _problem(invocation, cell.argv)
             problems.update([found] if found else [])
             proven.update(() if found else cell.argv)
-    problems.update(check_software(request.plan, request.cells))
+    problems.update(check_software(request.plan, request.cells, here=request.plan.slurm is None))
+    problems.update(_refusals(request))
     for problem, count in problems.items():
         say(f"{problem} ({count} of {len(request.cells)} cells)")
     if problems:
         return _WRONG
     say(f"checked     {len(request.cells)} cells: none is known that cannot run")
     return 0
+
+
+def _refusals(request: PlanRequest) -> Iterator[str]:
+    """Why Slurm would refuse jobs of the cells, for each; Slurm is asked once for equal options."""
+    if request.plan.slurm is None:
+        return
+    refusal = cache(SlurmPlace(request.plan.slurm).refusal)
+    for cell in request.cells:
+        with suppress(ConfigurationError):  # told before
+            if problem := refusal(sbatch_options_of(cell, request.plan)):
+                yield problem
 
 
 def _problem(invocation: Invocation, words: Sequence[str]) -> str:

@@ -64,9 +64,11 @@ def check(file: Path, **given: Any) -> None:
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.checking import check_cells
+    from inferometer.client.plan.clusters import on_cluster
 
-    request = read_request(file, **given)
-    click.get_current_context().exit(check_cells(current_invocation(), request))
+    invocation = current_invocation()
+    request = on_cluster(invocation, read_request(file, **given))
+    click.get_current_context().exit(check_cells(invocation, request))
 
 
 @plan.command(cls=Command)
@@ -97,10 +99,11 @@ def run(file: Path, unchecked: bool, **given: Any) -> None:
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.checking import check_cells
+    from inferometer.client.plan.clusters import on_cluster
     from inferometer.client.plan.running import run_plan
 
-    request = read_request(file, **given)
     invocation = current_invocation()
+    request = on_cluster(invocation, read_request(file, **given))
     code = 0 if unchecked else check_cells(invocation, request)
     click.get_current_context().exit(code or run_plan(invocation, request, None))
 
@@ -119,10 +122,12 @@ def resume(file: Path, rerun: str | None, **given: Any) -> None:
     """Go on with a plan: what has no result runs, and with --rerun also what failed, or all."""
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.plan.asking import read_request
+    from inferometer.client.plan.clusters import on_cluster
     from inferometer.client.plan.running import run_plan
 
-    request = read_request(file, **given)
-    click.get_current_context().exit(run_plan(current_invocation(), request, rerun))
+    invocation = current_invocation()
+    request = on_cluster(invocation, read_request(file, **given))
+    click.get_current_context().exit(run_plan(invocation, request, rerun))
 
 
 @plan.command(cls=Command)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from inferometer.client.cli.main import run as agent
 from inferometer.evaluators.plans.cells import Run, cells_of, runs_of
 from inferometer.evaluators.plans.plan import SlurmOptions, plan_of
 from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
@@ -116,3 +117,45 @@ def test_a_job_that_dies_has_failed_without_accounting(cluster: SlurmCluster, tm
 def test_a_wrong_partition_is_one_line_at_once(cluster: SlurmCluster, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"^Slurm: .*Invalid partition name"):
         driver_of(tmp_path, 2, arguments=["--partition=nowhere"]).drive()
+
+
+SWEEP = """\
+name: sweep
+command: predict dataset
+parameters:
+  model_name: DigitsCNN
+  framework_name: ONNXRuntime
+  num_file_parts: 4
+  cell.slurm: ["--cpus-per-task=${threads}"]
+variables:
+  threads: [1, 2]
+include:
+  - {threads: 1, cell.slurm: [--partition=gpu, "--gres=gpu:1"]}
+slurm:
+  cluster: here
+  exclusive: false
+  setup: ['echo "$SLURM_JOB_PARTITION $OMP_NUM_THREADS $GREETING ${CUDA_VISIBLE_DEVICES:--}" > told.txt']
+"""
+CLUSTERS = f"""\
+clusters:
+  here: {{time: "5", cpus_per_task: 1, virtualenv: {sys.prefix}, environment: {{GREETING: hello}}}}
+"""
+
+
+def test_cpus_and_a_gpu_in_one_plan_by_the_command_line(
+    cluster: SlurmCluster,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "config.yaml").write_text(CLUSTERS)
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+
+    code = agent([f"--config={tmp_path / 'config.yaml'}", "plan", "run", str(tmp_path / "sweep.yaml")])
+
+    stderr = capfd.readouterr().err
+    assert code == 0, stderr
+    assert stderr.splitlines()[-1] == "runs        3: 3 complete"
+    told = sorted(path.read_text().split() for path in tmp_path.glob("data/plans/sweep/runs/*/told.txt"))
+    assert told == [["cpu", "1", "hello", "-"], ["cpu", "2", "hello", "-"], ["gpu", "1", "hello", "0"]]
