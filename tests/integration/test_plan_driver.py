@@ -158,6 +158,15 @@ def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
     assert ends(driven(tmp_path, "")) == [Ended.COMPLETE] * 3
 
 
+def test_a_result_that_the_journal_lacks_is_taken(tmp_path: Path) -> None:
+    driver_of(tmp_path, 2).drive()
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:-2]))
+
+    assert ends(driver_of(tmp_path, 2).drive()) == [Ended.COMPLETE] * 2
+    assert len((tmp_path / "notes").read_text().splitlines()) == 2
+
+
 def test_a_second_driver_is_refused(tmp_path: Path) -> None:
     inner: list[str] = []
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Plan, Rerun
-from inferometer.evaluators.plans.running.folder import PlanFolder, RunSpec
+from inferometer.evaluators.plans.running.folder import PlanFolder, RunFolder, RunSpec
 from inferometer.evaluators.plans.running.journal import Journal, RunHistory
 from inferometer.evaluators.plans.running.local import LocalPlace
 from inferometer.evaluators.plans.running.places import Place
@@ -123,6 +123,9 @@ class Driver:
             self._keep(run, Result(run.key, Ended.LEFT_OUT, reason), journal)
             return
         command, folder = self.command(run), self.folder.run(run)
+        if (unnoted := _unnoted(folder, journal.runs.get(run.key))) is not None:
+            self._keep(run, unnoted, journal)
+            return
         folder.write(
             RunSpec(
                 run.key,
@@ -198,6 +201,15 @@ class Driver:
                     f"{self.folder.path}: another driver runs this plan; agent plan watch shows it"
                 ) from error
             yield
+
+
+def _unnoted(folder: RunFolder, history: RunHistory | None) -> Result | None:
+    """A result that the journal lacks, of a job whose driver was killed before it noted that."""
+    found = read_result(folder.result)
+    if found is None or found.ended is Ended.INTERRUPTED:
+        return None
+    known = history.result if history is not None else None
+    return None if known is not None and known.start_ns == found.start_ns else found
 
 
 def _size(run: Run, option: str) -> float | None:
