@@ -208,8 +208,10 @@ def _unnoted(folder: RunFolder, history: RunHistory | None) -> Result | None:
     found = read_result(folder.result)
     if found is None or found.ended is Ended.INTERRUPTED:
         return None
-    known = history.result if history is not None else None
-    return None if known is not None and known.start_ns == found.start_ns else found
+    if history is None:
+        return found
+    known = history.result  # None after a loss, which is why the run begins again
+    return found if known is not None and known.start_ns not in (0, found.start_ns) else None
 
 
 def _size(run: Run, option: str) -> float | None:

@@ -129,16 +129,6 @@ def command_of(
     )
 
 
-def container_process(command: CellCommand) -> int | None:
-    """Returns the process id of the container that a command has started; None while there is none."""
-    if not command.container_pid:
-        return None
-    answer = answer_of(command.container_pid)
-    if isinstance(answer, str) or answer.returncode or not answer.stdout.strip().isdecimal():
-        return None
-    return int(answer.stdout) or None
-
-
 def check_software(
     plan: Plan, cells: Iterable[Cell], *, here: bool = True, limit_s: float = LIMIT_S
 ) -> Iterator[str]:
