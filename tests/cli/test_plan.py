@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -46,6 +47,15 @@ def test_a_plan_runs_and_is_not_run_again(agent, plan):
     assert status.stdout.splitlines()[1] == "runs        2: 2 complete"
     assert len(status.stdout.splitlines()) == 4
     assert agent("plan", "watch", plan).stdout.splitlines()[-1] == "runs        2: 2 complete"
+
+
+def test_the_status_has_the_figures_of_the_monitor(agent, plan):
+    plan.write_text(f"{PLAN}monitor_s: 0.05\n")
+    assert agent("plan", "run", plan, "-V", "batch_size=[4]").code == 0
+
+    [line] = agent("plan", "status", plan, "--all", "-V", "batch_size=[4]").stdout.splitlines()[2:]
+
+    assert re.search(r"batch_size=4  \(CPU \d+ %, at most [\d,]+ MiB(, GPU \d+ \d+ %)*\)$", line), line
 
 
 def test_cells_are_printed_as_they_run(agent, plan):
@@ -212,6 +222,8 @@ def test_an_import_from_dlbs_is_a_plan(agent, tmp_path):
 ENGINE = f"""\
 #!{sys.executable}
 import os, sys
+if sys.argv[1] == "inspect":
+    print({os.getpid()})
 if sys.argv[1] != "run":
     sys.exit(0)
 words, given = iter(sys.argv[2:]), {{}}
@@ -241,8 +253,13 @@ def test_a_cell_runs_in_a_container(agent, plan, tmp_path, monkeypatch):
     engine.chmod(0o755)
     monkeypatch.setenv("PATH", f"{engine.parent}:{os.environ['PATH']}")
 
+    plan.write_text(f"{PLAN}monitor_s: 0.05\n")
     answer = agent("plan", "run", plan, "-P", "cell.container=ours:1", "-V", "batch_size=[4]")
 
     assert answer.code == 0, answer.stderr
+    [path] = tmp_path.rglob("result.json")
+    seen = json.loads(path.read_text())["monitor"]
+    # the engine's process, and that of this test, which the engine gives as the container's
+    assert seen["processes"]["max"] >= 2
     [row] = json.loads(agent("info", "evaluation", "latency", "-f", "json").stdout)
     assert row["batch_size"] == 4
