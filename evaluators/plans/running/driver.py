@@ -135,8 +135,8 @@ class Driver:
                 command.environment,
                 command.stop,
                 self.plan.monitor_s,
-                command.slurm,
-                command.container_pid,
+                slurm=command.slurm,
+                container_pid=command.container_pid,
             )
         )
         journal.submitted(run.key, f"{self.place.name}/{self.place.start(folder.path)}")
