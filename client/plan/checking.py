@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 
 from inferometer.client.cli.command_line import parsed_command
@@ -13,6 +14,8 @@ from inferometer.client.plan.agents import PlanAgents
 from inferometer.client.plan.asking import PlanRequest
 from inferometer.client.plan.inputs import missing_here
 from inferometer.evaluators.plans.cells import Cell
+from inferometer.evaluators.plans.running.slurm import SlurmPlace
+from inferometer.evaluators.plans.software.cell import sbatch_options_of
 from inferometer.evaluators.plans.software.command import check_software
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line, suggestion
@@ -48,7 +51,9 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
             found = _problem_on_agents(agents, cell)
         problems.update([found] if found else [])
     problems.update(missing_here(request, on_agents=agents is not None))
-    problems.update(check_software(request.plan, request.cells, on_agents=agents is not None))
+    here = request.plan.slurm is None
+    problems.update(check_software(request.plan, request.cells, here=here, on_agents=agents is not None))
+    problems.update(_refusals(request))
     for problem, count in problems.items():
         say(f"{problem} ({count} of {len(request.cells)} cells)")
     if problems:
@@ -64,6 +69,17 @@ def _problem_on_agents(agents: PlanAgents, cell: Cell) -> str:
     except InferometerError as error:
         return one_line(error)
     return ""
+
+
+def _refusals(request: PlanRequest) -> Iterator[str]:
+    """Why Slurm would refuse jobs of the cells, for each; Slurm is asked once for equal options."""
+    if request.plan.slurm is None:
+        return
+    refusal = cache(SlurmPlace(request.plan.slurm).refusal)
+    for cell in request.cells:
+        with suppress(ConfigurationError):  # told before
+            if problem := refusal(sbatch_options_of(cell, request.plan)):
+                yield problem
 
 
 def _problem(words: Sequence[str], catalog: Catalog | None) -> str:

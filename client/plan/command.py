@@ -86,8 +86,10 @@ def check(file: Path, agents: tuple[str, ...], **given: Any) -> None:
     from inferometer.client.plan.agents import ask_plan_agents
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.checking import check_cells
+    from inferometer.client.plan.clusters import on_cluster
 
-    request, invocation = read_request(file, **given), current_invocation()
+    invocation = current_invocation()
+    request = on_cluster(invocation, read_request(file, **given))
     served = ask_plan_agents(invocation, request, agents)
     click.get_current_context().exit(check_cells(invocation, request, served))
 
@@ -122,10 +124,11 @@ def run(file: Path, agents: tuple[str, ...], unchecked: bool, **given: Any) -> N
     from inferometer.client.plan.agents import ask_plan_agents
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.checking import check_cells
+    from inferometer.client.plan.clusters import on_cluster
     from inferometer.client.plan.running import run_plan
 
-    request = read_request(file, **given)
     invocation = current_invocation()
+    request = on_cluster(invocation, read_request(file, **given))
     served = ask_plan_agents(invocation, request, agents)
     code = 0 if unchecked else check_cells(invocation, request, served)
     click.get_current_context().exit(code or run_plan(invocation, request, None, served))
@@ -147,9 +150,11 @@ def resume(file: Path, agents: tuple[str, ...], rerun: str | None, **given: Any)
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.plan.agents import ask_plan_agents
     from inferometer.client.plan.asking import read_request
+    from inferometer.client.plan.clusters import on_cluster
     from inferometer.client.plan.running import run_plan
 
-    request, invocation = read_request(file, **given), current_invocation()
+    invocation = current_invocation()
+    request = on_cluster(invocation, read_request(file, **given))
     served = ask_plan_agents(invocation, request, agents)
     click.get_current_context().exit(run_plan(invocation, request, rerun, served))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import click
 
@@ -18,6 +19,7 @@ from inferometer.evaluators.plans.running.journal import RunHistory, read_histor
 from inferometer.evaluators.plans.running.results import Ended
 
 _LOOK_S = 0.5
+_BYTES_PER_MIB = 1024**2
 
 
 def plan_text(request: PlanRequest, folder: PlanFolder) -> str:
@@ -73,13 +75,27 @@ def _line(run: Run, history: RunHistory) -> str:
     if history.result is None:
         return ""
     reason = f": {history.result.reason}" if history.result.reason else ""
-    return f"{history.result.ended.value:<11} {run.key}  {run.cell.name}{on}{reason}{losses}"
+    seen = f"  ({told})" if (told := _monitored(history.result.monitor or {})) else ""
+    return f"{history.result.ended.value:<11} {run.key}  {run.cell.name}{on}{seen}{reason}{losses}"
 
 
 def agent_text(job: str) -> str:
     """Returns what tells the agent of a job, after the name of its run; empty for a job of another place."""
     place, _, where = job.partition("/")
     return f"  (agent {where.rpartition('/')[0]})" if place == AGENTS else ""
+
+
+def _monitored(monitor: Mapping[str, Any]) -> str:
+    """What a monitor saw, in brief: ``CPU 187 %, at most 512 MiB, GPU 0 93 %``; empty for nothing."""
+    told = []
+    if load := monitor.get("cpu_percent"):
+        told.append(f"CPU {load['mean']:.0f} %")
+    if memory := monitor.get("resident_bytes"):
+        told.append(f"at most {memory['max'] / _BYTES_PER_MIB:,.0f} MiB")
+    for number, gpu in enumerate(monitor.get("gpus", ())):
+        if use := gpu.get("utilization_percent"):
+            told.append(f"GPU {number} {use['mean']:.0f} %")
+    return ", ".join(told)
 
 
 def counts_text(states: list[RunHistory]) -> str:

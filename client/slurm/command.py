@@ -152,17 +152,9 @@ def _either(*values: Any) -> Any:
 
 def _profile(name: str | None) -> ClusterProfile:
     from inferometer.client.cli.invocation import current_invocation
-    from inferometer.client.slurm.profiles import ClusterProfile
-    from inferometer.manifests.errors import ConfigurationError, suggestion
+    from inferometer.client.slurm.profiles import ClusterProfile, profile_of
 
-    if name is None:
-        return ClusterProfile()
-    clusters = current_invocation().configuration.clusters
-    if not clusters:
-        raise ConfigurationError(f'unknown cluster "{name}": the configuration file has no clusters')
-    if name not in clusters:
-        raise ConfigurationError(f'unknown cluster "{name}"; {suggestion(name, clusters)}')
-    return clusters[name]
+    return ClusterProfile() if name is None else profile_of(name, current_invocation().configuration.clusters)
 
 
 def _virtualenv(given: dict[str, Any], profile: ClusterProfile) -> Path | None:

@@ -1,13 +1,16 @@
-"""The profile of a cluster in the configuration file, and what Slurm takes as a time and as memory."""
+"""The profiles of clusters in the configuration file, and what Slurm takes as a time and as memory."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
+
+from inferometer.manifests.errors import ConfigurationError, suggestion
 
 TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}")
 TIME_HELP = "minutes, hours:minutes:seconds or days-hours, such as '1:30:00'"
@@ -80,3 +83,16 @@ class ClusterProfile(BaseModel):
     wheels: Path | None = None
     packages: tuple[_Line, ...] = ()
     environment: dict[_Variable, _Line] = Field(default_factory=dict)
+
+
+def profile_of(name: str, clusters: Mapping[str, ClusterProfile]) -> ClusterProfile:
+    """Returns the profile of a name.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    if not clusters:
+        raise ConfigurationError(f'unknown cluster "{name}": the configuration file has no clusters')
+    if name not in clusters:
+        raise ConfigurationError(f'unknown cluster "{name}"; {suggestion(name, clusters)}')
+    return clusters[name]

@@ -1,4 +1,4 @@
-"""The text of a Slurm job script that runs one command line of ``agent``.
+"""The text of a Slurm job script that runs one command line of ``agent``, and the lines that plans share.
 
 ``sbatch`` reads quotes in its directives as a shell does, but for a backslash, which escapes within single
 quotes too.
@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inferometer.client.slurm.profiles import is_one_line
+from inferometer.client.slurm.profiles import ClusterProfile, is_one_line
 from inferometer.manifests.errors import ConfigurationError
 
 _PLACE = "${SLURM_TMPDIR:-${TMPDIR:-/tmp}/inferometer-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}}"
 """The folder of a job on a node; the count tells a job that was requeued from its first start."""
 _BACKSLASH = "\\"
+_STRICT = "set -e"
+_THREADS = 'export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,26 +76,61 @@ def script_of(job: Job) -> str:
     Raises:
         ConfigurationError: A value has a line break, or is empty.
     """
-    lines = ["#!/bin/bash", *_directives(job), "", "set -e"]
+    lines = ["#!/bin/bash", *_directives(job), "", _STRICT, ""]
     if job.modules:
-        lines += ["", f"module load {_words(job.modules, '--module')}"]
-    lines += ["", 'export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"']
-    for name, value in job.environment.items():
-        lines.append(f"export {name}={_quoted(value, name)}")
-    return "\n".join([*lines, "", *_environment(job), "", _last(job), ""])
+        lines += [*_modules(job), ""]
+    return "\n".join([*lines, _THREADS, *_variables(job), "", *_environment(job), "", _last(job), ""])
+
+
+def options_of(profile: ClusterProfile) -> list[str]:
+    """Returns the options of sbatch that a profile has, each a word of its own."""
+    return [f"--{name}={value}" for name, value in _resources(profile).items() if value is not None]
+
+
+def setup_of(profile: ClusterProfile) -> list[str]:
+    """Returns the lines of the shell that a profile puts before a command; none if it has nothing for them.
+
+    Operators have as many threads as the task has cores only where the profile says how many it has.
+
+    Raises:
+        ConfigurationError: A value has a line break.
+    """
+    lines = [*_modules(profile), *([_THREADS] if profile.cpus_per_task else []), *_variables(profile)]
+    if profile.virtualenv is not None:
+        lines.append(_activation(profile.virtualenv))
+    return [_STRICT, *lines] if lines else []
+
+
+def _modules(of: Job | ClusterProfile) -> list[str]:
+    return [f"module load {_words(of.modules, '--module')}"] if of.modules else []
+
+
+def _variables(of: Job | ClusterProfile) -> list[str]:
+    return [f"export {name}={_quoted(value, name)}" for name, value in of.environment.items()]
+
+
+def _activation(virtualenv: Path) -> str:
+    return f"source {_quoted(str(virtualenv / 'bin' / 'activate'), '--virtualenv')}"
+
+
+def _resources(of: Job | ClusterProfile) -> dict[str, str | int | None]:
+    """What a job asks for, by option of sbatch."""
+    return {
+        "account": of.account,
+        "partition": of.partition,
+        "cpus-per-task": of.cpus_per_task,
+        "mem": of.memory,
+        "time": of.time,
+    }
 
 
 def _directives(job: Job) -> Iterator[str]:
     values = {
         "job-name": job.name,
-        "account": job.account,
-        "partition": job.partition,
+        **_resources(job),
         "nodes": job.nodes if job.nodes or job.tasks_per_node is None else 1,
         "tasks-per-node": job.tasks_per_node if job.tasks_per_node or job.nodes is None else 1,
-        "cpus-per-task": job.cpus_per_task,
         "gres": f"gpu:{job.tasks_per_node or 1}" if job.gpu else None,
-        "mem": job.memory,
-        "time": job.time,
         "output": job.output,
     }
     for name, value in values.items():
@@ -105,7 +142,7 @@ def _directives(job: Job) -> Iterator[str]:
 def _environment(job: Job) -> Iterator[str]:
     """The lines that activate a virtual environment on each node."""
     if job.virtualenv is not None:
-        yield f"source {_quoted(str(job.virtualenv / 'bin' / 'activate'), '--virtualenv')}"
+        yield _activation(job.virtualenv)
         return
     steps = [
         '[ -n "${SLURM_TMPDIR:-}" ] || mkdir -m 700 "$place"',

@@ -80,14 +80,20 @@ class SlurmOptions(_Strict):
     """How jobs are submitted to a Slurm cluster whose nodes share the folder of the plan.
 
     Attributes:
+        cluster: The profile of the configuration whose options and lines come before those here; empty for
+            none. Whoever runs the plan fills them in.
         arguments: Options of sbatch, such as ``--partition=gpu`` and ``--time=01:00:00``.
         setup: Lines of the shell before the run, such as ``module load python``.
+        python: The interpreter of the jobs, or the folder of a virtual environment; empty for that of the
+            driver. A cell's software has its own.
         exclusive: Whether a job has its node alone.
         capacity: How many jobs may be queued at once.
     """
 
+    cluster: str = ""
     arguments: list[str] = Field(default_factory=list)
     setup: list[str] = Field(default_factory=list)
+    python: str = ""
     exclusive: bool = True
     capacity: Annotated[int, Field(ge=1)] = 1000
 

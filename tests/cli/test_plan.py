@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -46,6 +47,15 @@ def test_a_plan_runs_and_is_not_run_again(agent, plan):
     assert status.stdout.splitlines()[1] == "runs        2: 2 complete"
     assert len(status.stdout.splitlines()) == 4
     assert agent("plan", "watch", plan).stdout.splitlines()[-1] == "runs        2: 2 complete"
+
+
+def test_the_status_has_the_figures_of_the_monitor(agent, plan):
+    plan.write_text(f"{PLAN}monitor_s: 0.05\n")
+    assert agent("plan", "run", plan, "-V", "batch_size=[4]").code == 0
+
+    [line] = agent("plan", "status", plan, "--all", "-V", "batch_size=[4]").stdout.splitlines()[2:]
+
+    assert re.search(r"batch_size=4  \(CPU \d+ %, at most [\d,]+ MiB(, GPU \d+ \d+ %)*\)$", line), line
 
 
 def test_cells_are_printed_as_they_run(agent, plan):
@@ -102,6 +112,7 @@ def test_what_cannot_run_is_found_before_anything_starts(agent, plan, words, mes
         (f"{PLAN}constraints: ['${{batch_size}} > 4']\n", "no cell is left by exclude and the constraints"),
         ("- a\n", "is no mapping with name, command, parameters and variables"),
         ("name: a/b\ncommand: predict dataset\n", "name: String should match"),
+        (f"{PLAN}  cell.slurm: [--gres=gpu:1]\n", "cell.slurm: the plan has no section slurm"),
     ],
 )
 def test_what_is_no_plan_is_one_line(agent, tmp_path, text, message):
@@ -111,6 +122,73 @@ def test_what_is_no_plan_is_one_line(agent, tmp_path, text, message):
     assert answer.code == 2
     assert message in answer.stderr
     assert len(answer.stderr.splitlines()) == 1
+
+
+CLUSTERS = """\
+clusters:
+  narval: {account: def-someprof, time: "1:00:00", cpus_per_task: 2, modules: [python/3.10], virtualenv: env}
+"""
+SBATCH = """\
+#!/bin/sh
+printf '%s\\n' "$@" > sbatch.txt
+case "$*" in *nowhere*) echo 'sbatch: error: invalid partition specified: nowhere' >&2; exit 1;; esac
+"""
+
+
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch):
+    """A stand-in for sbatch, which writes its options into sbatch.txt; some partition does not exist."""
+    program = tmp_path / "bin" / "sbatch"
+    program.parent.mkdir()
+    program.write_text(SBATCH)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(CLUSTERS)
+    (tmp_path / "env").symlink_to(sys.prefix)
+    return tmp_path / "sbatch.txt"
+
+
+def test_the_profile_of_a_cluster_comes_before_what_the_plan_says(agent, plan, sbatch):
+    slurm = "slurm: {cluster: narval, exclusive: false, arguments: [--time=5]}\n"
+    plan.write_text(f"{PLAN}{slurm}")
+    options = ("-V", "threads=[1]", "-P", 'cell.slurm=["--cpus-per-task=${threads}"]')
+
+    answer = agent("--config=config.yaml", "plan", "check", plan, *options)
+
+    assert answer.code == 0, answer.stderr
+    assert sbatch.read_text().split() == [
+        *("--test-only", "--account=def-someprof", "--cpus-per-task=2", "--time=1:00:00"),
+        *("--time=5", "--cpus-per-task=1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "slurm", "message"),
+    [
+        ("check", "cluster: naval", 'unknown cluster "naval"; did you mean "narval"?'),
+        ("run", "cluster: naval", 'unknown cluster "naval"; did you mean "narval"?'),
+        ("resume", "cluster: naval", 'unknown cluster "naval"; did you mean "narval"?'),
+        ("check", "arguments: [--partition=nowhere]", "Slurm: invalid partition specified: nowhere (2 of 2 "),
+        ("run", "arguments: [--partition=nowhere]", "Slurm: invalid partition specified: nowhere (2 of 2 "),
+        ("run", "python: /nowhere", "there is no interpreter /nowhere (1 of 2 cells)"),
+    ],
+)
+def test_what_a_cluster_lacks_is_found_before_anything_starts(agent, plan, sbatch, command, slurm, message):
+    plan.write_text(f"{PLAN}slurm: {{{slurm}}}\n")
+    answer = agent("--config=config.yaml", "plan", command, plan)
+    assert answer.code == 2
+    assert message in answer.stderr.splitlines()[0]
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def test_options_of_sbatch_begin_with_a_dash(agent, plan, sbatch):
+    plan.write_text(f"{PLAN}slurm: {{}}\n")
+    answer = agent("plan", "check", plan, "-V", "cell.slurm=[--gres=gpu:1, gpu]")
+    assert answer.code == 2
+    assert answer.stderr.splitlines() == [
+        "cell.slurm: 'gpu' is no option of sbatch in one line, such as --gres=gpu:1 (1 of 4 cells)"
+    ]
 
 
 def test_a_run_that_fails_is_told_and_runs_again_if_asked_for(agent, plan):
@@ -145,6 +223,8 @@ def test_an_import_from_dlbs_is_a_plan(agent, tmp_path):
 ENGINE = f"""\
 #!{sys.executable}
 import os, sys
+if sys.argv[1] == "inspect":
+    print({os.getpid()})
 if sys.argv[1] != "run":
     sys.exit(0)
 words, given = iter(sys.argv[2:]), {{}}
@@ -156,7 +236,10 @@ for word in words:
         given.setdefault("volumes", []).append(next(words).split(":")[0])
     elif word == "--entrypoint":
         program, image, *arguments = words
-assert (program, image) == ("agent", "ours:1")
+assert image == "ours:1"
+if program == "python":
+    os.execv(sys.executable, [sys.executable, *arguments])
+assert program == "agent"
 assert os.environ["AGENT_DATA_DIR"] in given["volumes"]
 from inferometer.client.cli.main import main
 main(arguments)
@@ -171,8 +254,13 @@ def test_a_cell_runs_in_a_container(agent, plan, tmp_path, monkeypatch):
     engine.chmod(0o755)
     monkeypatch.setenv("PATH", f"{engine.parent}:{os.environ['PATH']}")
 
+    plan.write_text(f"{PLAN}monitor_s: 0.05\n")
     answer = agent("plan", "run", plan, "-P", "cell.container=ours:1", "-V", "batch_size=[4]")
 
     assert answer.code == 0, answer.stderr
+    [path] = tmp_path.rglob("result.json")
+    seen = json.loads(path.read_text())["monitor"]
+    # the engine's process, and that of this test, which the engine gives as the container's
+    assert seen["processes"]["max"] >= 2
     [row] = json.loads(agent("info", "evaluation", "latency", "-f", "json").stdout)
     assert row["batch_size"] == 4

@@ -21,8 +21,8 @@ from inferometer.evaluators.plans.software.command import (
     CellCommand,
     check_software,
     command_of,
-    container_process,
 )
+from inferometer.evaluators.plans.software.containers import container_process
 
 ROOT = str(Path(inferometer.__file__).parent.parent)
 PACKAGES = [sysconfig.get_paths()["purelib"], *site.getsitepackages()]
@@ -251,5 +251,5 @@ def test_the_process_of_a_container(engine: Path) -> None:
         "plan",
     )
     cell = cells_of(plan)[0]
-    assert container_process(command_of(cell, plan, name="cell-1")) == os.getpid()
-    assert container_process(command_of(cell, plan)) is None
+    assert container_process(command_of(cell, plan, name="cell-1").container_pid) == os.getpid()
+    assert container_process(command_of(cell, plan).container_pid) is None

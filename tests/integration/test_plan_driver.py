@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import subprocess
@@ -15,9 +16,10 @@ import pytest
 from inferometer.evaluators.plans.cells import cells_of, runs_of
 from inferometer.evaluators.plans.plan import Rerun, plan_of
 from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
-from inferometer.evaluators.plans.running.folder import PlanFolder
+from inferometer.evaluators.plans.running.folder import PlanFolder, RunFolder, RunSpec
 from inferometer.evaluators.plans.running.journal import Journal, RunHistory, read_history
 from inferometer.evaluators.plans.running.local import LocalPlace
+from inferometer.evaluators.plans.running.orphans import end_orphan, note_command
 from inferometer.evaluators.plans.running.places import JobNews
 from inferometer.evaluators.plans.running.results import Ended, read_result
 from inferometer.evaluators.plans.software.command import CellCommand
@@ -150,12 +152,67 @@ def test_a_process_that_is_lost_starts_again_and_then_fails(tmp_path: Path) -> N
     assert lost.result.reason == "lost 3 times: its process ended with code -9"
 
 
+def test_the_command_of_a_process_that_is_lost_ends_with_it(tmp_path: Path) -> None:
+    survived = tmp_path / "survived"
+    code = (
+        "import os, pathlib, signal\n"
+        "if given['n'] == 2:\n"
+        "  signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\n"
+        "  signal.alarm(10)\n"
+        "  os.kill(os.getppid(), signal.SIGKILL)\n"
+        "  signal.sigwait([signal.SIGALRM])\n"
+        f"  pathlib.Path({str(survived)!r}).touch()"
+    )
+    found = driven(tmp_path, code)
+    assert ends(found) == sorted([Ended.COMPLETE, Ended.COMPLETE, Ended.FAILED])
+    assert [len(each.losses) for each in found.values() if each.losses] == [3]
+    assert not survived.exists()
+
+
+@pytest.mark.parametrize(
+    ("owner", "command", "ends"),
+    [("another", "same", True), ("same", "same", False), ("another", "another", False)],
+)
+def test_only_the_command_of_a_dead_process_is_ended(
+    tmp_path: Path, owner: str, command: str, ends: bool
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write(RunSpec("k", (), 1.0, str(tmp_path)))
+    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        note_command(folder, process.pid)
+        noted = tmp_path / "processes.json"
+        content = json.loads(noted.read_text())
+        for each, said in zip(content, (owner, command), strict=True):
+            each[1] = each[1] if said == "same" else "another"
+        noted.write_text(json.dumps(content))
+
+        end_orphan(folder)
+
+        if ends:
+            assert process.wait(10) == -signal.SIGKILL
+        else:
+            assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
     found = driven(tmp_path, "")
     with (tmp_path / "journal.jsonl").open("a") as file:
         file.write('{"run": "x", "even')
     assert read_history(tmp_path).keys() == found.keys()
     assert ends(driven(tmp_path, "")) == [Ended.COMPLETE] * 3
+
+
+def test_a_result_that_the_journal_lacks_is_taken(tmp_path: Path) -> None:
+    driver_of(tmp_path, 2).drive()
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:-2]))
+
+    assert ends(driver_of(tmp_path, 2).drive()) == [Ended.COMPLETE] * 2
+    assert len((tmp_path / "notes").read_text().splitlines()) == 2
 
 
 def test_a_second_driver_is_refused(tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from inferometer.client.cli.main import run as agent
 from inferometer.evaluators.plans.cells import Run, cells_of, runs_of
 from inferometer.evaluators.plans.plan import SlurmOptions, plan_of
 from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
@@ -18,7 +20,7 @@ from inferometer.evaluators.plans.running.results import Ended
 from inferometer.evaluators.plans.running.slurm import SlurmPlace
 from inferometer.evaluators.plans.software.command import CellCommand
 from inferometer.manifests.errors import ConfigurationError
-from tests.integration.slurm_cluster import SlurmCluster
+from tests.integration.slurm_cluster import SlurmCluster, wait_for
 
 ROOT = Path(__file__).parents[2]
 SHORT = "import time; time.sleep(0.3)"
@@ -54,16 +56,21 @@ def driver_of(
 
 
 def test_a_plan_completes_although_a_node_is_lost_and_a_job_is_cancelled(
-    cluster: SlurmCluster, tmp_path: Path
+    cluster: SlurmCluster,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: list[PlanProgress] = []
-    driver = driver_of(tmp_path, 12, "import time; time.sleep(1)", seen=seen)
+    monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path))
+    folder, file = tmp_path / "plans" / "s", tmp_path / "s.yaml"
+    driver = driver_of(folder, 12, "import time; time.sleep(1)")
+    file.write_text(f"{{name: s, command: c, variables: {{n: {list(range(12))}}}}}")
     done: set[str] = set()
 
     def disturb(progress: PlanProgress) -> None:
-        seen.append(progress)
         if progress.result is not None and "node" not in done:
             done.add("node")
+            wait_for(lambda: bool(cluster.run("squeue", "-h", "--nodelist=c1", "--states=running")))
             cluster.node_down("c1")
         elif progress.result is not None and "job" not in done:
             done.add("job")
@@ -77,9 +84,12 @@ def test_a_plan_completes_although_a_node_is_lost_and_a_job_is_cancelled(
     found = driver.drive()
 
     assert [each.result.ended for each in found.values() if each.result] == [Ended.COMPLETE] * 12
-    told = [reason for each in found.values() for reason in each.losses]
-    assert any("cancelled" in reason for reason in told), told
-    assert {len(path.read_text()) for path in tmp_path.glob("*.note")} == {1}
+    assert {len(path.read_text()) for path in folder.glob("*.note")} == {1}
+    agent(["plan", "status", str(file)])
+    told = capfd.readouterr().out.splitlines()[2:]
+    assert any("cancelled" in line for line in told), told
+    restarted = "; before: slurm started it again, for the 1. time; now its job "
+    assert [line.count(restarted) for line in told if "started it again" in line] == [1], told
 
 
 def test_a_driver_that_is_killed_is_taken_up_again(cluster: SlurmCluster, tmp_path: Path) -> None:
@@ -102,6 +112,24 @@ def test_a_driver_that_is_killed_is_taken_up_again(cluster: SlurmCluster, tmp_pa
     assert {len(path.read_text()) for path in tmp_path.glob("*.note")} == {1}
 
 
+def test_a_job_that_a_killed_driver_did_not_note_is_adopted(cluster: SlurmCluster, tmp_path: Path) -> None:
+    seen: list[PlanProgress] = []
+    driver = driver_of(tmp_path, 4, "import time; time.sleep(1)", seen=seen)
+    driver.stop_requested = lambda: bool(seen)
+    driver.drive()
+    journal = tmp_path / "journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    assert len(lines) == 4
+    journal.write_text("".join(lines[:-1]))  # as if the driver was killed after sbatch
+
+    found = driver_of(tmp_path, 4, "import time; time.sleep(1)").drive()
+
+    assert [each.result.ended for each in found.values() if each.result] == [Ended.COMPLETE] * 4
+    folders = cluster.run("squeue", "-h", "--states=all", "--Format=WorkDir:200").split()
+    assert sum(folder.startswith(str(tmp_path)) for folder in folders) == 4
+    assert {len(path.read_text()) for path in tmp_path.glob("*.note")} == {1}
+
+
 @pytest.mark.real_time
 def test_a_job_that_dies_has_failed_without_accounting(cluster: SlurmCluster, tmp_path: Path) -> None:
     begin_s = time.monotonic()
@@ -116,3 +144,66 @@ def test_a_job_that_dies_has_failed_without_accounting(cluster: SlurmCluster, tm
 def test_a_wrong_partition_is_one_line_at_once(cluster: SlurmCluster, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"^Slurm: .*Invalid partition name"):
         driver_of(tmp_path, 2, arguments=["--partition=nowhere"]).drive()
+
+
+def test_a_wrong_partition_of_one_cell_is_named_and_keeps_the_others(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    driver = driver_of(tmp_path, 4)
+    right, wrong = driver.command, driver.runs[2]
+    driver.command = lambda run: (
+        replace(right(run), slurm=("--partition=nowhere",)) if run == wrong else right(run)
+    )
+    with pytest.raises(ConfigurationError) as raised:
+        driver.drive()
+    assert str(raised.value) == (
+        "Slurm: Batch job submission failed: Invalid partition name specified "
+        f"(run {wrong.key}, with --partition=nowhere)"
+    )
+
+    found = driver_of(tmp_path, 4).drive()
+
+    assert [each.result.ended for each in found.values() if each.result] == [Ended.COMPLETE] * 4
+    assert {len(path.read_text()) for path in tmp_path.glob("*.note")} == {1}
+
+
+SWEEP = """\
+name: sweep
+command: predict dataset
+parameters:
+  model_name: DigitsCNN
+  framework_name: ONNXRuntime
+  num_file_parts: 4
+  cell.slurm: ["--cpus-per-task=${threads}"]
+variables:
+  threads: [1, 2]
+include:
+  - {threads: 1, cell.slurm: [--partition=gpu, "--gres=gpu:1"]}
+slurm:
+  cluster: here
+  exclusive: false
+  setup: ['echo "$SLURM_JOB_PARTITION $OMP_NUM_THREADS $GREETING ${CUDA_VISIBLE_DEVICES:--}" > told.txt']
+"""
+CLUSTERS = f"""\
+clusters:
+  here: {{time: "5", cpus_per_task: 1, virtualenv: {sys.prefix}, environment: {{GREETING: hello}}}}
+"""
+
+
+def test_cpus_and_a_gpu_in_one_plan_by_the_command_line(
+    cluster: SlurmCluster,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "config.yaml").write_text(CLUSTERS)
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+
+    code = agent([f"--config={tmp_path / 'config.yaml'}", "plan", "run", str(tmp_path / "sweep.yaml")])
+
+    stderr = capfd.readouterr().err
+    assert code == 0, stderr
+    assert stderr.splitlines()[-1] == "runs        3: 3 complete"
+    told = sorted(path.read_text().split() for path in tmp_path.glob("data/plans/sweep/runs/*/told.txt"))
+    assert told == [["cpu", "1", "hello", "-"], ["cpu", "2", "hello", "-"], ["gpu", "1", "hello", "0"]]

@@ -21,6 +21,7 @@ from tests.perf import (
     rate_search,
     reference,
     resnet50,
+    slurm_submission,
     soak,
     start_up,
     stored_spans,
@@ -46,6 +47,7 @@ SECTIONS = (
     "batching",
     "mlserver",
     "soak",
+    "slurm_jobs",
     "page",
     "page_beside",
 )
@@ -108,6 +110,13 @@ def main() -> None:
             print("\nmlserver: skipped; set INFEROMETER_MLSERVER_PYTHON to a Python with MLServer")
     if "soak" in sections:
         print_table("A long-running served agent", soak.measure())
+    if "slurm_jobs" in sections:
+        if rows := slurm_submission.measure():
+            print_table(f"{slurm_submission.JOBS} empty runs on a real Slurm", rows)
+        else:
+            print("\nslurm_jobs: skipped; install slurm-wlm and munge")
+        if slurm_submission.PYTHON not in os.environ:
+            print(f"\nslurm_jobs: without submitit; {slurm_submission.PYTHON} names a Python with it")
     if "page" in sections:
         print_table("The page of evaluations", page.measure())
     if "page_beside" in sections:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Plan, Rerun
 from inferometer.evaluators.plans.running.agents import AGENTS
-from inferometer.evaluators.plans.running.folder import PlanFolder, RunSpec
+from inferometer.evaluators.plans.running.folder import PlanFolder, RunFolder, RunSpec
 from inferometer.evaluators.plans.running.journal import Journal, RunHistory
 from inferometer.evaluators.plans.running.local import LocalPlace
 from inferometer.evaluators.plans.running.places import Claim, Place
@@ -154,6 +154,9 @@ class Driver:
 
     def _start(self, run: Run, claim: Claim, working: dict[str, Run], journal: Journal) -> None:
         command, folder = self.command(run), self.folder.run(run)
+        if (unnoted := _unnoted(folder, journal.runs.get(run.key))) is not None:
+            self._keep(run, unnoted, journal)
+            return
         folder.write(
             RunSpec(
                 run.key,
@@ -163,7 +166,9 @@ class Driver:
                 command.environment,
                 command.stop,
                 self.plan.monitor_s,
-                claim.lock,
+                lock=claim.lock,
+                slurm=command.slurm,
+                container_pid=command.container_pid,
             )
         )
         journal.submitted(run.key, f"{self.place.name}/{self.place.start(folder.path)}")
@@ -229,6 +234,17 @@ class Driver:
                     f"{self.folder.path}: another driver runs this plan; agent plan watch shows it"
                 ) from error
             yield
+
+
+def _unnoted(folder: RunFolder, history: RunHistory | None) -> Result | None:
+    """A result that the journal lacks, of a job whose driver was killed before it noted that."""
+    found = read_result(folder.result)
+    if found is None or found.ended is Ended.INTERRUPTED:
+        return None
+    if history is None:
+        return found
+    known = history.result  # None after a loss, which is why the run begins again
+    return found if known is not None and known.start_ns not in (0, found.start_ns) else None
 
 
 def _size(run: Run, option: str) -> float | None:

@@ -14,6 +14,7 @@ from inferometer.evaluators.plans.cells import Cell, Run
 from inferometer.evaluators.plans.plan import Plan
 from inferometer.manifests.errors import ConfigurationError, OutputError
 
+_WORDS = ("argv", "stop", "slurm", "container_pid")
 _SPEC, _RESULT, _LOG, _DATA, _STOP = "run.json", "result.json", "log.txt", "data", "stop"
 _CELLS = "cells.json"
 _LOCK = "driver.lock"
@@ -32,6 +33,8 @@ class RunSpec:
         monitor_s: The seconds between two samples of it; 0 for none.
         locks: The folder of the files that runs on one machine lock, one after the other.
         lock: The name of that file; empty for that of the machine of the process.
+        slurm: The options of sbatch that its job has beside those of the plan.
+        container_pid: See ``CellCommand``.
     """
 
     key: str
@@ -42,6 +45,8 @@ class RunSpec:
     stop: tuple[str, ...] = ()
     monitor_s: float = 0.0
     lock: str = ""
+    slurm: tuple[str, ...] = ()
+    container_pid: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ class RunFolder:
         """
         try:
             content: dict[str, Any] = json.loads((self.path / _SPEC).read_text(encoding="utf-8"))
-            words = {name: tuple(content[name]) for name in ("argv", "stop")}
+            words = {name: tuple(content[name]) for name in _WORDS if name in content}
             return RunSpec(**{**content, **words})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigurationError(f"{self.path}: is no folder of a run: {error}") from error

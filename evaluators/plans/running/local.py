@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from inferometer.evaluators.plans.running.folder import RunFolder
+from inferometer.evaluators.plans.running.orphans import end_orphan
 from inferometer.evaluators.plans.running.places import JobNews
 from inferometer.manifests.errors import OutputError
 
@@ -29,6 +31,7 @@ class LocalPlace:
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._environment = {**os.environ, **(environment or {})}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._folders: dict[str, RunFolder] = {}
 
     def start(self, folder: Path) -> str:
         """See ``Place``."""
@@ -45,7 +48,7 @@ class LocalPlace:
         except OSError as error:
             raise OutputError(f"{folder}: no process can be started: {error.strerror or error}") from error
         job = f"{os.getpid()}:{process.pid}"
-        self._processes[job] = process
+        self._processes[job], self._folders[job] = process, RunFolder(folder)
         return job
 
     def look(self, jobs: Iterable[str]) -> Mapping[str, JobNews]:
@@ -56,6 +59,7 @@ class LocalPlace:
             if reason is None:
                 del found[job]
             else:
+                end_orphan(self._folders[job])
                 found[job] = JobNews(True, reason)
         return found
 

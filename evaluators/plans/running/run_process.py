@@ -20,19 +20,21 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from inferometer.evaluators.plans.running.folder import RunFolder, RunSpec
 from inferometer.evaluators.plans.running.monitor import Monitor
+from inferometer.evaluators.plans.running.orphans import end_orphan, note_command, stop_container
 from inferometer.evaluators.plans.running.results import Ended, Result, read_result, write_result
+from inferometer.evaluators.plans.software.containers import container_process
 from inferometer.manifests.errors import one_line
 
 _OUT_OF_MEMORY = "out of memory"
 _ENDED_BY = "this process was ended by"
 _INTERRUPTED = 130
 _ENDING_S = 5.0
-_STOPPING_S = 60.0
 _TAIL_BYTES = 4096
 
 
@@ -53,6 +55,7 @@ def run(folder: RunFolder, *, linked: bool) -> Result:
         linked: Whether the end of standard input ends it.
     """
     spec = folder.read()
+    end_orphan(folder)
     machine = spec.lock or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     with (Path(spec.locks) / f"{machine}.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -86,11 +89,13 @@ def _run(folder: RunFolder, spec: RunSpec, lock: IO[bytes], *, linked: bool) -> 
         except OSError as error:
             reason = f"{spec.argv[0]}: cannot be run: {error.strerror or error}"
             return Result(spec.key, Ended.FAILED, reason, None, host, start_ns, time.time_ns())
+        note_command(folder, process.pid)
         ended_by: list[str] = []
         if linked:
             threading.Thread(target=_end_with_driver, args=(process,), daemon=True).start()
         _forward_signals(process, ended_by)
-        with Monitor(process.pid, spec.monitor_s) as monitor:
+        joined = partial(container_process, spec.container_pid)
+        with Monitor(process.pid, spec.monitor_s, joined) as monitor:
             monitor.start()
             try:
                 process.wait(spec.timeout_s)
@@ -98,8 +103,8 @@ def _run(folder: RunFolder, spec: RunSpec, lock: IO[bytes], *, linked: bool) -> 
                 ended_by.append(f"it took longer than {spec.timeout_s:g} s")
                 _end(process)
             end_ns = time.time_ns()
-        if ended_by and spec.stop:
-            subprocess.run(spec.stop, timeout=_STOPPING_S, check=False)  # noqa: S603 - what the plan says
+        if ended_by:
+            stop_container(spec.stop)
     how, reason = _judged(folder, process.returncode, ended_by)
     seen = monitor.stop().document() if spec.monitor_s else None
     return Result(spec.key, how, reason, process.returncode, host, start_ns, end_ns, monitor=seen)

@@ -2,6 +2,7 @@
 
 ``cell.software`` names one of the plan's, ``cell.container`` an image for Docker. ``cell.env.NAME`` adds a
 variable, ``cell.launcher`` adds words before the program, and ``cell.cores`` pins it, as ``0,2-3``.
+``cell.slurm`` adds options of sbatch, such as ``--gres=gpu:1``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from inferometer.manifests.errors import ConfigurationError, suggestion
 
 SOFTWARE, IMAGE = f"{CELL}software", f"{CELL}container"
 LAUNCHER, CORES, VARIABLE = f"{CELL}launcher", f"{CELL}cores", f"{CELL}env."
+SLURM = f"{CELL}slurm"
 _MOST_CORES = 65536
 _THIS = Interpreter()
 
@@ -33,7 +35,8 @@ _THIS = Interpreter()
 def software_of(cell: Cell, plan: Plan) -> Software:
     """Returns what a cell runs in.
 
-    Without ``cell.software``, that is the image of ``cell.container``, or the interpreter of this process.
+    Without ``cell.software``, that is the image of ``cell.container``, or the interpreter of the plan's jobs,
+    or of this process.
 
     Raises:
         ConfigurationError: The plan has no software of this name.
@@ -41,7 +44,9 @@ def software_of(cell: Cell, plan: Plan) -> Software:
     wanted = shown(cell.parameters.get(SOFTWARE))
     if not wanted:
         image = shown(cell.parameters.get(IMAGE))
-        return ContainerSoftware(container=Container(image=image)) if image else _THIS
+        if image:
+            return ContainerSoftware(container=Container(image=image))
+        return Interpreter(python=plan.slurm.python) if plan.slurm and plan.slurm.python else _THIS
     if wanted not in plan.software:
         raise ConfigurationError(f'unknown software "{wanted}"; {suggestion(wanted, plan.software)}')
     return plan.software[wanted]
@@ -99,13 +104,37 @@ def launcher_of(cell: Cell) -> tuple[str, ...]:
     Raises:
         ConfigurationError: A quotation has no end.
     """
-    given = cell.parameters.get(LAUNCHER)
+    return _words_of(cell, LAUNCHER)
+
+
+def sbatch_options_of(cell: Cell, plan: Plan) -> tuple[str, ...]:
+    """Returns the options of sbatch that a cell adds to those of its plan.
+
+    Raises:
+        ConfigurationError: One is no option in one line, or the plan does not run on Slurm.
+    """
+    options = tuple(word for word in _words_of(cell, SLURM) if word)
+    if options and plan.slurm is None:
+        raise ConfigurationError(
+            f"{SLURM}: the plan has no section slurm, without which no cell is a job; add one, or slurm: {{}}"
+        )
+    for option in options:
+        if not option.startswith("-") or option.splitlines() != [option] or "\0" in option:
+            raise ConfigurationError(
+                f"{SLURM}: {option!r} is no option of sbatch in one line, such as --gres=gpu:1"
+            )
+    return options
+
+
+def _words_of(cell: Cell, parameter: str) -> tuple[str, ...]:
+    """The words of a parameter: a list of them, or a text that is split as in a shell."""
+    given = cell.parameters.get(parameter)
     if isinstance(given, list):
         return tuple(shown(each) for each in given)
     try:
         return tuple(shlex.split(shown(given)))
     except ValueError as error:
-        raise ConfigurationError(f'{LAUNCHER}: "{shown(given)}" cannot be split: {error}') from error
+        raise ConfigurationError(f'{parameter}: "{shown(given)}" cannot be split: {error}') from error
 
 
 def cores_of(cell: Cell, *, here: bool = True) -> str:

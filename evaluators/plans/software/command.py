@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from inferometer.agent.inference.registry import Registry
@@ -22,6 +22,7 @@ from inferometer.evaluators.plans.software.cell import (
     environment_of,
     launcher_of,
     python_of,
+    sbatch_options_of,
     software_of,
     variables_of,
 )
@@ -78,12 +79,14 @@ class CellCommand:
         stop: What ends its container, since killing the engine's client does not; empty without one.
         container_pid: What prints the process id of its container, which is no child of the client; empty
             without one.
+        slurm: The options of sbatch that its job has beside those of the plan.
     """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     container_pid: tuple[str, ...] = ()
+    slurm: tuple[str, ...] = ()
 
 
 def command_of(
@@ -114,24 +117,16 @@ def command_of(
     software = software_of(cell, plan)
     environment = {**software.environment, **variables_of(cell), **(variables or {})}
     launcher = (*software.launcher, *launcher_of(cell))
-    cores = cores_of(cell, here=here)
+    cores, slurm = cores_of(cell, here=here), sbatch_options_of(cell, plan)
     if isinstance(software, ContainerSoftware):
-        return _contained(software, (*launcher, AGENT, *cell.argv), environment, cores, name, shared)
+        words = (*launcher, AGENT, *cell.argv)
+        return replace(_contained(software, words, environment, cores, name, shared), slurm=slurm)
     program = tuple(agent) if agent and not software.python else _program(python_of(software))
     return CellCommand(
         argv=(*_pinning(cores), *launcher, *program, *cell.argv),
         environment=environment_of(software, environment),
+        slurm=slurm,
     )
-
-
-def container_process(command: CellCommand) -> int | None:
-    """Returns the process id of the container that a command has started; None while there is none."""
-    if not command.container_pid:
-        return None
-    answer = answer_of(command.container_pid)
-    if isinstance(answer, str) or answer.returncode or not answer.stdout.strip().isdecimal():
-        return None
-    return int(answer.stdout) or None
 
 
 def check_software(
@@ -159,6 +154,7 @@ def check_software(
     for cell in cells:
         try:
             software = software_of(cell, plan)
+            sbatch_options_of(cell, plan)
             yield from _new(_missing_programs(cell, software, here=here), seen)
         except ConfigurationError as error:
             yield from _new([str(error)], seen)
@@ -171,11 +167,12 @@ def check_software(
     for name, software, frameworks in groups.values():
         if not name and on_agents:
             continue
-        if not name:
+        if not name and software == Interpreter():
             yield from _new(_not_installed(frameworks), seen)
             continue
         problems = _folder_problems(software) or _problems(software, frameworks, limit_s)
-        yield from _new((f"software {name}: {each}" for each in problems), seen)
+        where = f"software {name}: " if name else ""
+        yield from _new((f"{where}{each}" for each in problems), seen)
 
 
 def _missing_programs(cell: Cell, software: Software, *, here: bool) -> list[str]:

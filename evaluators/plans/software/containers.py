@@ -73,6 +73,18 @@ def image_problem(container: Container) -> str | None:
     return f"{engine} image inspect {image} failed: {last_line(answer.stderr)}"
 
 
+def container_process(words: Sequence[str]) -> int | None:
+    """Returns the process id of a container that has started; None while there is none.
+
+    Args:
+        words: What prints the id; none without a container.
+    """
+    answer = answer_of(words) if words else ""
+    if isinstance(answer, str) or answer.returncode or not answer.stdout.strip().isdecimal():
+        return None
+    return int(answer.stdout) or None
+
+
 def answer_of(
     words: Sequence[str], environment: Mapping[str, str] | None = None, limit_s: float = _LIMIT_S
 ) -> subprocess.CompletedProcess[str] | str:
