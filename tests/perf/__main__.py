@@ -18,6 +18,7 @@ from tests.perf import (
     operator_times,
     operator_verdicts,
     page,
+    plan_cells,
     rate_search,
     reference,
     resnet50,
@@ -47,6 +48,7 @@ SECTIONS = (
     "batching",
     "mlserver",
     "soak",
+    "plan_cells",
     "slurm_jobs",
     "page",
     "page_beside",
@@ -110,6 +112,8 @@ def main() -> None:
             print("\nmlserver: skipped; set INFEROMETER_MLSERVER_PYTHON to a Python with MLServer")
     if "soak" in sections:
         print_table("A long-running served agent", soak.measure())
+    if "plan_cells" in sections:
+        print_table("A cell of a plan, DigitsCNN in ONNX Runtime", plan_cells.measure(given.rounds))
     if "slurm_jobs" in sections:
         if rows := slurm_submission.measure():
             print_table(f"{slurm_submission.JOBS} empty runs on a real Slurm", rows)
