@@ -25,12 +25,13 @@ format_options = options(
     boolean("--no_header", help="Omit the heading of a table, csv or markdown."),
 )
 """Adds the options that say how rows are printed, and where."""
-_sort_option = option(
+sort_option = option(
     "--sort",
     "order",
     metavar="NAMES",
     help="Sort by these columns; -NAME sorts from the highest value down.",
 )
+"""Adds the option that says in which order rows are printed."""
 output_options = options(
     format_options,
     option(
@@ -39,7 +40,7 @@ output_options = options(
         metavar="NAMES",
         help="Only these columns, in this order, with commas between: names of csv and json, or headings.",
     ),
-    _sort_option,
+    sort_option,
 )
 """Adds the options that say which rows and columns are printed, how, and where."""
 FORMAT_NAMES = ("format_name", "output", "append", "overwrite", "no_header")

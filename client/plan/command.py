@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from inferometer.client.cli.command import Command, Group, boolean, database_options, option, options
-from inferometer.client.cli.output import FORMAT_NAMES, format_options
+from inferometer.client.cli.output import FORMAT_NAMES, format_options, sort_option
 from inferometer.client.cli.paths import FILE
 
 _plan_argument = click.argument("file", type=FILE, metavar="FILE")
@@ -185,19 +185,34 @@ def watch(file: Path, **given: Any) -> None:
     metavar="CONDITION",
     help='Only cells such as "batch_size >= 8"; repeat the option for several.',
 )
+@option(
+    "--minimize",
+    multiple=True,
+    metavar="FIGURE",
+    help="Show the cells with the lowest one first; several objectives show the Pareto front.",
+)
+@option("--maximize", multiple=True, metavar="FIGURE", help="The same with the highest one.")
 @boolean("--failed", help="Show the runs that are not complete, and why.")
+@option("--plot", type=FILE, metavar="FILE", help="Plot the table to this file: .html, .svg or .png.")
 @database_options
 @format_options
-def report(file: Path, failed: bool, **given: Any) -> None:
-    """Show what the cells of a plan measured: figures by rows and columns, with their 95 % intervals."""
+@sort_option
+def report(file: Path, plot: Path | None, **given: Any) -> None:
+    """Show what the cells of a plan measured: figures by rows and columns, with their 95 % intervals.
+
+    \b
+      agent plan report batches.yaml --rows=framework_name --columns=batch_size
+      agent plan report batches.yaml --maximize=throughput_inputs_per_s --where='latency_ms_p99 <= 50'
+    """  # noqa: D301 - the backspace tells click to leave the lines as they are
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.reporting import Asked, names_of, report_plan
 
-    printing = {name: given.pop(name) for name in FORMAT_NAMES}
-    names = {name: names_of(given.pop(name)) for name in ("rows", "columns", "value")}
-    asked = Asked(**names, where=given.pop("where"), failed=failed)
-    report_plan(current_invocation(), read_request(file, **given), asked, printing)
+    printing = {name: given.pop(name) for name in (*FORMAT_NAMES, "order")}
+    names: dict[str, Any] = {name: names_of(given.pop(name)) for name in ("rows", "columns", "value")}
+    others = {name: given.pop(name) for name in ("where", "minimize", "maximize", "failed")}
+    asked = Asked(**names, **others)
+    report_plan(current_invocation(), read_request(file, **given), asked, printing, plot)
 
 
 @plan.command("import-dlbs", cls=Command)
