@@ -192,6 +192,17 @@ def watch(file: Path, **given: Any) -> None:
     help="Show the cells with the lowest one first; several objectives show the Pareto front.",
 )
 @option("--maximize", multiple=True, metavar="FIGURE", help="The same with the highest one.")
+@option(
+    "--scaling",
+    type=click.Choice(["weak", "strong"]),
+    help="Show speed-up and efficiency: weak keeps the work of each, strong that of all.",
+)
+@option(
+    "--over",
+    metavar="NAME",
+    help="What --scaling is over, such as threads.  [default: the only number of devices, ranks, threads or "
+    "cores that varies]",
+)
 @boolean("--failed", help="Show the runs that are not complete, and why.")
 @option("--plot", type=FILE, metavar="FILE", help="Plot the table to this file: .html, .svg or .png.")
 @database_options
@@ -207,11 +218,13 @@ def report(file: Path, plot: Path | None, **given: Any) -> None:
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.reporting import Asked, names_of, report_plan
+    from inferometer.evaluators.plans.reporting.scaling import Scaling
 
     printing = {name: given.pop(name) for name in (*FORMAT_NAMES, "order")}
     names: dict[str, Any] = {name: names_of(given.pop(name)) for name in ("rows", "columns", "value")}
-    others = {name: given.pop(name) for name in ("where", "minimize", "maximize", "failed")}
-    asked = Asked(**names, **others)
+    others = {name: given.pop(name) for name in ("where", "minimize", "maximize", "failed", "over")}
+    kind = given.pop("scaling")
+    asked = Asked(**names, **others, scaling=Scaling(kind) if kind else None)
     report_plan(current_invocation(), read_request(file, **given), asked, printing, plot)
 
 

@@ -18,6 +18,7 @@ from inferometer.evaluators.plans.reporting.cases import Case
 from inferometer.evaluators.plans.reporting.choosing import none_fulfils
 from inferometer.evaluators.plans.reporting.objectives import Objective, best
 from inferometer.evaluators.plans.reporting.reading import PlanReader
+from inferometer.evaluators.plans.reporting.scaling import Scaling, scaling
 from inferometer.evaluators.plans.reporting.tables import PlanTable, chosen, failures, table
 from inferometer.evaluators.plans.running.journal import RunHistory, read_history
 from inferometer.evaluators.reports.selection import sort_rows
@@ -42,6 +43,8 @@ class Asked:
         failed: Whether the runs that are not complete are shown instead.
         minimize: The figures that are to be low; the best cells are shown instead.
         maximize: Those that are to be high.
+        scaling: The kind of scaling that is shown instead.
+        over: What counts those that work; None for the only number that varies.
     """
 
     rows: Sequence[str] = ()
@@ -51,6 +54,8 @@ class Asked:
     failed: bool = False
     minimize: Sequence[str] = ()
     maximize: Sequence[str] = ()
+    scaling: Scaling | None = None
+    over: str | None = None
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -70,6 +75,8 @@ class Asked:
         given = [f"--{name}" for name in ("rows", "columns") if getattr(self, name)]
         if kinds and given:
             raise ConfigurationError(f"{kinds[0]} has its own rows and columns; leave out {given[0]}")
+        if self.over is not None and self.scaling is None:
+            raise ConfigurationError("--over belongs to --scaling; give both")
         if self.failed and (self.value or self.where):
             left_out = "--value" if self.value else "--where"
             raise ConfigurationError(f"--failed shows runs without figures; leave out {left_out}")
@@ -77,7 +84,11 @@ class Asked:
     def _kinds(self) -> Mapping[str, bool]:
         """The kinds of reports beside the table, and whether each is asked for."""
         objective = "--minimize" if self.minimize else "--maximize"
-        return {"--failed": self.failed, objective: bool(self.objectives)}
+        return {
+            "--failed": self.failed,
+            objective: bool(self.objectives),
+            "--scaling": self.scaling is not None,
+        }
 
 
 def report_plan(
@@ -142,6 +153,8 @@ def _found(cases: tuple[Case, ...], asked: Asked) -> PlanTable:
     fitting = chosen(cases, asked.where)
     if not fitting:
         raise none_fulfils(cases, asked.where)
+    if asked.scaling is not None:
+        return scaling(fitting, asked.scaling, asked.over, asked.value)
     return table(fitting, asked.rows, asked.columns, asked.value)
 
 

@@ -200,8 +200,14 @@ def value_columns(name: str, place: str = "") -> tuple[Column, ...]:
     known = figure_columns()[name]
     key = f"{name}[{place}]" if place else name
     heading = f"{place}: {known.header}" if place else known.header
-    ends = (Column(f"{key}{end}", f"{heading}{end.replace('_', ' ')}", known.decimals, 3) for end in _ENDS)
-    return (Column(key, heading, known.decimals, stays=True), *ends)
+    return interval_columns(Column(key, heading, known.decimals, stays=True))
+
+
+def interval_columns(column: Column) -> tuple[Column, ...]:
+    """Returns a column, and those of the ends of its interval."""
+    key, heading = column.key, column.header
+    ends = (Column(f"{key}{end}", f"{heading}{end.replace('_', ' ')}", column.decimals, 3) for end in _ENDS)
+    return (column, *ends)
 
 
 def figure_values(name: str, figure: Figure | None, place: str = "") -> dict[str, Value]:
