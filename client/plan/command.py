@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 
-from inferometer.client.cli.command import Command, Group, boolean, database_options, option, options
+from inferometer.client.cli.command import (
+    POSITIVE,
+    Command,
+    Group,
+    boolean,
+    database_options,
+    option,
+    options,
+)
 from inferometer.client.cli.output import FORMAT_NAMES, format_options, sort_option
 from inferometer.client.cli.paths import FILE
 
@@ -39,6 +47,7 @@ _given_options = options(
         help="Add an extension: a YAML mapping of condition, parameters and cases.",
     ),
 )
+_KINDS = ("where", "minimize", "maximize", "over", "gpu_advice", "cores_per_gpu", "failed")
 _Decorator = Callable[[Any], Any]
 
 
@@ -200,8 +209,15 @@ def watch(file: Path, **given: Any) -> None:
 @option(
     "--over",
     metavar="NAME",
-    help="What --scaling is over, such as threads.  [default: the only number of devices, ranks, threads or "
-    "cores that varies]",
+    help="What --scaling and --gpu_advice are over, such as threads.  [default: the only number of devices, "
+    "ranks, threads or cores that varies]",
+)
+@boolean("--gpu_advice", help="Show whether a GPU is worth asking for, beside numbers of CPU cores.")
+@option(
+    "--cores_per_gpu",
+    type=POSITIVE,
+    metavar="N",
+    help="How many cores the cluster counts a GPU for, which makes --gpu_advice a verdict.",
 )
 @boolean("--failed", help="Show the runs that are not complete, and why.")
 @option("--plot", type=FILE, metavar="FILE", help="Plot the table to this file: .html, .svg or .png.")
@@ -222,7 +238,7 @@ def report(file: Path, plot: Path | None, **given: Any) -> None:
 
     printing = {name: given.pop(name) for name in (*FORMAT_NAMES, "order")}
     names: dict[str, Any] = {name: names_of(given.pop(name)) for name in ("rows", "columns", "value")}
-    others = {name: given.pop(name) for name in ("where", "minimize", "maximize", "failed", "over")}
+    others = {name: given.pop(name) for name in _KINDS}
     kind = given.pop("scaling")
     asked = Asked(**names, **others, scaling=Scaling(kind) if kind else None)
     report_plan(current_invocation(), read_request(file, **given), asked, printing, plot)

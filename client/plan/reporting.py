@@ -14,9 +14,11 @@ from inferometer.client.cli.output import print_rows
 from inferometer.client.evaluating.console import say
 from inferometer.client.plan.asking import PlanRequest, folder_of
 from inferometer.evaluators.plans.cells import Run
+from inferometer.evaluators.plans.reporting.advice import gpu_advice
 from inferometer.evaluators.plans.reporting.cases import Case
 from inferometer.evaluators.plans.reporting.choosing import none_fulfils
 from inferometer.evaluators.plans.reporting.objectives import Objective, best
+from inferometer.evaluators.plans.reporting.pairing import Failed, failed_on_gpu
 from inferometer.evaluators.plans.reporting.reading import PlanReader
 from inferometer.evaluators.plans.reporting.scaling import Scaling, scaling
 from inferometer.evaluators.plans.reporting.tables import PlanTable, chosen, failures, table
@@ -45,6 +47,8 @@ class Asked:
         maximize: Those that are to be high.
         scaling: The kind of scaling that is shown instead.
         over: What counts those that work; None for the only number that varies.
+        gpu_advice: Whether it is shown whether a GPU is worth asking for.
+        cores_per_gpu: How many cores a GPU counts for; None if it is unknown.
     """
 
     rows: Sequence[str] = ()
@@ -56,6 +60,8 @@ class Asked:
     maximize: Sequence[str] = ()
     scaling: Scaling | None = None
     over: str | None = None
+    gpu_advice: bool = False
+    cores_per_gpu: float | None = None
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -75,8 +81,10 @@ class Asked:
         given = [f"--{name}" for name in ("rows", "columns") if getattr(self, name)]
         if kinds and given:
             raise ConfigurationError(f"{kinds[0]} has its own rows and columns; leave out {given[0]}")
-        if self.over is not None and self.scaling is None:
-            raise ConfigurationError("--over belongs to --scaling; give both")
+        if self.over is not None and self.scaling is None and not self.gpu_advice:
+            raise ConfigurationError("--over belongs to --scaling and --gpu_advice; add one of them")
+        if self.cores_per_gpu is not None and not self.gpu_advice:
+            raise ConfigurationError("--cores_per_gpu belongs to --gpu_advice; add it")
         if self.failed and (self.value or self.where):
             left_out = "--value" if self.value else "--where"
             raise ConfigurationError(f"--failed shows runs without figures; leave out {left_out}")
@@ -88,6 +96,7 @@ class Asked:
             "--failed": self.failed,
             objective: bool(self.objectives),
             "--scaling": self.scaling is not None,
+            "--gpu_advice": self.gpu_advice,
         }
 
 
@@ -118,7 +127,7 @@ def report_plan(
     if asked.failed:
         found = failures(runs, history)
     else:
-        found = _found(_cases(invocation, request, runs, history), asked)
+        found = _found(_cases(invocation, request, runs, history), asked, failed_on_gpu(runs, history))
     if printing["order"] is not None:
         found = replace(found, rows=tuple(sort_rows(found.columns, found.rows, printing["order"])))
     _print(found, {**printing, "order": None})
@@ -146,7 +155,7 @@ def _cases(
     return measured.cases
 
 
-def _found(cases: tuple[Case, ...], asked: Asked) -> PlanTable:
+def _found(cases: tuple[Case, ...], asked: Asked, failed: Sequence[Failed]) -> PlanTable:
     """The report that is asked for."""
     if asked.objectives:
         return best(cases, asked.objectives, asked.where, asked.value)
@@ -155,6 +164,8 @@ def _found(cases: tuple[Case, ...], asked: Asked) -> PlanTable:
         raise none_fulfils(cases, asked.where)
     if asked.scaling is not None:
         return scaling(fitting, asked.scaling, asked.over, asked.value)
+    if asked.gpu_advice:
+        return gpu_advice(fitting, asked.value, asked.over, asked.cores_per_gpu, failed)
     return table(fitting, asked.rows, asked.columns, asked.value)
 
 

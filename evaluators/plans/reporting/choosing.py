@@ -92,7 +92,13 @@ class Condition:
         return abs(value - bound) / abs(bound) if bound else abs(value)
 
     def _holds(self, value: str | float) -> bool:
-        return holds(f"${{{self.name}}} {self.compared} {self.value}", {self.name: value})
+        try:
+            return holds(f"${{{self.name}}} {self.compared} {self.value}", {self.name: value})
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f'"{self}" cannot be decided for "{shown(value)}"; numbers compare with numbers, '
+                "and texts with == and != alone"
+            ) from error
 
 
 def certainty(case: Case, conditions: Iterable[Condition]) -> Certainty:

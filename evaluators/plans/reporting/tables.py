@@ -267,6 +267,7 @@ def failures(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> PlanTabl
         caption="the runs that are not complete, or were lost on the way",
         columns=(*names, *wide, Column("host", "host", detail=1)),
         rows=tuple(rows),
+        notes=() if rows else ("No run failed, or was lost on the way.",),
     )
 
 
