@@ -39,7 +39,7 @@ from inferometer.evaluators.plans.reporting.tables import (
     place_of,
     told_of,
 )
-from inferometer.evaluators.plots.base import readable
+from inferometer.evaluators.plots.base import plural, readable
 from inferometer.evaluators.reports.base import Column, Row, Value
 from inferometer.manifests.errors import ConfigurationError
 
@@ -104,8 +104,8 @@ def gpu_advice(
     places = {place_of(group.gpu, names) for group in groups}
     alone = sum(place_of(case, names) not in places for case in (*on_cpu, *one))
     notes = (
-        *((f"{several} cells on several GPUs are left out.",) if several else ()),
-        *((f"{alone} cells are left out: none on the other device equals them.",) if alone else ()),
+        *((f"Left out: {plural(several, 'cell')} on several GPUs.",) if several else ()),
+        *((f"Left out: {plural(alone, 'cell')} without an equal on the other device.",) if alone else ()),
         *((f"{told_failed(failed)}.",) if failed else ()),
         *notes_on([*on_cpu, *one], (figure,)),
     )
