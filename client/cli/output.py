@@ -25,13 +25,14 @@ format_options = options(
     boolean("--no_header", help="Omit the heading of a table, csv or markdown."),
 )
 """Adds the options that say how rows are printed, and where."""
-sort_option = option(
+_sort_option = option(
     "--sort",
     "order",
     metavar="NAMES",
     help="Sort by these columns; -NAME sorts from the highest value down.",
 )
-"""Adds the option that says in which order rows are printed."""
+printing_options = options(format_options, _sort_option)
+"""Adds the options that say how rows are printed, in which order, and where."""
 output_options = options(
     format_options,
     option(
@@ -40,11 +41,12 @@ output_options = options(
         metavar="NAMES",
         help="Only these columns, in this order, with commas between: names of csv and json, or headings.",
     ),
-    sort_option,
+    _sort_option,
 )
 """Adds the options that say which rows and columns are printed, how, and where."""
 FORMAT_NAMES = ("format_name", "output", "append", "overwrite", "no_header")
-OUTPUT_NAMES = (*FORMAT_NAMES, "chosen", "order")
+PRINTING_NAMES = (*FORMAT_NAMES, "order")
+OUTPUT_NAMES = (*PRINTING_NAMES, "chosen")
 """The names of their values, which ``print_rows`` takes."""
 
 

@@ -17,7 +17,7 @@ from inferometer.client.cli.command import (
     option,
     options,
 )
-from inferometer.client.cli.output import FORMAT_NAMES, format_options, sort_option
+from inferometer.client.cli.output import PRINTING_NAMES, printing_options
 from inferometer.client.cli.paths import FILE
 
 _plan_argument = click.argument("file", type=FILE, metavar="FILE")
@@ -222,8 +222,7 @@ def watch(file: Path, **given: Any) -> None:
 @boolean("--failed", help="Show the runs that are not complete, and why.")
 @option("--plot", type=FILE, metavar="FILE", help="Plot the table to this file: .html, .svg or .png.")
 @database_options
-@format_options
-@sort_option
+@printing_options
 def report(file: Path, plot: Path | None, **given: Any) -> None:
     """Show what the cells of a plan measured: figures by rows and columns, with their 95 % intervals.
 
@@ -236,7 +235,7 @@ def report(file: Path, plot: Path | None, **given: Any) -> None:
     from inferometer.client.plan.reporting import Asked, names_of, report_plan
     from inferometer.evaluators.plans.reporting.scaling import Scaling
 
-    printing = {name: given.pop(name) for name in (*FORMAT_NAMES, "order")}
+    printing = {name: given.pop(name) for name in PRINTING_NAMES}
     names: dict[str, Any] = {name: names_of(given.pop(name)) for name in ("rows", "columns", "value")}
     others = {name: given.pop(name) for name in _KINDS}
     kind = given.pop("scaling")
