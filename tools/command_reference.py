@@ -24,7 +24,7 @@ from inferometer.client.cli.bench_options import (
 )
 from inferometer.client.cli.command import database_options, is_global, tls_options
 from inferometer.client.cli.main import PROGRAM, cli
-from inferometer.client.cli.output import output_options
+from inferometer.client.cli.output import output_options, printing_options
 from inferometer.client.cli.system_options import dataset_options, system_options
 from inferometer.client.commands.load import load_options
 from inferometer.client.commands.predict import evaluation_options
@@ -50,6 +50,7 @@ _SHARED = {
     "system options": system_options,
     "filter options": filter_options,
     "output options": output_options,
+    "printing options": printing_options,
     "dataset options": dataset_options,
     "TLS options": tls_options,
     "database options": database_options,

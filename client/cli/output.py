@@ -31,6 +31,8 @@ _sort_option = option(
     metavar="NAMES",
     help="Sort by these columns; -NAME sorts from the highest value down.",
 )
+printing_options = options(format_options, _sort_option)
+"""Adds the options that say how rows are printed, in which order, and where."""
 output_options = options(
     format_options,
     option(
@@ -43,7 +45,8 @@ output_options = options(
 )
 """Adds the options that say which rows and columns are printed, how, and where."""
 FORMAT_NAMES = ("format_name", "output", "append", "overwrite", "no_header")
-OUTPUT_NAMES = (*FORMAT_NAMES, "chosen", "order")
+PRINTING_NAMES = (*FORMAT_NAMES, "order")
+OUTPUT_NAMES = (*PRINTING_NAMES, "chosen")
 """The names of their values, which ``print_rows`` takes."""
 
 

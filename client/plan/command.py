@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from inferometer.client.cli.command import (
+    POSITIVE,
     Command,
     Group,
     boolean,
@@ -17,7 +18,7 @@ from inferometer.client.cli.command import (
     options,
     tls_options,
 )
-from inferometer.client.cli.output import FORMAT_NAMES, format_options
+from inferometer.client.cli.output import PRINTING_NAMES, printing_options
 from inferometer.client.cli.paths import FILE
 
 _plan_argument = click.argument("file", type=FILE, metavar="FILE")
@@ -58,6 +59,7 @@ _agent_options = options(
     ),
     tls_options,
 )
+_KINDS = ("where", "minimize", "maximize", "over", "gpu_advice", "cores_per_gpu", "failed")
 _Decorator = Callable[[Any], Any]
 
 
@@ -224,19 +226,53 @@ def watch(file: Path, **given: Any) -> None:
     metavar="CONDITION",
     help='Only cells such as "batch_size >= 8"; repeat the option for several.',
 )
+@option(
+    "--minimize",
+    multiple=True,
+    metavar="FIGURE",
+    help="Show the cells with the lowest one first; several objectives show the Pareto front.",
+)
+@option("--maximize", multiple=True, metavar="FIGURE", help="The same with the highest one.")
+@option(
+    "--scaling",
+    type=click.Choice(["weak", "strong"]),
+    help="Show speed-up and efficiency: weak keeps the work of each, strong that of all.",
+)
+@option(
+    "--over",
+    metavar="NAME",
+    help="What --scaling and --gpu_advice are over, such as threads.  [default: the only number of devices, "
+    "ranks, threads or cores that varies]",
+)
+@boolean("--gpu_advice", help="Show whether a GPU is worth asking for, beside numbers of CPU cores.")
+@option(
+    "--cores_per_gpu",
+    type=POSITIVE,
+    metavar="N",
+    help="How many cores the cluster counts a GPU for, which makes --gpu_advice a verdict.",
+)
 @boolean("--failed", help="Show the runs that are not complete, and why.")
+@option("--plot", type=FILE, metavar="FILE", help="Plot the table to this file: .html, .svg or .png.")
 @database_options
-@format_options
-def report(file: Path, failed: bool, **given: Any) -> None:
-    """Show what the cells of a plan measured: figures by rows and columns, with their 95 % intervals."""
+@printing_options
+def report(file: Path, plot: Path | None, **given: Any) -> None:
+    """Show what the cells of a plan measured: figures by rows and columns, with their 95 % intervals.
+
+    \b
+      agent plan report batches.yaml --rows=framework_name --columns=batch_size
+      agent plan report batches.yaml --maximize=throughput_inputs_per_s --where='latency_ms_p99 <= 50'
+    """  # noqa: D301 - the backspace tells click to leave the lines as they are
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.reporting import Asked, names_of, report_plan
+    from inferometer.evaluators.plans.reporting.scaling import Scaling
 
-    printing = {name: given.pop(name) for name in FORMAT_NAMES}
-    names = {name: names_of(given.pop(name)) for name in ("rows", "columns", "value")}
-    asked = Asked(**names, where=given.pop("where"), failed=failed)
-    report_plan(current_invocation(), read_request(file, **given), asked, printing)
+    printing = {name: given.pop(name) for name in PRINTING_NAMES}
+    names: dict[str, Any] = {name: names_of(given.pop(name)) for name in ("rows", "columns", "value")}
+    others = {name: given.pop(name) for name in _KINDS}
+    kind = given.pop("scaling")
+    asked = Asked(**names, **others, scaling=Scaling(kind) if kind else None)
+    report_plan(current_invocation(), read_request(file, **given), asked, printing, plot)
 
 
 @plan.command("import-dlbs", cls=Command)

@@ -123,6 +123,7 @@ class Series:
         mark: The shape of the points.
         size: The size of a point in typographic points; None for one that suits their number.
         strong: Whether the line is a limit, and not what joins points.
+        text: A name that stands beside the first point, where there is room.
     """
 
     group: str
@@ -133,6 +134,7 @@ class Series:
     mark: Mark = Mark.DOT
     size: float | None = None
     strong: bool = False
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

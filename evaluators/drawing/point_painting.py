@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from inferometer.evaluators.drawing.charts import Mark, PointChart, Series
+from inferometer.evaluators.drawing.point_names import write_names
 from inferometer.evaluators.drawing.style import (
     ALARM,
     GRID,
@@ -54,6 +55,7 @@ def paint_points(axes: Axes, chart: PointChart, palette: Palette, tip: Tip) -> N
             )
     for place, series in enumerate(chart.series):
         _paint_series(axes, series, palette[series.group].colour, tip, 3 + place / 100)
+    write_names(axes, chart.series)
     axes.grid(True, color=GRID, linewidth=0.6)
     x_axis, y_axis = (
         f"{printable(text)}{', logarithmic' if scale == 'log' else ''}"

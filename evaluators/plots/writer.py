@@ -11,7 +11,7 @@ from typing import Any
 from inferometer.evaluators.drawing.charts import Drawing
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.plots.base import find_plot
-from inferometer.evaluators.reports.base import Report, Row
+from inferometer.evaluators.reports.base import Column, Report, Row
 from inferometer.evaluators.reports.output_file import OutputFile
 from inferometer.manifests.errors import ConfigurationError, OutputError
 
@@ -80,12 +80,35 @@ class PictureFile:
         drawing = find_plot(report.name).draw(evaluations, rows)
         if drawing is None:
             return False
-        content = _content(drawing, self._format, report, rows, drawn_at)
+        source = f"Report {report.name} of inferometer: {report.summary}"
+        self.draw(drawing, report.columns, rows, source, drawn_at)
+        return True
+
+    def draw(
+        self,
+        drawing: Drawing,
+        columns: Sequence[Column],
+        rows: Sequence[Row],
+        source: str,
+        drawn_at: datetime,
+    ) -> None:
+        """Writes a picture in one step.
+
+        Args:
+            drawing: The picture.
+            columns: The columns of the table that an HTML page shows below it.
+            rows: The rows of that table.
+            source: What the picture shows, in a line that the page has.
+            drawn_at: The time that the page shows.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
+        content = _content(drawing, self._format, columns, rows, source, drawn_at)
         if self._overwrite:
             self._file.replace(content)
         else:
             self._file.create(content)
-        return True
 
 
 def inline_svg(drawing: Drawing) -> str | None:
@@ -107,7 +130,12 @@ def _format_of(path: Path) -> PictureFormat:
 
 
 def _content(
-    drawing: Drawing, kind: PictureFormat, report: Report[Any], rows: Sequence[Row], drawn_at: datetime
+    drawing: Drawing,
+    kind: PictureFormat,
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    source: str,
+    drawn_at: datetime,
 ) -> str | bytes:
     from inferometer.evaluators.drawing.canvas import png, svg  # which load Matplotlib
 
@@ -118,5 +146,4 @@ def _content(
             return svg(drawing)
     from inferometer.evaluators.drawing.page import page
 
-    source = f"Report {report.name} of inferometer: {report.summary}"
-    return page(drawing.title, svg(drawing), report.columns, rows, source, drawn_at)
+    return page(drawing.title, svg(drawing), columns, rows, source, drawn_at)

@@ -166,7 +166,12 @@ def observations_of(
         if evaluation.profiled:
             continue
         for row in _rows(evaluation):
-            dimensions = {**parameters, **dict(_dimensions(row))}
+            said = {
+                name: value
+                for name, value in _dimensions(row)
+                if value is not None or name not in parameters  # what a report does not know is as asked for
+            }
+            dimensions = {**parameters, **said}
             doubt = "INVALID" if row.get("invalid") else _stability(evaluation)
             yield Observation(run, dimensions, {**beside, **dict(_figures(row))}, doubt)
 

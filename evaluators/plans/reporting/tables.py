@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from inferometer.evaluators.drawing.charts import Drawing
+from inferometer.evaluators.drawing.charts import BarChart, Drawing, PointChart
 from inferometer.evaluators.plans.cells import Run
-from inferometer.evaluators.plans.conditions import holds
 from inferometer.evaluators.plans.references import shown
 from inferometer.evaluators.plans.reporting.cases import CASE, MAIN, Case, Figure, figure_columns
+from inferometer.evaluators.plans.reporting.choosing import Condition
+from inferometer.evaluators.plans.reporting.pictures import (
+    MOST_LINES,
+    MOST_ROWS,
+    as_number,
+    bar_chart,
+    drawing_of,
+    label_of,
+    line_chart,
+    rows_note,
+)
 from inferometer.evaluators.plans.running.journal import RunHistory
 from inferometer.evaluators.plans.running.results import Ended
 from inferometer.evaluators.reports.base import Column, Row, Value
 from inferometer.evaluators.reports.table import cell_text
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
-_CONDITION = re.compile(r"\s*(?P<name>[^\s<>=!]+)\s*(?P<operator><=|>=|==|=|!=|<|>)\s*(?P<value>.+?)\s*")
 _ENDS = ("_low", "_high")
 DOUBTS = Column("doubts", "doubts", detail=1)
 """Why the figures of a row may not hold."""
@@ -68,27 +76,8 @@ def chosen(cases: Sequence[Case], conditions: Sequence[str]) -> tuple[Case, ...]
     Raises:
         ConfigurationError: A condition cannot be read, or names what no case has.
     """
-    parsed = [_parsed(text, cases) for text in conditions]
-    return tuple(case for case in cases if all(_fulfils(case, *each) for each in parsed))
-
-
-def _parsed(text: str, cases: Sequence[Case]) -> tuple[str, str]:
-    parts = _CONDITION.fullmatch(text)
-    if parts is None:
-        raise ConfigurationError(f'"{text}" is no condition, such as "latency_ms_p99 <= 50"')
-    name = parts["name"]
-    known = {each for case in cases for each in (*case.dimensions, *case.figures)}
-    if cases and name not in known:
-        raise ConfigurationError(f'no cell has "{name}"; {suggestion(name, known)}')
-    compared = "==" if parts["operator"] == "=" else parts["operator"]
-    return name, f"${{{name}}} {compared} {parts['value']}"
-
-
-def _fulfils(case: Case, name: str, comparison: str) -> bool:
-    figure, value = case.figures.get(name), case.dimensions.get(name)
-    if figure is not None:
-        return holds(comparison, {name: figure.value})
-    return value is not None and holds(comparison, {name: value})
+    parsed = [Condition.parsed(text, cases) for text in conditions]
+    return tuple(case for case in cases if all(each.fulfilled_by(case) for each in parsed))
 
 
 def known_figures(cases: Sequence[Case], names: Sequence[str]) -> tuple[str, ...]:
@@ -115,9 +104,9 @@ def telling(cases: Sequence[Case], taken: Sequence[str] = ()) -> tuple[str, ...]
     Parameters come first, in the plan's order; a name that splits no group further is left out.
     """
     every = dict.fromkeys(name for case in cases for name in (*case.cell.parameters, *CASE))
-    kept, groups = list(taken), len({_place(case, taken) for case in cases})
+    kept, groups = list(taken), len({place_of(case, taken) for case in cases})
     for name in every:
-        more = len({_place(case, (*kept, name)) for case in cases})
+        more = len({place_of(case, (*kept, name)) for case in cases})
         if name not in kept and more > groups:
             kept.append(name)
             groups = more
@@ -146,23 +135,54 @@ def table(
     rows = tuple(rows) or telling(cases, columns)
     found: dict[tuple[str, ...], dict[tuple[str, ...], Case]] = {}
     for case in cases:
-        of_row = found.setdefault(_place(case, rows), {})
-        other = of_row.setdefault(_place(case, columns), case)
+        of_row = found.setdefault(place_of(case, rows), {})
+        other = of_row.setdefault(place_of(case, columns), case)
         if other is not case:
-            raise ConfigurationError(_mixed(other, case, (*rows, *columns)))
-    across = {place: _told(case, columns) for of_row in found.values() for place, case in of_row.items()}
+            raise ConfigurationError(mixed(other, case, (*rows, *columns)))
+    across = {place: told_of(case, columns) for of_row in found.values() for place, case in of_row.items()}
+    made = tuple(_row(rows, of_row, across, figures) for of_row in found.values())
     by = " and ".join(filter(None, (", ".join(rows), ", ".join(columns))))
+    caption = f"{', '.join(figures)} by {by}" if by else ", ".join(figures)
     return PlanTable(
         name="table",
-        caption=f"{', '.join(figures)} by {by}" if by else ", ".join(figures),
+        caption=caption,
         columns=(
             *dimension_columns(rows),
             *(each for told in across.values() for name in figures for each in value_columns(name, told)),
             DOUBTS,
         ),
-        rows=tuple(_row(rows, of_row, across, figures) for of_row in found.values()),
+        rows=made,
         notes=tuple(notes_on(cases, figures)),
+        drawing=_drawing(caption, made, rows, columns, figures, across),
     )
+
+
+def _drawing(
+    caption: str,
+    rows: Sequence[Row],
+    names: Sequence[str],
+    columns: Sequence[str],
+    figures: Sequence[str],
+    across: Mapping[tuple[str, ...], str],
+) -> Drawing | None:
+    """Lines over the dimension of the columns if it is one that has numbers, else bars."""
+    places = {place: as_number(place[0]) for place in across} if len(columns) == 1 else {}
+    numbers = {place: number for place, number in places.items() if number is not None}
+    known, charts = figure_columns(), []
+    is_over = len(numbers) == len(across) > 1
+    for figure in figures:
+        keys = {place: f"{figure}[{told}]" if told else figure for place, told in across.items()}
+        chart: BarChart | PointChart | None
+        if is_over:
+            over = {keys[place]: number for place, number in numbers.items()}
+            chart = line_chart((columns[0].replace("_", " "), known[figure].header), rows, names, over)
+        else:
+            by_key = {key: across[place] for place, key in keys.items()}
+            chart = bar_chart(known[figure].header, rows, names, by_key)
+        charts.append(chart)
+    groups = [label_of(row, names) for row in rows[:MOST_LINES]] if is_over else list(across.values())
+    most = MOST_LINES if is_over else MOST_ROWS
+    return drawing_of(caption, charts, groups, rows_note(len(rows), most))
 
 
 def dimension_columns(names: Sequence[str]) -> tuple[Column, ...]:
@@ -180,8 +200,14 @@ def value_columns(name: str, place: str = "") -> tuple[Column, ...]:
     known = figure_columns()[name]
     key = f"{name}[{place}]" if place else name
     heading = f"{place}: {known.header}" if place else known.header
-    ends = (Column(f"{key}{end}", f"{heading}{end.replace('_', ' ')}", known.decimals, 3) for end in _ENDS)
-    return (Column(key, heading, known.decimals, stays=True), *ends)
+    return interval_columns(Column(key, heading, known.decimals, stays=True))
+
+
+def interval_columns(column: Column) -> tuple[Column, ...]:
+    """Returns a column, and those of the ends of its interval."""
+    key, heading = column.key, column.header
+    ends = (Column(f"{key}{end}", f"{heading}{end.replace('_', ' ')}", column.decimals, 3) for end in _ENDS)
+    return (column, *ends)
 
 
 def figure_values(name: str, figure: Figure | None, place: str = "") -> dict[str, Value]:
@@ -241,6 +267,7 @@ def failures(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> PlanTabl
         caption="the runs that are not complete, or were lost on the way",
         columns=(*names, *wide, Column("host", "host", detail=1)),
         rows=tuple(rows),
+        notes=() if rows else ("No run failed, or was lost on the way.",),
     )
 
 
@@ -262,8 +289,8 @@ def _row(
     return {**values, DOUBTS.key: ", ".join(doubts) or None}
 
 
-def _mixed(one: Case, other: Case, names: Sequence[str]) -> str:
-    """Why two cases cannot share a place."""
+def mixed(one: Case, other: Case, names: Sequence[str]) -> str:
+    """Returns why two cases cannot share a place."""
     left = telling((one, other), names)
     differs = f"they differ in {', '.join(left)}" if left else "they do not differ in any parameter"
     return (
@@ -272,11 +299,13 @@ def _mixed(one: Case, other: Case, names: Sequence[str]) -> str:
     )
 
 
-def _place(case: Case, names: Sequence[str]) -> tuple[str, ...]:
+def place_of(case: Case, names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the values of dimensions as texts."""
     return tuple(_text(case.dimensions.get(name)) for name in names)
 
 
-def _told(case: Case, names: Sequence[str]) -> str:
+def told_of(case: Case, names: Sequence[str]) -> str:
+    """Returns the values of dimensions with their names: ``batch_size=8, threads=2``."""
     return ", ".join(f"{name}={_text(case.dimensions.get(name))}" for name in names)
 
 

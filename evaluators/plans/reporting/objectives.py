@@ -1,0 +1,229 @@
+"""The best cells of a plan: a ranking by one figure, the Pareto front of several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from inferometer.evaluators.drawing.charts import Drawing, Label, Mark, PointChart, Series
+from inferometer.evaluators.plans.reporting.cases import Case, figure_columns
+from inferometer.evaluators.plans.reporting.choosing import Condition, certainty, none_fulfils
+from inferometer.evaluators.plans.reporting.pictures import (
+    MOST_ROWS,
+    Point,
+    bar_chart,
+    drawing_of,
+    heading_of,
+    interval_text,
+    is_far,
+    label_of,
+    point_series,
+    rows_note,
+)
+from inferometer.evaluators.plans.reporting.ratios import overlap
+from inferometer.evaluators.plans.reporting.tables import (
+    DOUBTS,
+    PlanTable,
+    chosen,
+    dimension_columns,
+    figure_values,
+    known_figures,
+    notes_on,
+    telling,
+    value_columns,
+)
+from inferometer.evaluators.reports.base import Column, Row, Value
+from inferometer.manifests.errors import ConfigurationError
+
+FRONT, OTHERS = "on the front", "dominated"
+_HOLDS = Column("holds", "holds", stays=True)
+_TIE = Column("tie", "tie", stays=True)
+_FRONT = Column("front", "front", stays=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A figure that is to be as high, or as low, as possible."""
+
+    figure: str
+    highest: bool
+
+    @property
+    def told(self) -> str:
+        """The objective in words."""
+        return f"{'highest' if self.highest else 'lowest'} {self.figure}"
+
+    def score(self, case: Case) -> float:
+        """The value of a case that has the figure; higher is better."""
+        value = case.figures[self.figure].value
+        return value if self.highest else -value
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The cases that fulfil the conditions and have all figures, and how they are shown."""
+
+    cases: Sequence[Case]
+    conditions: Sequence[Condition]
+    names: Sequence[str]
+    figures: Sequence[str]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of all figures, and whether the conditions hold."""
+        figures = [each for name in self.figures for each in value_columns(name)]
+        return (*figures, *((_HOLDS,) if self.conditions else ()), DOUBTS)
+
+    def row(self, case: Case) -> Row:
+        """What a case is, its figures, and whether the conditions hold."""
+        values: dict[str, Value] = {name: case.dimensions.get(name) for name in self.names}
+        for name in self.figures:
+            values |= figure_values(name, case.figures.get(name))
+        held = {_HOLDS.key: certainty(case, self.conditions).value} if self.conditions else {}
+        return {**values, **held, DOUBTS.key: case.doubts or None}
+
+
+def best(
+    cases: Sequence[Case],
+    objectives: Sequence[Objective],
+    where: Sequence[str] = (),
+    values: Sequence[str] = (),
+) -> PlanTable:
+    """Returns the cases that are best under conditions: a ranking, or the Pareto front.
+
+    With one objective, the best case comes first, and ``tie`` says whether the interval of a case overlaps
+    that of the best one, so that the two are not told apart; for the best one, whether there is such a case.
+    With several, see ``pareto``. ``holds`` says whether the conditions hold in the whole intervals of the
+    figures that they name; see ``Certainty``.
+
+    Args:
+        cases: All cases.
+        objectives: At least one.
+        where: The conditions.
+        values: Further figures to show.
+
+    Raises:
+        ConfigurationError: A name or a condition is wrong, a figure is named twice, or no case is left.
+    """
+    wanted = [each.figure for each in objectives]
+    for name in wanted:
+        if wanted.count(name) > 1:
+            raise ConfigurationError(f'"{name}" is an objective twice; leave out one')
+    known_figures(cases, (*wanted, *values))
+    conditions = [Condition.parsed(text, cases) for text in where]
+    fitting = chosen(cases, where)
+    if not fitting:
+        raise none_fulfils(cases, where)
+    complete = [case for case in fitting if all(name in case.figures for name in wanted)]
+    if not complete:
+        raise ConfigurationError(
+            f"no cell that fulfils {' and '.join(map(str, conditions))} has {' and '.join(wanted)}"
+        )
+    bounded = [each.name for each in conditions if any(each.name in case.figures for case in cases)]
+    figures = tuple(dict.fromkeys((*wanted, *bounded, *values)))
+    found = _Found(complete, conditions, telling(cases), figures)
+    under = f", where {' and '.join(map(str, conditions))}" if conditions else ""
+    made = _ranking(found, objectives[0]) if len(objectives) == 1 else _front(found, objectives)
+    notes = _notes(cases, fitting, complete, conditions)
+    return replace(made, caption=f"{made.caption}{under}", notes=(*notes, *made.notes))
+
+
+def pareto(scores: Sequence[Sequence[float]]) -> list[bool]:
+    """Returns which points are on the Pareto front: those that no other point dominates.
+
+    A point dominates another if it is at least as good in every objective, and better in one (Miettinen,
+    "Nonlinear Multiobjective Optimization", 1999, section 2.2). Equal points do not dominate each other.
+    Values count as they are: the intervals play no part.
+
+    Args:
+        scores: For each point, one score for each objective; higher is better.
+    """
+    every = np.asarray(scores, dtype=np.float64)
+    return [not ((every >= each).all(axis=1) & (every > each).any(axis=1)).any() for each in every]
+
+
+def _ranking(found: _Found, objective: Objective) -> PlanTable:
+    ordered = sorted(found.cases, key=objective.score, reverse=True)
+    first = ordered[0].figures[objective.figure]
+    ties = [overlap(case.figures[objective.figure], first) for case in ordered[1:]]
+    of_first = True if True in ties else None if first.low is None else False
+    rows = [{**found.row(case), _TIE.key: tie} for case, tie in zip(ordered, [of_first, *ties], strict=True)]
+    header = figure_columns()[objective.figure].header
+    chart = bar_chart(header, rows, found.names, {objective.figure: ""})
+    own = value_columns(objective.figure)
+    rest = [column for column in found.columns if column not in own]
+    tied = (f"{1 + ties.count(True)} cells are not told apart as the best: tie.",) * (True in ties)
+    return PlanTable(
+        name="ranking",
+        caption=f"{objective.told}, the best first",
+        columns=(*dimension_columns(found.names), *own, _TIE, *rest),
+        rows=tuple(rows),
+        notes=(*tied, *notes_on(found.cases, found.figures)),
+        drawing=drawing_of(objective.told, [chart], notes=rows_note(len(rows), MOST_ROWS)),
+    )
+
+
+def _front(found: _Found, objectives: Sequence[Objective]) -> PlanTable:
+    on_front = pareto([[each.score(case) for each in objectives] for case in found.cases])
+    marked = sorted(
+        zip(found.cases, on_front, strict=True),
+        key=lambda pair: (pair[1], objectives[0].score(pair[0])),
+        reverse=True,
+    )
+    rows = tuple({**found.row(case), _FRONT.key: is_on} for case, is_on in marked)
+    return PlanTable(
+        name="pareto",
+        caption=" and ".join(each.told for each in objectives),
+        columns=(*dimension_columns(found.names), _FRONT, *found.columns),
+        rows=rows,
+        notes=(
+            f"{sum(on_front)} of {len(rows)} cells are on the front: no other is as good in every objective "
+            "and better in one, by the values without their intervals.",
+            *notes_on(found.cases, found.figures),
+        ),
+        drawing=_front_drawing(found, objectives, rows) if len(objectives) == 2 else None,
+    )
+
+
+def _front_drawing(found: _Found, objectives: Sequence[Objective], rows: Sequence[Row]) -> Drawing | None:
+    headers = [figure_columns()[each.figure].header for each in objectives]
+    groups: dict[bool, list[Point]] = {True: [], False: []}
+    for row in rows:
+        is_on, what = row[_FRONT.key] is True, label_of(row, found.names)
+        x, y = (_value(row, each.figure) for each in objectives)
+        told = ", ".join(
+            f"{header} {interval_text(row, each.figure)}"
+            for header, each in zip(headers, objectives, strict=True)
+        )
+        groups[is_on].append(Point(x, y, FRONT if is_on else OTHERS, what, f"{what}: {told}"))
+    line = sorted(groups[True], key=lambda point: (point.x, point.y))
+    front = Series(FRONT, tuple(p.x for p in line), tuple(p.y for p in line), line=True, tooltip=FRONT)
+    chart = PointChart(
+        Label(" and ".join(each.told for each in objectives), heading_of(found.names)),
+        headers[0],
+        headers[1],
+        (front, *point_series(groups[False], Mark.RING), *point_series(groups[True])),
+        x_logarithmic=is_far([p.x for points in groups.values() for p in points]),
+        y_logarithmic=is_far([p.y for points in groups.values() for p in points]),
+        tall=True,
+    )
+    return drawing_of("Pareto front", [chart], [FRONT, *([OTHERS] if groups[False] else [])])
+
+
+def _value(row: Row, name: str) -> float:
+    value = row[name]
+    if not isinstance(value, int | float):
+        raise ValueError(f"the row has no {name}")
+    return float(value)
+
+
+def _notes(
+    cases: Sequence[Case], fitting: Sequence[Case], complete: Sequence[Case], conditions: Sequence[Condition]
+) -> Iterator[str]:
+    if left := len(cases) - len(fitting):
+        told = " and ".join(map(str, conditions))
+        yield f"{left} of {len(cases)} cells do not fulfil {told}, by their values."
+    if lacking := len(fitting) - len(complete):
+        yield f"{lacking} of {len(fitting)} cells lack a figure of an objective, and are left out."

@@ -1,0 +1,237 @@
+"""Weak and strong scaling of the cells of a plan, as DLBS prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from inferometer.evaluators.drawing.charts import Drawing, Label, PointChart, Series
+from inferometer.evaluators.plans.reporting.cases import Case, Figure
+from inferometer.evaluators.plans.reporting.counts import (
+    Quantity,
+    count_of,
+    counts,
+    one_figure,
+    quantity_of,
+    varying,
+)
+from inferometer.evaluators.plans.reporting.pictures import (
+    MOST_LINES,
+    Point,
+    drawing_of,
+    heading_of,
+    is_far,
+    lines_through,
+    point_series,
+)
+from inferometer.evaluators.plans.reporting.ratios import ratio, scaled
+from inferometer.evaluators.plans.reporting.tables import (
+    DOUBTS,
+    PlanTable,
+    check_dimensions,
+    dimension_columns,
+    figure_values,
+    interval_columns,
+    mixed,
+    notes_on,
+    place_of,
+    telling,
+    value_columns,
+)
+from inferometer.evaluators.plots.base import readable
+from inferometer.evaluators.reports.base import Column, Row, Value
+from inferometer.evaluators.reports.scaling import cut_percent
+from inferometer.manifests.errors import ConfigurationError
+
+IDEAL = "ideal"
+_WHOLE_BATCH = "effective_batch"
+_COLUMNS = (
+    *interval_columns(Column("speedup", "speed-up", decimals=2, stays=True)),
+    *interval_columns(Column("efficiency_percent", "efficiency (%)", decimals=2, stays=True)),
+    *interval_columns(
+        Column("uncapped_efficiency_percent", "efficiency, uncapped (%)", decimals=4, detail=3)
+    ),
+    DOUBTS,
+)
+
+
+class Scaling(str, Enum):
+    """What stays the same as more work together.
+
+    ``WEAK``: the work of each, so that efficiency is t1 / tN. ``STRONG``: the work of all; it is
+    t1 / (N · tN). A rate counts the work of all, so that it is rN / (N · r1) in both.
+    """
+
+    WEAK = "weak"
+    STRONG = "strong"
+
+    def speedup(self, base: Figure, figure: Figure, quantity: Quantity, more: float) -> Figure | None:
+        """Returns how much faster work is done than in the base, which ``more`` times fewer do.
+
+        None where a figure is not positive.
+        """
+        if quantity is Quantity.RATE:
+            return ratio(figure, base)
+        faster = ratio(base, figure)
+        return scaled(faster, more) if faster is not None and self is Scaling.WEAK else faster
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One case in its group: how many work, N, and what became of it."""
+
+    case: Case
+    count: float
+    more: float
+    speedup: Figure | None
+
+
+def scaling(
+    cases: Sequence[Case], kind: Scaling, over: str | None = None, values: Sequence[str] = ()
+) -> PlanTable:
+    """Returns speed-up and efficiency over a number of devices, ranks, threads or cores.
+
+    N is the ratio to the smallest number of a group, whose cases are equal otherwise. Efficiency is cut to
+    two decimals and capped at 100, as in DLBS; a column beside it has the value as it is. The ends of its
+    interval are those of ``ratio``.
+
+    Args:
+        cases: The cases.
+        kind: The kind.
+        over: The dimension; None for the only one that varies among ``COUNTED``.
+        values: The figure; empty for the main one.
+
+    Raises:
+        ConfigurationError: The figure is neither a time nor a rate; the dimension has no numbers, is not
+            told, or does not vary; or cases differ in something else.
+    """
+    figure = one_figure(cases, values)
+    over = over if over is not None else _only(cases)
+    check_dimensions(cases, (over,))
+    measured = [case for case in cases if figure in case.figures and count_of(case, over) is not None]
+    if not counts(measured, over):
+        raise ConfigurationError(f'"{over}" has no numbers; name another dimension with --over')
+    names = _names(measured, kind, over)
+    groups = [
+        places for group in _groups(measured, names, over) if (places := _placed(group, kind, figure, over))
+    ]
+    if not groups:
+        raise ConfigurationError(f'no cells differ in "{over}" alone; name another dimension with --over')
+    rows = tuple(_row(place, names, over, figure) for places in groups for place in places)
+    left = len(cases) - len(rows)
+    told = f"{left} of {len(cases)} cells are left out: no other with {figure} differs in {over} alone."
+    notes = (
+        f"N is {over} over the smallest of each group, whose speed-up is 1.",
+        *((told,) if left else ()),
+        *notes_on([place.case for places in groups for place in places], (figure,)),
+    )
+    return PlanTable(
+        name=f"{kind.value}_scaling",
+        caption=f"{kind.value} scaling of {figure} over {over}",
+        columns=(*dimension_columns((*names, over)), *value_columns(figure), *_COLUMNS),
+        rows=rows,
+        notes=notes,
+        drawing=_drawing(f"{kind.value.capitalize()} scaling", groups, names, over),
+    )
+
+
+def _only(cases: Sequence[Case]) -> str:
+    """The dimension that counts what works, if one alone varies."""
+    found = varying(cases)
+    if len(found) == 1:
+        return found[0]
+    which = f"{', '.join(found)} vary" if found else "no number of devices, ranks, threads or cores varies"
+    raise ConfigurationError(f"{which}; name the dimension with --over")
+
+
+def _names(cases: Sequence[Case], kind: Scaling, over: str) -> tuple[str, ...]:
+    """What tells the groups apart; strong scaling keeps the batch of all together, where it is known."""
+    batches = {case.dimensions.get(_WHOLE_BATCH) for case in cases}
+    first = (_WHOLE_BATCH,) if kind is Scaling.STRONG and len(batches) > 1 and None not in batches else ()
+    return (*first, *telling(cases, (over, *first)))
+
+
+def _groups(cases: Sequence[Case], names: Sequence[str], over: str) -> Iterator[Mapping[float, Case]]:
+    """The cases of each group by their number, sorted."""
+    groups: dict[tuple[str, ...], dict[float, Case]] = {}
+    for case in cases:
+        number = count_of(case, over)
+        if number is None:
+            continue
+        other = groups.setdefault(place_of(case, names), {}).setdefault(number, case)
+        if other is not case:
+            raise ConfigurationError(mixed(other, case, (*names, over)))
+    for group in groups.values():
+        yield dict(sorted(group.items()))
+
+
+def _placed(group: Mapping[float, Case], kind: Scaling, figure: str, over: str) -> list[_Place]:
+    """The places of a group; none where it has one number."""
+    least = next(iter(group))
+    if len(group) < 2:
+        return []
+    if least <= 0:
+        raise ConfigurationError(f"{over} is {least:g} in a cell; choose those above 0 with --where")
+    base, quantity = group[least].figures[figure], quantity_of(figure)
+    places = []
+    for number, case in group.items():
+        speedup = kind.speedup(base, case.figures[figure], quantity, number / least)
+        exact = Figure(1.0, count=base.count) if number == least and speedup is not None else speedup
+        places.append(_Place(case, number, number / least, exact))
+    return places
+
+
+def _row(place: _Place, names: Sequence[str], over: str, figure: str) -> Row:
+    efficiency = None if place.speedup is None else scaled(place.speedup, 100 / place.more)
+    values: dict[str, Value] = {name: place.case.dimensions.get(name) for name in names}
+    count = int(place.count) if place.count.is_integer() else place.count
+    return {
+        **values,
+        over: count,
+        **figure_values(figure, place.case.figures[figure]),
+        **figure_values("speedup", place.speedup),
+        **figure_values("efficiency_percent", None if efficiency is None else _cut(efficiency)),
+        **figure_values("uncapped_efficiency_percent", efficiency),
+        DOUBTS.key: place.case.doubts or None,
+    }
+
+
+def _cut(efficiency: Figure) -> Figure:
+    low, high = (None if end is None else cut_percent(end) for end in (efficiency.low, efficiency.high))
+    return Figure(cut_percent(efficiency.value), low, high, efficiency.count)
+
+
+def _drawing(
+    title: str, groups: Sequence[Sequence[_Place]], names: Sequence[str], over: str
+) -> Drawing | None:
+    """The speed-up of each group over N, and the line of the ideal."""
+    labels = [" · ".join(place_of(places[0].case, names)) or "measured" for places in groups]
+    points = [
+        _point(place, place.speedup, label, over)
+        for places, label in zip(groups[:MOST_LINES], labels, strict=False)
+        for place in places
+        if place.speedup is not None
+    ]
+    if not points:
+        return None
+    most = max(point.x for point in points)
+    ideal = Series(IDEAL, (1.0, most), (1.0, most), line=True, tooltip=IDEAL, size=0.1, strong=True)
+    chart = PointChart(
+        Label(f"Speed-up over {over}", heading_of(names)),
+        f"N: {over} over the smallest",
+        "speed-up",
+        (ideal, *lines_through(points), *point_series(points)),
+        x_logarithmic=is_far([point.x for point in points]),
+        y_logarithmic=is_far([point.x for point in points]),
+        tall=True,
+    )
+    hidden = (f"The first {MOST_LINES} of {len(groups)} groups are shown.",) * (len(groups) > MOST_LINES)
+    return drawing_of(title, [chart], (*labels[:MOST_LINES], IDEAL), hidden)
+
+
+def _point(place: _Place, speedup: Figure, label: str, over: str) -> Point:
+    known = speedup.low is not None and speedup.high is not None
+    ends = f" [{readable(speedup.low or 0)}, {readable(speedup.high or 0)}]" if known else ""
+    told = f"{label}: {readable(speedup.value)}{ends} times at {over} {place.count:g}"
+    return Point(place.more, speedup.value, label, "", told)
