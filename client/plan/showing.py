@@ -13,7 +13,7 @@ from inferometer.client.cli.invocation import Invocation
 from inferometer.client.plan.asking import PlanRequest, folder_of
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.running.folder import PlanFolder
-from inferometer.evaluators.plans.running.journal import RunHistory, read_history
+from inferometer.evaluators.plans.running.journal import IN_WORK, WAITING, RunHistory, read_history
 from inferometer.evaluators.plans.running.results import Ended
 
 _LOOK_S = 0.5
@@ -76,12 +76,6 @@ def _line(run: Run, history: RunHistory) -> str:
 
 def counts_text(states: list[RunHistory]) -> str:
     """Returns how many runs ended in which way: ``24: 12 complete, 1 failed, 11 waiting``."""
-    counts = Counter(_state(each) for each in states)
-    order = [*(each.value for each in Ended), "in work", "waiting"]
+    counts = Counter(each.state for each in states)
+    order = [*(each.value for each in Ended), IN_WORK, WAITING]
     return f"{len(states)}: " + ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
-
-
-def _state(history: RunHistory) -> str:
-    if history.job:
-        return "in work"
-    return "waiting" if history.result is None else history.result.ended.value

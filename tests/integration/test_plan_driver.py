@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import random
 import signal
 import subprocess
@@ -171,6 +172,16 @@ def test_a_second_driver_is_refused(tmp_path: Path) -> None:
     driver.on_progress = second
     driver.drive()
     assert inner == [f"{tmp_path}: another driver runs this plan; agent plan watch shows it"] * 2
+
+
+def test_who_looks_whether_a_driver_runs_is_no_driver(tmp_path: Path) -> None:
+    driver = driver_of(tmp_path, 1)
+    looking = driver.folder.lock.open("ab+")
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    driver.sleep = lambda _: looking.close()
+
+    assert not driver.folder.is_driven
+    assert ends(driver.drive()) == [Ended.COMPLETE]
 
 
 class ElsewherePlace:
