@@ -188,7 +188,7 @@ def stop(file: Path) -> None:
 
     request = read_request(file, (), (), ())
     folder = folder_of(current_invocation(), request)
-    if not folder.is_driven():
+    if not folder.is_driven:
         click.echo(f"no driver runs plan {request.plan.name} in {folder.path}", err=True)
         click.get_current_context().exit(NO_DRIVER)
     folder.stop.touch()

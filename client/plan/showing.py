@@ -15,7 +15,7 @@ from inferometer.client.plan.asking import PlanRequest, folder_of
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.running.agents import AGENTS
 from inferometer.evaluators.plans.running.folder import PlanFolder
-from inferometer.evaluators.plans.running.journal import RunHistory, read_history
+from inferometer.evaluators.plans.running.journal import IN_WORK, WAITING, RunHistory, read_history
 from inferometer.evaluators.plans.running.results import Ended
 
 _LOOK_S = 0.5
@@ -100,12 +100,6 @@ def _monitored(monitor: Mapping[str, Any]) -> str:
 
 def counts_text(states: list[RunHistory]) -> str:
     """Returns how many runs ended in which way: ``24: 12 complete, 1 failed, 11 waiting``."""
-    counts = Counter(_state(each) for each in states)
-    order = [*(each.value for each in Ended), "in work", "waiting"]
+    counts = Counter(each.state for each in states)
+    order = [*(each.value for each in Ended), IN_WORK, WAITING]
     return f"{len(states)}: " + ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
-
-
-def _state(history: RunHistory) -> str:
-    if history.job:
-        return "in work"
-    return "waiting" if history.result is None else history.result.ended.value

@@ -22,6 +22,8 @@ MODULES = (
     "list.js",
     "evaluation.js",
     "comparison.js",
+    "plans.js",
+    "plan.js",
     "main.js",
 )
 """The page's own modules; each imports only from those before it."""

@@ -19,6 +19,8 @@ from inferometer.client.evaluating.running_now import running_now
 from inferometer.client.web.assets import SERVED, content_of, content_type_of, served_page
 from inferometer.client.web.events import Events
 from inferometer.client.web.guard import Guard
+from inferometer.client.web.plans.documents import PlanQuery
+from inferometer.client.web.plans.reader import PlansReader
 from inferometer.client.web.reader import ListQuery, StoreReader
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import ConfigurationError, InferometerError, NotFoundError
@@ -36,7 +38,7 @@ class PageServer:
 
     Args:
         open_store: Opens the store; called in that thread.
-        data_directory: Where running evaluations tell of their progress.
+        data_directory: Where running evaluations tell of their progress, and plans have their folders.
         secret: What a reader has to show; None for nothing.
         names: See ``Guard``.
     """
@@ -50,6 +52,7 @@ class PageServer:
         names: Iterable[str] | None = (),
     ) -> None:
         self._reader = StoreReader(open_store)
+        self._plans = PlansReader(data_directory, lambda: self._reader.store)
         self._data_directory = data_directory
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="page-store")
         self.events = Events(self._look)
@@ -57,12 +60,16 @@ class PageServer:
             Route("/", self._page),
             Route("/compare", self._page),
             Route("/evaluations/{id}", self._page),
+            Route("/plans", self._page),
+            Route("/plans/{name}", self._page),
             Route("/static/{name}", self._static),
             Route("/api/about", self._about),
             Route("/api/filters", self._filters),
             Route("/api/evaluations", self._evaluations),
             Route("/api/evaluations/{id}", self._evaluation),
             Route("/api/compare", self._comparison),
+            Route("/api/plans", self._plan_list),
+            Route("/api/plans/{name}", self._plan),
             Route("/api/events", self._events),
         ]
         known: dict[Any, Any] = {InferometerError: self._failed, 404: _missing, 405: _missing}
@@ -119,13 +126,21 @@ class PageServer:
         a, b = request.query_params.get("a", ""), request.query_params.get("b", "")
         return await self._answer(lambda: self._reader.comparison(a, b))
 
+    async def _plan_list(self, _: Request) -> Response:
+        return await self._answer(lambda: {"plans": self._plans.plans()})
+
+    async def _plan(self, request: Request) -> Response:
+        query = PlanQuery.of(request.query_params.multi_items())
+        return await self._answer(lambda: self._plans.plan(request.path_params["name"], query))
+
     async def _events(self, _: Request) -> Response:
         return StreamingResponse(self.events.stream(), media_type="text/event-stream")
 
     async def _look(self) -> dict[str, Any]:
         def look() -> dict[str, Any]:
             running = [asdict(each) for each in running_now(self._data_directory)]
-            return {"evaluations": {"total": self._reader.total()}, "running": running}
+            total = self._reader.total()
+            return {"evaluations": {"total": total}, "running": running, "plans": self._plans.plans()}
 
         return await self._read(look)
 

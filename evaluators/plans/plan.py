@@ -33,7 +33,8 @@ Scalar: TypeAlias = bool | int | float | str | None
 Value: TypeAlias = Scalar | list[Scalar]
 """What a parameter may be; a list gives an option several values."""
 _KINDS = {"Parameter", "bool", "int", "float", "str", "none"}
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+PLAN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+"""What the name of a plan fits, and so that of its folder."""
 _MOST_BYTES = 16 * 1024 * 1024
 
 
@@ -133,7 +134,7 @@ class Plan(_Strict):
         software: The interpreters and containers by name; a cell chooses one with ``cell.software``.
     """
 
-    name: Annotated[str, Field(pattern=_NAME)]
+    name: Annotated[str, Field(pattern=PLAN_NAME)]
     description: str = ""
     command: Annotated[str, Field(min_length=1)]
     arguments: list[str] = Field(default_factory=list)
@@ -152,7 +153,7 @@ class Plan(_Strict):
     slurm: SlurmOptions | None = None
     agents: list[str] = Field(default_factory=list)
     monitor_s: Annotated[float, Field(ge=0)] = 0.0
-    software: dict[Annotated[str, Field(pattern=_NAME)], Software] = Field(default_factory=dict)
+    software: dict[Annotated[str, Field(pattern=PLAN_NAME)], Software] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import random
 import signal
@@ -230,6 +231,16 @@ def test_a_second_driver_is_refused(tmp_path: Path) -> None:
     assert inner == [f"{tmp_path}: another driver runs this plan; agent plan watch shows it"] * 2
 
 
+def test_who_looks_whether_a_driver_runs_is_no_driver(tmp_path: Path) -> None:
+    driver = driver_of(tmp_path, 1)
+    looking = driver.folder.lock.open("ab+")
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    driver.sleep = lambda _: looking.close()
+
+    assert not driver.folder.is_driven
+    assert ends(driver.drive()) == [Ended.COMPLETE]
+
+
 class ElsewherePlace:
     """A place whose jobs go on without their driver."""
 
@@ -275,13 +286,13 @@ def test_what_ran_on_an_agent_when_the_driver_ended_runs_again(tmp_path: Path) -
     driver = driver_of(tmp_path, 1)
     Journal(tmp_path).submitted(driver.runs[0].key, "agents/gpu-1:50051/9:1")
     driven_at: list[bool] = []
-    driver.on_progress = lambda _: driven_at.append(driver.folder.is_driven())
+    driver.on_progress = lambda _: driven_at.append(driver.folder.is_driven)
     [history] = driver.drive().values()
     assert history.result is not None
     assert history.result.ended is Ended.COMPLETE
     assert history.losses == ["the driver ended"]
     assert set(driven_at) == {True}
-    assert not driver.folder.is_driven()
+    assert not driver.folder.is_driven
 
 
 def test_what_a_lost_attempt_has_published_is_gone(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import threading
 import urllib.error
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -55,6 +57,30 @@ class Page:
                 return Reply(answer.status, dict(answer.headers.items()), answer.read())
         except urllib.error.HTTPError as error:
             return Reply(error.code, dict(error.headers.items()), error.read())
+
+
+class Stream:
+    """Server-sent events, read as they come."""
+
+    def __init__(self, page: Page) -> None:
+        address = urlsplit(page.url)
+        assert address.hostname is not None
+        self._connection = http.client.HTTPConnection(address.hostname, address.port, timeout=10)
+        self._connection.request("GET", "/api/events")
+        self._answer = self._connection.getresponse()
+        assert self._answer.headers["content-type"].startswith("text/event-stream")
+
+    def until(self, name: str, holds: Callable[[Any], bool]) -> Any:
+        """The first event of a name whose value is as wanted; fails after the timeout of the connection."""
+        while True:
+            line = self._answer.readline().decode().rstrip()
+            if line == f"event: {name}":
+                value = json.loads(self._answer.readline().decode().removeprefix("data: "))
+                if holds(value):
+                    return value
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 import re
 import sqlite3
@@ -25,7 +24,7 @@ from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import StoreError
 from tests.certificates import Authority
 from tests.page_samples import DATABASE, IMAGE, SCRIPT, keep, samples, steady
-from tests.web.conftest import Page, served
+from tests.web.conftest import Page, Stream, served
 
 Told = Callable[..., Any]
 SECRET = "correct horse"
@@ -242,34 +241,10 @@ def test_over_tls_it_is_read_with_its_certificate(data: Path, tmp_path: Path) ->
             assert json.loads(answer.read())["source"].endswith(".db")
 
 
-class _Stream:
-    """Server-sent events, read as they come."""
-
-    def __init__(self, page: Page) -> None:
-        address = urlsplit(page.url)
-        assert address.hostname is not None
-        self._connection = http.client.HTTPConnection(address.hostname, address.port, timeout=10)
-        self._connection.request("GET", "/api/events")
-        self._answer = self._connection.getresponse()
-        assert self._answer.headers["content-type"].startswith("text/event-stream")
-
-    def until(self, name: str, holds: Callable[[Any], bool]) -> Any:
-        """The first event of a name whose value is as wanted; fails after the timeout of the connection."""
-        while True:
-            line = self._answer.readline().decode().rstrip()
-            if line == f"event: {name}":
-                value = json.loads(self._answer.readline().decode().removeprefix("data: "))
-                if holds(value):
-                    return value
-
-    def close(self) -> None:
-        self._connection.close()
-
-
 def test_a_new_evaluation_and_a_running_one_are_told(tmp_path: Path) -> None:
     keep(tmp_path, [steady(1)])
     running = RunningFile(tmp_path)
-    with served(tmp_path) as page, closing(_Stream(page)) as stream, closing(running):
+    with served(tmp_path) as page, closing(Stream(page)) as stream, closing(running):
         assert stream.until("evaluations", lambda _: True) == {"total": 1}
         assert stream.until("running", lambda _: True) == []
         running.begin(JobStart(steady(2).system, "digits", 100))

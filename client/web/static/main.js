@@ -5,6 +5,8 @@ import { FileTransport, HttpTransport } from "./transport.js";
 import { listView } from "./list.js";
 import { evaluationView } from "./evaluation.js";
 import { comparisonView } from "./comparison.js";
+import { plansView } from "./plans.js";
+import { planView } from "./plan.js";
 
 const inFile = document.getElementById("part-list") !== null;
 const content = document.getElementById("content");
@@ -19,7 +21,7 @@ const router = {
   },
   replace(path) {
     history.replaceState(null, "", this.href(path));
-    page.lastList = path;
+    if (/^\/(\?|$)/.test(path)) page.lastList = path;
   },
 };
 
@@ -31,6 +33,7 @@ const page = {
   running: [],
   onRunning: () => {},
   onEvaluations: () => {},
+  onPlans: () => {},
   unchoose: () => {},
   announce(text) {
     document.getElementById("announcer").textContent = text;
@@ -42,6 +45,9 @@ async function viewOf(path) {
   const query = new URLSearchParams(search);
   const id = /^\/evaluations\/([^/]+)$/.exec(place);
   if (id) return evaluationView(page, decodeURIComponent(id[1]));
+  const plan = /^\/plans\/([^/]+)$/.exec(place);
+  if (plan) return planView(page, decodeURIComponent(plan[1]), query);
+  if (place === "/plans") return plansView(page);
   if (place === "/compare") return comparisonView(page, query);
   if (place === "/") {
     page.lastList = path;
@@ -55,7 +61,7 @@ let shownPath = null;
 async function show(moved) {
   const path = router.current();
   shownPath = path;
-  page.onRunning = page.onEvaluations = () => {};
+  page.onRunning = page.onEvaluations = page.onPlans = () => {};
   let view;
   try {
     view = await viewOf(path);
@@ -64,6 +70,8 @@ async function show(moved) {
     view = { title: "Not found", element: h("div", {}, back, h("h1", {}, "Nothing to show"), h("p", { class: "problem" }, error.message)) };
   }
   if (shownPath !== path) return;
+  page.back = view.back ?? null;
+  markPlans(path);
   document.title = `${view.title} · inferometer`;
   content.replaceChildren(view.element);
   document.body.dataset.ready = path;
@@ -72,6 +80,12 @@ async function show(moved) {
     content.focus({ preventScroll: true });
     page.announce(view.title);
   }
+}
+
+function markPlans(path) {
+  const link = document.getElementById("plans");
+  if (path.split("?")[0] === "/plans") link.setAttribute("aria-current", "page");
+  else link.removeAttribute("aria-current");
 }
 
 function follow(event) {
@@ -85,6 +99,7 @@ function onKey(event) {
   const typing = event.target.closest("input, select, textarea, [contenteditable]");
   if (event.key === "Escape") {
     if (typing && event.target.type !== "checkbox") event.target.blur();
+    else if (page.back) router.go(page.back);
     else if (router.current() !== (page.lastList ?? "/") && !/^\/(\?|$)/.test(router.current())) router.go(page.lastList ?? "/");
     else page.unchoose();
   } else if (event.key === "/" && !typing) {
@@ -115,6 +130,10 @@ function watch() {
     onRunning(running) {
       page.running = running;
       page.onRunning(running);
+    },
+    onPlans(plans) {
+      document.getElementById("plans").hidden = plans.length === 0;
+      page.onPlans(plans);
     },
   });
 }

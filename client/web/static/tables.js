@@ -49,11 +49,12 @@ function cell(column, value, text) {
   return h("td", { class: "number with-share", "data-key": column.key }, bar, content);
 }
 
-// A report's rows, sorted here by a click on a heading.
-export function reportTable(table) {
+// A report's rows, sorted here by a click on a heading; `sorts` keeps how, for when the table is made again.
+export function reportTable(table, sorts = {}) {
   const body = h("tbody");
   const head = h("thead");
-  let sort = null;
+  const known = sorts[table.report];
+  let sort = known && table.columns.some((column) => column.key === known.key) ? known : null;
 
   function fill() {
     const order = table.rows.map((_, place) => place);
@@ -67,7 +68,7 @@ export function reportTable(table) {
       ),
     );
     const onSort = (key) => {
-      sort = resorted(sort, table.columns.find((column) => column.key === key));
+      sort = sorts[table.report] = resorted(sort, table.columns.find((column) => column.key === key));
       fill();
       head.querySelector(`[data-sort="${CSS.escape(key)}"]`).focus();
     };

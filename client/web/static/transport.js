@@ -40,11 +40,20 @@ export class HttpTransport {
     return this.#get("/api/about");
   }
 
+  plans() {
+    return this.#get("/api/plans");
+  }
+
+  plan(name, query) {
+    return this.#get(`/api/plans/${encodeURIComponent(name)}?${query}`);
+  }
+
   // Calls back on what is new, for as long as the page is open; the browser connects again by itself.
-  watch({ onEvaluations, onRunning, onState }) {
+  watch({ onEvaluations, onRunning, onPlans, onState }) {
     const events = new EventSource(`${location.origin}/api/events`);
     events.addEventListener("evaluations", (event) => onEvaluations(JSON.parse(event.data)));
     events.addEventListener("running", (event) => onRunning(JSON.parse(event.data)));
+    events.addEventListener("plans", (event) => onPlans(JSON.parse(event.data)));
     events.addEventListener("open", () => onState(true));
     events.addEventListener("error", () => onState(false));
   }
@@ -118,6 +127,14 @@ export class FileTransport {
 
   async about() {
     return (await this.#part("list")).about;
+  }
+
+  async plans() {
+    throw new Problem("This file holds no plans; agent web shows them.");
+  }
+
+  plan() {
+    return this.plans();
   }
 
   #part(name) {

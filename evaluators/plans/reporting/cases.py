@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +16,7 @@ from inferometer.evaluators.load.intervals import t_quantile_95
 from inferometer.evaluators.plans.cells import Cell, Run
 from inferometer.evaluators.plans.references import shown
 from inferometer.evaluators.plans.running.results import Result
-from inferometer.evaluators.reports.base import EVALUATION_COLUMNS, Column, Row, Value
+from inferometer.evaluators.reports.base import EVALUATION_COLUMNS, Column, Report, Row, Value
 from inferometer.evaluators.reports.registry import find_report
 
 REPORTS: Mapping[str, tuple[str, ...]] = {
@@ -131,6 +132,7 @@ class Observation:
         return (self.run.cell.id, *(self.dimensions.get(name) for name in CASE))
 
 
+@cache
 def figure_columns() -> Mapping[str, Column]:
     """Returns the columns of all figures by their keys."""
     found = {column.key: column for column in RUN_COLUMNS}
@@ -178,12 +180,17 @@ def observations_of(
 
 def _rows(evaluation: Evaluation[Any]) -> Iterator[Row]:
     """The rows of the reports; those of reports with one row each are one."""
-    reports = [find_report(name) for name in REPORTS[evaluation.measurement.kind]]
-    rows = [list(report.rows([evaluation])) for report in reports]
+    rows = [list(report.rows([evaluation])) for report in _reports(evaluation.measurement.kind)]
     if all(len(each) == 1 for each in rows):
         yield {key: value for [row] in rows for key, value in row.items()}
     else:
         yield from (row for each in rows for row in each)
+
+
+@cache
+def _reports(kind: str) -> tuple[Report[Any], ...]:
+    """The reports on a kind; to find them takes longer than to read an evaluation."""
+    return tuple(find_report(name) for name in REPORTS[kind])
 
 
 def _dimensions(row: Row) -> Iterator[tuple[str, Value]]:

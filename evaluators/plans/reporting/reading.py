@@ -24,10 +24,12 @@ class Measured:
     Attributes:
         cases: The cases of all complete runs, in the order of the cells.
         notes: What is missing, a line each.
+        lacking: The runs whose evaluations the database lacks.
     """
 
     cases: tuple[Case, ...]
     notes: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
 
 
 class PlanReader:
@@ -66,16 +68,26 @@ class PlanReader:
                     continue  # it may be imported later, or be in another database
                 self._known[key] = tuple(observations_of(run, result, found))
             observations += self._known[key]
-        return Measured(cases_of(observations), tuple(self._notes(len(runs), left, lacking)))
+        told = notes_on_runs(len(runs), left, lacking, self._store.location)
+        return Measured(cases_of(observations), tuple(told), tuple(lacking))
 
     def _find(self, evaluation_id: str) -> Sequence[Evaluation[Any]]:
         return self._store.find(EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True))
 
-    def _notes(self, total: int, left: int, lacking: Sequence[str]) -> Iterator[str]:
-        if left:
-            yield f"{left} of {total} runs are not complete, and are left out."
-        if lacking:
-            yield (
-                f"{len(lacking)} of {total} runs, such as {lacking[0]}, published evaluations that "
-                f"{self._store.location} lacks; name the database with --database_address or --database_name."
-            )
+
+def notes_on_runs(total: int, left: int, lacking: Sequence[str], location: str) -> Iterator[str]:
+    """Yields what is missing in tables of a plan.
+
+    Args:
+        total: Its runs.
+        left: How many are not complete.
+        lacking: Those whose evaluations the database lacks.
+        location: The database.
+    """
+    if left:
+        yield f"{left} of {total} runs are not complete, and are left out."
+    if lacking:
+        yield (
+            f"{len(lacking)} of {total} runs, such as {lacking[0]}, published evaluations that "
+            f"{location} lacks; name the database with --database_address or --database_name."
+        )

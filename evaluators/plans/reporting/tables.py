@@ -254,7 +254,7 @@ def failures(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> PlanTabl
             {
                 "run": run.key,
                 "cell": run.cell.name,
-                "ended": result.ended.value if result else "waiting",
+                "ended": known.state,
                 "reason": result.reason if result else "",
                 "before": "; ".join(known.losses),
                 "host": result.host if result else "",

@@ -21,6 +21,7 @@ from inferometer.manifests.errors import ConfigurationError, InferometerError
 
 MOST_LOSSES = 3
 """How often a run starts again whose job ended without a result, before it has failed."""
+_PROBED_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +228,16 @@ class Driver:
     def _alone(self) -> Iterator[None]:
         self.folder.path.mkdir(parents=True, exist_ok=True)
         with self.folder.lock.open("ab") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise ConfigurationError(
-                    f"{self.folder.path}: another driver runs this plan; agent plan watch shows it"
-                ) from error
+            for last in (False, True):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError as error:
+                    if last:
+                        raise ConfigurationError(
+                            f"{self.folder.path}: another driver runs this plan; agent plan watch shows it"
+                        ) from error
+                self.sleep(_PROBED_S)  # who asks whether a driver runs has the lock for a moment
             yield
 
 

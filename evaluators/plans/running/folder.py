@@ -16,8 +16,7 @@ from inferometer.manifests.errors import ConfigurationError, OutputError
 
 _WORDS = ("argv", "stop", "slurm", "container_pid")
 _SPEC, _RESULT, _LOG, _DATA, _STOP = "run.json", "result.json", "log.txt", "data", "stop"
-_CELLS = "cells.json"
-_LOCK = "driver.lock"
+_CELLS, _LOCK = "cells.json", "driver.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +139,31 @@ class PlanFolder:
     path: Path
 
     @property
-    def lock(self) -> Path:
-        """The file that the driver locks while it runs."""
-        return self.path / _LOCK
-
-    @property
     def stop(self) -> Path:
         """The file whose presence asks the driver to stop after the runs in work."""
         return self.path / _STOP
+
+    @property
+    def cells(self) -> Path:
+        """The file that ``keep`` writes."""
+        return self.path / _CELLS
+
+    @property
+    def lock(self) -> Path:
+        """The file that the driver locks."""
+        return self.path / _LOCK
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether a driver has the folder now."""
+        try:
+            with self.lock.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
 
     def keep(self, plan: Plan, cells: Iterable[Cell]) -> None:
         """Keeps the cells of a plan as it is driven, for those who do not have its file.
@@ -164,30 +180,33 @@ class PlanFolder:
         beside = self.path / f".{_CELLS}.{os.getpid()}"
         try:
             beside.write_text(json.dumps(content), encoding="utf-8")
-            beside.replace(self.path / _CELLS)
+            beside.replace(self.cells)
         except OSError as error:
             raise OutputError(f"{self.path}: cannot be written: {error.strerror or error}") from error
 
     def kept(self) -> KeptPlan | None:
         """Returns what ``keep`` has written last; None where there is nothing that can be read."""
         try:
-            content = json.loads((self.path / _CELLS).read_text(encoding="utf-8"))
+            content = json.loads(self.cells.read_text(encoding="utf-8"))
             cells = tuple(Cell(**{**each, "words": tuple(each["words"])}) for each in content["cells"])
-            return KeptPlan(content["name"], content["description"], content["repeat"], cells)
+            return _whole(KeptPlan(content["name"], content["description"], content["repeat"], cells))
         except (OSError, ValueError, TypeError, KeyError):
             return None
-
-    def is_driven(self) -> bool:
-        """Whether a driver runs the plan now."""
-        try:
-            with self.lock.open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # without the file, no driver has run it
-            return False
-        return False
 
     def run(self, run: Run) -> RunFolder:
         """Returns the folder of a run."""
         return RunFolder(self.path / "runs" / run.key)
+
+
+def _whole(kept: KeptPlan) -> KeptPlan:
+    """The plan, if each part of it is of its type."""
+    typed = (
+        isinstance(kept.name, str),
+        isinstance(kept.description, str),
+        isinstance(kept.repeat, int),
+        all(isinstance(cell.id, str) for cell in kept.cells),
+        all(isinstance(each, dict) for cell in kept.cells for each in (cell.options, cell.parameters)),
+    )
+    if not all(typed):
+        raise TypeError("a part of it is of another type")
+    return kept

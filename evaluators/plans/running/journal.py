@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,7 +15,10 @@ from typing import Any
 from inferometer.evaluators.plans.running.results import Result
 from inferometer.manifests.errors import OutputError
 
+IN_WORK, WAITING = "in work", "waiting"
+"""The states of runs without a result: with a job, and without."""
 _FILE = "journal.jsonl"
+_TAIL = 64
 
 
 class Event(str, Enum):
@@ -51,6 +54,13 @@ class RunHistory:
     result: Result | None = None
     last_job: str = ""
 
+    @property
+    def state(self) -> str:
+        """``in work``, ``waiting``, or how it ended."""
+        if self.job:
+            return IN_WORK
+        return WAITING if self.result is None else self.result.ended.value
+
 
 class Journal:
     """The journal in the folder of a plan. One process at a time writes it.
@@ -63,7 +73,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / _FILE
+        self._path = journal_file(folder)
         self.runs: dict[str, RunHistory] = read_history(folder)
         try:
             _mend(self._path)
@@ -100,40 +110,83 @@ class Journal:
         return OutputError(f"{self._path}: the journal cannot be written: {error.strerror or error}")
 
 
+def journal_file(folder: Path) -> Path:
+    """Returns the file of the journal in the folder of a plan."""
+    return folder / _FILE
+
+
+class JournalFollower:
+    """Reads a journal that another process writes: each time only what was added to it.
+
+    Args:
+        folder: The folder of the plan.
+
+    Attributes:
+        changed_ns: When the journal had changed last, on the epoch's clock; 0 if there is none.
+        runs: What it says of each run; damaged lines are left out.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = journal_file(folder)
+        self.changed_ns = 0
+        self.runs: dict[str, RunHistory] = {}
+        self._read, self._tail, self._size = 0, b"", -1
+
+    def look(self) -> bool:
+        """Reads what was added; returns whether the journal has changed."""
+        try:
+            with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if (status.st_mtime_ns, status.st_size) == (self.changed_ns, self._size):
+                    return False
+                self.changed_ns, self._size = status.st_mtime_ns, status.st_size
+                file.seek(self._read - len(self._tail))
+                if file.read(len(self._tail)) != self._tail:  # another file is in its place
+                    file.seek(0)
+                    self._read, self._tail, self.runs = 0, b"", {}
+                self._take(file.read())
+        except OSError:
+            changed = self._size >= 0
+            self.changed_ns, self.runs = 0, {}
+            self._read, self._tail, self._size = 0, b"", -1
+            return changed
+        return True
+
+    def _take(self, added: bytes) -> None:
+        begin = self._read
+        for line in added.splitlines(keepends=True):
+            try:
+                content = json.loads(line)
+            except ValueError:
+                if not line.endswith(b"\n"):
+                    break  # it is being written
+            else:
+                with suppress(LookupError, TypeError, ValueError):
+                    _apply(self.runs, content)
+            self._read += len(line)
+        self._tail = (self._tail + added[: self._read - begin])[-_TAIL:]
+
+
 def read_history(folder: Path) -> dict[str, RunHistory]:
     """Returns what the journal of a folder says of each run; damaged lines are left out."""
-    found: dict[str, RunHistory] = {}
-    for line in _lines(folder / _FILE):
-        with suppress(LookupError, TypeError, ValueError):
-            _apply(found, line)
-    return found
-
-
-def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return
-    for line in content.splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue
+    journal = JournalFollower(folder)
+    journal.look()
+    return journal.runs
 
 
 def _apply(runs: dict[str, RunHistory], line: Mapping[str, Any]) -> None:
     history = runs.setdefault(line["run"], RunHistory())
     match Event(line["event"]):
         case Event.SUBMITTED:
-            history.job, history.result, history.restarts = line["job"], None, 0
-            history.last_job = line["job"]
+            history.job, history.result, history.restarts = str(line["job"]), None, 0
+            history.last_job = history.job
         case Event.LOST:
             history.job = ""
             history.lost += line["counts"]
-            history.losses.append(line["reason"])
+            history.losses.append(str(line["reason"]))
         case Event.RESTARTED:
             history.restarts += 1
-            history.losses.append(line["reason"])
+            history.losses.append(str(line["reason"]))
         case Event.ENDED:
             history.job, history.lost, history.result = "", 0, Result.of(line["result"])
 

@@ -57,10 +57,18 @@ class Result:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Result:
-        """Returns the result of a document; what later versions add is left out."""
+        """Returns the result of a document; what later versions add is left out.
+
+        Raises:
+            ValueError: It is no document of a result; also ``KeyError`` and ``TypeError``.
+        """
         known = {each.name for each in fields(cls)}
         given = {name: value for name, value in document.items() if name in known}
         evaluations = tuple(given.pop("evaluations", ()))
+        texts = (given["key"], given.get("reason", ""), given.get("host", ""), *evaluations)
+        times = (given.get("start_ns", 0), given.get("end_ns", 0))
+        if not (all(isinstance(t, str) for t in texts) and all(isinstance(t, int) for t in times)):
+            raise TypeError("a value is of another type")
         return cls(**{**given, "ended": Ended(given["ended"]), "evaluations": evaluations})
 
 

@@ -1,0 +1,64 @@
+"""A journal that another process writes, followed line by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from inferometer.evaluators.plans.running.journal import (
+    Journal,
+    JournalFollower,
+    journal_file,
+    read_history,
+)
+from inferometer.evaluators.plans.running.results import Ended, Result
+
+
+def test_what_is_added_is_read_and_nothing_twice(tmp_path: Path) -> None:
+    journal, follower = Journal(tmp_path), JournalFollower(tmp_path)
+    journal.submitted("a-1", "local/1")
+    assert follower.look()
+    assert not follower.look()
+    journal.lost("a-1", "killed", counts=True)
+    journal.submitted("a-1", "local/2")
+    journal.ended(Result("b-1", Ended.COMPLETE))
+    assert follower.look()
+
+    assert {key: each.state for key, each in follower.runs.items()} == {"a-1": "in work", "b-1": "complete"}
+    assert (follower.runs["a-1"].losses, follower.runs["a-1"].job) == (["killed"], "local/2")
+    assert follower.runs == read_history(tmp_path)
+
+
+def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
+    Journal(tmp_path).submitted("a-1", "local/1")
+    whole = journal_file(tmp_path).read_bytes()
+    journal_file(tmp_path).write_bytes(whole[:30])
+    follower = JournalFollower(tmp_path)
+
+    assert follower.look()
+    assert follower.runs == {}
+    with journal_file(tmp_path).open("ab") as file:
+        file.write(whole[30:-1])
+    assert follower.look()
+    assert follower.runs["a-1"].job == "local/1"
+    with journal_file(tmp_path).open("ab") as file:
+        file.write(b'\n{"damaged\n' + whole.replace(b"a-1", b"b-1"))
+    assert follower.look()
+    assert follower.runs.keys() == {"a-1", "b-1"}
+
+
+def test_another_journal_in_its_place_is_read_from_its_beginning(tmp_path: Path) -> None:
+    Journal(tmp_path).submitted("a-1", "local/1")
+    follower = JournalFollower(tmp_path)
+    follower.look()
+    journal_file(tmp_path).unlink()
+    assert follower.look()
+    assert follower.runs == {}
+    assert not follower.look()
+    other = Journal(tmp_path)
+    for number in range(5):
+        other.submitted(f"b-{number}", "local/1")
+    assert follower.look()
+    assert follower.runs.keys() == {f"b-{number}" for number in range(5)}
+    journal_file(tmp_path).write_text(journal_file(tmp_path).read_text().replace("b-", "c-") * 2)
+    assert follower.look()
+    assert follower.runs.keys() == {f"c-{number}" for number in range(5)}
