@@ -260,8 +260,12 @@ def failures(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> PlanTabl
                 "host": result.host if result else "",
             }
         )
-    wide = (Column("reason", "reason", wraps=True), Column("before", "before that", wraps=True))
-    names = (Column("run", "run"), Column("cell", "cell", wraps=True), Column("ended", "ended", stays=True))
+    names = (Column("run", "run"), Column("ended", "ended", stays=True))
+    wide = (  # a terminal narrows the last column first
+        Column("reason", "reason", stays=True, least=32, wraps=True),
+        Column("before", "before that", least=30, wraps=True),
+        Column("cell", "cell", stays=True, wraps=True),
+    )
     return PlanTable(
         name="failures",
         caption="the runs that are not complete, or were lost on the way",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import pytest
 
 from inferometer.evaluators.drawing.charts import BarChart, PointChart
+from inferometer.evaluators.plans.cells import Cell, Run
 from inferometer.evaluators.plans.reporting.cases import Figure
 from inferometer.evaluators.plans.reporting.pictures import MOST_LINES, MOST_ROWS
 from inferometer.evaluators.plans.reporting.ratios import overlap, ratio
 from inferometer.evaluators.plans.reporting.tables import failures, table, telling
+from inferometer.evaluators.plans.running.journal import RunHistory
+from inferometer.evaluators.plans.running.results import Ended, Result
+from inferometer.evaluators.reports.writer import Format, write
 from inferometer.manifests.errors import ConfigurationError
 from tests.plan_cases import case
 
@@ -113,3 +118,21 @@ def test_a_picture_says_what_it_leaves_out():
 
 def test_nothing_failed_is_told():
     assert failures([], {}).notes == ("No run failed, or was lost on the way.",)
+
+
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_the_whole_reason_of_a_failure_is_read_in_a_narrow_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    reason = "the device that the cell asks for is not there, and nothing on this machine can take its place"
+    run = Run(Cell("abc", ("predict", "dataset"), {"model_name": "A" * 30, "gpu": True}, {}), 1)
+    found = failures([run], {run.key: RunHistory(result=Result(run.key, Ended.FAILED, reason))})
+    terminal = _Terminal()
+    write(found.columns, found.rows, Format.TABLE, terminal)
+
+    lines = terminal.getvalue().splitlines()
+    assert set(reason.split()) <= {word for line in lines for word in line.split()}
+    assert all(len(line.replace("\x1b[1m", "").replace("\x1b[0m", "")) <= 80 for line in lines)
