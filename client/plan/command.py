@@ -264,7 +264,8 @@ def report(file: Path, plot: Path | None, **given: Any) -> None:
     """  # noqa: D301 - the backspace tells click to leave the lines as they are
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.plan.asking import read_request
-    from inferometer.client.plan.reporting import Asked, names_of, report_plan
+    from inferometer.client.plan.reporting import names_of, report_plan
+    from inferometer.evaluators.plans.reporting.asked import Asked
     from inferometer.evaluators.plans.reporting.scaling import Scaling
 
     printing = {name: given.pop(name) for name in PRINTING_NAMES}

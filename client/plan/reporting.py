@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +14,11 @@ from inferometer.client.cli.output import print_rows
 from inferometer.client.evaluating.console import say
 from inferometer.client.plan.asking import PlanRequest, folder_of
 from inferometer.evaluators.plans.cells import Run
-from inferometer.evaluators.plans.reporting.advice import gpu_advice
+from inferometer.evaluators.plans.reporting.asked import Asked, reported
 from inferometer.evaluators.plans.reporting.cases import Case
-from inferometer.evaluators.plans.reporting.choosing import none_fulfils
-from inferometer.evaluators.plans.reporting.objectives import Objective, best
-from inferometer.evaluators.plans.reporting.pairing import Failed, failed_on_gpu
+from inferometer.evaluators.plans.reporting.pairing import failed_on_gpu
 from inferometer.evaluators.plans.reporting.reading import PlanReader
-from inferometer.evaluators.plans.reporting.scaling import Scaling, scaling
-from inferometer.evaluators.plans.reporting.tables import PlanTable, chosen, failures, table
+from inferometer.evaluators.plans.reporting.tables import PlanTable, failures
 from inferometer.evaluators.plans.running.journal import RunHistory, read_history
 from inferometer.evaluators.reports.selection import sort_rows
 from inferometer.evaluators.reports.writer import Format
@@ -31,73 +28,6 @@ if TYPE_CHECKING:  # a picture needs Matplotlib, which only --plot loads
     from inferometer.evaluators.plots.writer import PictureFile
 
 _FOR_PEOPLE = (Format.TABLE.value, Format.MARKDOWN.value)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a report is to show.
-
-    Attributes:
-        rows: The dimensions of its rows; empty for those that tell cells apart.
-        columns: Those of its columns.
-        value: Its figures.
-        where: Conditions that each cell fulfils.
-        failed: Whether the runs that are not complete are shown instead.
-        minimize: The figures that are to be low; the best cells are shown instead.
-        maximize: Those that are to be high.
-        scaling: The kind of scaling that is shown instead.
-        over: What counts those that work; None for the only number that varies.
-        gpu_advice: Whether it is shown whether a GPU is worth asking for.
-        cores_per_gpu: How many cores a GPU counts for; None if it is unknown.
-    """
-
-    rows: Sequence[str] = ()
-    columns: Sequence[str] = ()
-    value: Sequence[str] = ()
-    where: Sequence[str] = ()
-    failed: bool = False
-    minimize: Sequence[str] = ()
-    maximize: Sequence[str] = ()
-    scaling: Scaling | None = None
-    over: str | None = None
-    gpu_advice: bool = False
-    cores_per_gpu: float | None = None
-
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        """The figures that are to be low, then those that are to be high."""
-        lowest = [Objective(name, highest=False) for name in self.minimize]
-        return (*lowest, *(Objective(name, highest=True) for name in self.maximize))
-
-    def check(self) -> None:
-        """Raises where options exclude each other.
-
-        Raises:
-            ConfigurationError: They do.
-        """
-        kinds = [name for name, is_asked in self._kinds().items() if is_asked]
-        if len(kinds) > 1:
-            raise ConfigurationError(f"{kinds[0]} and {kinds[1]} are two reports; ask for one at a time")
-        given = [f"--{name}" for name in ("rows", "columns") if getattr(self, name)]
-        if kinds and given:
-            raise ConfigurationError(f"{kinds[0]} has its own rows and columns; leave out {given[0]}")
-        if self.over is not None and self.scaling is None and not self.gpu_advice:
-            raise ConfigurationError("--over belongs to --scaling and --gpu_advice; add one of them")
-        if self.cores_per_gpu is not None and not self.gpu_advice:
-            raise ConfigurationError("--cores_per_gpu belongs to --gpu_advice; add it")
-        if self.failed and (self.value or self.where):
-            left_out = "--value" if self.value else "--where"
-            raise ConfigurationError(f"--failed shows runs without figures; leave out {left_out}")
-
-    def _kinds(self) -> Mapping[str, bool]:
-        """The kinds of reports beside the table, and whether each is asked for."""
-        objective = "--minimize" if self.minimize else "--maximize"
-        return {
-            "--failed": self.failed,
-            objective: bool(self.objectives),
-            "--scaling": self.scaling is not None,
-            "--gpu_advice": self.gpu_advice,
-        }
 
 
 def report_plan(
@@ -127,7 +57,7 @@ def report_plan(
     if asked.failed:
         found = failures(runs, history)
     else:
-        found = _found(_cases(invocation, request, runs, history), asked, failed_on_gpu(runs, history))
+        found = reported(_cases(invocation, request, runs, history), asked, failed_on_gpu(runs, history))
     if printing["order"] is not None:
         found = replace(found, rows=tuple(sort_rows(found.columns, found.rows, printing["order"])))
     _print(found, {**printing, "order": None})
@@ -153,20 +83,6 @@ def _cases(
             f"{request.path}: no run is complete yet; agent plan status shows why, agent plan run runs it"
         )
     return measured.cases
-
-
-def _found(cases: tuple[Case, ...], asked: Asked, failed: Sequence[Failed]) -> PlanTable:
-    """The report that is asked for."""
-    if asked.objectives:
-        return best(cases, asked.objectives, asked.where, asked.value)
-    fitting = chosen(cases, asked.where)
-    if not fitting:
-        raise none_fulfils(cases, asked.where)
-    if asked.scaling is not None:
-        return scaling(fitting, asked.scaling, asked.over, asked.value)
-    if asked.gpu_advice:
-        return gpu_advice(fitting, asked.value, asked.over, asked.cores_per_gpu, failed)
-    return table(fitting, asked.rows, asked.columns, asked.value)
 
 
 def _picture(plot: Path | None, asked: Asked, printing: dict[str, Any]) -> PictureFile | None:

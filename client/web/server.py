@@ -19,7 +19,7 @@ from inferometer.client.evaluating.running_now import running_now
 from inferometer.client.web.assets import SERVED, content_of, content_type_of, served_page
 from inferometer.client.web.events import Events
 from inferometer.client.web.guard import Guard
-from inferometer.client.web.plans.documents import PlanQuery
+from inferometer.client.web.plans.documents import asked_of
 from inferometer.client.web.plans.reader import PlansReader
 from inferometer.client.web.reader import ListQuery, StoreReader
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
@@ -130,7 +130,7 @@ class PageServer:
         return await self._answer(lambda: {"plans": self._plans.plans()})
 
     async def _plan(self, request: Request) -> Response:
-        query = PlanQuery.of(request.query_params.multi_items())
+        query = asked_of(request.query_params.multi_items())
         return await self._answer(lambda: self._plans.plan(request.path_params["name"], query))
 
     async def _events(self, _: Request) -> Response:

@@ -47,7 +47,7 @@ def test_a_plan_follows_its_journal_and_keeps_the_choice(
         browser.wait("return document.querySelector('article.plan')")
         assert browser.text(".subtitle").startswith(f"{SCRIPT} · 2 complete, 1 failed, 1 waiting")
         browser.wait("return document.querySelectorAll('table[data-report=table] tbody tr').length === 2")
-        assert browser.texts("table[data-report=failures] tbody tr td:nth-child(4)") == [IMAGE]
+        assert browser.texts("table[data-report=failures] tbody td[data-key=reason]") == [IMAGE]
 
         browser.run(_CHOOSE, "plan-columns", "trial")
         browser.wait("return document.querySelectorAll('table[data-report=table] tbody tr').length === 1")

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from inferometer.client.web.plans.documents import MOST_RUNS, PlanQuery
+from inferometer.client.web.plans.documents import MOST_RUNS
 from inferometer.client.web.plans.reader import PlansReader
+from inferometer.evaluators.plans.reporting.asked import Asked
 from inferometer.evaluators.plans.running.results import Ended
 from inferometer.evaluators.store.opening import open_store
 from tests.page_plans import KeptRuns, keep_plan
@@ -126,12 +127,35 @@ def test_rows_columns_and_conditions_are_those_that_are_asked_for(page: Page) ->
 
 
 @pytest.mark.usefixtures("plan")
+def test_objectives_show_the_front_and_its_picture(page: Page) -> None:
+    found = page.get("/api/plans/grid?minimize=latency_ms_p50&maximize=throughput_inputs_per_s&rows=trial")
+    rows = _rows(found.json["table"])
+    [chart] = found.json["charts"]
+
+    assert [(row["trial"], row["front"]) for row in rows] == [(1, True), (2, False)]
+    assert "p50" in chart["x_axis"]
+    assert "throughput" in chart["y_axis"]
+    ranked = _rows(page.get("/api/plans/grid?maximize=latency_ms_p50").json["table"])
+    assert [row["trial"] for row in ranked] == [2, 1]
+
+
+@pytest.mark.usefixtures("plan")
+def test_scaling_over_a_variable_has_its_picture(page: Page) -> None:
+    found = page.get("/api/plans/grid?scaling=strong&over=trial").json
+
+    assert [row["trial"] for row in _rows(found["table"])] == [1, 2]
+    assert len(found["charts"]) == 1
+    assert "unknown" not in (found["refused"] or "")
+
+
+@pytest.mark.usefixtures("plan")
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
         ("value=latency_ms_p5", "latency_ms_p50"),
         ("rows=trail", "trial"),
         ("where=trial", "is no condition"),
+        ("maximize=p50&minimize=latency_ms_p50", "no cell has"),
         ("where=trial%20%3E%209", "no cell fulfils trial > 9"),
         ("columns=%3Cscript%3E", "no cell has"),
     ],
@@ -153,6 +177,13 @@ def test_a_table_that_makes_no_sense_is_refused_and_the_runs_are_there(
 )
 def test_only_names_of_plans_are_looked_for(page: Page, name: str) -> None:
     assert page.get(f"/api/plans/{name}").status == 404
+
+
+def test_an_unknown_scaling_is_refused(page: Page) -> None:
+    reply = page.get("/api/plans/grid?scaling=strng")
+
+    assert reply.status == 400
+    assert reply.json == {"error": '"strng" is no scaling; did you mean "strong"?'}
 
 
 def test_too_many_names_are_refused(page: Page) -> None:
@@ -186,7 +217,7 @@ def test_a_plan_whose_cells_are_damaged_has_its_line(tmp_path: Path, content: by
 
     with _reader(tmp_path) as plans:
         cut, whole = plans.plans()
-        found = plans.plan("cut", PlanQuery())
+        found = plans.plan("cut", Asked())
 
     assert (cut["name"], cut["total"]) == ("cut", 0)
     assert "agent plan resume" in cut["problem"]
@@ -223,7 +254,7 @@ def test_damaged_lines_of_a_journal_are_left_out(tmp_path: Path) -> None:
     kept.end(2, Ended.FAILED, "exit code 1")
 
     with _reader(tmp_path) as plans:
-        found = plans.plan("torn", PlanQuery())
+        found = plans.plan("torn", Asked())
 
     assert found["counts"] == {"complete": 1, "failed": 1, "waiting": 2}
     assert len(found["table"]["rows"]) == 1
@@ -246,9 +277,9 @@ def test_evaluations_that_the_database_lacks_are_told_until_they_are_there(tmp_p
     kept.end(1, Ended.COMPLETE, evaluations=[IDS[1]])
 
     with _reader(tmp_path) as plans:
-        before = plans.plan("other", PlanQuery())
+        before = plans.plan("other", Asked())
         keep(tmp_path, [steady(2, 1.4)])
-        after = plans.plan("other", PlanQuery())
+        after = plans.plan("other", Asked())
 
     assert kept.runs[1].key in before["notes"][1]
     assert [len(found["table"]["rows"]) for found in (before, after)] == [1, 2]
@@ -263,7 +294,7 @@ def test_evaluations_are_read_for_a_moment_at_a_time(tmp_path: Path) -> None:
     times = iter(range(1000))
 
     with _reader(tmp_path, lambda: next(times)) as plans:
-        answers = [plans.plan("long", PlanQuery()) for _ in range(4)]
+        answers = [plans.plan("long", Asked()) for _ in range(4)]
 
     assert [each["reading"] and each["reading"]["done"] for each in answers] == [1, 2, 3, None]
     assert [each["counts"] for each in answers] == [{"complete": 4}] * 4
@@ -276,7 +307,7 @@ def test_of_many_runs_those_that_are_not_complete_are_listed(tmp_path: Path) -> 
     kept.end(0, Ended.COMPLETE)
 
     with _reader(tmp_path) as plans:
-        found = plans.plan("many", PlanQuery())
+        found = plans.plan("many", Asked())
 
     assert found["counts"] == {"complete": 1, "timeout": 1, "waiting": MOST_RUNS + 98}
     assert len(found["runs"]) == MOST_RUNS

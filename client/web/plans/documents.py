@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -12,74 +12,81 @@ from inferometer.client.web.pictures import chart_document
 from inferometer.evaluators.drawing.charts import PointChart
 from inferometer.evaluators.plans.cells import CELL, Run
 from inferometer.evaluators.plans.references import shown
+from inferometer.evaluators.plans.reporting.asked import Asked, reported
 from inferometer.evaluators.plans.reporting.cases import CASE, Case, figure_columns
+from inferometer.evaluators.plans.reporting.scaling import Scaling
 from inferometer.evaluators.plans.reporting.tables import (
     DOUBTS,
     PlanTable,
     chosen,
     dimension_columns,
     failures,
-    table,
     telling,
 )
 from inferometer.evaluators.plans.running.journal import IN_WORK, WAITING, RunHistory
 from inferometer.evaluators.plans.running.results import Ended
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError, suggestion
 
 MOST_RUNS = 500
 """The runs that are listed; the counts cover all."""
 MOST_ROWS = 1000
 """The rows of a table that are shown."""
 _MOST_NAMES = 32
+SCALINGS = tuple(each.value for each in Scaling)
+_LISTS = ("rows", "columns", "value", "minimize", "maximize")
 _RANKS = {IN_WORK: 0, WAITING: 2, Ended.COMPLETE.value: 3}
 _OTHER_RANK = 1  # of what has failed
 _NS_PER_S = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class PlanQuery:
-    """The table of a plan that a page asks for.
+def asked_of(given: Iterable[tuple[str, str]]) -> Asked:
+    """Returns the report that the parameters of a request ask for.
 
-    Attributes:
-        rows: The dimensions of its rows; those that tell the cases apart beside them are added.
-        columns: Those of its columns.
-        value: Its figures; empty for the main one.
-        where: Conditions that each case fulfils.
+    Names may be repeated, or have commas between them. A report other than the table has rows and columns of
+    its own, so that those of the request are left out.
+
+    Raises:
+        ConfigurationError: There are too many names, or no such scaling.
     """
+    found: dict[str, list[str]] = {name: [] for name in (*_LISTS, "scaling", "over", "where")}
+    for name, text in given:
+        if name in found:
+            found[name] += [text] if name == "where" else text.split(",")
+    named = {key: tuple(dict.fromkeys(filter(None, map(str.strip, texts)))) for key, texts in found.items()}
+    for name, texts in named.items():
+        if len(texts) > _MOST_NAMES:
+            raise ConfigurationError(f"{name} has {len(texts)} values; give at most {_MOST_NAMES}")
+    [kind] = named.pop("scaling")[:1] or [""]
+    [over] = named.pop("over")[:1] or [None]
+    if kind and kind not in SCALINGS:
+        raise ConfigurationError(f'"{kind[:40]}" is no scaling; {suggestion(kind, SCALINGS)}')
+    if kind or named["minimize"] or named["maximize"]:
+        named |= {"rows": (), "columns": ()}
+    asked = Asked(
+        rows=named["rows"],
+        columns=named["columns"],
+        value=named["value"],
+        where=named["where"],
+        minimize=named["minimize"],
+        maximize=named["maximize"],
+        scaling=Scaling(kind) if kind else None,
+        over=over,
+    )
+    asked.check()
+    return asked
 
-    rows: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    value: tuple[str, ...] = ()
-    where: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, given: Iterable[tuple[str, str]]) -> PlanQuery:
-        """Reads the parameters of a request; names may be repeated, or have commas between them.
-
-        Raises:
-            ConfigurationError: There are too many.
-        """
-        found: dict[str, list[str]] = {"rows": [], "columns": [], "value": [], "where": []}
-        for name, text in given:
-            if name in found:
-                found[name] += [text] if name == "where" else text.split(",")
-        named = {
-            key: tuple(dict.fromkeys(filter(None, map(str.strip, texts)))) for key, texts in found.items()
-        }
-        for name, texts in named.items():
-            if len(texts) > _MOST_NAMES:
-                raise ConfigurationError(f"{name} has {len(texts)} values; give at most {_MOST_NAMES}")
-        return cls(**named)
-
-
-def _table(cases: Sequence[Case], asked: PlanQuery) -> PlanTable:
-    """The table that is asked for."""
+def _table(cases: Sequence[Case], asked: Asked) -> PlanTable:
+    """The report that is asked for; rows of a table that are needed to tell the cases apart are added."""
+    if asked.objectives or asked.scaling is not None:
+        return reported(cases, asked)
     columns = tuple(name for name in asked.columns if name not in asked.rows)
-    rows = (*asked.rows, *telling(cases, (*asked.rows, *columns)))
-    return table(cases, rows, columns, asked.value)
+    fitting = chosen(cases, asked.where)
+    rows = (*asked.rows, *telling(fitting, (*asked.rows, *columns)))
+    return reported(cases, replace(asked, rows=rows, columns=columns))
 
 
-def table_document(cases: Sequence[Case], asked: PlanQuery) -> dict[str, Any]:
+def table_document(cases: Sequence[Case], asked: Asked) -> dict[str, Any]:
     """Returns the table that is asked for, its pictures and its notes; no table where nothing is complete.
 
     Raises:
@@ -87,10 +94,7 @@ def table_document(cases: Sequence[Case], asked: PlanQuery) -> dict[str, Any]:
     """
     if not cases:
         return {"table": None, "charts": [], "notes": []}
-    fulfilling = chosen(cases, asked.where)
-    if not fulfilling:
-        raise ConfigurationError(f"no cell fulfils {' and '.join(asked.where)}")
-    found = _table(fulfilling, asked)
+    found = _table(cases, asked)
     drawing = found.drawing
     charts = [each for each in drawing.charts if isinstance(each, PointChart)] if drawing else []
     return {
@@ -138,6 +142,7 @@ def choices_of(cases: Sequence[Case]) -> dict[str, Any]:
     return {
         "dimensions": [{"key": each.key, "header": each.header} for each in dimension_columns(varying)],
         "figures": [{"key": name, "header": known[name].header} for name in figures],
+        "scalings": [{"key": name, "header": name} for name in SCALINGS],
     }
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from inferometer.client.plan.asking import PLANS
 from inferometer.client.web.plans.documents import (
-    PlanQuery,
     choices_of,
     failures_document,
     runs_document,
@@ -21,6 +20,7 @@ from inferometer.client.web.plans.documents import (
 )
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import PLAN_NAME
+from inferometer.evaluators.plans.reporting.asked import Asked
 from inferometer.evaluators.plans.reporting.cases import Case
 from inferometer.evaluators.plans.reporting.reading import PlanReader, notes_on_runs
 from inferometer.evaluators.plans.running.folder import KeptPlan, PlanFolder
@@ -71,7 +71,7 @@ class PlansReader:
             del self._known[gone]
         return [self._followed(name).summary() for name in names]
 
-    def plan(self, name: str, query: PlanQuery) -> dict[str, Any]:
+    def plan(self, name: str, query: Asked) -> dict[str, Any]:
         """Returns one plan: its counts, its runs, and the table that is asked for.
 
         It reads evaluations for ``_READING_S`` at the most, so that others are answered in between: while
@@ -122,7 +122,7 @@ class _Followed:
         self._runs: tuple[Run, ...] = ()
         self._measured: _MeasuredCells | None = None
         self._counts: Counter[str] = Counter()
-        self._tables: dict[PlanQuery, dict[str, Any]] = {}
+        self._tables: dict[Asked, dict[str, Any]] = {}
 
     def look(self) -> None:
         """Reads what has changed."""
@@ -155,7 +155,7 @@ class _Followed:
             "changed": _moment(self._journal.changed_ns),
         }
 
-    def report(self, store: EvaluationStore, query: PlanQuery, clock: Callable[[], float]) -> dict[str, Any]:
+    def report(self, store: EvaluationStore, query: Asked, clock: Callable[[], float]) -> dict[str, Any]:
         """Returns its runs, and what they measured."""
         document: dict[str, Any] = {
             "runs": runs_document(self._runs, self._journal.runs),
@@ -185,7 +185,7 @@ class _Followed:
         table = self._table(measured.cases, query)
         return {**document, **table, "notes": [*notes, *table["notes"]]}
 
-    def _table(self, cases: Sequence[Case], query: PlanQuery) -> dict[str, Any]:
+    def _table(self, cases: Sequence[Case], query: Asked) -> dict[str, Any]:
         if query not in self._tables:
             if len(self._tables) >= _MOST_TABLES:
                 self._tables.clear()

@@ -11,6 +11,9 @@ const PLAN_SELECTS = [
   ["rows", "First rows", "dimensions", "as in the plan"],
   ["columns", "Columns", "dimensions", "none"],
   ["value", "Figure", "figures", "the main one"],
+  ["minimize", "Lowest", "figures", "none"],
+  ["maximize", "Highest", "figures", "none"],
+  ["scaling", "Scaling", "scalings", "none"],
 ];
 
 // A section that is made again only when what it shows has changed.
