@@ -9,7 +9,7 @@ from typing import Any
 
 from inferometer.client.web.cells import table_of
 from inferometer.client.web.pictures import chart_document
-from inferometer.evaluators.drawing.charts import PointChart
+from inferometer.evaluators.drawing.charts import Mark, PointChart, Series
 from inferometer.evaluators.plans.cells import CELL, Run
 from inferometer.evaluators.plans.references import shown
 from inferometer.evaluators.plans.reporting.asked import Asked, reported
@@ -99,9 +99,28 @@ def table_document(cases: Sequence[Case], asked: Asked) -> dict[str, Any]:
     charts = [each for each in drawing.charts if isinstance(each, PointChart)] if drawing else []
     return {
         "table": _with_intervals(found),
-        "charts": [chart_document(drawing.title, each, drawing.notes) for each in charts] if drawing else [],
+        "charts": [chart_document(drawing.title, _with_one_name_each(each), drawing.notes) for each in charts]
+        if drawing
+        else [],
         "notes": list(found.notes),
     }
+
+
+def _with_one_name_each(chart: PointChart) -> PointChart:
+    """A chart whose legend tells its series apart: a point has its name, and is in no line beside it."""
+    in_lines = {each.group for each in chart.series if each.line}
+    named = [
+        replace(each, group=each.text or each.group)
+        for each in chart.series
+        if each.line or each.text or each.group not in in_lines
+    ]
+    joined: dict[tuple[str, bool, Mark], Series] = {}
+    for each in named:
+        key = each.group, each.line, each.mark
+        if (known := joined.get(key)) is not None:
+            each = replace(known, x=(*known.x, *each.x), y=(*known.y, *each.y))
+        joined[key] = each
+    return replace(chart, series=tuple(joined.values()))
 
 
 def _with_intervals(found: PlanTable) -> dict[str, Any]:
