@@ -84,6 +84,7 @@ class ServingSettings(SafetySettings):
     preferred_batch_sizes: tuple[_Count, ...] | None = None
     max_queue: _Count | None = None
     memory_limit: _Positive | None = None
+    version_policy: str | None = None
 
 
 class Configuration(_Part):

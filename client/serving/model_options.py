@@ -11,6 +11,7 @@ from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_models import ServingOptions
+from inferometer.agent.serving.version_policy import SERVE_ALL, VersionPolicy
 from inferometer.client.cli.command import (
     COUNT,
     NOT_NEGATIVE,
@@ -27,8 +28,11 @@ from inferometer.client.cli.invocation import Invocation
 from inferometer.manifests.errors import ConfigurationError
 
 _BYTES_PER_MIB = 1024 * 1024
-BATCHING = ("max_batch_size", "max_queue_delay_ms", "preferred_batch_sizes", "max_queue", "memory_limit")
-"""The options of the queue and of the memory, which ``serving_options`` takes."""
+BATCHING = (
+    *("max_batch_size", "max_queue_delay_ms", "preferred_batch_sizes", "max_queue", "memory_limit"),
+    "version_policy",
+)
+"""The options of the queue, of the memory and of versions, which ``serving_options`` takes."""
 _DEFAULTS = BatchingOptions()
 
 
@@ -76,6 +80,12 @@ model_options = options(
         metavar="MIB",
         help="Maximum memory of the loaded models; the least recently used model is unloaded first.  "
         "[default: no limit]",
+    ),
+    option(
+        "--version_policy",
+        metavar="POLICY",
+        help="Versions of each model over the Open Inference Protocol: all, latest:N or specific:V,V.  "
+        "[default: all]",
     ),
     boolean("--gpu", "--use_gpu", help="Run models on the GPU if the client names no device."),
     option("--gpu_device_id", type=WHOLE_NUMBER, default=0, metavar="N", help="Index of the GPU."),
@@ -127,9 +137,10 @@ def serving_options(
         ConfigurationError: The numbers do not fit each other.
     """
     values = {name: getattr(configured, name) if value is None else value for name, value in given.items()}
-    memory_mib = values.pop("memory_limit")
+    memory_mib, versions = values.pop("memory_limit"), values.pop("version_policy")
     return ServingOptions(
         batching=BatchingOptions(**{name: value for name, value in values.items() if value is not None}),
         session=session,
         memory_limit_bytes=None if memory_mib is None else round(memory_mib * _BYTES_PER_MIB),
+        versions=SERVE_ALL if versions is None else VersionPolicy.parse(versions),
     )

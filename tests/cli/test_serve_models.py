@@ -8,14 +8,13 @@ import pytest
 
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.agent.serving.version_policy import VersionPolicy
 from inferometer.client.cli.configuration import ServingSettings, load_configuration
-from inferometer.client.serving.model_options import serving_options
+from inferometer.client.serving.model_options import BATCHING, serving_options
 from inferometer.manifests.errors import ConfigurationError
 from tests.cli.conftest import served
 
-LEFT_OUT = dict.fromkeys(
-    ("max_batch_size", "max_queue_delay_ms", "preferred_batch_sizes", "max_queue", "memory_limit")
-)
+LEFT_OUT = dict.fromkeys(BATCHING)
 
 
 def chosen(given=(), configured=()):
@@ -51,9 +50,17 @@ def test_the_configuration_file_has_the_names_of_the_flags(tmp_path):
         load_configuration(file)
 
 
+def test_the_version_policy_is_that_of_the_flag_or_of_the_configuration():
+    assert chosen().versions == VersionPolicy()
+    assert chosen(configured={"version_policy": "latest:2"}).versions == VersionPolicy.parse("latest:2")
+    configured = {"version_policy": "all"}
+    assert str(chosen({"version_policy": "specific:1,3"}, configured).versions) == "specific:1,3"
+
+
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
+        (["--version_policy=latest"], 'version_policy: found "latest"; allowed: all, latest:N with N from 1'),
         (["--preferred_batch_sizes=4,x"], '"4,x" is no list of sizes; give numbers with commas, such as 4,8'),
         (["--preferred_batch_sizes=8"], "preferred_batch_sizes has 8; allowed: 1 to max_batch_size, 1"),
         (["--max_queue_delay_ms=nan"], "nan is not a finite number"),

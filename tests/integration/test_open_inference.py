@@ -57,7 +57,7 @@ def test_server_is_live_ready_and_says_what_it_is(client):
 
 def test_metadata_says_what_the_model_takes_and_gives(client):
     metadata = client.get_model_metadata("Mean")
-    assert (metadata.name, list(metadata.versions), metadata.platform) == ("Mean", ["1.0"], "fake")
+    assert (metadata.name, list(metadata.versions), metadata.platform) == ("Mean", ["1"], "fake")
     [given], [got] = metadata.inputs, metadata.outputs
     assert (given.name, given.datatype, list(given.shape)) == ("data", "FP32", [-1, 1, SIDE, SIDE])
     assert (got.name, got.datatype, list(got.shape)) == ("scores", "FP32", [-1, 3])
@@ -96,7 +96,7 @@ def test_raw_tensor_is_predicted(client):
     answer = client.infer("Mean", [tensor_of(batch)], model_version="1.0", request_id="seven")
     np.testing.assert_array_equal(answer.as_numpy("scores"), mean_scores(batch))
     response = answer.get_response()
-    assert (response.model_name, response.model_version, response.id) == ("Mean", "1.0", "seven")
+    assert (response.model_name, response.model_version, response.id) == ("Mean", "1", "seven")
 
 
 def test_response_says_how_long_each_part_took(client):
@@ -256,7 +256,7 @@ def test_ready_index_has_only_loaded_models(stub):
         triton.service_pb2.RepositoryModelLoadRequest(model_name="Mean"), timeout=TIMEOUT_S
     )
     index = stub.RepositoryIndex(triton.service_pb2.RepositoryIndexRequest(ready=True), timeout=TIMEOUT_S)
-    assert [(model.name, model.version, model.state) for model in index.models] == [("Mean", "1.0", "READY")]
+    assert [(model.name, model.version, model.state) for model in index.models] == [("Mean", "1", "READY")]
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_statistics_count_requests_inputs_and_failures(client):
         client.infer("Mean", [tensor_of(images(count))])
     client.get_model_metadata("Mean")  # which asks the model, and is not counted
     [found] = client.get_inference_statistics("Mean").model_stats
-    assert (found.name, found.version) == ("Mean", "1.0")
+    assert (found.name, found.version) == ("Mean", "1")
     assert (found.inference_count, found.execution_count) == (7, 3)
     stats = found.inference_stats
     assert (stats.success.count, stats.fail.count, stats.queue.count) == (3, 0, 3)

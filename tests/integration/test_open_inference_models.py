@@ -52,9 +52,9 @@ def test_digits_cnn_is_listed_loaded_and_predicted_by_name_and_framework(client,
     listed = {
         (model.name, model.version): model.state for model in client.get_model_repository_index().models
     }
-    assert listed[name, "1.0"] == "UNAVAILABLE"
+    assert listed[name, "1"] == "UNAVAILABLE"
     client.load_model(name)
-    assert client.is_model_ready(name, "1.0")
+    assert client.is_model_ready(name, "1")
     batch = images_for(catalog, "DigitsCNN")
     [output] = client.get_model_metadata(name).outputs
     assert list(output.shape) == [-1, 10]

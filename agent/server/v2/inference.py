@@ -75,7 +75,7 @@ class Inference:
             inferred = await model.infer_async(batch, deadline_ns=deadline_ns, is_active=call.is_active)
             inferred_ns = self._clock()
             response = pb.ModelInferResponse(
-                model_name=message.model_name, model_version=found.manifest.version, id=message.id
+                model_name=message.model_name, model_version=found.version, id=message.id
             )
             if wanted is None:
                 wanted = tuple(map(RequestedOutput, inferred.outputs))

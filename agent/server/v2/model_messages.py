@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.protocol.v2_datatypes import TensorSignature
+from inferometer.agent.protocol.v2_versions import v2_version
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.model_statistics import Total, Totals
+from inferometer.agent.serving.version_policy import SERVE_ALL, VersionChoice, VersionPolicy
 from inferometer.manifests.inputs import ImageParameters, Layout
 from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
@@ -45,6 +47,7 @@ def config_message(
     max_batch_size: int,
     model_input: TensorSignature,
     outputs: Sequence[TensorSignature],
+    versions: VersionPolicy = SERVE_ALL,
 ) -> config_pb.ModelConfig:
     """Returns the configuration of a model that the client calls ``name``."""
     manifest, device = description.manifest, description.device
@@ -54,6 +57,7 @@ def config_message(
         name=name,
         platform=_platform(manifest),
         backend=_platform(manifest),
+        version_policy=_version_policy(versions),
         max_batch_size=max_batch_size,
         input=[
             config_pb.ModelInput(
@@ -119,6 +123,18 @@ def statistics_message(name: str, version: str, totals: Totals) -> pb.ModelStati
     )
 
 
+def _version_policy(policy: VersionPolicy) -> config_pb.ModelVersionPolicy:
+    """The policy; specific versions are whole numbers there, and others are left out."""
+    message = config_pb.ModelVersionPolicy
+    match policy.choice:
+        case VersionChoice.LATEST:
+            return message(latest=message.Latest(num_versions=policy.latest))
+        case VersionChoice.SPECIFIC:
+            numbers = [int(v) for v in map(v2_version, policy.specific) if v.isdecimal()]
+            return message(specific=message.Specific(versions=numbers))
+    return message(all=message.All())
+
+
 def _platform(manifest: ModelManifest) -> str:
     return manifest.framework.name.lower()
 
@@ -134,7 +150,8 @@ def _parameters(description: SystemDescription) -> dict[str, str]:
     found = {
         "framework": description.manifest.framework.name,
         "framework_version": description.framework_version,
-        "version": description.manifest.version,
+        "version": v2_version(description.manifest.version),
+        "manifest_version": description.manifest.version,
         "weights": description.weights.value,
     }
     if description.seed is not None:

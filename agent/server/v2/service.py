@@ -8,6 +8,7 @@ from contextlib import aclosing
 from inferometer.agent import __version__
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.protocol.status import described
+from inferometer.agent.protocol.v2_versions import v2_version
 from inferometer.agent.server.rpc import CallContext, Codec, Method, methods_of
 from inferometer.agent.server.security.limits import MAX_INPUTS, StreamLimit
 from inferometer.agent.server.v2.inference import Inference, in_order
@@ -128,7 +129,13 @@ class InferenceService:
             description = model.description
         return pb.ModelConfigResponse(
             config=config_message(
-                request.name, description, self._batching, self._max_batch_size, found.input, outputs
+                request.name,
+                description,
+                self._batching,
+                self._max_batch_size,
+                found.input,
+                outputs,
+                self._models.options.versions,
             )
         )
 
@@ -139,7 +146,7 @@ class InferenceService:
         if not request.name:
             return pb.ModelStatisticsResponse(
                 model_stats=[
-                    statistics_message(name, model.manifest.version, model.statistics.totals)
+                    statistics_message(name, v2_version(model.manifest.version), model.statistics.totals)
                     for name, model in named(self._models.loaded)
                 ]
             )
@@ -147,7 +154,7 @@ class InferenceService:
         model = self._repository.loaded(found)
         totals = Totals() if model is None else model.statistics.totals
         return pb.ModelStatisticsResponse(
-            model_stats=[statistics_message(request.name, found.manifest.version, totals)]
+            model_stats=[statistics_message(request.name, found.version, totals)]
         )
 
     def repository_index(
