@@ -121,6 +121,19 @@ def test_typed_contents_are_predicted_like_raw_ones(stub):
     np.testing.assert_array_equal(scores(response), mean_scores(batch))
 
 
+@pytest.mark.parametrize(("dtype", "datatype"), [("uint8", "UINT8"), ("int16", "INT16"), ("float16", "FP16")])
+def test_other_datatypes_are_converted_where_nothing_is_lost(client, dtype, datatype):
+    batch = (images(3) * 100).astype(dtype)
+    answer = client.infer("Mean", [tensor_of(batch, datatype=datatype)])
+    np.testing.assert_array_equal(answer.as_numpy("scores"), mean_scores(batch.astype(np.float32)))
+
+
+def test_bfloat16_is_the_upper_half_of_a_float(client):
+    batch = np.float32([0.5, -3.0]).repeat(16).reshape(2, 1, SIDE, SIDE)
+    tensor = tensor_of((batch.view(np.uint32) >> 16).astype(np.uint16), datatype="BF16")
+    np.testing.assert_array_equal(client.infer("Mean", [tensor]).as_numpy("scores"), mean_scores(batch))
+
+
 def test_only_the_outputs_that_are_asked_for_come(client):
     answer = client.infer("Mean", [tensor_of(images(1))], outputs=[triton.InferRequestedOutput("scores")])
     assert [output.name for output in answer.get_response().outputs] == ["scores"]

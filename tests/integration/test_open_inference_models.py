@@ -150,7 +150,7 @@ def test_wrong_requests_to_models_of_the_program_are_refused(client, catalog, na
     batch = images_for(catalog, name, count=1)
     wrong = [
         tensor_of(batch, name="pixels"),
-        tensor_of(batch.astype(np.float16), datatype="FP16"),
+        tensor_of(batch.astype(np.float64), datatype="FP64"),
         tensor_of(batch[:, :, :-1]),
         tensor_of(batch, shape=[3, *batch.shape[1:]]),
     ]
