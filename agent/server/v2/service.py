@@ -31,6 +31,8 @@ from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 _SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 SERVICE = _SERVICE.full_name
 _EXTENSIONS = ("classification", "model_configuration", "model_repository", "parameters", "statistics")
+_FINAL = "triton_final_response"
+_WANTS_FINAL = "triton_enable_empty_final_response"
 _STATES = {
     ModelState.LOADED: "READY",
     ModelState.LOADING: "LOADING",
@@ -92,11 +94,17 @@ class InferenceService:
     async def model_stream_infer(
         self, requests: AsyncIterator[InferCall], call: CallContext
     ) -> AsyncIterator[InferAnswer | pb.ModelStreamInferResponse]:
-        """Runs models on request after request; one that fails is answered in the stream."""
+        """Runs models on request after request; one that fails is answered in the stream.
+
+        Each request has one response, which is its final one: as in Triton, no empty one follows.
+        """
 
         async def answer(request: InferCall) -> InferAnswer | pb.ModelStreamInferResponse:
             try:
-                return await self._inference.infer(request, call)
+                _check_final(request)
+                found = await self._inference.infer(request, call)
+                found.message.parameters[_FINAL].bool_param = True
+                return found
             except Exception as error:  # noqa: BLE001 - the boundary of one request, as the dispatcher's is of a call
                 return _failed(request, described(error, "ModelStreamInfer"))
 
@@ -203,5 +211,13 @@ def _failed(request: InferCall, message: str) -> pb.ModelStreamInferResponse:
             model_name=request.message.model_name,
             model_version=request.message.model_version,
             id=request.message.id,
+            parameters={_FINAL: pb.InferParameter(bool_param=True)},
         ),
     )
+
+
+def _check_final(request: InferCall) -> None:
+    """Raises InputError if a request wants final responses by what is neither true nor false."""
+    parameters = request.message.parameters
+    if _WANTS_FINAL in parameters and not parameters[_WANTS_FINAL].HasField("bool_param"):
+        raise InputError(f"parameter {_WANTS_FINAL} is true or false, in bool_param")
