@@ -1,15 +1,18 @@
 """The Open Inference Protocol with a fake framework, called by tritonclient and with raw messages."""
 
+import queue
+
 import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from fake_framework import SIDE, mean_scores
+from fake_framework import SIDE, mean_scores, wait_for
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from open_inference import TIMEOUT_S, images, refused, tensor_of, typed
 
 from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.agent.serving.queue_policy import QueuePolicy, TimeoutAction
 from inferometer.agent.serving.served_models import ServingOptions
 
 SERVICE = "inference.GRPCInferenceService"
@@ -89,6 +92,77 @@ def test_configuration_says_how_requests_are_put_together(start_agent):
     assert list(config.dynamic_batching.preferred_batch_size) == [4, 8]
     assert config.dynamic_batching.max_queue_delay_microseconds == 1500
     assert config.dynamic_batching.default_queue_policy.max_queue_size == 77
+
+
+PRIORITIES = BatchingOptions(
+    priority_levels=2,
+    default_priority_level=2,
+    default_queue_policy=QueuePolicy(TimeoutAction.REJECT, default_timeout_microseconds=100_000),
+    priority_queue_policy=((1, QueuePolicy(TimeoutAction.DELAY, 50, max_queue_size=1)),),
+)
+
+
+def test_configuration_has_priorities_and_queue_policies(start_agent):
+    agent = start_agent(serving=ServingOptions(batching=PRIORITIES))
+    with triton.InferenceServerClient(agent.address) as client:
+        dynamic = client.get_model_config("Mean").config.dynamic_batching
+    policies = triton.model_config_pb2.ModelQueuePolicy
+    assert (dynamic.priority_levels, dynamic.default_priority_level) == (2, 2)
+    assert dynamic.default_queue_policy == policies(
+        timeout_action=policies.REJECT,
+        default_timeout_microseconds=100_000,
+        allow_timeout_override=True,
+        max_queue_size=10_000,
+    )
+    assert dict(dynamic.priority_queue_policy) == {
+        1: policies(
+            timeout_action=policies.DELAY,
+            default_timeout_microseconds=50,
+            allow_timeout_override=True,
+            max_queue_size=1,
+        )
+    }
+
+
+def test_requests_wait_by_the_policy_of_their_priority(start_agent, manifest_folder):
+    agent = start_agent(serving=ServingOptions(batching=PRIORITIES))
+    answers = queue.SimpleQueue()
+    with triton.InferenceServerClient(agent.address) as client:
+
+        def ask(**options):
+            client.async_infer(
+                "Waiting",
+                [tensor_of(images(1))],
+                lambda result, error: answers.put((result, error)),
+                **options,
+            )
+
+        ask()  # which is predicted for longer than a request may wait
+        wait_for((manifest_folder / "begun").exists)
+        ask(priority=1, timeout=1)
+        wait_for(lambda: agent.models.loaded[0].waiting == 1)
+        code, message = refused(client.infer, "Waiting", [tensor_of(images(1))], priority=1)
+        assert code == "StatusCode.RESOURCE_EXHAUSTED"
+        assert "its limit of 1 requests of priority 1 wait" in message
+        code, message = refused(client.infer, "Waiting", [tensor_of(images(1))])
+        assert code == "StatusCode.DEADLINE_EXCEEDED"
+        assert "waited for its timeout in the queue" in message
+        (manifest_folder / "go").touch()
+        assert [answers.get(timeout=TIMEOUT_S)[1] for _ in range(2)] == [None, None]
+        [found] = client.get_inference_statistics("Waiting").model_stats
+    assert (found.inference_stats.success.count, found.inference_stats.fail.count) == (2, 2)
+
+
+@pytest.mark.parametrize("value", ["high", True, -1])
+def test_a_priority_that_is_no_number_is_refused(start_agent, channel_to, value):
+    agent = start_agent(serving=ServingOptions(batching=PRIORITIES))
+    stub = triton.service_pb2_grpc.GRPCInferenceServiceStub(channel_to(agent.address))
+    request = infer_request(typed(images(1)))
+    fields = {str: "string_param", bool: "bool_param", int: "int64_param"}
+    setattr(request.parameters["priority"], fields[type(value)], value)
+    code, details = reason(stub.ModelInfer, request)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "parameter priority is a whole number from 1, the highest, on" in details
 
 
 def test_raw_tensor_is_predicted(client):

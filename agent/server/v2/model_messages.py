@@ -9,6 +9,7 @@ from inferometer.agent.protocol.v2_datatypes import TensorSignature
 from inferometer.agent.protocol.v2_versions import v2_version
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.model_statistics import Total, Totals
+from inferometer.agent.serving.queue_policy import QueuePolicy
 from inferometer.agent.serving.version_policy import SERVE_ALL, VersionChoice, VersionPolicy
 from inferometer.manifests.inputs import ImageParameters, Layout
 from inferometer.manifests.schema import ModelManifest
@@ -21,6 +22,7 @@ _FORMATS: Mapping[Layout | None, config_pb.ModelInput.Format.ValueType] = {
     Layout.HWC: config_pb.ModelInput.FORMAT_NHWC,
 }
 _US_PER_MS = 1000
+_MAX_UINT32 = 2**32 - 1
 
 
 def metadata_message(
@@ -84,15 +86,29 @@ def config_message(
             for key, value in _parameters(description).items()
         },
     )
-    if batching.max_batch_size > 1:
-        dynamic = config.dynamic_batching
-        dynamic.preferred_batch_size.extend(batching.preferred_batch_sizes)
-        dynamic.max_queue_delay_microseconds = round(batching.max_queue_delay_ms * _US_PER_MS)
-        dynamic.preserve_ordering = True
-        dynamic.default_queue_policy.timeout_action = config_pb.ModelQueuePolicy.REJECT
-        dynamic.default_queue_policy.allow_timeout_override = True
-        dynamic.default_queue_policy.max_queue_size = batching.max_queue
+    if batching.max_batch_size > 1 or batching.has_policies:
+        config.dynamic_batching.CopyFrom(_dynamic_batching(batching))
     return config
+
+
+def _dynamic_batching(batching: BatchingOptions) -> config_pb.ModelDynamicBatching:
+    def message(policy: QueuePolicy) -> config_pb.ModelQueuePolicy:
+        return config_pb.ModelQueuePolicy(
+            timeout_action=config_pb.ModelQueuePolicy.TimeoutAction.Value(policy.timeout_action.value),
+            default_timeout_microseconds=policy.default_timeout_microseconds,
+            allow_timeout_override=policy.allow_timeout_override,
+            max_queue_size=min(policy.max_queue_size or batching.max_queue, _MAX_UINT32),
+        )
+
+    return config_pb.ModelDynamicBatching(
+        preferred_batch_size=batching.preferred_batch_sizes,
+        max_queue_delay_microseconds=round(batching.max_queue_delay_ms * _US_PER_MS),
+        preserve_ordering=batching.priority_levels <= 1,
+        priority_levels=batching.priority_levels,
+        default_priority_level=batching.default_priority_level,
+        default_queue_policy=message(batching.default_queue_policy),
+        priority_queue_policy={level: message(each) for level, each in batching.priority_queue_policy},
+    )
 
 
 def statistics_message(name: str, version: str, totals: Totals) -> pb.ModelStatistics:

@@ -79,6 +79,8 @@ class Repository:
         self._models = models
         self._catalog = catalog
         self._registry = registry
+        self.batching = models.options.batching
+        """How requests of every model are queued and batched."""
         self._policy = models.options.versions
         self._defaults = LoadParameters(models.options.session)
         self._lock = threading.Lock()
