@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.agent.preprocessing.inputs import dtype_of
 from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inference.v2 import model_config_pb2 as config
@@ -17,7 +18,7 @@ from inferometer.protos.inference.v2 import model_config_pb2 as config
 BYTES = "BYTES"
 """The datatype of elements of variable length, such as classifications."""
 OTHER_DATATYPES = {BYTES, "BF16"}
-"""The datatypes without a numeric type in NumPy, which no model here has."""
+"""The datatypes without a numeric type in NumPy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,11 @@ _ROWS: Sequence[tuple[str, str, config.DataType.ValueType, str | None]] = (
 )
 DATATYPES = {row[0]: Datatype(row[0], np.dtype(row[1]), row[2], row[3]) for row in _ROWS}
 """Every numeric datatype by its name."""
-_OF_DTYPE = {datatype.dtype: datatype for datatype in DATATYPES.values()}
 
 
+STRINGS = Datatype(BYTES, np.dtype(object), config.TYPE_STRING, "bytes_contents")
+"""UTF-8 here; Python's own strings in arrays of objects."""
+_OF_DTYPE = {datatype.dtype: datatype for datatype in (*DATATYPES.values(), STRINGS)}
 BF16 = Datatype("BF16", np.dtype(np.uint16), config.TYPE_BF16, None)
 """The upper 16 bits of FP32, which NumPy has no numeric type for: its elements are these bits."""
 _LOST_IN_FLOATS = 64
@@ -66,7 +69,7 @@ def converted_to(wanted: Datatype) -> dict[str, Datatype]:
 
 
 def _is_held(given: Datatype, wanted: Datatype) -> bool:
-    if given == wanted or "b" in {given.dtype.kind, wanted.dtype.kind}:
+    if given == wanted or {given.dtype.kind, wanted.dtype.kind} & {"b", "O"}:
         return False
     if given is BF16:
         return np.can_cast(np.float32, wanted.dtype, "safe")
@@ -112,5 +115,5 @@ class TensorSignature:
 def input_of(manifest: ModelManifest) -> TensorSignature:
     """Returns the one input of a model."""
     parameters = manifest.inputs[0].parameters
-    datatype = datatype_of(np.dtype(parameters.element_type.value))
+    datatype = datatype_of(dtype_of(parameters))
     return TensorSignature(parameters.input_layer, datatype, parameters.dimensions)

@@ -105,6 +105,8 @@ class Request:
         self.batch = batch
         self.inputs = len(batch)
         self.nbytes = batch.nbytes
+        if batch.dtype.hasobject:  # strings, beside whose references there is their text
+            self.nbytes += sum(map(len, batch.flat))
         self.came_ns = came_ns
         self.deadline_ns: int | None = deadline_ns
         self.is_active: Callable[[], bool] | None = is_active

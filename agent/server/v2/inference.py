@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
@@ -13,7 +12,8 @@ from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import Inferred
 from inferometer.agent.protocol.tensors import array_bytes
-from inferometer.agent.protocol.v2_datatypes import BYTES, datatype_of
+from inferometer.agent.protocol.v2_datatypes import BYTES, STRINGS, datatype_of
+from inferometer.agent.protocol.v2_strings import pack, pack_strings
 from inferometer.agent.server.rpc import CallContext
 from inferometer.agent.server.v2.messages import InferAnswer, InferCall
 from inferometer.agent.server.v2.repository import FoundModel, Repository
@@ -242,8 +242,10 @@ def add_outputs(
             response.outputs.add(name=output.name, datatype=BYTES, shape=shape)
             raw.append(content)
         else:
-            response.outputs.add(name=output.name, datatype=datatype_of(array.dtype).name, shape=array.shape)
-            raw.append(array_bytes(array))
+            datatype = datatype_of(array.dtype)
+            response.outputs.add(name=output.name, datatype=datatype.name, shape=array.shape)
+            is_text = datatype is STRINGS
+            raw.append(pack_strings(array, f'output "{output.name}"') if is_text else array_bytes(array))
     return InferAnswer(response, raw)
 
 
@@ -273,5 +275,4 @@ def _best_classes(
         for row, places in zip(scores, order, strict=True)
         for place in places
     )
-    content = b"".join(struct.pack("<I", len(text)) + text for text in (text.encode() for text in texts))
-    return order.shape, content
+    return order.shape, pack(text.encode() for text in texts)

@@ -8,11 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.preprocessing.inputs import blank_batch
 from inferometer.agent.protocol.v2_datatypes import TensorSignature, datatype_of, input_of
 from inferometer.agent.protocol.v2_versions import canonical_version, v2_version
 from inferometer.agent.server.v2.load_parameters import LoadParameters
@@ -127,7 +126,8 @@ class Repository:
         known = self._outputs.get(model)
         if known is None:
             wanted = input_of(model.manifest)
-            inferred = model.session.infer(np.zeros((1, *wanted.dimensions), wanted.datatype.dtype))
+            parameters = model.manifest.inputs[0].parameters
+            inferred = model.session.infer(blank_batch(parameters, (1, *wanted.dimensions)))
             for name, array in inferred.outputs.items():
                 if array.ndim == 0 or len(array) != 1:
                     raise PredictionError(f'output "{name}" has shape {list(array.shape)} for one input')

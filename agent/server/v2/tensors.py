@@ -13,11 +13,13 @@ from inferometer.agent.protocol.tensors import MAX_DIMENSIONS, read_array
 from inferometer.agent.protocol.v2_datatypes import (
     DATATYPES,
     OTHER_DATATYPES,
+    STRINGS,
     Datatype,
     TensorSignature,
     convert,
     converted_to,
 )
+from inferometer.agent.protocol.v2_strings import strings, unpack_strings
 from inferometer.agent.server.v2.messages import InferCall
 from inferometer.manifests.errors import InputError, one_line, suggestion
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
@@ -51,6 +53,8 @@ def read_input(call: InferCall, wanted: TensorSignature, max_batch_size: int, wh
         raise InputError(f"{what}: {len(call.raw)} raw_input_contents for one input")
     if item.HasField("contents"):
         raise InputError(f"{where}: has contents beside raw_input_contents; give one of them")
+    if given is STRINGS:
+        return unpack_strings(call.raw[0], shape, where)
     return convert(read_array(given.dtype.name, shape, call.raw[0], where), given, wanted.datatype)
 
 
@@ -104,6 +108,8 @@ def _read_contents(item: InputTensor, datatype: Datatype, where: str) -> NDArray
         if field.name != datatype.contents:
             raise InputError(f"{where}: found {field.name}; {datatype.name} is in {datatype.contents}")
     elements = getattr(item.contents, datatype.contents)
+    if datatype is STRINGS:
+        return strings(elements, tuple(item.shape), where)
     expected = math.prod(item.shape)
     if len(elements) != expected:
         raise InputError(
