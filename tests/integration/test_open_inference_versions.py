@@ -59,7 +59,8 @@ def answered(client, version):
         ("", "3", "data"),
         ("1", "1", "data"),
         ("1.0", "1", "data"),
-        ("1.1", "1.1", "scores"),
+        ("1.1", "1001001000", "scores"),
+        ("1001001000", "1001001000", "scores"),
         ("2", "2", "scores"),
         ("2.0", "2", "scores"),
         ("3", "3", "data"),
@@ -71,10 +72,11 @@ def test_each_method_has_the_same_version_however_it_is_asked_for(client_of, ask
     assert answered(client, asked) == (version, output)
     assert client.is_model_ready("Several", asked)
     assert listed(client) == {
-        each: "READY" if each == version else "UNAVAILABLE" for each in ("3", "2", "1.1", "1.0.5", "1")
+        each: "READY" if each == version else "UNAVAILABLE"
+        for each in ("3", "2", "1001001000", "1001000005", "1")
     }
     metadata = client.get_model_metadata("Several", asked)
-    assert list(metadata.versions) == ["3", "2", "1.1", "1.0.5", "1"]
+    assert list(metadata.versions) == ["3", "2", "1001001000", "1001000005", "1"]
     assert [each.name for each in metadata.outputs] == [output]
     config = client.get_model_config("Several", asked).config
     assert config.parameters["version"].string_value == version
@@ -104,7 +106,7 @@ def test_several_versions_are_served_at_once_and_counted_each_by_itself(client_o
         ("latest:1", ["3"], "3", "2"),
         ("latest:2", ["3", "2"], "3", "1.0"),
         ("specific:1,2", ["2", "1"], "2", "3"),
-        ("specific:1.1", ["1.1"], "1.1", "1"),
+        ("specific:1.1", ["1001001000"], "1001001000", "1"),
     ],
 )
 def test_only_what_the_policy_serves_is_listed_described_ready_and_inferred(
@@ -133,7 +135,7 @@ def test_the_configuration_has_the_policy(client_of):
     latest = client_of("latest:2").get_model_config("Mean").config.version_policy
     assert latest.latest.num_versions == 2
     specific = client_of("specific:1,1.1,2.0").get_model_config("Mean").config.version_policy
-    assert list(specific.specific.versions) == [1, 2]
+    assert list(specific.specific.versions) == [1, 1001001000, 2]
 
 
 def test_a_policy_that_serves_no_version_of_a_model_leaves_the_model_out(client_of):

@@ -140,7 +140,7 @@ def statistics_message(name: str, version: str, totals: Totals) -> pb.ModelStati
 
 
 def _version_policy(policy: VersionPolicy) -> config_pb.ModelVersionPolicy:
-    """The policy; specific versions are whole numbers there, and others are left out."""
+    """The policy; specific versions are whole numbers there, and texts are left out."""
     message = config_pb.ModelVersionPolicy
     match policy.choice:
         case VersionChoice.LATEST:

@@ -231,7 +231,8 @@ class Repository:
         """What the version of a model must meet, so that the policy serves it; None for any."""
         versions = self._versions(name)
         asked = None if wanted is None else canonical_version(wanted)
-        fitting = {version for version in map(canonical_version, versions) if version == asked}
+        fitting = {canonical_version(version) for version in versions if v2_version(version) == wanted}
+        fitting = fitting or {version for version in map(canonical_version, versions) if version == asked}
         if not versions or (self._policy.choice is VersionChoice.ALL and not fitting):
             return wanted
         if not fitting:

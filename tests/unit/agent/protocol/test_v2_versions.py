@@ -14,17 +14,27 @@ from inferometer.agent.protocol.v2_versions import v2_version
     ("version", "spelled"),
     [
         *(("1", "1"), ("1.0", "1"), ("10.0.0", "10"), ("v2.0", "2"), ("007", "7")),
-        *((kept, kept) for kept in ("1.1", "0.0", "0", "1.0.1", "2.0rc1", "2.0.post1", "1!2.0", "3.0+cpu")),
-        ("9" * 18, "9" * 18),
-        ("9" * 19 + ".0", "9" * 19 + ".0"),
-        ("9" * 5000, "9" * 5000),
+        *(
+            ("1.5", "1001005000"),
+            ("1.5.0", "1001005000"),
+            ("2.0.1", "1002000001"),
+            ("v10.20.300", "1010020300"),
+        ),
+        *(("0", "1000000000"), ("0.0", "1000000000"), ("0.1", "1000001000"), ("999.999.999", "1999999999")),
+        *(
+            (kept, kept)
+            for kept in ("1.0.0.1", "2.0rc1", "2.0.post1", "1!2.0", "3.0+cpu", "1.1000", "1000.1")
+        ),
+        *(("999999999", "999999999"), ("1001005000", "1001005000.0"), ("1001005000.0", "1001005000.0")),
+        ("9" * 5000, "9" * 5000 + ".0"),
     ],
 )
-def test_whole_versions_are_numbers_and_others_keep_their_text(version, spelled):
+def test_versions_are_whole_numbers_where_they_can_be(version, spelled):
     assert v2_version(version) == spelled
 
 
-_VERSIONS = st.lists(st.integers(0, 12), min_size=1, max_size=3).map(lambda parts: ".".join(map(str, parts)))
+_NUMBERS = st.one_of(st.integers(0, 12), st.sampled_from([999, 1000, 999_999_999, 1_001_005_000]))
+_VERSIONS = st.lists(_NUMBERS, min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
 
 
 @given(_VERSIONS, _VERSIONS)
