@@ -54,6 +54,7 @@ class TensorElementType(str, Enum):
     UINT8 = "uint8"
     INT32 = "int32"
     INT64 = "int64"
+    STRING = "string"
 
 
 class CropMethod(str, Enum):

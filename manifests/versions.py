@@ -61,6 +61,15 @@ class Constraint:
         return self.text or "*"
 
 
+def exactly(version: str) -> str:
+    """Returns the constraint that only a version meets; ``1.2`` itself stands for all of 1.2."""
+    parsed = Version(version)
+    text = parsed.public
+    if text == parsed.base_version:
+        text += ".0" * (3 - len(parsed.release))
+    return f"=={text}"
+
+
 def _specifiers(text: str) -> SpecifierSet:
     text = text.strip()
     if text.casefold() in {"", "*", "x", "latest"}:

@@ -21,6 +21,7 @@ from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.device import CPU, Device
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.hardware.threads import default_threads
+from inferometer.agent.preprocessing.inputs import dtype_of
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.manifests.errors import (
@@ -262,7 +263,7 @@ def checked_array(
     batch is empty.
     """
     where, allowed = f'{model}: input "{wanted.input_layer}"', wanted.element_type.value
-    if array.dtype != np.dtype(allowed):
+    if array.dtype != dtype_of(wanted):
         raise error(f"{where}: found {array.dtype}; allowed: {allowed}")
     if not array.size or array.shape[1:] != wanted.dimensions:
         allowed = ", ".join(map(str, ("batch", *wanted.dimensions)))

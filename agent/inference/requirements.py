@@ -10,11 +10,12 @@ import platform
 
 from inferometer.agent.hardware.environment import container_architecture
 from inferometer.manifests.errors import ManifestError
-from inferometer.manifests.inputs import ImageParameters, InputParameters
+from inferometer.manifests.inputs import ImageParameters, InputParameters, TensorElementType
 from inferometer.manifests.original import HOOKS, is_numbered_layer
 from inferometer.manifests.schema import ModelManifest
 
 _POSTPROCESSED = ("classification", "raw")
+_WITHOUT_STRINGS = ("mxnet", "pytorch")
 _SCORES = ("", "float32", "float16")
 
 
@@ -34,6 +35,13 @@ def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
     if len(manifest.inputs) > 1:
         found.append(
             f"field inputs: found {len(manifest.inputs)}; a model with more than one is not supported"
+        )
+    if manifest.framework.name.casefold() in _WITHOUT_STRINGS and any(
+        model_input.parameters.element_type is TensorElementType.STRING for model_input in manifest.inputs
+    ):
+        found.append(
+            f"field inputs.parameters.element_type: found 'string', which {manifest.framework.name} does not "
+            "take; supported: ONNXRuntime"
         )
     for place, model_input in enumerate(manifest.inputs):
         found += [f"field inputs.{place}.parameters.{text}" for text in _of_input(model_input.parameters)]

@@ -1,4 +1,4 @@
-"""Inputs of a model, and the forms of their data."""
+"""Inputs of a model, the forms of their data, and their element types in NumPy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.manifests.errors import InputError
+from inferometer.manifests.errors import ConfigurationError, InputError
+from inferometer.manifests.inputs import InputParameters, TensorElementType
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +65,27 @@ class Input:
             return self.data()
         except OSError as error:
             raise InputError(f"input {self.id}: cannot be read: {error.strerror or error}") from error
+
+
+def dtype_of(parameters: InputParameters) -> np.dtype[Any]:
+    """Returns the dtype of a model's input; strings are Python's own, in arrays of objects."""
+    if parameters.element_type is TensorElementType.STRING:
+        return np.dtype(object)
+    return np.dtype(parameters.element_type.value)
+
+
+def numeric_dtype_of(parameters: InputParameters) -> np.dtype[Any]:
+    """Returns the dtype of a model's input; raises ConfigurationError if that is strings."""
+    dtype = dtype_of(parameters)
+    if dtype.hasobject:
+        raise ConfigurationError(
+            f'input "{parameters.input_layer}" of the model is strings, which no dataset has; serve it, '
+            "and send them over the Open Inference Protocol"
+        )
+    return dtype
+
+
+def blank_batch(parameters: InputParameters, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Returns a batch of zeros, or of empty strings."""
+    dtype = dtype_of(parameters)
+    return np.full(shape, "", dtype) if dtype.hasobject else np.zeros(shape, dtype)

@@ -6,13 +6,13 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS, ImageDecoder, check_pixels
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Url
+from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Url, dtype_of
 from inferometer.manifests.errors import FrameworkUnavailableError, InputError
 from inferometer.manifests.inputs import (
     ColorMode,
@@ -33,7 +33,7 @@ class Preprocessor(ABC):
 
     def __init__(self, parameters: InputParameters) -> None:
         self.dimensions: tuple[int, ...] = parameters.dimensions
-        self.dtype: np.dtype[Any] = np.dtype(parameters.element_type.value)
+        self.dtype: np.dtype[Any] = dtype_of(parameters)
         self.tensor_bytes = tensor_bytes(parameters)
 
     @property
@@ -64,8 +64,11 @@ class Preprocessor(ABC):
         if array.shape != shape:
             raise InputError(f"tensor has shape {list(array.shape)}; the model takes {list(shape)}")
         # floats only lose precision; an integer that is too large would wrap around
-        if not np.can_cast(array.dtype, self.dtype, "same_kind" if self.dtype.kind == "f" else "safe"):
-            raise InputError(f"tensor has element type {array.dtype}; the model takes {self.dtype}")
+        casting: Literal["same_kind", "safe"] = "same_kind" if self.dtype.kind == "f" else "safe"
+        strings = self.dtype.hasobject  # to which NumPy converts everything
+        if strings != array.dtype.hasobject or not np.can_cast(array.dtype, self.dtype, casting):
+            taken = "strings" if strings else self.dtype
+            raise InputError(f"tensor has element type {array.dtype}; the model takes {taken}")
         with np.errstate(over="ignore"):  # overflow is detected below
             tensor = np.ascontiguousarray(array, self.dtype)
         exact = np.can_cast(array.dtype, self.dtype, "safe")
@@ -76,7 +79,7 @@ class Preprocessor(ABC):
 
 def tensor_bytes(parameters: InputParameters) -> int:
     """Returns the size of one input tensor in bytes, without importing a decoder."""
-    return math.prod(parameters.dimensions) * np.dtype(parameters.element_type.value).itemsize
+    return math.prod(parameters.dimensions) * dtype_of(parameters).itemsize
 
 
 def open_decoder(parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> ImageDecoder:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from inferometer.agent.preprocessing.inputs import dtype_of
 from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inference.v2 import model_config_pb2 as config
@@ -15,14 +18,14 @@ from inferometer.protos.inference.v2 import model_config_pb2 as config
 BYTES = "BYTES"
 """The datatype of elements of variable length, such as classifications."""
 OTHER_DATATYPES = {BYTES, "BF16"}
-"""The datatypes without a numeric type in NumPy, which no model here accepts."""
+"""The datatypes without a numeric type in NumPy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Datatype:
     """A datatype: its name in requests, such as ``FP32``, in NumPy, and in model configurations.
 
-    ``contents`` is its field of ``InferTensorContents``; FP16 has none.
+    ``contents`` is its field of ``InferTensorContents``; FP16 and BF16 have none.
     """
 
     name: str
@@ -47,7 +50,39 @@ _ROWS: Sequence[tuple[str, str, config.DataType.ValueType, str | None]] = (
 )
 DATATYPES = {row[0]: Datatype(row[0], np.dtype(row[1]), row[2], row[3]) for row in _ROWS}
 """Every numeric datatype by its name."""
-_OF_DTYPE = {datatype.dtype: datatype for datatype in DATATYPES.values()}
+
+
+STRINGS = Datatype(BYTES, np.dtype(object), config.TYPE_STRING, "bytes_contents")
+"""UTF-8 here; Python's own strings in arrays of objects."""
+_OF_DTYPE = {datatype.dtype: datatype for datatype in (*DATATYPES.values(), STRINGS)}
+BF16 = Datatype("BF16", np.dtype(np.uint16), config.TYPE_BF16, None)
+"""The upper 16 bits of FP32, which NumPy has no numeric type for: its elements are these bits."""
+_LOST_IN_FLOATS = 64
+"""An integer of so many bits has no float that holds all of its values, whatever NumPy regards as safe."""
+
+
+@cache
+def converted_to(wanted: Datatype) -> dict[str, Datatype]:
+    """Returns the other datatypes, by name, whose every value a datatype holds exactly; of BOOL, none."""
+    found = {each.name: each for each in (BF16, *DATATYPES.values()) if _is_held(each, wanted)}
+    return {name: found[name] for name in sorted(found)}
+
+
+def _is_held(given: Datatype, wanted: Datatype) -> bool:
+    if given == wanted or {given.dtype.kind, wanted.dtype.kind} & {"b", "O"}:
+        return False
+    if given is BF16:
+        return np.can_cast(np.float32, wanted.dtype, "safe")
+    if wanted.dtype.kind == "f" and given.dtype.kind in "iu" and given.dtype.itemsize * 8 == _LOST_IN_FLOATS:
+        return False
+    return np.can_cast(given.dtype, wanted.dtype, "safe")
+
+
+def convert(array: NDArray[Any], given: Datatype, wanted: Datatype) -> NDArray[Any]:
+    """Returns elements of one of ``converted_to(wanted)`` as ``wanted``, or the same array if they are."""
+    if given is BF16:
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(wanted.dtype, copy=False)
 
 
 def datatype_of(dtype: np.dtype[Any]) -> Datatype:
@@ -80,5 +115,5 @@ class TensorSignature:
 def input_of(manifest: ModelManifest) -> TensorSignature:
     """Returns the one input of a model."""
     parameters = manifest.inputs[0].parameters
-    datatype = datatype_of(np.dtype(parameters.element_type.value))
+    datatype = datatype_of(dtype_of(parameters))
     return TensorSignature(parameters.input_layer, datatype, parameters.dimensions)

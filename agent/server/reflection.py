@@ -1,4 +1,7 @@
-"""Reflection: the services, methods and messages of the agent, as ``grpc.reflection.v1alpha`` defines it."""
+"""Reflection: the services, methods and messages of the agent, as ``grpc.reflection.v1`` defines it.
+
+``grpc.reflection.v1alpha``, all that grpcio has, has the same messages. Clients ask for either.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
@@ -17,8 +21,13 @@ from inferometer.protos.inference.v2 import grpc_service_pb2
 from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2
 
 _SERVED = (predict_pb2, registry_pb2, grpc_service_pb2, health_pb2, reflection_pb2)
-_SERVICE = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
-SERVICE = _SERVICE.full_name
+_ALPHA = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
+_NAME = _ALPHA.full_name.replace("v1alpha", "v1")
+SERVICES = (_ALPHA.full_name, _NAME)
+_CODEC = (
+    reflection_pb2.ServerReflectionRequest.FromString,
+    reflection_pb2.ServerReflectionResponse.SerializeToString,
+)
 
 
 def reflected_types() -> DescriptorPool:
@@ -27,7 +36,22 @@ def reflected_types() -> DescriptorPool:
     added: set[str] = set()
     for module in _SERVED:
         _add(module.DESCRIPTOR, pool, added)
+    pool.Add(_version_1())  # type: ignore[no-untyped-call]  # its stubs give it no types
     return pool
+
+
+def _version_1() -> FileDescriptorProto:
+    """The file of ``grpc.reflection.v1``: that of v1alpha under its own names."""
+    file = FileDescriptorProto.FromString(reflection_pb2.DESCRIPTOR.serialized_pb)
+    file.name, file.package = "grpc/reflection/v1/reflection.proto", "grpc.reflection.v1"
+    for message in file.message_type:
+        for field in message.field:
+            if field.type_name:
+                field.type_name = field.type_name.replace("v1alpha", "v1")
+    for method in file.service[0].method:
+        method.input_type = method.input_type.replace("v1alpha", "v1")
+        method.output_type = method.output_type.replace("v1alpha", "v1")
+    return file
 
 
 def _add(file: FileDescriptor, pool: DescriptorPool, added: set[str]) -> None:
@@ -40,16 +64,39 @@ def _add(file: FileDescriptor, pool: DescriptorPool, added: set[str]) -> None:
     pool.AddSerializedFile(file.serialized_pb)  # type: ignore[no-untyped-call]  # its stubs give it no types
 
 
+class _Symbols:
+    """A pool that finds the file of methods too, which the index of protobuf's pool has not."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    def FindFileContainingSymbol(self, symbol: str) -> Any:  # noqa: N802 - protobuf's name
+        """Returns the file of a service, a method, a message, a field, an enum or a value of one.
+
+        Raises KeyError if there is none.
+        """
+        try:
+            return self._pool.FindFileContainingSymbol(symbol)
+        except KeyError:
+            return self._pool.FindMethodByName(symbol).containing_service.file
+
+
 class Reflection(ReflectionServicer):  # type: ignore[misc]  # grpc_reflection has no types
     """gRPC's own servicer, whose streams count among the others."""
 
     def __init__(self, services: Sequence[str], streams: StreamLimit) -> None:
-        super().__init__(services, reflected_types())
+        pool: Any = reflected_types()  # whose stubs give its methods no types
+        super().__init__(services, _Symbols(pool))
+        self._descriptors = [pool.FindServiceByName(name) for name in SERVICES]
         self._streams = streams
 
     def methods(self) -> list[Method]:
-        """The service's method."""
-        return methods_of(_SERVICE, self)
+        """The method of each service."""
+        codecs = {"ServerReflectionInfo": _CODEC}
+        return [method for service in self._descriptors for method in methods_of(service, self, codecs)]
 
     async def server_reflection_info(
         self, requests: AsyncIterator[Any], call: CallContext

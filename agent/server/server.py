@@ -182,7 +182,7 @@ class AgentServer:
         )
         services = (predict_service.SERVICE, registry_service.SERVICE, v2_service.SERVICE)
         self._health = Health(services)
-        described = Reflection((*services, health.SERVICE, reflection.SERVICE), streams)
+        described = Reflection((*services, health.SERVICE, *reflection.SERVICES), streams)
         offered = (native, self.registry_service, v2, self._health, described)
         methods = [method for service in offered for method in service.methods()]
         self._dispatcher = self._dispatch(methods, secret)

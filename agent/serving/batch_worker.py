@@ -155,6 +155,8 @@ class BatchMemory:
         first = tensors[0]
         if len(tensors) == 1:
             return first
+        if first.dtype.hasobject:  # strings, which the memory would keep
+            return np.concatenate(tensors)
         if self._memory is None:
             self._memory = np.empty((self._max_batch_size, *first.shape[1:]), first.dtype)
         return np.concatenate(tensors, out=self._memory[: sum(map(len, tensors))])

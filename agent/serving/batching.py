@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from queue import Empty
 from typing import Generic, TypeVar
 
+from inferometer.agent.serving.queue_policy import DEFAULT_POLICY, MAX_LEVELS, QueuePolicy
 from inferometer.agent.serving.request_queue import QueuedRequest, RequestQueue
 from inferometer.manifests.errors import ConfigurationError
 
@@ -24,16 +25,25 @@ class BatchingOptions:
         max_batch_size: The most inputs of a batch; 1 predicts each request by itself.
         max_queue_delay_ms: How long the first request of a batch waits for others, in milliseconds.
         preferred_batch_sizes: A batch of one of these sizes waits no longer for others.
-        max_queue: The most requests that wait for their batch to begin; one more is refused.
+        max_queue: The most requests of a priority that wait for their batch to begin; one more is refused.
+        priority_levels: How many priorities there are, of which 1 is the highest; 0 for none.
+        default_priority_level: That of requests without one.
+        default_queue_policy: What becomes of requests that wait too long or are too many.
+        priority_queue_policy: The same for single priorities.
 
     Raises:
-        ConfigurationError: A number is too small, or a preferred size is more than a batch may have.
+        ConfigurationError: A number is too small, a preferred size is more than a batch may have, or a
+            priority is none of the levels.
     """
 
     max_batch_size: int = 1
     max_queue_delay_ms: float = 0.0
     preferred_batch_sizes: tuple[int, ...] = ()
     max_queue: int = 10_000
+    priority_levels: int = 0
+    default_priority_level: int = 0
+    default_queue_policy: QueuePolicy = DEFAULT_POLICY
+    priority_queue_policy: tuple[tuple[int, QueuePolicy], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_queue"):
@@ -48,6 +58,39 @@ class BatchingOptions:
                 raise ConfigurationError(
                     f"preferred_batch_sizes has {size}; allowed: 1 to max_batch_size, {self.max_batch_size}"
                 )
+        self._check_priorities()
+
+    def _check_priorities(self) -> None:
+        levels, default = self.priority_levels, self.default_priority_level
+        if not 0 <= levels <= MAX_LEVELS:
+            raise ConfigurationError(f"priority_levels is {levels}; allowed: 0 to {MAX_LEVELS}")
+        if not (1 <= default <= levels if levels else default == 0):
+            allowed = f"1 to priority_levels, {levels}" if levels else "none without priority_levels"
+            raise ConfigurationError(f"default_priority_level is {default}; allowed: {allowed}")
+        chosen = [level for level, _ in self.priority_queue_policy]
+        for level in chosen:
+            if not 1 <= level <= levels:
+                allowed = f"1 to priority_levels, {levels}" if levels else "none without priority_levels"
+                raise ConfigurationError(f"priority_queue_policy has level {level}; allowed: {allowed}")
+            if chosen.count(level) > 1:
+                raise ConfigurationError(f"priority_queue_policy has level {level} twice")
+
+    @property
+    def has_policies(self) -> bool:
+        """Whether requests differ in priority, or wait by another policy than the default."""
+        return self.priority_levels > 0 or self.default_queue_policy != DEFAULT_POLICY
+
+    def level_of(self, priority: int) -> int:
+        """Returns the level of a request's priority: the default for 0, and as in Triton for one too many."""
+        return priority if 1 <= priority <= self.priority_levels else self.default_priority_level or 1
+
+    def policy_of(self, level: int) -> QueuePolicy:
+        """Returns the policy of a level."""
+        return dict(self.priority_queue_policy).get(level, self.default_queue_policy)
+
+    def max_queue_of(self, level: int) -> int:
+        """Returns the most requests of a level that wait."""
+        return self.policy_of(level).max_queue_size or self.max_queue
 
 
 class Batcher(Generic[_Request]):

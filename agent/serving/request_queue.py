@@ -77,7 +77,9 @@ class QueuedRequest(Protocol):
 class Request:
     """One request of a served model, until its caller has the answer; see ``QueuedRequest``.
 
-    ``batch`` is a preprocessed batch as the model takes it.
+    ``batch`` is a preprocessed batch as the model takes it. ``priority`` and ``timeout_ns`` are what its
+    caller asks for, 0 and None for the default; a ``PriorityQueue`` makes them its level, and when it is
+    rejected or delayed while it waits.
     """
 
     __slots__ = (
@@ -87,10 +89,14 @@ class Request:
         "batch",
         "came_ns",
         "deadline_ns",
+        "delayed_ns",
         "inputs",
         "is_active",
         "nbytes",
+        "priority",
+        "rejected_ns",
         "state",
+        "timeout_ns",
     )
 
     def __init__(
@@ -99,10 +105,16 @@ class Request:
         self.batch = batch
         self.inputs = len(batch)
         self.nbytes = batch.nbytes
+        if batch.dtype.hasobject:  # strings, beside whose references there is their text
+            self.nbytes += sum(map(len, batch.flat))
         self.came_ns = came_ns
         self.deadline_ns: int | None = deadline_ns
         self.is_active: Callable[[], bool] | None = is_active
         self.state = WAITING
+        self.priority = 0
+        self.timeout_ns: int | None = None
+        self.rejected_ns: int | None = None
+        self.delayed_ns: int | None = None
         self._outcome: tuple[Tensors, PredictedBatch] | BaseException | None = None
         self._listener: Callable[[], None] | None = None
         self._answered: threading.Lock | None = None  # held until there is an answer; cheaper than an Event
@@ -162,6 +174,19 @@ class Request:
 _Request = TypeVar("_Request", bound=QueuedRequest)
 
 
+class Waiting(Protocol[_Request]):
+    """What holds the requests, as ``queue.SimpleQueue`` does."""
+
+    def put(self, request: _Request | None) -> None:
+        """Adds a request, or an end mark."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> _Request | None:
+        """Takes the next one; raises Empty if there is none, or none comes in time."""
+
+    def get_nowait(self) -> _Request | None:
+        """Takes the next one; raises Empty if there is none."""
+
+
 class RequestQueue(Generic[_Request]):
     """The requests that wait for one model, in the order of their arrival. Thread-safe.
 
@@ -176,13 +201,17 @@ class RequestQueue(Generic[_Request]):
         self._max_bytes = max_bytes
         self._model = model
         self._clock = clock
-        self._requests: SimpleQueue[_Request | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = 0
         self._waiting_bytes = 0
         self.closed = False
-        self._put = self._requests.put
-        self.get = self._requests.get
+        self._use(SimpleQueue())
+
+    def _use(self, requests: Waiting[_Request]) -> None:
+        """Sets what holds the requests."""
+        self._requests = requests
+        self._put = requests.put
+        self.get = requests.get
         """Takes the next request, as ``queue.Queue.get``; None is an end mark of ``clear`` or ``close``."""
 
     def __len__(self) -> int:
@@ -263,6 +292,10 @@ class RequestQueue(Generic[_Request]):
     def overdue(self) -> DeadlineError:
         """The error of a request whose deadline has passed."""
         return DeadlineError(f"model {self._model}: the deadline passed before there was an answer")
+
+    def expired(self) -> DeadlineError:
+        """The error of a request that has waited for its timeout."""
+        return DeadlineError(f"model {self._model}: the request waited for its timeout in the queue")
 
     def close(self) -> None:
         """Takes no more requests; those that wait are still predicted."""

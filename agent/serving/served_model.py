@@ -19,7 +19,8 @@ from inferometer.agent.serving.batch_worker import BatchWorker, SessionPredictor
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.model_statistics import ModelStatistics
 from inferometer.agent.serving.observers import QueueObserver, is_about
-from inferometer.agent.serving.request_queue import Request, RequestQueue
+from inferometer.agent.serving.priority_queue import PriorityQueue
+from inferometer.agent.serving.request_queue import WAITING, Request, RequestQueue
 from inferometer.manifests.errors import HungError, InputError
 from inferometer.manifests.schema import ModelManifest
 
@@ -106,7 +107,11 @@ class ServedModel:
         self._on_closed = on_closed
         self._predict_timeout_ns = predict_timeout_ns
         self._wakers: dict[asyncio.AbstractEventLoop, Waker] = {}
-        self._queue = RequestQueue[Request](options.max_queue, self._name, clock)
+        self._queue: RequestQueue[Request] = (
+            PriorityQueue(options, self._name, clock)
+            if options.has_policies
+            else RequestQueue(options.max_queue, self._name, clock)
+        )
         self._worker = BatchWorker(
             SessionPredictor(session, options.max_batch_size),
             self._queue,
@@ -191,12 +196,15 @@ class ServedModel:
         *,
         deadline_ns: int | None = None,
         is_active: Callable[[], bool] = always,
+        priority: int = 0,
+        timeout_ns: int | None = None,
     ) -> Inferred:
         """Does the same on an event loop, where a request that waits takes no thread; see ``infer_checked``.
 
-        A request whose task is cancelled before its batch has begun is not predicted.
+        A request whose task is cancelled before its batch has begun is not predicted. ``priority``, 0 for the
+        default, and ``timeout_ns``, which limits the time in the queue, are for a model with queue policies.
         """
-        request = self._submit(batch, deadline_ns, is_active)
+        request = self._submit(batch, deadline_ns, is_active, priority, timeout_ns)
         try:
             waker = self._waker()
             while not await waker.wait(request, self._next_look_ns(request)):
@@ -217,7 +225,14 @@ class ServedModel:
         """Waits until the model is freed; False where a prediction goes on for longer."""
         return self._closed.wait(timeout_s)
 
-    def _submit(self, batch: NDArray[Any], deadline_ns: int | None, is_active: Callable[[], bool]) -> Request:
+    def _submit(
+        self,
+        batch: NDArray[Any],
+        deadline_ns: int | None,
+        is_active: Callable[[], bool],
+        priority: int = 0,
+        timeout_ns: int | None = None,
+    ) -> Request:
         """Puts a request into the queue."""
         came_ns = self._clock()
         is_about(self.manifest.name)
@@ -225,6 +240,8 @@ class ServedModel:
             self._check_size(batch)
             self._check_not_hung()
             request = Request(batch, came_ns, deadline_ns, is_active)
+            if priority or timeout_ns is not None:
+                request.priority, request.timeout_ns = priority, timeout_ns
             self._queue.put(request)
         except BaseException:
             self.statistics.failed(self._clock() - came_ns)
@@ -234,6 +251,9 @@ class ServedModel:
     def _next_look_ns(self, request: Request) -> int | None:
         """How long to wait for an answer before ``_check_waiting``; None for any time."""
         left_ns = None if request.deadline_ns is None else request.deadline_ns - self._clock()
+        if request.rejected_ns is not None and request.state is WAITING:
+            queue_ns = max(_SHORTEST_LOOK_NS, request.rejected_ns - self._clock())
+            left_ns = queue_ns if left_ns is None else min(left_ns, queue_ns)
         if self._predict_timeout_ns is None:
             return left_ns
         look_ns = max(_SHORTEST_LOOK_NS, self._predict_timeout_ns - self.busy_ns)  # the earliest hang
@@ -241,6 +261,9 @@ class ServedModel:
 
     def _check_waiting(self, request: Request) -> None:
         """Raises DeadlineError or HungError if waiting for an answer is pointless."""
+        rejected_ns = request.rejected_ns
+        if rejected_ns is not None and self._clock() >= rejected_ns and self._queue.leave(request):
+            raise self._queue.expired()
         if request.deadline_ns is not None and self._clock() >= request.deadline_ns:
             raise self._queue.overdue()
         self._check_not_hung()

@@ -84,6 +84,11 @@ class ServingSettings(SafetySettings):
     preferred_batch_sizes: tuple[_Count, ...] | None = None
     max_queue: _Count | None = None
     memory_limit: _Positive | None = None
+    priority_levels: _Count | None = None
+    default_priority_level: _Count | None = None
+    default_queue_policy: str | None = None
+    priority_queue_policy: tuple[str, ...] | None = None
+    version_policy: str | None = None
 
 
 class Configuration(_Part):

@@ -10,7 +10,9 @@ from inferometer.agent.hardware.device import Device, DeviceKind
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.agent.serving.queue_policy import QueuePolicy, parse_priority_policy
 from inferometer.agent.serving.served_models import ServingOptions
+from inferometer.agent.serving.version_policy import SERVE_ALL, VersionPolicy
 from inferometer.client.cli.command import (
     COUNT,
     NOT_NEGATIVE,
@@ -27,8 +29,12 @@ from inferometer.client.cli.invocation import Invocation
 from inferometer.manifests.errors import ConfigurationError
 
 _BYTES_PER_MIB = 1024 * 1024
-BATCHING = ("max_batch_size", "max_queue_delay_ms", "preferred_batch_sizes", "max_queue", "memory_limit")
-"""The options of the queue and of the memory, which ``serving_options`` takes."""
+BATCHING = (
+    *("max_batch_size", "max_queue_delay_ms", "preferred_batch_sizes", "max_queue", "memory_limit"),
+    *("priority_levels", "default_priority_level", "default_queue_policy", "priority_queue_policy"),
+    "version_policy",
+)
+"""The options of the queue, of the memory and of versions, which ``serving_options`` takes."""
 _DEFAULTS = BatchingOptions()
 
 
@@ -71,11 +77,41 @@ model_options = options(
         f"[default: {_DEFAULTS.max_queue}]",
     ),
     option(
+        "--priority_levels",
+        type=COUNT,
+        metavar="N",
+        help="Number of priorities, of which 1 is the highest.  [default: none]",
+    ),
+    option(
+        "--default_priority_level",
+        type=COUNT,
+        metavar="N",
+        help="Priority of requests without one; required with --priority_levels.",
+    ),
+    option(
+        "--default_queue_policy",
+        metavar="NAME=VALUE,…",
+        help="Policy of waiting requests: timeout_action, default_timeout_microseconds, "
+        "allow_timeout_override, max_queue_size.  [default: --max_queue and no timeout]",
+    ),
+    option(
+        "--priority_queue_policy",
+        multiple=True,
+        metavar="LEVEL:NAME=VALUE,…",
+        help="Policy of one priority; repeat the option for several.",
+    ),
+    option(
         "--memory_limit",
         type=POSITIVE,
         metavar="MIB",
         help="Maximum memory of the loaded models; the least recently used model is unloaded first.  "
         "[default: no limit]",
+    ),
+    option(
+        "--version_policy",
+        metavar="POLICY",
+        help="Versions of each model over the Open Inference Protocol: all, latest:N or specific:V,V.  "
+        "[default: all]",
     ),
     boolean("--gpu", "--use_gpu", help="Run models on the GPU if the client names no device."),
     option("--gpu_device_id", type=WHOLE_NUMBER, default=0, metavar="N", help="Index of the GPU."),
@@ -109,6 +145,7 @@ def take_serving(values: dict[str, Any], invocation: Invocation) -> ServingOptio
         seed=values.pop("seed"),
     )
     given = {name: values.pop(name) for name in BATCHING}
+    given["priority_queue_policy"] = given["priority_queue_policy"] or None
     return serving_options(given, invocation.configuration.serving, session)
 
 
@@ -127,9 +164,14 @@ def serving_options(
         ConfigurationError: The numbers do not fit each other.
     """
     values = {name: getattr(configured, name) if value is None else value for name, value in given.items()}
-    memory_mib = values.pop("memory_limit")
+    memory_mib, versions = values.pop("memory_limit"), values.pop("version_policy")
+    if (policy := values["default_queue_policy"]) is not None:
+        values["default_queue_policy"] = QueuePolicy.parse(policy, "default_queue_policy")
+    if (policies := values["priority_queue_policy"]) is not None:
+        values["priority_queue_policy"] = tuple(map(parse_priority_policy, policies))
     return ServingOptions(
         batching=BatchingOptions(**{name: value for name, value in values.items() if value is not None}),
         session=session,
         memory_limit_bytes=None if memory_mib is None else round(memory_mib * _BYTES_PER_MIB),
+        versions=SERVE_ALL if versions is None else VersionPolicy.parse(versions),
     )

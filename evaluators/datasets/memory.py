@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.inputs import Tensor
+from inferometer.agent.preprocessing.inputs import Tensor, numeric_dtype_of
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from inferometer.evaluators.load.prepared_inputs import synthetic_tensors
 from inferometer.manifests.errors import DatasetError
@@ -36,7 +36,7 @@ class ArrayInputs(Dataset):
         found = f"inputs are {array.dtype} of shape ({_sizes(array.shape)})"
         if array.shape[1:] != parameters.dimensions or not array.size:
             raise DatasetError(f"{found}; the model takes {wanted}")
-        dtype = np.dtype(parameters.element_type.value)
+        dtype = numeric_dtype_of(parameters)
         converts = np.can_cast(array.dtype, dtype, "same_kind" if dtype.kind == "f" else "safe")
         if array.dtype.kind not in _KINDS or not converts:
             raise DatasetError(f"{found}; the model takes {wanted}, and no other type converts without loss")

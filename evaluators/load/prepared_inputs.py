@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from inferometer.agent.inference.preparation import Fetch, Gate, Preparation
 from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.agent.inference.session import no_fetch
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Url
+from inferometer.agent.preprocessing.inputs import (
+    EncodedImage,
+    Payload,
+    Pixels,
+    Tensor,
+    Url,
+    numeric_dtype_of,
+)
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of, tensor_bytes
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.statistics import random_state
@@ -143,7 +150,7 @@ def synthetic_tensors(
     """
     count = min(count, max(1, max_bytes // tensor_bytes(parameters)))
     random = random_state(seed)
-    dtype = np.dtype(parameters.element_type.value)
+    dtype = numeric_dtype_of(parameters)
     shape = (count, *parameters.dimensions)
     tensors = np.empty(shape, dtype)
     for tensor in tensors:  # one by one: float64 of all of them would take twice the memory

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from typing_extensions import Self
 
+from inferometer.agent.preprocessing.inputs import numeric_dtype_of
 from inferometer.evaluators.loading.child_process import CONTEXT
 from inferometer.evaluators.loading.samples import Rows
 from inferometer.manifests.errors import ConfigurationError, one_line
@@ -36,7 +37,7 @@ class SharedRows:
         Raises:
             ConfigurationError: There is not enough memory.
         """
-        size = rows * math.prod(parameters.dimensions) * np.dtype(parameters.element_type.value).itemsize
+        size = rows * math.prod(parameters.dimensions) * numeric_dtype_of(parameters).itemsize
         try:
             places, inputs = CONTEXT.RawArray(c_int64, rows), CONTEXT.RawArray(c_ubyte, size)
             return cls(places, inputs, CONTEXT.RawValue(c_int64, 0))
@@ -45,14 +46,14 @@ class SharedRows:
 
     def view(self, parameters: InputParameters) -> Rows:
         """Returns the memory as arrays."""
-        inputs = np.frombuffer(memoryview(self.inputs), np.dtype(parameters.element_type.value))
+        inputs = np.frombuffer(memoryview(self.inputs), numeric_dtype_of(parameters))
         places = np.frombuffer(memoryview(self.places), np.int64)
         return Rows(places, inputs.reshape(-1, *parameters.dimensions))
 
 
 def own_rows(rows: int, parameters: InputParameters) -> Rows:
     """Returns rows of this process alone; raises ConfigurationError if there is not enough memory."""
-    dtype = np.dtype(parameters.element_type.value)
+    dtype = numeric_dtype_of(parameters)
     try:
         return Rows(np.zeros(rows, np.int64), np.zeros((rows, *parameters.dimensions), dtype))
     except (MemoryError, ValueError) as error:

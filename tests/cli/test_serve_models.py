@@ -8,14 +8,14 @@ import pytest
 
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.agent.serving.queue_policy import QueuePolicy, TimeoutAction
+from inferometer.agent.serving.version_policy import VersionPolicy
 from inferometer.client.cli.configuration import ServingSettings, load_configuration
-from inferometer.client.serving.model_options import serving_options
+from inferometer.client.serving.model_options import BATCHING, serving_options
 from inferometer.manifests.errors import ConfigurationError
 from tests.cli.conftest import served
 
-LEFT_OUT = dict.fromkeys(
-    ("max_batch_size", "max_queue_delay_ms", "preferred_batch_sizes", "max_queue", "memory_limit")
-)
+LEFT_OUT = dict.fromkeys(BATCHING)
 
 
 def chosen(given=(), configured=()):
@@ -51,9 +51,58 @@ def test_the_configuration_file_has_the_names_of_the_flags(tmp_path):
         load_configuration(file)
 
 
+def test_the_version_policy_is_that_of_the_flag_or_of_the_configuration():
+    assert chosen().versions == VersionPolicy()
+    assert chosen(configured={"version_policy": "latest:2"}).versions == VersionPolicy.parse("latest:2")
+    configured = {"version_policy": "all"}
+    assert str(chosen({"version_policy": "specific:1,3"}, configured).versions) == "specific:1,3"
+
+
+def test_priorities_and_their_policies_have_tritons_names(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "serving: {priority_levels: 3, default_priority_level: 2, "
+        "default_queue_policy: 'timeout_action=DELAY,default_timeout_microseconds=5000', "
+        "priority_queue_policy: ['1:max_queue_size=7', '3:allow_timeout_override=false']}"
+    )
+    batching = chosen(configured=load_configuration(file).serving).batching
+
+    assert (batching.priority_levels, batching.default_priority_level) == (3, 2)
+    assert batching.default_queue_policy == QueuePolicy(TimeoutAction.DELAY, 5000)
+    assert batching.policy_of(1) == QueuePolicy(max_queue_size=7)
+    assert batching.policy_of(2) == batching.default_queue_policy
+    assert batching.policy_of(3) == QueuePolicy(allow_timeout_override=False)
+    assert batching.has_policies
+    assert not chosen().batching.has_policies
+
+
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
+        (["--priority_levels=2"], "default_priority_level is 0; allowed: 1 to priority_levels, 2"),
+        (
+            ["--default_priority_level=1"],
+            "default_priority_level is 1; allowed: none without priority_levels",
+        ),
+        (["--priority_levels=1001"], "priority_levels is 1001; allowed: 0 to 1000"),
+        (
+            [
+                "--priority_levels=1",
+                "--default_priority_level=1",
+                "--priority_queue_policy=2:max_queue_size=1",
+            ],
+            "priority_queue_policy has level 2; allowed: 1 to priority_levels, 1",
+        ),
+        (["--priority_queue_policy=max_queue_size=1"], "give LEVEL:NAME=VALUE, such as 1:max_queue_size=100"),
+        (["--default_queue_policy=max_queue=1"], 'give NAME=VALUE with commas between; did you mean "max_'),
+        (
+            ["--default_queue_policy=timeout_action=drop"],
+            'timeout_action is "drop"; allowed: REJECT or DELAY',
+        ),
+        (["--default_queue_policy=max_queue_size=-1"], 'max_queue_size is "-1"; allowed: a whole number'),
+        (["--default_queue_policy=allow_timeout_override=1"], 'is "1"; allowed: true or false'),
+        (["--default_queue_policy=max_queue_size=1,max_queue_size=2"], "has max_queue_size twice"),
+        (["--version_policy=latest"], 'version_policy: found "latest"; allowed: all, latest:N with N from 1'),
         (["--preferred_batch_sizes=4,x"], '"4,x" is no list of sizes; give numbers with commas, such as 4,8'),
         (["--preferred_batch_sizes=8"], "preferred_batch_sizes has 8; allowed: 1 to max_batch_size, 1"),
         (["--max_queue_delay_ms=nan"], "nan is not a finite number"),

@@ -124,6 +124,11 @@ class Named(torch.nn.Module):
         return {"logits": data + 1, "features": data - 1}
 
 
+class Halves(torch.nn.Module):
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        return data.to(torch.bfloat16)
+
+
 class Words(torch.nn.Module):
     def forward(self, data: torch.Tensor) -> list[str]:
         return ["no tensor"]
@@ -154,6 +159,13 @@ def test_a_mapping_gives_the_outputs_names(open_predictor, tmp_path, images):
     artifacts = save_torchscript(Named(), tmp_path / "named.pt")
     outputs = open_predictor("PyTorch", artifacts=artifacts).predict({"data": images})
     assert list(outputs) == ["logits", "features"]
+
+
+def test_an_output_of_bfloat16_which_numpy_lacks_is_float32(open_predictor, tmp_path, images):
+    artifacts = save_torchscript(Halves(), tmp_path / "halves.pt")
+    output = open_predictor("PyTorch", artifacts=artifacts).predict({"data": images})["output0"]
+    assert output.dtype == np.float32
+    np.testing.assert_array_equal(output, torch.from_numpy(images).bfloat16().float().numpy())
 
 
 def test_an_output_that_is_no_tensor_is_a_prediction_error(open_predictor, tmp_path, images):

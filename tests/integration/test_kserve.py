@@ -139,12 +139,13 @@ def test_a_model_may_have_another_name_and_a_version_at_the_server(opened):
     assert session.description.agent == f"{server.address}/a-mean/3"
 
 
-def test_of_several_versions_that_of_the_manifest_is_asked_for(opened):
-    mean = served(versions=("2.0", "1.0"))
+@pytest.mark.parametrize(("versions", "asked"), [(("2.0", "1.0"), "1.0"), (("2", "1"), "1")])
+def test_of_several_versions_that_of_the_manifest_is_asked_for(opened, versions, asked):
+    mean = served(versions=versions)
     with running(mean) as server:
         opened(server.address).predict_tensor(tensors(1))
 
-    assert mean.calls[0][1].model_version == "1.0"
+    assert mean.calls[0][1].model_version == asked
 
 
 @pytest.mark.parametrize(

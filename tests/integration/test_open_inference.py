@@ -1,15 +1,18 @@
 """The Open Inference Protocol with a fake framework, called by tritonclient and with raw messages."""
 
+import queue
+
 import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from fake_framework import SIDE, mean_scores
+from fake_framework import SIDE, mean_scores, wait_for
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from open_inference import TIMEOUT_S, images, refused, tensor_of, typed
 
 from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.agent.serving.queue_policy import QueuePolicy, TimeoutAction
 from inferometer.agent.serving.served_models import ServingOptions
 
 SERVICE = "inference.GRPCInferenceService"
@@ -57,7 +60,7 @@ def test_server_is_live_ready_and_says_what_it_is(client):
 
 def test_metadata_says_what_the_model_takes_and_gives(client):
     metadata = client.get_model_metadata("Mean")
-    assert (metadata.name, list(metadata.versions), metadata.platform) == ("Mean", ["1.0"], "fake")
+    assert (metadata.name, list(metadata.versions), metadata.platform) == ("Mean", ["1"], "fake")
     [given], [got] = metadata.inputs, metadata.outputs
     assert (given.name, given.datatype, list(given.shape)) == ("data", "FP32", [-1, 1, SIDE, SIDE])
     assert (got.name, got.datatype, list(got.shape)) == ("scores", "FP32", [-1, 3])
@@ -91,12 +94,83 @@ def test_configuration_says_how_requests_are_put_together(start_agent):
     assert config.dynamic_batching.default_queue_policy.max_queue_size == 77
 
 
+PRIORITIES = BatchingOptions(
+    priority_levels=2,
+    default_priority_level=2,
+    default_queue_policy=QueuePolicy(TimeoutAction.REJECT, default_timeout_microseconds=100_000),
+    priority_queue_policy=((1, QueuePolicy(TimeoutAction.DELAY, 50, max_queue_size=1)),),
+)
+
+
+def test_configuration_has_priorities_and_queue_policies(start_agent):
+    agent = start_agent(serving=ServingOptions(batching=PRIORITIES))
+    with triton.InferenceServerClient(agent.address) as client:
+        dynamic = client.get_model_config("Mean").config.dynamic_batching
+    policies = triton.model_config_pb2.ModelQueuePolicy
+    assert (dynamic.priority_levels, dynamic.default_priority_level) == (2, 2)
+    assert dynamic.default_queue_policy == policies(
+        timeout_action=policies.REJECT,
+        default_timeout_microseconds=100_000,
+        allow_timeout_override=True,
+        max_queue_size=10_000,
+    )
+    assert dict(dynamic.priority_queue_policy) == {
+        1: policies(
+            timeout_action=policies.DELAY,
+            default_timeout_microseconds=50,
+            allow_timeout_override=True,
+            max_queue_size=1,
+        )
+    }
+
+
+def test_requests_wait_by_the_policy_of_their_priority(start_agent, manifest_folder):
+    agent = start_agent(serving=ServingOptions(batching=PRIORITIES))
+    answers = queue.SimpleQueue()
+    with triton.InferenceServerClient(agent.address) as client:
+
+        def ask(**options):
+            client.async_infer(
+                "Waiting",
+                [tensor_of(images(1))],
+                lambda result, error: answers.put((result, error)),
+                **options,
+            )
+
+        ask()  # which is predicted for longer than a request may wait
+        wait_for((manifest_folder / "begun").exists)
+        ask(priority=1, timeout=1)
+        wait_for(lambda: agent.models.loaded[0].waiting == 1)
+        code, message = refused(client.infer, "Waiting", [tensor_of(images(1))], priority=1)
+        assert code == "StatusCode.RESOURCE_EXHAUSTED"
+        assert "its limit of 1 requests of priority 1 wait" in message
+        code, message = refused(client.infer, "Waiting", [tensor_of(images(1))])
+        assert code == "StatusCode.DEADLINE_EXCEEDED"
+        assert "waited for its timeout in the queue" in message
+        (manifest_folder / "go").touch()
+        assert [answers.get(timeout=TIMEOUT_S)[1] for _ in range(2)] == [None, None]
+        [found] = client.get_inference_statistics("Waiting").model_stats
+    assert (found.inference_stats.success.count, found.inference_stats.fail.count) == (2, 2)
+
+
+@pytest.mark.parametrize("value", ["high", True, -1])
+def test_a_priority_that_is_no_number_is_refused(start_agent, channel_to, value):
+    agent = start_agent(serving=ServingOptions(batching=PRIORITIES))
+    stub = triton.service_pb2_grpc.GRPCInferenceServiceStub(channel_to(agent.address))
+    request = infer_request(typed(images(1)))
+    fields = {str: "string_param", bool: "bool_param", int: "int64_param"}
+    setattr(request.parameters["priority"], fields[type(value)], value)
+    code, details = reason(stub.ModelInfer, request)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "parameter priority is a whole number from 1, the highest, on" in details
+
+
 def test_raw_tensor_is_predicted(client):
     batch = images(3)
     answer = client.infer("Mean", [tensor_of(batch)], model_version="1.0", request_id="seven")
     np.testing.assert_array_equal(answer.as_numpy("scores"), mean_scores(batch))
     response = answer.get_response()
-    assert (response.model_name, response.model_version, response.id) == ("Mean", "1.0", "seven")
+    assert (response.model_name, response.model_version, response.id) == ("Mean", "1", "seven")
 
 
 def test_response_says_how_long_each_part_took(client):
@@ -119,6 +193,19 @@ def test_typed_contents_are_predicted_like_raw_ones(stub):
     batch = images(2)
     response = stub.ModelInfer(infer_request(typed(batch)), timeout=TIMEOUT_S)
     np.testing.assert_array_equal(scores(response), mean_scores(batch))
+
+
+@pytest.mark.parametrize(("dtype", "datatype"), [("uint8", "UINT8"), ("int16", "INT16"), ("float16", "FP16")])
+def test_other_datatypes_are_converted_where_nothing_is_lost(client, dtype, datatype):
+    batch = (images(3) * 100).astype(dtype)
+    answer = client.infer("Mean", [tensor_of(batch, datatype=datatype)])
+    np.testing.assert_array_equal(answer.as_numpy("scores"), mean_scores(batch.astype(np.float32)))
+
+
+def test_bfloat16_is_the_upper_half_of_a_float(client):
+    batch = np.float32([0.5, -3.0]).repeat(16).reshape(2, 1, SIDE, SIDE)
+    tensor = tensor_of((batch.view(np.uint32) >> 16).astype(np.uint16), datatype="BF16")
+    np.testing.assert_array_equal(client.infer("Mean", [tensor]).as_numpy("scores"), mean_scores(batch))
 
 
 def test_only_the_outputs_that_are_asked_for_come(client):
@@ -256,7 +343,7 @@ def test_ready_index_has_only_loaded_models(stub):
         triton.service_pb2.RepositoryModelLoadRequest(model_name="Mean"), timeout=TIMEOUT_S
     )
     index = stub.RepositoryIndex(triton.service_pb2.RepositoryIndexRequest(ready=True), timeout=TIMEOUT_S)
-    assert [(model.name, model.version, model.state) for model in index.models] == [("Mean", "1.0", "READY")]
+    assert [(model.name, model.version, model.state) for model in index.models] == [("Mean", "1", "READY")]
 
 
 @pytest.mark.parametrize(
@@ -294,7 +381,7 @@ def test_statistics_count_requests_inputs_and_failures(client):
         client.infer("Mean", [tensor_of(images(count))])
     client.get_model_metadata("Mean")  # which asks the model, and is not counted
     [found] = client.get_inference_statistics("Mean").model_stats
-    assert (found.name, found.version) == ("Mean", "1.0")
+    assert (found.name, found.version) == ("Mean", "1")
     assert (found.inference_count, found.execution_count) == (7, 3)
     stats = found.inference_stats
     assert (stats.success.count, stats.fail.count, stats.queue.count) == (3, 0, 3)

@@ -52,9 +52,9 @@ def test_digits_cnn_is_listed_loaded_and_predicted_by_name_and_framework(client,
     listed = {
         (model.name, model.version): model.state for model in client.get_model_repository_index().models
     }
-    assert listed[name, "1.0"] == "UNAVAILABLE"
+    assert listed[name, "1"] == "UNAVAILABLE"
     client.load_model(name)
-    assert client.is_model_ready(name, "1.0")
+    assert client.is_model_ready(name, "1")
     batch = images_for(catalog, "DigitsCNN")
     [output] = client.get_model_metadata(name).outputs
     assert list(output.shape) == [-1, 10]
@@ -150,7 +150,7 @@ def test_wrong_requests_to_models_of_the_program_are_refused(client, catalog, na
     batch = images_for(catalog, name, count=1)
     wrong = [
         tensor_of(batch, name="pixels"),
-        tensor_of(batch.astype(np.float16), datatype="FP16"),
+        tensor_of(batch.astype(np.float64), datatype="FP64"),
         tensor_of(batch[:, :, :-1]),
         tensor_of(batch, shape=[3, *batch.shape[1:]]),
     ]

@@ -65,6 +65,34 @@ def test_request_that_fails_is_told_in_the_stream_which_goes_on(start_agent, str
     assert not any("\n" in message for message in messages)
 
 
+@pytest.mark.parametrize("wanted", [None, False, True])
+def test_the_one_response_of_a_request_is_its_final_one(start_agent, wanted):
+    answers = queue.SimpleQueue()
+    with triton.InferenceServerClient(start_agent().address) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        options = {} if wanted is None else {"enable_empty_final_response": wanted}
+        for number in range(3):
+            client.async_stream_infer("Mean", [tensor_of(images(1))], request_id=str(number), **options)
+        client.stop_stream()
+        found = [answers.get(timeout=TIMEOUT_S) for _ in range(3)]
+        assert answers.empty()
+        only = client.infer("Mean", [tensor_of(images(1))]).get_response()
+    assert [error for _, error in found] == [None] * 3
+    for result, _ in found:
+        assert result.get_response().parameters["triton_final_response"].bool_param
+        assert result.as_numpy("scores").shape == (1, 3)
+    assert "triton_final_response" not in only.parameters
+
+
+def test_a_failed_request_has_its_final_response_too(start_agent, stream_of):
+    wrong = request(images(1), "b")
+    wrong.parameters["triton_enable_empty_final_response"].string_param = "yes"
+    answers = list(stream_of(start_agent(), [request(images(1), "a", model="Meam"), wrong]))
+    assert [answer.infer_response.id for answer in answers] == ["a", "b"]
+    assert all(a.infer_response.parameters["triton_final_response"].bool_param for a in answers)
+    assert "triton_enable_empty_final_response is true or false" in answers[1].error_message
+
+
 def test_each_request_of_a_client_that_waits_is_answered_at_once(start_agent):
     answers = queue.SimpleQueue()
     with triton.InferenceServerClient(start_agent().address) as client:

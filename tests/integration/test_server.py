@@ -374,6 +374,7 @@ def test_reflection_lists_the_services(channel):
         "inferometer.v1.PredictService",
         "inferometer.v1.RegistryService",
         "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
         "grpc.reflection.v1alpha.ServerReflection",
     }
 

@@ -23,6 +23,7 @@ SECRET = "open sesame"
 HEALTH = "grpc.health.v1.Health"
 SERVICES = {
     HEALTH,
+    "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
     "inference.GRPCInferenceService",
     "inferometer.v1.PredictService",

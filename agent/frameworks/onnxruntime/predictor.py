@@ -33,6 +33,7 @@ from inferometer.agent.inference.predictor import (
     Tensors,
     prediction_failure,
 )
+from inferometer.agent.preprocessing.inputs import blank_batch
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.manifests.errors import (
@@ -148,9 +149,9 @@ class ONNXRuntimePredictor(Predictor):
         """
         session = self._open(graph, prefix)
         if self._shape is not None:
-            dtype = self.manifest.inputs[0].parameters.element_type.value
+            blank = blank_batch(self.manifest.inputs[0].parameters, self._shape)
             try:
-                session.run(None, self._feed(np.zeros(self._shape, dtype)))
+                session.run(None, self._feed(blank))
             except FAILURES as error:
                 raise PredictionError(f"{self}: ONNX Runtime failed on zeros: {reason(error)}") from error
         return session

@@ -245,8 +245,8 @@ class PyTorchPredictor(Predictor):
         return batch.to(self._device, self._dtype if batch.is_floating_point() else None)
 
     def _on_host(self, output: torch.Tensor) -> torch.Tensor:
-        """An output in host memory; in float32 where the model is cast to another type."""
-        lower = self._dtype is not None and output.dtype == self._dtype
+        """An output in host memory; in float32 where the model is cast, and of bfloat16 (not in NumPy)."""
+        lower = output.dtype in {self._dtype, torch.bfloat16}
         return (output.float() if lower else output).cpu()
 
     def _try_precision(self) -> None:

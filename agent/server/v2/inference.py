@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import Inferred
 from inferometer.agent.protocol.tensors import array_bytes
-from inferometer.agent.protocol.v2_datatypes import BYTES, datatype_of
+from inferometer.agent.protocol.v2_datatypes import BYTES, STRINGS, datatype_of
+from inferometer.agent.protocol.v2_strings import pack, pack_strings
 from inferometer.agent.server.rpc import CallContext
 from inferometer.agent.server.v2.messages import InferAnswer, InferCall
 from inferometer.agent.server.v2.repository import FoundModel, Repository
 from inferometer.agent.server.v2.tensors import check_parameters, read_input, shown
+from inferometer.agent.serving.queue_policy import TimeoutAction
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.manifests.errors import InputError, PredictionError, suggestion
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
@@ -30,6 +31,7 @@ _AHEAD = 16
 """Requests of a stream that are worked on, or answered and not yet sent, at once: enough for a batch."""
 _CLASSIFICATION = "classification"
 _TIMEOUT = "timeout"
+_PRIORITY = "priority"
 _MAX_TIMEOUT_US = 10 * 365 * 24 * 3600 * 1_000_000
 """Ten years: what is longer would not fit into a clock."""
 
@@ -50,6 +52,8 @@ class Inference:
 
     def __init__(self, repository: Repository, max_batch_size: int, clock: Callable[[], int]) -> None:
         self._repository = repository
+        self._batching = repository.batching
+        self._has_policies = repository.batching.has_policies
         self._max_batch_size = max_batch_size
         self._clock = clock
 
@@ -62,7 +66,7 @@ class Inference:
             InferometerError: See ``ServedModel.infer`` and ``Repository.lease``.
         """
         message, began_ns = request.message, self._clock()
-        deadline_ns = self._deadline_ns(message, call)
+        deadline_ns, queueing = self._limits(message, call)
         found = self._repository.find(message.model_name, message.model_version)
         batch = read_input(request, found.input, self._max_batch_size, found.title)
         read_ns = self._clock()
@@ -72,10 +76,12 @@ class Inference:
         try:
             model = lease.model
             wanted = await self._wanted(message, model, found, call)
-            inferred = await model.infer_async(batch, deadline_ns=deadline_ns, is_active=call.is_active)
+            inferred = await model.infer_async(
+                batch, deadline_ns=deadline_ns, is_active=call.is_active, **queueing
+            )
             inferred_ns = self._clock()
             response = pb.ModelInferResponse(
-                model_name=message.model_name, model_version=found.manifest.version, id=message.id
+                model_name=message.model_name, model_version=found.version, id=message.id
             )
             if wanted is None:
                 wanted = tuple(map(RequestedOutput, inferred.outputs))
@@ -97,20 +103,44 @@ class Inference:
             outputs = await call.in_thread(self._repository.outputs, model)
         return requested_outputs(message, [output.name for output in outputs], found.title)
 
-    def _deadline_ns(self, message: pb.ModelInferRequest, call: CallContext) -> int | None:
-        """The end of the call's deadline or of the parameter ``timeout``, whichever comes first."""
-        of_call_ns = call.deadline_ns(self._clock)
-        if _TIMEOUT not in message.parameters:
-            return of_call_ns
-        parameter = message.parameters[_TIMEOUT]
-        chosen = parameter.WhichOneof("parameter_choice")
-        if chosen not in {"int64_param", "uint64_param"} or getattr(parameter, chosen) < 0:
-            raise InputError(f"parameter {_TIMEOUT} is a whole number of microseconds; 0 sets no limit")
-        timeout_us = min(int(getattr(parameter, chosen)), _MAX_TIMEOUT_US)
+    def _limits(self, message: pb.ModelInferRequest, call: CallContext) -> tuple[int | None, _Queueing]:
+        """The deadline of a request, and its place in a queue with policies.
+
+        The deadline is that of the call or of the parameter ``timeout``, whichever comes first. A policy that
+        delays requests uses ``timeout`` for that, and one may not allow requests to have their own.
+        """
+        deadline_ns = call.deadline_ns(self._clock)
+        queueing = _Queueing()
+        timeout_us = min(_whole(message, _TIMEOUT, "of microseconds; 0 sets no limit"), _MAX_TIMEOUT_US)
+        if self._has_policies:
+            queueing["priority"] = _whole(message, _PRIORITY, "from 1, the highest, on; 0 is the default")
+            policy = self._batching.policy_of(self._batching.level_of(queueing["priority"]))
+            if timeout_us and policy.timeout_action is TimeoutAction.DELAY:
+                queueing["timeout_ns"] = timeout_us * _NS_PER_US
+            if not policy.allow_timeout_override or policy.timeout_action is TimeoutAction.DELAY:
+                timeout_us = 0
         if not timeout_us:
-            return of_call_ns
+            return deadline_ns, queueing
         own_ns = self._clock() + timeout_us * _NS_PER_US
-        return own_ns if of_call_ns is None else min(own_ns, of_call_ns)
+        return own_ns if deadline_ns is None else min(own_ns, deadline_ns), queueing
+
+
+class _Queueing(TypedDict, total=False):
+    """What ``ServedModel.infer_async`` takes for a queue with policies."""
+
+    priority: int
+    timeout_ns: int
+
+
+def _whole(message: pb.ModelInferRequest, name: str, what: str) -> int:
+    """A parameter that is a whole number; 0 where the request has none."""
+    if name not in message.parameters:
+        return 0
+    parameter = message.parameters[name]
+    chosen = parameter.WhichOneof("parameter_choice")
+    if chosen not in {"int64_param", "uint64_param"} or getattr(parameter, chosen) < 0:
+        raise InputError(f"parameter {name} is a whole number {what}")
+    return int(getattr(parameter, chosen))
 
 
 def _add_times(
@@ -212,8 +242,10 @@ def add_outputs(
             response.outputs.add(name=output.name, datatype=BYTES, shape=shape)
             raw.append(content)
         else:
-            response.outputs.add(name=output.name, datatype=datatype_of(array.dtype).name, shape=array.shape)
-            raw.append(array_bytes(array))
+            datatype = datatype_of(array.dtype)
+            response.outputs.add(name=output.name, datatype=datatype.name, shape=array.shape)
+            is_text = datatype is STRINGS
+            raw.append(pack_strings(array, f'output "{output.name}"') if is_text else array_bytes(array))
     return InferAnswer(response, raw)
 
 
@@ -243,5 +275,4 @@ def _best_classes(
         for row, places in zip(scores, order, strict=True)
         for place in places
     )
-    content = b"".join(struct.pack("<I", len(text)) + text for text in (text.encode() for text in texts))
-    return order.shape, content
+    return order.shape, pack(text.encode() for text in texts)

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.protocol.v2_datatypes import TensorSignature
+from inferometer.agent.protocol.v2_versions import v2_version
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.model_statistics import Total, Totals
+from inferometer.agent.serving.queue_policy import QueuePolicy
+from inferometer.agent.serving.version_policy import SERVE_ALL, VersionChoice, VersionPolicy
 from inferometer.manifests.inputs import ImageParameters, Layout
 from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
@@ -19,6 +22,7 @@ _FORMATS: Mapping[Layout | None, config_pb.ModelInput.Format.ValueType] = {
     Layout.HWC: config_pb.ModelInput.FORMAT_NHWC,
 }
 _US_PER_MS = 1000
+_MAX_UINT32 = 2**32 - 1
 
 
 def metadata_message(
@@ -45,6 +49,7 @@ def config_message(
     max_batch_size: int,
     model_input: TensorSignature,
     outputs: Sequence[TensorSignature],
+    versions: VersionPolicy = SERVE_ALL,
 ) -> config_pb.ModelConfig:
     """Returns the configuration of a model that the client calls ``name``."""
     manifest, device = description.manifest, description.device
@@ -54,6 +59,7 @@ def config_message(
         name=name,
         platform=_platform(manifest),
         backend=_platform(manifest),
+        version_policy=_version_policy(versions),
         max_batch_size=max_batch_size,
         input=[
             config_pb.ModelInput(
@@ -80,15 +86,29 @@ def config_message(
             for key, value in _parameters(description).items()
         },
     )
-    if batching.max_batch_size > 1:
-        dynamic = config.dynamic_batching
-        dynamic.preferred_batch_size.extend(batching.preferred_batch_sizes)
-        dynamic.max_queue_delay_microseconds = round(batching.max_queue_delay_ms * _US_PER_MS)
-        dynamic.preserve_ordering = True
-        dynamic.default_queue_policy.timeout_action = config_pb.ModelQueuePolicy.REJECT
-        dynamic.default_queue_policy.allow_timeout_override = True
-        dynamic.default_queue_policy.max_queue_size = batching.max_queue
+    if batching.max_batch_size > 1 or batching.has_policies:
+        config.dynamic_batching.CopyFrom(_dynamic_batching(batching))
     return config
+
+
+def _dynamic_batching(batching: BatchingOptions) -> config_pb.ModelDynamicBatching:
+    def message(policy: QueuePolicy) -> config_pb.ModelQueuePolicy:
+        return config_pb.ModelQueuePolicy(
+            timeout_action=config_pb.ModelQueuePolicy.TimeoutAction.Value(policy.timeout_action.value),
+            default_timeout_microseconds=policy.default_timeout_microseconds,
+            allow_timeout_override=policy.allow_timeout_override,
+            max_queue_size=min(policy.max_queue_size or batching.max_queue, _MAX_UINT32),
+        )
+
+    return config_pb.ModelDynamicBatching(
+        preferred_batch_size=batching.preferred_batch_sizes,
+        max_queue_delay_microseconds=round(batching.max_queue_delay_ms * _US_PER_MS),
+        preserve_ordering=batching.priority_levels <= 1,
+        priority_levels=batching.priority_levels,
+        default_priority_level=batching.default_priority_level,
+        default_queue_policy=message(batching.default_queue_policy),
+        priority_queue_policy={level: message(each) for level, each in batching.priority_queue_policy},
+    )
 
 
 def statistics_message(name: str, version: str, totals: Totals) -> pb.ModelStatistics:
@@ -119,6 +139,18 @@ def statistics_message(name: str, version: str, totals: Totals) -> pb.ModelStati
     )
 
 
+def _version_policy(policy: VersionPolicy) -> config_pb.ModelVersionPolicy:
+    """The policy; specific versions are whole numbers there, and texts are left out."""
+    message = config_pb.ModelVersionPolicy
+    match policy.choice:
+        case VersionChoice.LATEST:
+            return message(latest=message.Latest(num_versions=policy.latest))
+        case VersionChoice.SPECIFIC:
+            numbers = [int(v) for v in map(v2_version, policy.specific) if v.isdecimal()]
+            return message(specific=message.Specific(versions=numbers))
+    return message(all=message.All())
+
+
 def _platform(manifest: ModelManifest) -> str:
     return manifest.framework.name.lower()
 
@@ -134,7 +166,8 @@ def _parameters(description: SystemDescription) -> dict[str, str]:
     found = {
         "framework": description.manifest.framework.name,
         "framework_version": description.framework_version,
-        "version": description.manifest.version,
+        "version": v2_version(description.manifest.version),
+        "manifest_version": description.manifest.version,
         "weights": description.weights.value,
     }
     if description.seed is not None:

@@ -8,24 +8,28 @@ from contextlib import suppress
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.preprocessing.inputs import blank_batch
 from inferometer.agent.protocol.v2_datatypes import TensorSignature, datatype_of, input_of
+from inferometer.agent.protocol.v2_versions import canonical_version, v2_version
 from inferometer.agent.server.v2.load_parameters import LoadParameters
+from inferometer.agent.server.v2.tensors import shown
 from inferometer.agent.serving.loaded_models import Lease
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.agent.serving.served_models import ModelState, ServedModels
+from inferometer.agent.serving.version_policy import VersionChoice
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (
     ArtifactError,
     FrameworkUnavailableError,
     NotFoundError,
     PredictionError,
+    UnknownModelError,
 )
 from inferometer.manifests.schema import ModelManifest
+from inferometer.manifests.versions import exactly
 
 FRAMEWORK_MARK = "@"
 """Between the name of a model and that of the framework that is to run it."""
@@ -44,6 +48,11 @@ class FoundModel:
     input: TensorSignature
     title: str
 
+    @property
+    def version(self) -> str:
+        """The version as the protocol spells it."""
+        return v2_version(self.manifest.version)
+
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
@@ -59,14 +68,19 @@ class Repository:
     """The agent's models by the names of the protocol. Thread-safe.
 
     ``ResNet50`` is the model in the first installed framework that has it, ``ResNet50@PyTorch`` the one of
-    that framework; an empty version is the highest. A model is loaded when it is first requested. What a
-    client has loaded a name with holds for that name until a client unloads it.
+    that framework; an empty version is the highest that the version policy serves. Versions are spelled as
+    ``v2_version`` does, and clients may also write them as manifests do, or as a constraint. A model is
+    loaded when it is first requested. What a client has loaded a name with holds for that name until a client
+    unloads it.
     """
 
     def __init__(self, models: ServedModels, catalog: Catalog, registry: Registry) -> None:
         self._models = models
         self._catalog = catalog
         self._registry = registry
+        self.batching = models.options.batching
+        """How requests of every model are queued and batched."""
+        self._policy = models.options.versions
         self._defaults = LoadParameters(models.options.session)
         self._lock = threading.Lock()
         self._loaded_with: dict[str, LoadParameters] = {}
@@ -77,7 +91,8 @@ class Repository:
         """Returns what a name stands for; the empty version is the one that is loaded, or the highest.
 
         Raises:
-            UnknownModelError, UnknownFrameworkError: There is none of that name, version or framework.
+            UnknownModelError, UnknownFrameworkError: There is none of that name, version or framework, or the
+                version policy does not serve it.
             FrameworkUnavailableError, ArtifactError: It cannot be run here, or not with its weights.
             ConfigurationError: The version is none.
         """
@@ -111,7 +126,8 @@ class Repository:
         known = self._outputs.get(model)
         if known is None:
             wanted = input_of(model.manifest)
-            inferred = model.session.infer(np.zeros((1, *wanted.dimensions), wanted.datatype.dtype))
+            parameters = model.manifest.inputs[0].parameters
+            inferred = model.session.infer(blank_batch(parameters, (1, *wanted.dimensions)))
             for name, array in inferred.outputs.items():
                 if array.ndim == 0 or len(array) != 1:
                     raise PredictionError(f'output "{name}" has shape {list(array.shape)} for one input')
@@ -147,13 +163,13 @@ class Repository:
 
         Raises UnknownModelError if there is none of that name.
         """
-        versions = self.versions(name)
+        versions = self._versions(name)
         found = []
         with suppress(*NOT_HERE):
             found.append(self.find(name, ""))
         for version in versions:
             with suppress(*NOT_HERE):
-                found.append(self.find(name, f"=={version}"))
+                found.append(self.find(name, version))
         for model in found:
             self._models.unload_of(model.manifest, model.options)
         with self._lock:
@@ -161,10 +177,17 @@ class Repository:
             self._forget(name)
 
     def versions(self, name: str) -> tuple[str, ...]:
-        """Returns the versions of a model, the highest first."""
+        """Returns the versions of a model that are served, as the protocol spells them, the highest first."""
+        return tuple(map(v2_version, self._policy.served(self._versions(name))))
+
+    def _versions(self, name: str) -> tuple[str, ...]:
+        """Every version of a model as in the manifests, the highest first; of equal ones, the first."""
         model, framework = _split(name)
-        found = self._catalog.find_models(model)
-        return tuple(dict.fromkeys(m.version for m in found if _is_of(m, framework)))
+        found: dict[str, str] = {}
+        for manifest in self._catalog.find_models(model):
+            if _is_of(manifest, framework):
+                found.setdefault(canonical_version(manifest.version), manifest.version)
+        return tuple(found.values())
 
     def index(self) -> Iterator[IndexEntry]:
         """Yields every model that can be named and run, in all its versions.
@@ -185,7 +208,7 @@ class Repository:
 
     def _entry(self, name: str, version: str) -> IndexEntry:
         try:
-            found = self.find(name, f"=={version}")
+            found = self.find(name, version)
         except NOT_HERE as error:
             return IndexEntry(name, version, ModelState.UNLOADED, str(error))
         state = self._models.state_of(found.manifest, found.options)
@@ -198,11 +221,32 @@ class Repository:
             self._catalog,
             self._registry,
             model,
-            version or parameters.version,
+            self._constraint(name, version or parameters.version),
             framework,
             options.weights,
         )
         return FoundModel(manifest, options, input_of(manifest), f"model {manifest.name} {manifest.version}")
+
+    def _constraint(self, name: str, wanted: str | None) -> str | None:
+        """What the version of a model must meet, so that the policy serves it; None for any."""
+        versions = self._versions(name)
+        asked = None if wanted is None else canonical_version(wanted)
+        fitting = {canonical_version(version) for version in versions if v2_version(version) == wanted}
+        fitting = fitting or {version for version in map(canonical_version, versions) if version == asked}
+        if not versions or (self._policy.choice is VersionChoice.ALL and not fitting):
+            return wanted
+        if not fitting:
+            found = self._catalog.find_models(_split(name)[0], wanted)
+            fitting = {canonical_version(manifest.version) for manifest in found}
+        served = self._policy.served(versions)
+        chosen = [exactly(version) for version in served if canonical_version(version) in fitting]
+        if not chosen:
+            known = ", ".join(map(v2_version, served)) or "none"
+            raise UnknownModelError(
+                f'model "{shown(name)}" has no version {shown(wanted or "at all")} by the version policy '
+                f"{self._policy}; it serves: {known}"
+            )
+        return " || ".join(chosen)
 
     def _forget(self, name: str) -> None:
         """Under the lock: what was found for a name may be another model now."""

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from inferometer.agent import __version__
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.protocol.status import described
+from inferometer.agent.protocol.v2_versions import v2_version
 from inferometer.agent.server.rpc import CallContext, Codec, Method, methods_of
 from inferometer.agent.server.security.limits import MAX_INPUTS, StreamLimit
 from inferometer.agent.server.v2.inference import Inference, in_order
@@ -30,6 +31,8 @@ from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 _SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 SERVICE = _SERVICE.full_name
 _EXTENSIONS = ("classification", "model_configuration", "model_repository", "parameters", "statistics")
+_FINAL = "triton_final_response"
+_WANTS_FINAL = "triton_enable_empty_final_response"
 _STATES = {
     ModelState.LOADED: "READY",
     ModelState.LOADING: "LOADING",
@@ -91,11 +94,17 @@ class InferenceService:
     async def model_stream_infer(
         self, requests: AsyncIterator[InferCall], call: CallContext
     ) -> AsyncIterator[InferAnswer | pb.ModelStreamInferResponse]:
-        """Runs models on request after request; one that fails is answered in the stream."""
+        """Runs models on request after request; one that fails is answered in the stream.
+
+        Each request has one response, which is its final one: as in Triton, no empty one follows.
+        """
 
         async def answer(request: InferCall) -> InferAnswer | pb.ModelStreamInferResponse:
             try:
-                return await self._inference.infer(request, call)
+                _check_final(request)
+                found = await self._inference.infer(request, call)
+                found.message.parameters[_FINAL].bool_param = True
+                return found
             except Exception as error:  # noqa: BLE001 - the boundary of one request, as the dispatcher's is of a call
                 return _failed(request, described(error, "ModelStreamInfer"))
 
@@ -128,7 +137,13 @@ class InferenceService:
             description = model.description
         return pb.ModelConfigResponse(
             config=config_message(
-                request.name, description, self._batching, self._max_batch_size, found.input, outputs
+                request.name,
+                description,
+                self._batching,
+                self._max_batch_size,
+                found.input,
+                outputs,
+                self._models.options.versions,
             )
         )
 
@@ -139,7 +154,7 @@ class InferenceService:
         if not request.name:
             return pb.ModelStatisticsResponse(
                 model_stats=[
-                    statistics_message(name, model.manifest.version, model.statistics.totals)
+                    statistics_message(name, v2_version(model.manifest.version), model.statistics.totals)
                     for name, model in named(self._models.loaded)
                 ]
             )
@@ -147,7 +162,7 @@ class InferenceService:
         model = self._repository.loaded(found)
         totals = Totals() if model is None else model.statistics.totals
         return pb.ModelStatisticsResponse(
-            model_stats=[statistics_message(request.name, found.manifest.version, totals)]
+            model_stats=[statistics_message(request.name, found.version, totals)]
         )
 
     def repository_index(
@@ -196,5 +211,13 @@ def _failed(request: InferCall, message: str) -> pb.ModelStreamInferResponse:
             model_name=request.message.model_name,
             model_version=request.message.model_version,
             id=request.message.id,
+            parameters={_FINAL: pb.InferParameter(bool_param=True)},
         ),
     )
+
+
+def _check_final(request: InferCall) -> None:
+    """Raises InputError if a request wants final responses by what is neither true nor false."""
+    parameters = request.message.parameters
+    if _WANTS_FINAL in parameters and not parameters[_WANTS_FINAL].HasField("bool_param"):
+        raise InputError(f"parameter {_WANTS_FINAL} is true or false, in bool_param")

@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.protocol.tensors import MAX_DIMENSIONS, read_array
-from inferometer.agent.protocol.v2_datatypes import DATATYPES, OTHER_DATATYPES, Datatype, TensorSignature
+from inferometer.agent.protocol.v2_datatypes import (
+    DATATYPES,
+    OTHER_DATATYPES,
+    STRINGS,
+    Datatype,
+    TensorSignature,
+    convert,
+    converted_to,
+)
+from inferometer.agent.protocol.v2_strings import strings, unpack_strings
 from inferometer.agent.server.v2.messages import InferCall
 from inferometer.manifests.errors import InputError, one_line, suggestion
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
@@ -22,8 +31,8 @@ _SHARED_MEMORY = "shared_memory_region"
 def read_input(call: InferCall, wanted: TensorSignature, max_batch_size: int, what: str) -> NDArray[Any]:
     """Returns the input of a request to a model, which errors call ``what``, that has one.
 
-    It is of the model's dtype and shape; where the request has it raw, a read-only view of it unless it is
-    not aligned.
+    It is of the model's dtype and shape. Another datatype is converted if no value of it is lost. Where the
+    request has it raw and of the model's datatype, it is a read-only view of that unless that is not aligned.
 
     Raises:
         InputError: The request has other inputs, or one of another datatype, shape or size.
@@ -34,18 +43,19 @@ def read_input(call: InferCall, wanted: TensorSignature, max_batch_size: int, wh
     item, where = inputs[0], f'{what}: input "{wanted.name}"'
     if item.parameters:
         check_parameters(item.parameters, where)
-    if item.datatype != wanted.datatype.name:
-        raise _wrong_datatype(item.datatype, wanted, where)
+    given = wanted.datatype if item.datatype == wanted.datatype.name else _other(item.datatype, wanted, where)
     shape = tuple(item.shape)
     if shape[1:] != wanted.dimensions or not 1 <= shape[0] <= max_batch_size:
         raise _wrong_shape(shape, wanted, max_batch_size, where)
     if not call.raw:
-        return _read_contents(item, wanted.datatype, where)
+        return convert(_read_contents(item, given, where), given, wanted.datatype)
     if len(call.raw) > 1:
         raise InputError(f"{what}: {len(call.raw)} raw_input_contents for one input")
     if item.HasField("contents"):
         raise InputError(f"{where}: has contents beside raw_input_contents; give one of them")
-    return read_array(wanted.datatype.dtype.name, shape, call.raw[0], where)
+    if given is STRINGS:
+        return unpack_strings(call.raw[0], shape, where)
+    return convert(read_array(given.dtype.name, shape, call.raw[0], where), given, wanted.datatype)
 
 
 def check_parameters(parameters: Any, where: str) -> None:
@@ -66,11 +76,17 @@ def _wrong_names(names: Sequence[str], wanted: str, what: str) -> InputError:
     return InputError(f'{what}: found {len(names)} inputs "{wanted}"; it takes one')
 
 
-def _wrong_datatype(name: str, wanted: TensorSignature, where: str) -> InputError:
+def _other(name: str, wanted: TensorSignature, where: str) -> Datatype:
+    """The datatype of that name, which can be converted; raises InputError if it cannot."""
+    others = converted_to(wanted.datatype)
+    if name in others:
+        return others[name]
     takes = f"the model takes {wanted.datatype.name}"
+    if others:
+        takes += f", and what that holds exactly: {', '.join(others)}"
     if name in DATATYPES or name in OTHER_DATATYPES:
-        return InputError(f"{where}: found datatype {name}; {takes}")
-    return InputError(f'{where}: datatype "{shown(name)}" is not known; {takes}')
+        raise InputError(f"{where}: found datatype {name}; {takes}")
+    raise InputError(f'{where}: datatype "{shown(name)}" is not known; {takes}')
 
 
 def _wrong_shape(
@@ -92,6 +108,8 @@ def _read_contents(item: InputTensor, datatype: Datatype, where: str) -> NDArray
         if field.name != datatype.contents:
             raise InputError(f"{where}: found {field.name}; {datatype.name} is in {datatype.contents}")
     elements = getattr(item.contents, datatype.contents)
+    if datatype is STRINGS:
+        return strings(elements, tuple(item.shape), where)
     expected = math.prod(item.shape)
     if len(elements) != expected:
         raise InputError(

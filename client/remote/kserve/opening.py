@@ -18,6 +18,7 @@ from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, SessionOptions, no_fetch
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.agent.protocol.v2_datatypes import input_of
+from inferometer.agent.protocol.v2_versions import v2_version
 from inferometer.client.remote.channel.address import KServeAddress
 from inferometer.client.remote.channel.connection import RemoteOptions
 from inferometer.client.remote.kserve.connection import KServeConnection, ServerIdentity
@@ -170,9 +171,10 @@ class _ServedModel:
         server = connection.identity()
         metadata = connection.model_metadata(name, version)
         manifest = choice.find(catalog, weights, metadata.platform)
-        if not version and manifest.version in metadata.versions and len(metadata.versions) > 1:
+        spelled = [v for v in (manifest.version, v2_version(manifest.version)) if v in metadata.versions]
+        if not version and spelled and len(metadata.versions) > 1:
             # of several, the one that the manifest is of
-            version = manifest.version
+            version = spelled[0]
             address = replace(address, model_version=version)
             metadata = connection.model_metadata(name, version)
         config = connection.model_config(name, version)

@@ -369,6 +369,86 @@ class ModelTransactionPolicy(_message.Message):
 Global___ModelTransactionPolicy: _TypeAlias = ModelTransactionPolicy  # noqa: Y015
 
 @_typing.final
+class ModelVersionPolicy(_message.Message):
+    """Which versions of a model are served."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Latest(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        NUM_VERSIONS_FIELD_NUMBER: _builtins.int
+        num_versions: _builtins.int
+        def __init__(
+            self,
+            *,
+            num_versions: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["num_versions", b"num_versions"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class All(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        def __init__(
+            self,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Specific(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        VERSIONS_FIELD_NUMBER: _builtins.int
+        @_builtins.property
+        def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+        def __init__(
+            self,
+            *,
+            versions: _abc.Iterable[_builtins.int] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["versions", b"versions"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    LATEST_FIELD_NUMBER: _builtins.int
+    ALL_FIELD_NUMBER: _builtins.int
+    SPECIFIC_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def latest(self) -> Global___ModelVersionPolicy.Latest: ...
+    @_builtins.property
+    def all(self) -> Global___ModelVersionPolicy.All: ...
+    @_builtins.property
+    def specific(self) -> Global___ModelVersionPolicy.Specific: ...
+    def __init__(
+        self,
+        *,
+        latest: Global___ModelVersionPolicy.Latest | None = ...,
+        all: Global___ModelVersionPolicy.All | None = ...,
+        specific: Global___ModelVersionPolicy.Specific | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "latest", b"latest", "policy_choice", b"policy_choice", "specific", b"specific"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "latest", b"latest", "policy_choice", b"policy_choice", "specific", b"specific"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_policy_choice: _TypeAlias = _typing.Literal["latest", "all", "specific"]  # noqa: Y015
+    _WhichOneofArgType_policy_choice: _TypeAlias = _typing.Literal["policy_choice", b"policy_choice"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_policy_choice) -> _WhichOneofReturnType_policy_choice | None: ...
+
+Global___ModelVersionPolicy: _TypeAlias = ModelVersionPolicy  # noqa: Y015
+
+@_typing.final
 class ModelConfig(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -395,6 +475,7 @@ class ModelConfig(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     PLATFORM_FIELD_NUMBER: _builtins.int
+    VERSION_POLICY_FIELD_NUMBER: _builtins.int
     MAX_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
@@ -413,6 +494,8 @@ class ModelConfig(_message.Message):
     backend: _builtins.str
     runtime: _builtins.str
     @_builtins.property
+    def version_policy(self) -> Global___ModelVersionPolicy: ...
+    @_builtins.property
     def input(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelInput]: ...
     @_builtins.property
     def output(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelOutput]: ...
@@ -429,6 +512,7 @@ class ModelConfig(_message.Message):
         *,
         name: _builtins.str = ...,
         platform: _builtins.str = ...,
+        version_policy: Global___ModelVersionPolicy | None = ...,
         max_batch_size: _builtins.int = ...,
         input: _abc.Iterable[Global___ModelInput] | None = ...,
         output: _abc.Iterable[Global___ModelOutput] | None = ...,
@@ -440,9 +524,9 @@ class ModelConfig(_message.Message):
         model_transaction_policy: Global___ModelTransactionPolicy | None = ...,
         runtime: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["dynamic_batching", b"dynamic_batching", "model_transaction_policy", b"model_transaction_policy", "scheduling_choice", b"scheduling_choice"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["dynamic_batching", b"dynamic_batching", "model_transaction_policy", b"model_transaction_policy", "scheduling_choice", b"scheduling_choice", "version_policy", b"version_policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "default_model_filename", b"default_model_filename", "dynamic_batching", b"dynamic_batching", "input", b"input", "instance_group", b"instance_group", "max_batch_size", b"max_batch_size", "model_transaction_policy", b"model_transaction_policy", "name", b"name", "output", b"output", "parameters", b"parameters", "platform", b"platform", "runtime", b"runtime", "scheduling_choice", b"scheduling_choice"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "default_model_filename", b"default_model_filename", "dynamic_batching", b"dynamic_batching", "input", b"input", "instance_group", b"instance_group", "max_batch_size", b"max_batch_size", "model_transaction_policy", b"model_transaction_policy", "name", b"name", "output", b"output", "parameters", b"parameters", "platform", b"platform", "runtime", b"runtime", "scheduling_choice", b"scheduling_choice", "version_policy", b"version_policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_scheduling_choice: _TypeAlias = _typing.Literal["dynamic_batching"]  # noqa: Y015
     _WhichOneofArgType_scheduling_choice: _TypeAlias = _typing.Literal["scheduling_choice", b"scheduling_choice"]  # noqa: Y015

@@ -78,7 +78,7 @@ def test_it_is_the_same_manifest_after_it_was_sent_as_json() -> None:
         ("dimensions", [1] * 9, "dimensions", ["at most 8"]),
         ("dimensions", [2**20, 2**20], "dimensions", ["has 1099511627776 elements", "allowed: 268435456"]),
         ("dimensions", [2**70], "dimensions.0", ["less than or equal to"]),
-        ("element_type", "float64", "element_type", ["found 'float64'", "'int32' or 'int64'"]),
+        ("element_type", "float64", "element_type", ["found 'float64'", "'int64' or 'string'"]),
         ("mean", 3, "mean", ["is not known", "known: dimensions, element_type, input_layer"]),
         ("dimension", [3], "dimension", ['is not known; did you mean "dimensions"?']),
         ("input_layer", "", "input_layer", ["found ''"]),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.manifests.versions import Constraint, InvalidConstraintError
+from inferometer.manifests.versions import Constraint, InvalidConstraintError, exactly
 
 numbers = st.integers(0, 40)
 releases = st.tuples(numbers, numbers, numbers)
@@ -217,3 +217,11 @@ def test_comparisons_with_a_partial_version_are_with_all_that_begin_with_it(
         ">=": version[:2] >= base,
         ">": version[:2] > base,
     }
+
+
+@pytest.mark.parametrize("version", ["1", "1.0", "1.2", "1.2.3", "1.2.3.4", "1.0rc1", "2.0.post1", "1!1.0"])
+def test_a_version_can_be_asked_for_exactly(version: str) -> None:
+    constraint = Constraint(exactly(version))
+
+    assert constraint.allows(version)
+    assert not any(constraint.allows(f"{version}{more}") for more in (".5", ".0.0.1", "5"))

@@ -1,11 +1,12 @@
 """Tensors of the Open Inference Protocol: every datatype, typed and raw."""
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from inferometer.agent.protocol.v2_datatypes import DATATYPES, TensorSignature
+from inferometer.agent.protocol.v2_datatypes import BF16, DATATYPES, TensorSignature, converted_to
 from inferometer.agent.server.v2.inference import RequestedOutput, add_outputs
 from inferometer.agent.server.v2.messages import decode_request, encode_answer
 from inferometer.agent.server.v2.tensors import read_input
@@ -80,6 +81,70 @@ def test_missing_contents_are_refused(datatype):
 def test_byte_that_is_no_bool_is_refused():
     with pytest.raises(InputError, match="a bool is the byte 0 or 1"):
         read(call_of(DATATYPES["BOOL"], raw=b"\2" * 6), DATATYPES["BOOL"])
+
+
+CONVERTED = [
+    (DATATYPES[given], DATATYPES[wanted])
+    for wanted, names in {
+        "UINT16": ["UINT8"],
+        "INT32": ["INT8", "INT16", "UINT8", "UINT16"],
+        "INT64": ["INT8", "INT16", "INT32", "UINT8", "UINT16", "UINT32"],
+        "FP16": ["INT8", "UINT8"],
+        "FP32": ["FP16", "INT8", "INT16", "UINT8", "UINT16"],
+        "FP64": ["FP16", "FP32", "INT32", "UINT32"],
+    }.items()
+    for given in names
+]
+
+
+@pytest.mark.parametrize(("given", "wanted"), CONVERTED, ids=lambda datatype: datatype.name)
+def test_what_the_models_datatype_holds_exactly_is_converted(given, wanted):
+    values = values_of(given)
+    calls = [call_of(given, raw=values.tobytes())]
+    if given.contents:
+        calls.append(call_of(given, **{given.contents: values.reshape(-1).tolist()}))
+    for call in calls:
+        got = read(call, wanted)
+        assert got.dtype == wanted.dtype
+        np.testing.assert_array_equal(got, values)
+        assert [int(each) if given.dtype.kind != "f" else each for each in got.flat] == values.reshape(
+            -1
+        ).tolist()
+
+
+@pytest.mark.parametrize("wanted", ["FP32", "FP64"])
+def test_the_upper_halves_of_floats_are_converted(wanted):
+    values = np.array([[1.5, -2.0], [np.inf, -0.0], [3.3895314e38, np.nan]], np.float32)
+    halves = (values.view(np.uint32) >> 16).astype("<u2")
+    got = read(call_of(BF16, raw=halves.tobytes()), DATATYPES[wanted])
+    assert got.dtype == DATATYPES[wanted].dtype
+    np.testing.assert_array_equal(got, values)
+    with pytest.raises(InputError, match="BF16 has no typed contents; send raw_input_contents"):
+        read(call_of(BF16, fp32_contents=[0.0] * 6), DATATYPES[wanted])
+    with pytest.raises(InputError, match="24 bytes for shape"):
+        read(call_of(BF16, raw=values.tobytes()), DATATYPES[wanted])
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "others"),
+    [
+        ("FP64", "FP32", ", and what that holds exactly: BF16, FP16, INT16, INT8, UINT16, UINT8"),
+        ("INT32", "FP32", ", and what that holds exactly: "),
+        ("INT64", "INT32", ", and what that holds exactly: INT16, INT8, UINT16, UINT8"),
+        *(("INT64", "FP64", ", and "), ("UINT64", "FP64", ", and "), ("UINT32", "INT32", ", and ")),
+        *(("FP32", "FP16", ", and what that holds exactly: INT8, UINT8"), ("BF16", "FP16", ", and ")),
+        *(("BOOL", "FP32", ", and "), ("BOOL", "UINT16", ", and "), ("INT8", "UINT16", ", and ")),
+        *(("FP32", "INT64", ", and "), ("FP16", "UINT8", ""), ("UINT8", "BOOL", ""), ("BYTES", "UINT8", "")),
+    ],
+)
+def test_what_could_lose_anything_is_refused_with_what_is_accepted(given, wanted, others):
+    datatype = DATATYPES.get(given) or replace(BF16, name=given)
+    message = f'model m: input "x": found datatype {given}; the model takes {wanted}{others}'
+    with pytest.raises(InputError) as error:
+        read(call_of(datatype, raw=bytes(6 * datatype.dtype.itemsize)), DATATYPES[wanted])
+    assert str(error.value).startswith(message)
+    assert bool(others) or str(error.value) == message
+    assert given not in converted_to(DATATYPES[wanted])
 
 
 def test_big_endian_output_is_sent_little_endian():

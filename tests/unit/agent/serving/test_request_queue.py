@@ -36,3 +36,12 @@ def test_one_that_is_larger_than_all_that_may_wait_waits_alone() -> None:
     queue.put(request(5))
     with pytest.raises(QueueFullError):
         queue.put(request(1))
+
+
+def test_strings_take_the_memory_of_their_text() -> None:
+    queue = RequestQueue(100, "Words 1.0", lambda: 0, max_bytes=4 * MIB)
+    words = np.array([["x" * 3 * MIB, ""]], object)
+    queue.put(Request(words, 0, None, lambda: True))
+    queue.put(Request(words[:, 1:], 0, None, lambda: True))
+    with pytest.raises(QueueFullError, match="as much waits as may"):
+        queue.put(Request(words, 0, None, lambda: True))

@@ -14,7 +14,7 @@ from inferometer.evaluators.load.prepared_inputs import (
     synthetic_payloads,
     synthetic_tensors,
 )
-from inferometer.manifests.errors import DatasetError, InputError
+from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError
 from inferometer.manifests.inputs import (
     ColorMode,
     ElementType,
@@ -173,3 +173,11 @@ def test_synthetic_inputs_of_a_model_that_takes_tensors_are_tensors():
 
     assert isinstance(made.payloads[0], Tensor)
     assert np.array_equal(made.payloads[0].array, synthetic_tensors(parameters, 7, count=1).tensors[0])
+
+
+def test_strings_are_not_made_up():
+    words = TensorParameters(dimensions=(2,), element_type=TensorElementType.STRING, input_layer="words")
+    with pytest.raises(
+        ConfigurationError, match='input "words" of the model is strings, which no dataset has'
+    ):
+        synthetic_tensors(words, 0)
