@@ -8,6 +8,7 @@ from contextlib import aclosing
 from inferometer.agent import __version__
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.protocol.status import NotOfferedError, described
+from inferometer.agent.protocol.v2_shared_memory import EXTENSION
 from inferometer.agent.server.rpc import CallContext, Codec, Method, methods_of
 from inferometer.agent.server.security.limits import MAX_INPUTS, StreamLimit
 from inferometer.agent.server.v2.inference import Inference, in_order
@@ -21,7 +22,7 @@ from inferometer.agent.server.v2.messages import (
 )
 from inferometer.agent.server.v2.model_messages import config_message, metadata_message, statistics_message
 from inferometer.agent.server.v2.repository import NOT_HERE, Repository, named
-from inferometer.agent.server.v2.shared_memory import EXTENSION, SharedMemory
+from inferometer.agent.server.v2.shared_memory import SharedMemory
 from inferometer.agent.serving.model_statistics import Totals
 from inferometer.agent.serving.served_models import ModelState, ServedModels
 from inferometer.manifests.catalog import Catalog

@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from inferometer.agent.protocol.v2_shared_memory import BYTE_SIZE, OFFSET, REGION, SEGMENTS
 from inferometer.agent.server.security.local_peers import LocalPeers
 from inferometer.agent.server.v2.messages import InferCall
-from inferometer.agent.server.v2.shared_region import SEGMENTS, Region
+from inferometer.agent.server.v2.shared_region import Region
 from inferometer.agent.server.v2.tensors import shown
 from inferometer.manifests.errors import (
     ConfigurationError,
@@ -26,10 +27,7 @@ from inferometer.manifests.errors import (
 )
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
-REGION, BYTE_SIZE, OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
-"""The parameters of a tensor that is in a region."""
 _PARAMETERS = {REGION, BYTE_SIZE, OFFSET}
-EXTENSION = "system_shared_memory"
 MAX_REGIONS = 256
 MAX_BYTES = 16 * 1024**3
 _MAX_NAME_CHARACTERS = 256

@@ -17,12 +17,11 @@ import mmap
 import os
 import stat
 import weakref
-from pathlib import Path
 
+from inferometer.agent.protocol.v2_shared_memory import SEGMENTS
 from inferometer.agent.server.v2.tensors import shown
 from inferometer.manifests.errors import InputError, MemoryLimitError
 
-SEGMENTS = Path("/dev/shm")  # noqa: S108 - where shm_open has them in Linux
 _FILE_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 

@@ -316,6 +316,13 @@ def test_a_region_that_nobody_uses_is_released_after_a_time(memory, segment, clo
     assert names(memory) == ["used"]
 
 
+def test_a_region_whose_client_holds_the_lock_may_be_idle(memory, segment, clock):
+    fcntl.flock(segment.descriptor, fcntl.LOCK_SH)
+    memory.register("r", segment.key, 0, 10, PEER)
+    clock[0] += 2 * IDLE_S
+    assert memory.release_dead() == 0
+
+
 def test_a_released_region_stays_readable_for_whoever_reads_it(memory, segment):
     memory.register("r", segment.key, 0, SIZE, PEER)
     place = memory.place(parameters(byte_size=SIZE), "here", PEER)
