@@ -195,9 +195,13 @@ class AgentServer:
         self._server = GrpcServer(self._dispatcher, server_options(options.max_message_bytes, options.limits))
         try:
             self._port = self._bind()
+            if self._shared_memory is not None:
+                self._shared_memory.peers.listen(options.host, self._port)
         except ConfigurationError:
             self._server.close()
             self._observation.close()
+            if self._shared_memory is not None:
+                self._shared_memory.close()
             raise
 
     def _dispatch(self, methods: list[Method], secret: SecretCheck | None) -> Dispatcher:

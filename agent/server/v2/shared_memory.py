@@ -88,7 +88,8 @@ class SharedMemory:
     ) -> None:
         if not SEGMENTS.is_dir():
             raise ConfigurationError(f"shared memory needs Linux, and {SEGMENTS}, which is not there")
-        self._peers = peers or LocalPeers()
+        self.peers = peers or LocalPeers()
+        """Checks who calls; needs to know where the agent listens."""
         self._idle_s = idle_s
         self._max_regions = max_regions
         self._max_bytes = max_bytes
@@ -104,7 +105,7 @@ class SharedMemory:
             RegionExistsError: The name is taken.
             MemoryLimitError: There are as many regions, or bytes, as may be, or they cannot be mapped.
         """
-        self._peers.check(peer)
+        self.peers.check(peer)
         if not 0 < len(name) <= _MAX_NAME_CHARACTERS:
             raise InputError(f"the name of a shared memory region has 1 to {_MAX_NAME_CHARACTERS} characters")
         with self._lock:
@@ -128,7 +129,7 @@ class SharedMemory:
 
     def unregister(self, name: str, peer: str) -> None:
         """Releases a region, or all of them without a name; one that is not there is none, as in Triton."""
-        self._peers.check(peer)
+        self.peers.check(peer)
         with self._lock:
             if name:
                 self._regions.pop(name, None)
@@ -137,7 +138,7 @@ class SharedMemory:
 
     def regions(self, name: str, peer: str) -> tuple[Region, ...]:
         """Returns the region of a name, or all without one; raises NotFoundError if it is not there."""
-        self._peers.check(peer)
+        self.peers.check(peer)
         with self._lock:
             self._release_dead()
             found = tuple(self._regions.values())
@@ -149,9 +150,10 @@ class SharedMemory:
             return self._release_dead()
 
     def close(self) -> None:
-        """Releases every region."""
+        """Releases every region, for good."""
         with self._lock:
             self._regions.clear()
+        self.peers.close()
 
     def place(self, parameters: Parameters, where: str, peer: str) -> Place | None:
         """Returns where the parameters of a tensor, which errors call ``where``, place it; None for nowhere.
@@ -164,7 +166,7 @@ class SharedMemory:
             if BYTE_SIZE in parameters or OFFSET in parameters:
                 raise InputError(f"{where}: has a place in shared memory, and no {REGION}")
             return None
-        self._peers.check(peer)
+        self.peers.check(peer)
         parameter = parameters[REGION]
         if parameter.WhichOneof("parameter_choice") != "string_param":
             raise InputError(f"{where}: {REGION} is the name of a region")
