@@ -195,14 +195,11 @@ class AgentServer:
         self._server = GrpcServer(self._dispatcher, server_options(options.max_message_bytes, options.limits))
         try:
             self._port = self._bind()
-            if self._shared_memory is not None:
-                self._shared_memory.peers.listen(options.host, self._port)
         except ConfigurationError:
-            self._server.close()
-            self._observation.close()
-            if self._shared_memory is not None:
-                self._shared_memory.close()
+            self._close_unbound()
             raise
+        if self._shared_memory is not None:
+            self._shared_memory.peers.listen(options.host, self._port)
 
     def _dispatch(self, methods: list[Method], secret: SecretCheck | None) -> Dispatcher:
         limits = self._options.limits
@@ -299,6 +296,12 @@ class AgentServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _close_unbound(self) -> None:
+        self._server.close()
+        self._observation.close()
+        if self._shared_memory is not None:
+            self._shared_memory.close()
 
     def _bind(self) -> int:
         check_free(self._options.host, self._options.port)
