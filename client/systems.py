@@ -184,4 +184,6 @@ class Systems:
         from inferometer.client.remote.channel.connection import RemoteOptions
 
         secret, tls = self._invocation.secret, self._invocation.agent_tls
-        return RemoteOptions(secret, tls, request.open_timeout_s, request.answer_timeout_s)
+        return RemoteOptions(
+            secret, tls, request.open_timeout_s, request.answer_timeout_s, request.shared_memory
+        )

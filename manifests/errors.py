@@ -15,6 +15,7 @@ InferometerError
 │   └── DeviceLostError        a device that has failed
 ├── DatasetError               a dataset that is missing, empty or does not fit the model
 ├── InputError                 one input that cannot be read, decoded or preprocessed
+│   └── RegionExistsError      a region of shared memory under a name that is taken
 ├── PredictionError            a framework that failed on a batch, or returned invalid outputs
 │   └── OutOfMemoryError       a framework that ran out of memory for a batch
 ├── TrainingError              a framework that failed in a step of training, or a rank that was lost
@@ -28,7 +29,7 @@ InferometerError
 │   └── SessionLimitError      one session, or one stream, too many
 ├── QueueFullError             a request to a model whose queue is full
 ├── RateLimitError             a request above its client's rate limit
-├── MemoryLimitError           a model that does not fit into the agent's memory limit
+├── MemoryLimitError           a model, or shared memory, that does not fit into the agent's memory limit
 ├── RequestCancelledError      a request that its caller cancelled
 └── EvaluationFailed           an evaluation that was stopped at an input that failed
     └── EvaluationInterrupted  an evaluation that was stopped by the user before it measured anything
@@ -144,6 +145,10 @@ class InputError(InferometerError):
     """One input cannot be read, decoded or preprocessed; other inputs are not affected."""
 
 
+class RegionExistsError(InputError):
+    """A region of shared memory is registered under a name that is taken."""
+
+
 class PredictionError(InferometerError):
     """The framework failed on a batch, or returned invalid outputs."""
 
@@ -197,7 +202,7 @@ class RateLimitError(InferometerError):
 
 
 class MemoryLimitError(InferometerError):
-    """A model does not fit into the agent's memory limit."""
+    """A model, or a region of shared memory, does not fit into the agent's memory limit."""
 
 
 class RequestCancelledError(InferometerError):

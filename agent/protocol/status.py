@@ -32,6 +32,7 @@ STATUS_CODES: dict[type[errors.InferometerError], grpc.StatusCode] = {
     errors.DeviceLostError: grpc.StatusCode.UNAVAILABLE,
     errors.DatasetError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.InputError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.RegionExistsError: grpc.StatusCode.ALREADY_EXISTS,
     errors.PredictionError: grpc.StatusCode.INTERNAL,
     errors.OutOfMemoryError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.TrainingError: grpc.StatusCode.INTERNAL,

@@ -46,6 +46,7 @@ from inferometer.agent.server.telemetry.agent_load import AgentLoad
 from inferometer.agent.server.telemetry.observation import Observation
 from inferometer.agent.server.v2 import service as v2_service
 from inferometer.agent.server.v2.service import InferenceService
+from inferometer.agent.server.v2.shared_memory import SharedMemory
 from inferometer.agent.serving.memory import IdleRelease
 from inferometer.agent.serving.served_models import ServedModels, ServingOptions
 from inferometer.manifests.catalog import Catalog
@@ -85,6 +86,7 @@ class ServerOptions:
         limits: What clients may ask for.
         metrics_port: The port where Prometheus finds metrics; 0 takes a free one, None serves none.
         metrics_host: The address of that port, which has no TLS and needs no secret.
+        shared_memory: Whether processes of the same user on this host may pass tensors in shared memory.
     """
 
     host: str = "127.0.0.1"
@@ -102,6 +104,7 @@ class ServerOptions:
     limits: Limits = field(default_factory=Limits)
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    shared_memory: bool = False
 
 
 class AgentServer:
@@ -113,7 +116,8 @@ class AgentServer:
 
     Raises:
         ConfigurationError: The address cannot be bound, the secret cannot be sent, a file of TLS cannot be
-            used, or others can reach an agent that is neither secure nor declared ``insecure``.
+            used, the system has no shared memory to offer, or others can reach an agent that is neither
+            secure nor declared ``insecure``.
     """
 
     def __init__(
@@ -134,6 +138,7 @@ class AgentServer:
             options.host, tls=options.tls is not None, secret=secret is not None, insecure=options.insecure
         )
         self._credentials = options.tls.credentials() if options.tls else None
+        self._shared_memory = SharedMemory(options.session_idle_s) if options.shared_memory else None
         streams = StreamLimit(options.limits.streams_of(options.workers))
         self._tracing = tracing or ServerTracing()
         self._sessions = Sessions(options.max_sessions, options.session_idle_s)
@@ -179,6 +184,7 @@ class AgentServer:
             streams,
             is_ready=self._is_ready,
             max_inputs=options.limits.max_inputs,
+            shared_memory=self._shared_memory,
         )
         services = (predict_service.SERVICE, registry_service.SERVICE, v2_service.SERVICE)
         self._health = Health(services)
@@ -190,9 +196,10 @@ class AgentServer:
         try:
             self._port = self._bind()
         except ConfigurationError:
-            self._server.close()
-            self._observation.close()
+            self._close_unbound()
             raise
+        if self._shared_memory is not None:
+            self._shared_memory.peers.listen(options.host, self._port)
 
     def _dispatch(self, methods: list[Method], secret: SecretCheck | None) -> Dispatcher:
         limits = self._options.limits
@@ -271,6 +278,8 @@ class AgentServer:
         self._server.stop(left_s, left_s + _LEAVING_S)
         self.models.close()
         self._sessions.close_all()
+        if self._shared_memory is not None:
+            self._shared_memory.close()
         # A call that is answered may still be on its way out.
         finished = self._sessions.wait_for_none(_LEAVING_S) and self.models.wait_for_none(_LEAVING_S)
         self._workers.shutdown(wait=finished, cancel_futures=True)
@@ -288,6 +297,12 @@ class AgentServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def _close_unbound(self) -> None:
+        self._server.close()
+        self._observation.close()
+        if self._shared_memory is not None:
+            self._shared_memory.close()
+
     def _bind(self) -> int:
         check_free(self._options.host, self._options.port)
         address = join_address(self._options.host, self._options.port)
@@ -304,6 +319,8 @@ class AgentServer:
             memory.check()
             if closed := self._sessions.close_idle() + self.models.close_idle():
                 _log.info("closed %d idle sessions and models", closed)
+            if self._shared_memory is not None and (released := self._shared_memory.release_dead()):
+                _log.info("released %d regions of shared memory, whose clients are gone", released)
 
 
 def serve(

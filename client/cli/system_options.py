@@ -22,7 +22,7 @@ from inferometer.client.cli.command import (
     tls_options,
 )
 from inferometer.client.cli.paths import INPUT
-from inferometer.evaluators.jobs.defaults import MODEL, OPEN_TIMEOUT_S
+from inferometer.evaluators.jobs.defaults import MODEL, OPEN_TIMEOUT_S, SharedMemoryUse
 
 system_options = options(
     database_options,
@@ -69,6 +69,13 @@ system_options = options(
         default=OPEN_TIMEOUT_S,
         metavar="S",
         help="Timeout of the agent for opening the model, including downloads.",
+    ),
+    option(
+        "--shared_memory",
+        type=click.Choice([use.value for use in SharedMemoryUse], case_sensitive=False),
+        default=SharedMemoryUse.AUTO.value,
+        help="Pass inputs to a kserve:// server on this host through shared memory: auto where both sides "
+        "can, off never; on makes it an error if they cannot.",
     ),
     option(
         "--weights",

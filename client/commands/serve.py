@@ -81,6 +81,11 @@ _LOCAL = "127.0.0.1"
 @safety_options
 @telemetry_options
 @publication_options
+@boolean(
+    "--shared_memory",
+    help="Let clients of the Open Inference Protocol on this host, run by the same user, pass tensors in "
+    "shared memory.",
+)
 @boolean("--allow_private_urls", help="Also fetch URL inputs from private and local addresses.")
 def serve(
     host: str,

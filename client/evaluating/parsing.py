@@ -15,7 +15,7 @@ from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.discovery.choosing import choose_agents
-from inferometer.evaluators.jobs.defaults import ANSWER_TIMEOUT_S
+from inferometer.evaluators.jobs.defaults import ANSWER_TIMEOUT_S, SharedMemoryUse
 from inferometer.evaluators.jobs.requests import DatasetChoice, SystemRequest
 from inferometer.manifests.errors import ConfigurationError, printable
 
@@ -133,6 +133,7 @@ def take_system(
         ),
         open_timeout_s=values.pop("open_timeout"),
         answer_timeout_s=values.pop("agent_timeout", ANSWER_TIMEOUT_S),
+        shared_memory=SharedMemoryUse(values.pop("shared_memory").lower()),
         given=given,
     )
     return replace(request, agents=choose_agents(invocation, values.pop("agent_address"), request))

@@ -1,6 +1,17 @@
-"""Defaults of the requests. The module imports nothing, because the help of the command line shows them."""
+"""Defaults of the requests. The module imports little, because the help of the command line shows them."""
 
 from __future__ import annotations
+
+from enum import Enum
+
+
+class SharedMemoryUse(Enum):
+    """Whether tensors travel to a server on this host through shared memory: where both can, or must."""
+
+    AUTO = "auto"
+    OFF = "off"
+    ON = "on"
+
 
 OPEN_TIMEOUT_S = 300.0
 """How long an agent may take to open a model, which it may first have to download."""

@@ -47,6 +47,8 @@ class SystemRequest:
         session: What the model is opened with.
         open_timeout_s: How long an agent may take to open the model, with its downloads.
         answer_timeout_s: How long an agent may take to answer one batch.
+        shared_memory: Whether tensors travel through shared memory, to a server of the Open Inference
+            Protocol.
         given: A file or an object in memory that is the model, instead of one of a manifest; it runs in this
             process.
 
@@ -61,6 +63,7 @@ class SystemRequest:
     session: SessionOptions = SessionOptions()  # noqa: RUF009 - frozen
     open_timeout_s: float = defaults.OPEN_TIMEOUT_S
     answer_timeout_s: float = defaults.ANSWER_TIMEOUT_S
+    shared_memory: defaults.SharedMemoryUse = defaults.SharedMemoryUse.AUTO
     given: GivenModel | None = None
 
     def __post_init__(self) -> None:

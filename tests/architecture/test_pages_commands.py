@@ -39,6 +39,7 @@ FOREIGN = {
     "--cpuset-cpus",
     "--cpus",
     "--profile",
+    "--shared-memory",
     "--gpus",
     "--check",  # of tools/train_digits_cnn.py
     "--enable_cuda_profiling",  # of ONNX Runtime's build

@@ -22,6 +22,7 @@ from tests.perf import (
     rate_search,
     reference,
     resnet50,
+    shared_memory,
     slurm_submission,
     soak,
     start_up,
@@ -40,6 +41,7 @@ SECTIONS = (
     "training",
     "grpc",
     "v2",
+    "shared_memory",
     "loading",
     "operators",
     "operator_verdicts",
@@ -88,6 +90,8 @@ def main() -> None:
         print_table("gRPC Predict", grpc_round_trip.measure())
     if "v2" in sections:
         print_table("Open Inference Protocol, ModelInfer", open_inference.measure())
+    if "shared_memory" in sections:
+        print_table("Tensors in shared memory, ModelInfer", shared_memory.measure())
     if "loading" in sections:
         what = f"batches of {loading.BATCH_SIZE}, {loading.WORKERS} workers on both sides, samples/s"
         print_table(f"Loading {loading.IMAGES} JPEGs of 256 × 256, {what}", loading.measure(given.rounds))

@@ -17,6 +17,7 @@ from inferometer.agent.protocol.v2_strings import pack, pack_strings
 from inferometer.agent.server.rpc import CallContext
 from inferometer.agent.server.v2.messages import InferAnswer, InferCall
 from inferometer.agent.server.v2.repository import FoundModel, Repository
+from inferometer.agent.server.v2.shared_memory import Place, SharedMemory
 from inferometer.agent.server.v2.tensors import check_parameters, read_input, shown
 from inferometer.agent.serving.queue_policy import TimeoutAction
 from inferometer.agent.serving.served_model import ServedModel
@@ -38,19 +39,31 @@ _MAX_TIMEOUT_US = 10 * 365 * 24 * 3600 * 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """An output that a request wants: its tensor, or as many of the best ``classes``."""
+    """An output that a request wants: its tensor, or as many of the best ``classes``.
+
+    It goes to a ``place`` in shared memory, or without one into the response.
+    """
 
     name: str
     classes: int = 0
+    place: Place | None = None
 
 
 class Inference:
     """Answers requests. Thread-safe.
 
-    ``clock`` is that of the served models, for deadlines and times in nanoseconds.
+    ``clock`` is that of the served models, for deadlines and times in nanoseconds. Without a
+    ``shared_memory`` tensors are in the messages only.
     """
 
-    def __init__(self, repository: Repository, max_batch_size: int, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        max_batch_size: int,
+        clock: Callable[[], int],
+        shared_memory: SharedMemory | None = None,
+    ) -> None:
+        self._shared_memory = shared_memory
         self._repository = repository
         self._batching = repository.batching
         self._has_policies = repository.batching.has_policies
@@ -62,10 +75,13 @@ class Inference:
 
         Raises:
             UnknownModelError: There is no such model.
+            NotFoundError: There is no such region of shared memory.
             InputError: The input is not what the model takes, or the model lacks an output that is requested.
             InferometerError: See ``ServedModel.infer`` and ``Repository.lease``.
         """
         message, began_ns = request.message, self._clock()
+        if self._shared_memory is not None:
+            request = self._shared_memory.with_inputs(request, call.record.peer)
         deadline_ns, queueing = self._limits(message, call)
         found = self._repository.find(message.model_name, message.model_version)
         batch = read_input(request, found.input, self._max_batch_size, found.title)
@@ -101,7 +117,8 @@ class Inference:
         outputs = self._repository.known_outputs(model)
         if outputs is None:
             outputs = await call.in_thread(self._repository.outputs, model)
-        return requested_outputs(message, [output.name for output in outputs], found.title)
+        names = [output.name for output in outputs]
+        return requested_outputs(message, names, found.title, self._shared_memory, call.record.peer)
 
     def _limits(self, message: pb.ModelInferRequest, call: CallContext) -> tuple[int | None, _Queueing]:
         """The deadline of a request, and its place in a queue with policies.
@@ -200,11 +217,16 @@ async def in_order(
 
 
 def requested_outputs(
-    message: pb.ModelInferRequest, known: Sequence[str], what: str
+    message: pb.ModelInferRequest,
+    known: Sequence[str],
+    what: str,
+    shared_memory: SharedMemory | None = None,
+    peer: str = "",
 ) -> tuple[RequestedOutput, ...]:
     """Returns the outputs that a request names, of the ``known`` ones of a model that errors call ``what``.
 
-    Raises InputError if it names one that is not there, or one twice.
+    ``peer`` is who sent it. Raises InputError if it names one that is not there, or one twice, and as
+    ``SharedMemory.place``.
     """
     found: dict[str, RequestedOutput] = {}
     for item in message.outputs:
@@ -213,8 +235,12 @@ def requested_outputs(
         if item.name in found:
             raise InputError(f'{what}: output "{item.name}" is requested twice')
         where = f'{what}: output "{item.name}"'
-        check_parameters(item.parameters, where)
-        found[item.name] = RequestedOutput(item.name, _classes(item, where))
+        place = None
+        if shared_memory is None:
+            check_parameters(item.parameters, where)
+        elif item.parameters:
+            place = shared_memory.place(item.parameters, where, peer)
+        found[item.name] = RequestedOutput(item.name, _classes(item, where), place)
     return tuple(found.values())
 
 
@@ -230,22 +256,28 @@ def add_outputs(
 
     Raises:
         PredictionError: The model did not give an output, or none that can be sent.
-        InputError: Classes are wanted of an output that is no scores of classes.
+        InputError: Classes are wanted of an output that is no scores of classes, or an output does not fit
+            into its place in shared memory.
     """
     raw: list[bytes | memoryview] = []
+    content: bytes | memoryview
     for output in wanted:
         array = tensors.get(output.name)
         if array is None:
             raise PredictionError(f'the model gave no output "{output.name}"')
         if output.classes:
             shape, content = _best_classes(array, output, labels)
-            response.outputs.add(name=output.name, datatype=BYTES, shape=shape)
-            raw.append(content)
+            described = response.outputs.add(name=output.name, datatype=BYTES, shape=shape)
         else:
             datatype = datatype_of(array.dtype)
-            response.outputs.add(name=output.name, datatype=datatype.name, shape=array.shape)
             is_text = datatype is STRINGS
-            raw.append(pack_strings(array, f'output "{output.name}"') if is_text else array_bytes(array))
+            content = pack_strings(array, f'output "{output.name}"') if is_text else array_bytes(array)
+            described = response.outputs.add(name=output.name, datatype=datatype.name, shape=array.shape)
+        if output.place is not None:
+            for name, parameter in output.place.write(content, f'output "{output.name}"').items():
+                described.parameters[name].CopyFrom(parameter)
+            content = b""  # the response has contents for every output, as Triton's
+        raw.append(content)
     return InferAnswer(response, raw)
 
 

@@ -7,7 +7,8 @@ from contextlib import aclosing
 
 from inferometer.agent import __version__
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.protocol.status import described
+from inferometer.agent.protocol.status import NotOfferedError, described
+from inferometer.agent.protocol.v2_shared_memory import EXTENSION
 from inferometer.agent.protocol.v2_versions import v2_version
 from inferometer.agent.server.rpc import CallContext, Codec, Method, methods_of
 from inferometer.agent.server.security.limits import MAX_INPUTS, StreamLimit
@@ -22,6 +23,7 @@ from inferometer.agent.server.v2.messages import (
 )
 from inferometer.agent.server.v2.model_messages import config_message, metadata_message, statistics_message
 from inferometer.agent.server.v2.repository import NOT_HERE, Repository, named
+from inferometer.agent.server.v2.shared_memory import SharedMemory
 from inferometer.agent.serving.model_statistics import Totals
 from inferometer.agent.serving.served_models import ModelState, ServedModels
 from inferometer.manifests.catalog import Catalog
@@ -43,7 +45,8 @@ _STATES = {
 class InferenceService:
     """Serves the models of the agent by the protocol of KServe and Triton.
 
-    ``is_ready`` says whether the agent serves, and is not about to stop.
+    ``is_ready`` says whether the agent serves, and is not about to stop. Without a ``shared_memory`` clients
+    have none.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class InferenceService:
         streams: StreamLimit,
         is_ready: Callable[[], bool],
         max_inputs: int = MAX_INPUTS,
+        shared_memory: SharedMemory | None = None,
     ) -> None:
         batching = models.options.batching
         self._models = models
@@ -63,7 +67,8 @@ class InferenceService:
         self._repository = Repository(models, catalog, registry)
         most = batching.max_batch_size if batching.max_batch_size > 1 else max_inputs
         self._max_batch_size = min(most, max_inputs)
-        self._inference = Inference(self._repository, self._max_batch_size, models.clock)
+        self._shared_memory = shared_memory
+        self._inference = Inference(self._repository, self._max_batch_size, models.clock, shared_memory)
 
     def methods(self) -> list[Method]:
         """The service's methods."""
@@ -85,7 +90,8 @@ class InferenceService:
         self, _: pb.ServerMetadataRequest, __: CallContext
     ) -> pb.ServerMetadataResponse:
         """Describes the agent."""
-        return pb.ServerMetadataResponse(name="inferometer", version=__version__, extensions=_EXTENSIONS)
+        extensions = _EXTENSIONS if self._shared_memory is None else (*_EXTENSIONS, EXTENSION)
+        return pb.ServerMetadataResponse(name="inferometer", version=__version__, extensions=extensions)
 
     async def model_infer(self, request: InferCall, call: CallContext) -> InferAnswer:
         """Runs a model on a request."""
@@ -196,6 +202,58 @@ class InferenceService:
         self._check_repository(request.repository_name)
         self._repository.unload(request.model_name)
         return pb.RepositoryModelUnloadResponse()
+
+    def system_shared_memory_status(
+        self, request: pb.SystemSharedMemoryStatusRequest, call: CallContext
+    ) -> pb.SystemSharedMemoryStatusResponse:
+        """Describes the regions of shared memory that are registered."""
+        response = pb.SystemSharedMemoryStatusResponse()
+        for found in self._offered_memory().regions(request.name, call.record.peer):
+            region = response.regions[found.name]
+            region.name, region.key = found.name, found.key
+            region.offset, region.byte_size = found.offset, found.byte_size
+        return response
+
+    def system_shared_memory_register(
+        self, request: pb.SystemSharedMemoryRegisterRequest, call: CallContext
+    ) -> pb.SystemSharedMemoryRegisterResponse:
+        """Registers a region of shared memory."""
+        self._offered_memory().register(
+            request.name, request.key, request.offset, request.byte_size, call.record.peer
+        )
+        return pb.SystemSharedMemoryRegisterResponse()
+
+    def system_shared_memory_unregister(
+        self, request: pb.SystemSharedMemoryUnregisterRequest, call: CallContext
+    ) -> pb.SystemSharedMemoryUnregisterResponse:
+        """Releases a region of shared memory, or all of them."""
+        self._offered_memory().unregister(request.name, call.record.peer)
+        return pb.SystemSharedMemoryUnregisterResponse()
+
+    async def cuda_shared_memory_status(
+        self, _: pb.CudaSharedMemoryStatusRequest, __: CallContext
+    ) -> pb.CudaSharedMemoryStatusResponse:
+        """Describes no region: there is none on a GPU."""
+        return pb.CudaSharedMemoryStatusResponse()
+
+    async def cuda_shared_memory_register(
+        self, _: pb.CudaSharedMemoryRegisterRequest, __: CallContext
+    ) -> pb.CudaSharedMemoryRegisterResponse:
+        """Refuses memory of a GPU."""
+        raise NotOfferedError("CUDA shared memory is not offered here; use system shared memory")
+
+    async def cuda_shared_memory_unregister(
+        self, _: pb.CudaSharedMemoryUnregisterRequest, __: CallContext
+    ) -> pb.CudaSharedMemoryUnregisterResponse:
+        """Has nothing to release; Triton's load generator releases regions of both kinds."""
+        return pb.CudaSharedMemoryUnregisterResponse()
+
+    def _offered_memory(self) -> SharedMemory:
+        if self._shared_memory is None:
+            raise NotOfferedError(
+                "shared memory is not offered here; serve the agent with --shared_memory on the clients' host"
+            )
+        return self._shared_memory
 
     @staticmethod
     def _check_repository(name: str) -> None:

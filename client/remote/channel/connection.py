@@ -21,7 +21,7 @@ from inferometer.agent.protocol.pem_files import (
     read_identity,
 )
 from inferometer.client.remote.channel.address import AgentAddress
-from inferometer.evaluators.jobs.defaults import ANSWER_TIMEOUT_S, OPEN_TIMEOUT_S
+from inferometer.evaluators.jobs.defaults import ANSWER_TIMEOUT_S, OPEN_TIMEOUT_S, SharedMemoryUse
 from inferometer.manifests.errors import AgentError, ConfigurationError, SessionError
 
 Metadata = tuple[tuple[str, str], ...]
@@ -94,12 +94,14 @@ class RemoteOptions:
         open_timeout_s: The timeout of opening the model, in seconds; the server may load it first.
         call_timeout_s: How long the answer to one batch may take, in seconds; None waits. A server that takes
             longer is lost.
+        shared_memory: Whether tensors travel through shared memory, to servers that can.
     """
 
     secret: str | None = field(default=None, repr=False)
     tls: ClientTls | None = None
     open_timeout_s: float = OPEN_TIMEOUT_S
     call_timeout_s: float | None = ANSWER_TIMEOUT_S
+    shared_memory: SharedMemoryUse = SharedMemoryUse.AUTO
 
 
 def with_tls(address: AgentAddress, tls: ClientTls | None) -> AgentAddress:
@@ -122,7 +124,7 @@ def open_channel(
         tls = tls or ClientTls()
         named: ChannelOptions = ((_SERVER_NAME_OPTION, tls.server_name),) if tls.server_name else ()
         return grpc.secure_channel(address.target, tls.credentials(), options=(*options, *named))
-    if secret and not _is_this_machine(address.host):
+    if secret and not is_this_machine(address.host):
         _log.warning(
             "INSECURE: the secret goes to %s in clear, where others can read it; "
             "use TLS: grpcs://%s:%d, or --tls_ca",
@@ -133,7 +135,7 @@ def open_channel(
     return grpc.insecure_channel(address.target, options=options)
 
 
-def _is_this_machine(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
     """Whether a host is this machine, judged by its name without a lookup."""
     if host.casefold() == "localhost":
         return True

@@ -31,10 +31,11 @@ _OPTIONS = (("grpc.keepalive_time_ms", 300_000),)
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """What a server calls itself; empty if it does not say."""
+    """What a server calls itself, and the extensions that it has; empty if it does not say."""
 
     name: str = ""
     version: str = ""
+    extensions: tuple[str, ...] = ()
 
 
 class KServeConnection(ServerConnection):
@@ -82,7 +83,29 @@ class KServeConnection(ServerConnection):
                 return ServerIdentity()
             with translate_errors(self.address):
                 raise
-        return ServerIdentity(" ".join(answer.name.split()), " ".join(answer.version.split()))
+        name, version = " ".join(answer.name.split()), " ".join(answer.version.split())
+        return ServerIdentity(name, version, tuple(answer.extensions))
+
+    def register_memory(self, name: str, key: str, byte_size: int) -> None:
+        """Registers the first bytes of a segment of shared memory.
+
+        Raises:
+            AgentError: The server does not take it.
+        """
+        request = pb.SystemSharedMemoryRegisterRequest(name=name, key=key, byte_size=byte_size)
+        with translate_errors(self.address):
+            self._call(self._methods.SystemSharedMemoryRegister, request)
+
+    def unregister_memory(self, name: str) -> None:
+        """Has the server release a region of shared memory.
+
+        Raises:
+            AgentError: It cannot be reached.
+        """
+        with translate_errors(self.address):
+            self._call(
+                self._methods.SystemSharedMemoryUnregister, pb.SystemSharedMemoryUnregisterRequest(name=name)
+            )
 
     def model_metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
         """Returns a model's inputs and outputs; a server that loads models on request loads it.

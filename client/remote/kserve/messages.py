@@ -5,6 +5,7 @@ See ``agent.protocol.wire`` for why the library does not do the whole of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.protocol.tensors import array_bytes, read_array
 from inferometer.agent.protocol.v2_datatypes import DATATYPES, Datatype
+from inferometer.agent.protocol.v2_shared_memory import BYTE_SIZE, OFFSET, REGION
 from inferometer.agent.protocol.wire import cut_out, length_delimited
 from inferometer.manifests.errors import InputError, PredictionError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
@@ -58,17 +60,30 @@ class RequestForm:
 
     def encode(self, batch: NDArray[Any]) -> bytes:
         """Returns the request for a batch, whose dtype is that of ``datatype``."""
-        message = pb.ModelInferRequest(
+        head = self._head(batch.shape).SerializeToString()
+        return b"".join([head, *length_delimited(_RAW_INPUTS, [array_bytes(batch)])])
+
+    def encode_placed(self, shape: Sequence[int], region: str, offset: int = 0) -> bytes:
+        """Returns the request for a batch of that shape in a region of shared memory."""
+        message = self._head(shape)
+        parameters = message.inputs[0].parameters
+        parameters[REGION].string_param = region
+        parameters[BYTE_SIZE].int64_param = math.prod(shape) * self.datatype.dtype.itemsize
+        if offset:
+            parameters[OFFSET].int64_param = offset
+        return message.SerializeToString()
+
+    def _head(self, shape: Sequence[int]) -> pb.ModelInferRequest:
+        return pb.ModelInferRequest(
             model_name=self.model_name,
             model_version=self.model_version,
             inputs=[
                 pb.ModelInferRequest.InferInputTensor(
-                    name=self.input_name, datatype=self.datatype.name, shape=batch.shape
+                    name=self.input_name, datatype=self.datatype.name, shape=shape
                 )
             ],
             outputs=[pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in self.outputs],
         )
-        return b"".join([message.SerializeToString(), *length_delimited(_RAW_INPUTS, [array_bytes(batch)])])
 
 
 def decode_reply(content: bytes) -> InferReply:

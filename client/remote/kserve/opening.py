@@ -16,7 +16,7 @@ from inferometer.agent.inference.preparation import Fetch
 from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, SessionOptions, no_fetch
-from inferometer.agent.preprocessing.preprocessor import preprocessor_of
+from inferometer.agent.preprocessing.preprocessor import preprocessor_of, tensor_bytes
 from inferometer.agent.protocol.v2_datatypes import input_of
 from inferometer.agent.protocol.v2_versions import v2_version
 from inferometer.client.remote.channel.address import KServeAddress
@@ -25,6 +25,7 @@ from inferometer.client.remote.kserve.connection import KServeConnection, Server
 from inferometer.client.remote.kserve.fitting import Fit, fit
 from inferometer.client.remote.kserve.messages import RequestForm
 from inferometer.client.remote.kserve.session import REMOTE, KServePredictor, KServeSession
+from inferometer.client.remote.kserve.shared_memory import SharedMemory, share_memory
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, UnknownModelError
 from inferometer.manifests.schema import FrameworkRequirement, ModelManifest
@@ -107,7 +108,8 @@ def open_kserve(
         remote: How the server is called.
         cache: Gets a file with labels that is at a URL.
         fetch: Gets what a URL of an input names.
-        say: Receives, in one line, which manifest was chosen.
+        say: Receives, in one line each, which manifest was chosen, and whether tensors travel through shared
+            memory.
 
     Raises:
         ConfigurationError: The address or an option is invalid, or the server's model is not the one
@@ -142,7 +144,9 @@ def open_kserve(
             f"{served.address}: preprocessed and read here, by the manifest of {manifest.name} "
             f"{manifest.version} for {manifest.framework.name}"
         )
-        return _session(connection, served, manifest, found, options, remote, fetch)
+        size = tensor_bytes(manifest.inputs[0].parameters) * found.fewest
+        memory = share_memory(connection, served.server, remote.shared_memory, size, say)
+        return _session(connection, served, manifest, found, options, remote, fetch, memory)
     except BaseException:
         connection.close()
         raise
@@ -205,6 +209,7 @@ def _session(
     options: SessionOptions,
     remote: RemoteOptions,
     fetch: Fetch,
+    memory: SharedMemory | None,
 ) -> KServeSession:
     """Assembles what prepares batches, sends them, and reads the outputs."""
     parameters = manifest.inputs[0].parameters
@@ -216,7 +221,7 @@ def _session(
         input_of(manifest).datatype,
         found.output_names,
     )
-    predictor = KServePredictor(connection, manifest, form, found, remote.call_timeout_s)
+    predictor = KServePredictor(connection, manifest, form, found, remote.call_timeout_s, memory)
     preprocessor = preprocessor_of(parameters)
     postprocessor = Postprocessor(manifest.output, options.feature_limit)
     threads = options.preprocess_threads

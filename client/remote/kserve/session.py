@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import grpc
+import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.artifacts.model_files import Artifacts
@@ -25,23 +27,27 @@ from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.agent.protocol.metadata import TRACEPARENT_KEY
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.tracing.span import TraceLevel
-from inferometer.client.remote.channel.call_target import CallFlight, CallTarget, Outcome
+from inferometer.client.remote.channel.call_target import BeginCall, CallFlight, CallTarget, Outcome
 from inferometer.client.remote.channel.connection import Metadata
 from inferometer.client.remote.kserve.connection import KServeConnection
 from inferometer.client.remote.kserve.fitting import Fit
 from inferometer.client.remote.kserve.messages import InferReply, RequestForm, decode_reply, outputs_in_order
+from inferometer.client.remote.kserve.shared_memory import SharedMemory, SharedTensors
 from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs
-from inferometer.manifests.errors import InferometerError, InputError, PredictionError
+from inferometer.manifests.errors import InferometerError, InputError, PredictionError, SessionError
 from inferometer.manifests.schema import ModelManifest
 
 REMOTE = Device(DeviceKind.REMOTE)
+_MAX_SLOTS = 256
+_MAX_SLOTS_BYTES = 64 * 1024 * 1024
 
 
 class KServePredictor(Predictor):
     """Sends each batch to a server: ``predict`` is one ``ModelInfer``, and holds the way there and back.
 
     The manifest's ``probabilities_layer`` is as the server calls the output. The connection is not closed
-    here. ``timeout_s`` is the timeout of one request; None waits.
+    here. ``timeout_s`` is the timeout of one request; None waits. Inputs are in the ``memory`` that is shared
+    with the server, or without it in the requests.
     """
 
     def __init__(
@@ -51,6 +57,7 @@ class KServePredictor(Predictor):
         form: RequestForm,
         fit: Fit,
         timeout_s: float | None,
+        memory: SharedMemory | None = None,
     ) -> None:
         super().__init__(manifest, Artifacts(), PredictorOptions(REMOTE))
         self.connection = connection
@@ -59,6 +66,7 @@ class KServePredictor(Predictor):
         self.metadata: Metadata = ()
         """What goes with every request beside the secret: the trace that it belongs to."""
         self.fit = fit
+        self.memory = memory
 
     def load(self) -> None:
         """Does nothing: the model is loaded at the server."""
@@ -73,8 +81,9 @@ class KServePredictor(Predictor):
         """
         batch = self.checked_input(inputs)
         self.fit.check_batch(len(batch), str(self))
-        request = self.form.encode(batch)
-        return self.read(self.connection.infer(request, self.timeout_s, self.metadata)).outputs
+        with self.memory.lent(batch) if self.memory else nullcontext() as region:
+            request = self.form.encode_placed(batch.shape, region) if region else self.form.encode(batch)
+            return self.read(self.connection.infer(request, self.timeout_s, self.metadata)).outputs
 
     def read(self, answer: bytes) -> InferReply:
         """Reads an encoded answer.
@@ -102,7 +111,9 @@ class KServePredictor(Predictor):
         return None
 
     def close(self) -> None:
-        """Does nothing: the model stays at the server."""
+        """Releases the shared memory; the model stays at the server."""
+        if self.memory is not None:
+            self.memory.close()
 
 
 class KServeSession(Session):
@@ -170,8 +181,9 @@ class KServeTarget(CallTarget):
 
     Query n is a ``ModelInfer`` of its own, of input n modulo their number. Requests of prepared inputs are
     encoded when the target is made. Inputs that are only read are preprocessed by threads here, which counts
-    to the latency. An answer is right where it is one prediction, as the manifest describes it; reading it is
-    not in the latency. The session stays its owner's.
+    to the latency. Inputs lie in shared memory where the session has some: prepared ones from the start,
+    others while they are in flight, as far as there are slots. An answer is right where it is one prediction,
+    as the manifest describes it; reading it is not in the latency. The session stays its owner's.
 
     Raises:
         ConfigurationError: The server takes no single input.
@@ -183,19 +195,25 @@ class KServeTarget(CallTarget):
         self._predictor.fit.check_batch(1, str(self._predictor))
         parameters = session.description.manifest.inputs[0].parameters
         self._preprocessor = preprocessor_of(parameters)
-        self._requests: list[bytes] = []
         self._payloads: tuple[Payload, ...] = ()
         self._pool: ThreadPoolExecutor | None = None
-        if isinstance(inputs, PreparedInputs):
-            tensors, encode = inputs.tensors, self._predictor.form.encode
-            self._requests = [encode(tensors[n : n + 1]) for n in range(len(tensors))]
-        else:
+        self._slots: deque[int] = deque()
+        """The places in shared memory that no query in flight has."""
+        self._shared = self._share(inputs)
+        self._requests = self._placed_requests()
+        if not isinstance(inputs, PreparedInputs):
             self._payloads = inputs.payloads
+            self._slots.extend(range(len(self._requests)))
             threads = min(usable_cores(), MAX_PREPROCESS_THREADS)
             self._pool = ThreadPoolExecutor(threads, thread_name_prefix="preprocess-query")
+        elif not self._requests:
+            tensors, encode = inputs.tensors, self._predictor.form.encode
+            self._requests = [encode(tensors[n : n + 1]) for n in range(len(tensors))]
         size = self._preprocessor.tensor_bytes
         super().__init__(session.description, size, self._predictor.connection.hold)
-        self._begin = partial(self._predictor.connection.begin_infer, timeout_s=self._predictor.timeout_s)
+        self._begin: BeginCall = partial(
+            self._predictor.connection.begin_infer, timeout_s=self._predictor.timeout_s
+        )
 
     def send(self, query: int, run: CallFlight) -> None:
         """Sends a query, or has it preprocessed and sent; see ``CallTarget``."""
@@ -217,18 +235,65 @@ class KServeTarget(CallTarget):
         return Outcome(1, "", reply.times)
 
     def close(self) -> None:
-        """Cancels what is in flight, which has failed then; calling it again does nothing."""
+        """Cancels what is in flight, and releases the shared memory; calling it again does nothing."""
         super().close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._shared is not None:
+            self._shared.close()
+
+    def _share(self, inputs: LoadInputs) -> SharedTensors | None:
+        """Puts prepared inputs into shared memory, or makes slots for others; None without shared memory."""
+        memory = self._predictor.memory
+        if memory is None:
+            return None
+        if not isinstance(inputs, PreparedInputs):
+            count = max(1, min(_MAX_SLOTS, _MAX_SLOTS_BYTES // self._preprocessor.tensor_bytes))
+            return memory.tensors((count, *self._preprocessor.dimensions), self._preprocessor.dtype)
+        shared = memory.tensors(inputs.tensors.shape, inputs.tensors.dtype)
+        if shared is not None and shared.array is not None:
+            np.copyto(shared.array, inputs.tensors)
+        return shared
+
+    def _placed_requests(self) -> list[bytes]:
+        """The requests for the inputs in shared memory, one by one."""
+        if self._shared is None or self._shared.array is None:
+            return []
+        shape, encode = self._shared.array.shape, self._predictor.form.encode_placed
+        size, region = self._shared.byte_size // shape[0], self._shared.region
+        return [encode((1, *shape[1:]), region, n * size) for n in range(shape[0])]
 
     def _preprocess_and_send(self, query: int, run: CallFlight) -> None:
         if not run.wants(query):
             return
+        payload, slot = self._payloads[query % len(self._payloads)], self._take_slot()
+        slots = self._shared.array if self._shared is not None else None
+        request, begin = b"", self._begin
         try:
-            tensor = self._preprocessor(self._payloads[query % len(self._payloads)])
+            if slot is None or slots is None:
+                request = self._predictor.form.encode(self._preprocessor(payload)[None])
+            else:
+                self._preprocessor.write(payload, slots[slot])
+                request, begin = self._requests[slot], partial(self._begin_placed, slot)
         except InputError as error:
             run.fail(query, str(error))
-            return
-        if run.wants(query):
-            run.send(query, self._predictor.form.encode(tensor[None]), self._begin)
+        if request and run.wants(query):
+            run.send(query, request, begin)
+        elif slot is not None:
+            self._slots.append(slot)
+
+    def _take_slot(self) -> int | None:
+        try:
+            return self._slots.popleft()
+        except IndexError:
+            return None
+
+    def _begin_placed(self, slot: int, request: bytes) -> grpc.Future[bytes]:
+        """Begins a call that has a slot until it is over."""
+        try:
+            call = self._begin(request)
+        except SessionError:
+            self._slots.append(slot)
+            raise
+        call.add_done_callback(lambda _: self._slots.append(slot))
+        return call

@@ -3,7 +3,7 @@
 isort:skip_file
 The Open Inference Protocol, version 2, with the extensions of Triton's for statistics, configuration, the model
 repository and streams. Names and numbers are those of the specification and of Triton's grpc_service.proto;
-left out are shared memory and the settings of logs and traces, which this agent does not offer.
+left out are the settings of logs and traces, which this agent does not offer.
 
 https://github.com/kserve/open-inference-protocol
 """
@@ -49,6 +49,13 @@ class GRPCInferenceServiceStub:
     RepositoryIndex: _grpc.UnaryUnaryMultiCallable[_grpc_service_pb2.RepositoryIndexRequest, _grpc_service_pb2.RepositoryIndexResponse]
     RepositoryModelLoad: _grpc.UnaryUnaryMultiCallable[_grpc_service_pb2.RepositoryModelLoadRequest, _grpc_service_pb2.RepositoryModelLoadResponse]
     RepositoryModelUnload: _grpc.UnaryUnaryMultiCallable[_grpc_service_pb2.RepositoryModelUnloadRequest, _grpc_service_pb2.RepositoryModelUnloadResponse]
+    SystemSharedMemoryStatus: _grpc.UnaryUnaryMultiCallable[_grpc_service_pb2.SystemSharedMemoryStatusRequest, _grpc_service_pb2.SystemSharedMemoryStatusResponse]
+    SystemSharedMemoryRegister: _grpc.UnaryUnaryMultiCallable[_grpc_service_pb2.SystemSharedMemoryRegisterRequest, _grpc_service_pb2.SystemSharedMemoryRegisterResponse]
+    SystemSharedMemoryUnregister: _grpc.UnaryUnaryMultiCallable[_grpc_service_pb2.SystemSharedMemoryUnregisterRequest, _grpc_service_pb2.SystemSharedMemoryUnregisterResponse]
+    CudaSharedMemoryStatus: _grpc.UnaryUnaryMultiCallable[_grpc_service_pb2.CudaSharedMemoryStatusRequest, _grpc_service_pb2.CudaSharedMemoryStatusResponse]
+    """This agent has no CUDA regions, and registers none."""
+    CudaSharedMemoryRegister: _grpc.UnaryUnaryMultiCallable[_grpc_service_pb2.CudaSharedMemoryRegisterRequest, _grpc_service_pb2.CudaSharedMemoryRegisterResponse]
+    CudaSharedMemoryUnregister: _grpc.UnaryUnaryMultiCallable[_grpc_service_pb2.CudaSharedMemoryUnregisterRequest, _grpc_service_pb2.CudaSharedMemoryUnregisterResponse]
 
 @_typing.type_check_only
 class GRPCInferenceServiceAsyncStub(GRPCInferenceServiceStub):
@@ -66,6 +73,13 @@ class GRPCInferenceServiceAsyncStub(GRPCInferenceServiceStub):
     RepositoryIndex: _aio.UnaryUnaryMultiCallable[_grpc_service_pb2.RepositoryIndexRequest, _grpc_service_pb2.RepositoryIndexResponse]  # type: ignore[assignment]
     RepositoryModelLoad: _aio.UnaryUnaryMultiCallable[_grpc_service_pb2.RepositoryModelLoadRequest, _grpc_service_pb2.RepositoryModelLoadResponse]  # type: ignore[assignment]
     RepositoryModelUnload: _aio.UnaryUnaryMultiCallable[_grpc_service_pb2.RepositoryModelUnloadRequest, _grpc_service_pb2.RepositoryModelUnloadResponse]  # type: ignore[assignment]
+    SystemSharedMemoryStatus: _aio.UnaryUnaryMultiCallable[_grpc_service_pb2.SystemSharedMemoryStatusRequest, _grpc_service_pb2.SystemSharedMemoryStatusResponse]  # type: ignore[assignment]
+    SystemSharedMemoryRegister: _aio.UnaryUnaryMultiCallable[_grpc_service_pb2.SystemSharedMemoryRegisterRequest, _grpc_service_pb2.SystemSharedMemoryRegisterResponse]  # type: ignore[assignment]
+    SystemSharedMemoryUnregister: _aio.UnaryUnaryMultiCallable[_grpc_service_pb2.SystemSharedMemoryUnregisterRequest, _grpc_service_pb2.SystemSharedMemoryUnregisterResponse]  # type: ignore[assignment]
+    CudaSharedMemoryStatus: _aio.UnaryUnaryMultiCallable[_grpc_service_pb2.CudaSharedMemoryStatusRequest, _grpc_service_pb2.CudaSharedMemoryStatusResponse]  # type: ignore[assignment]
+    """This agent has no CUDA regions, and registers none."""
+    CudaSharedMemoryRegister: _aio.UnaryUnaryMultiCallable[_grpc_service_pb2.CudaSharedMemoryRegisterRequest, _grpc_service_pb2.CudaSharedMemoryRegisterResponse]  # type: ignore[assignment]
+    CudaSharedMemoryUnregister: _aio.UnaryUnaryMultiCallable[_grpc_service_pb2.CudaSharedMemoryUnregisterRequest, _grpc_service_pb2.CudaSharedMemoryUnregisterResponse]  # type: ignore[assignment]
 
 class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -152,5 +166,48 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _grpc_service_pb2.RepositoryModelUnloadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_grpc_service_pb2.RepositoryModelUnloadResponse, _abc.Awaitable[_grpc_service_pb2.RepositoryModelUnloadResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def SystemSharedMemoryStatus(
+        self,
+        request: _grpc_service_pb2.SystemSharedMemoryStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_grpc_service_pb2.SystemSharedMemoryStatusResponse, _abc.Awaitable[_grpc_service_pb2.SystemSharedMemoryStatusResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def SystemSharedMemoryRegister(
+        self,
+        request: _grpc_service_pb2.SystemSharedMemoryRegisterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_grpc_service_pb2.SystemSharedMemoryRegisterResponse, _abc.Awaitable[_grpc_service_pb2.SystemSharedMemoryRegisterResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def SystemSharedMemoryUnregister(
+        self,
+        request: _grpc_service_pb2.SystemSharedMemoryUnregisterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_grpc_service_pb2.SystemSharedMemoryUnregisterResponse, _abc.Awaitable[_grpc_service_pb2.SystemSharedMemoryUnregisterResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CudaSharedMemoryStatus(
+        self,
+        request: _grpc_service_pb2.CudaSharedMemoryStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_grpc_service_pb2.CudaSharedMemoryStatusResponse, _abc.Awaitable[_grpc_service_pb2.CudaSharedMemoryStatusResponse]]:
+        """This agent has no CUDA regions, and registers none."""
+
+    @_abc_1.abstractmethod
+    def CudaSharedMemoryRegister(
+        self,
+        request: _grpc_service_pb2.CudaSharedMemoryRegisterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_grpc_service_pb2.CudaSharedMemoryRegisterResponse, _abc.Awaitable[_grpc_service_pb2.CudaSharedMemoryRegisterResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CudaSharedMemoryUnregister(
+        self,
+        request: _grpc_service_pb2.CudaSharedMemoryUnregisterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_grpc_service_pb2.CudaSharedMemoryUnregisterResponse, _abc.Awaitable[_grpc_service_pb2.CudaSharedMemoryUnregisterResponse]]: ...
 
 def add_GRPCInferenceServiceServicer_to_server(servicer: GRPCInferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
