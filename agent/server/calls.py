@@ -171,8 +171,12 @@ class Calls:
         make: Callable[[Call, Metadata, Executor], _Call],
         *,
         aside: bool,
+        name: str = "",
     ) -> Iterator[_Call]:
-        """Begins a call, and ends it: with OK, or with the status of the error that was raised."""
+        """Begins a call, and ends it: with OK, or with the status of the error that was raised.
+
+        ``name`` is that of the method in messages; empty takes the last part of the path.
+        """
         began_ns = self._clock()
         given_id = trace_id = None
         for key, value in metadata:
@@ -191,7 +195,7 @@ class Calls:
         try:
             yield call
         except Exception as error:  # noqa: BLE001 - the servicers' boundary
-            status = status_of(error, path.rpartition("/")[2])
+            status = status_of(error, name or path.rpartition("/")[2])
             if status.error_class is not None:
                 call.trailing.append((ERROR_CLASS_KEY, status.error_class))
             call.fail(status, error)

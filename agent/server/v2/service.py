@@ -8,6 +8,7 @@ from contextlib import aclosing
 from inferometer.agent import __version__
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.protocol.status import described
+from inferometer.agent.protocol.v2_datatypes import TensorSignature
 from inferometer.agent.server.rpc import CallContext, Codec, Method, methods_of
 from inferometer.agent.server.security.limits import MAX_INPUTS, StreamLimit
 from inferometer.agent.server.v2.inference import Inference, in_order
@@ -29,7 +30,14 @@ from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 SERVICE = _SERVICE.full_name
-_EXTENSIONS = ("classification", "model_configuration", "model_repository", "parameters", "statistics")
+_EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "statistics",
+)
 _STATES = {
     ModelState.LOADED: "READY",
     ModelState.LOADING: "LOADING",
@@ -69,6 +77,10 @@ class InferenceService:
             "ModelStreamInfer": (decode_request, encode_stream_answer),
         }
         return methods_of(_SERVICE, self, codecs, aside=["ServerLive", "ServerReady", "ModelReady"])
+
+    def input_of(self, name: str, version: str) -> TensorSignature:
+        """Returns the one input of a model; raises as ``Repository.find``."""
+        return self._repository.find(name, version).input
 
     async def server_live(self, _: pb.ServerLiveRequest, __: CallContext) -> pb.ServerLiveResponse:
         """Answers that there is an agent."""
