@@ -17,7 +17,7 @@ _GZIP, _DEFLATE, _IDENTITY = "gzip", "deflate", "identity"
 _WINDOW_BITS = {_GZIP: 31, "x-gzip": 31, _DEFLATE: 15}
 _SMALLEST_BYTES = 1024
 _SAMPLE_BYTES = 16 * 1024
-_MOST_RATIO = 0.9
+_MOST_RATIO = 0.8
 _FAST = 1
 
 

@@ -84,8 +84,9 @@ class Connection(HttpToolsProtocol):
 
         To be called every ``SILENCE_S`` or so.
         """
-        since_s = self._receiving_since_s
-        if since_s is not None and (now_s - self._heard_s > SILENCE_S or now_s - since_s > self.longest_s):
+        if self.flow.read_paused or (self.call is not None and not self.cycle.more_body):
+            self._heard_s = now_s  # it is the agent that lets the client wait
+        elif self._is_late(now_s):
             if self.call is None:
                 self.transport.close()
             else:
@@ -98,6 +99,10 @@ class Connection(HttpToolsProtocol):
         self._unread_bytes = unread_bytes
         if self.longest_life_s is not None and now_s - self._made_s > self.longest_life_s:
             self.shutdown()
+
+    def _is_late(self, now_s: float) -> bool:
+        since_s = self._receiving_since_s
+        return since_s is not None and (now_s - self._heard_s > SILENCE_S or now_s - since_s > self.longest_s)
 
 
 def _peer(transport: asyncio.Transport) -> str:

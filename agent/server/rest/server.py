@@ -41,8 +41,6 @@ class HttpServer(Closeable):
     def __init__(
         self, app: RestApp, host: str, port: int, tls: ServerTls | None, limits: Limits, max_bytes: int
     ) -> None:
-        self._host = host
-        self._tls = tls
         context = tls_context(tls) if tls else None
         idle_s = limits.max_connection_idle_s
 
@@ -70,12 +68,9 @@ class HttpServer(Closeable):
         self._server = _Server(config)
         self._serving: Future[Any] | None = None
         self._socket = _bound(host, port)
-
-    @property
-    def url(self) -> str:
+        address = join_address(host, self._socket.getsockname()[1])
+        self.url = f"{'https' if tls else 'http'}://{address}"
         """Where it listens."""
-        address = join_address(self._host, self._socket.getsockname()[1])
-        return f"{'https' if self._tls else 'http'}://{address}"
 
     def start(self, begin: Begin) -> None:
         """Begins to answer."""
