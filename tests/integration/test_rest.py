@@ -315,7 +315,7 @@ def test_pages_of_other_hosts_are_refused(ask):
 def test_requests_are_logged_and_counted_by_their_route(start_agent, caplog):
     agent = start_agent(http_port=0, metrics_port=0)
     ask = Rest(agent.http_url)
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="inferometer"):
         answer = ask.infer({"inputs": [json_input(images(1))]}, headers={"X-Request-Id": "mine"})
         assert answer.headers["x-request-id"] == "mine"
         ask.get("/made/up")

@@ -61,7 +61,7 @@ def test_pipelined_requests_are_answered_in_their_order(agent):
 
 
 def test_request_of_a_client_that_went_away_is_not_predicted(agent, ask, manifest_folder, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="inferometer")
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(ask.infer, {"inputs": [json_input(images(1))]}, model="Waiting")
         wait_for((manifest_folder / "begun").exists)
@@ -78,7 +78,7 @@ def test_request_of_a_client_that_went_away_is_not_predicted(agent, ask, manifes
 
 
 def test_client_that_goes_away_in_the_middle_of_its_request_leaves_nothing(agent, ask, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="inferometer")
     connection = connect(agent.http_url)
     connection.sendall(infer_request()[:-10])
     ask.get("/v2")  # its connection came later, and is answered
@@ -123,7 +123,7 @@ def test_client_that_drips_is_cut_off(impatient, monkeypatch, start_agent):
 
 
 def test_client_that_reads_nothing_is_cut_off(impatient, agent, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="inferometer")
     batch = images(4, side=512)
     with connect(agent.http_url) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
