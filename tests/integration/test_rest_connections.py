@@ -25,6 +25,7 @@ from inferometer.agent.server.security.credentials import ServerTls
 from inferometer.agent.server.security.limits import Limits
 from inferometer.manifests.errors import ConfigurationError
 
+ROOT = Path(__file__).parents[2]
 HEAD = json.dumps({"inputs": [json_input(images(1))]}).encode()
 
 
@@ -229,10 +230,10 @@ def test_request_that_does_not_end_within_the_grace_is_told_so(start_agent, mani
     ask.close()
 
 
-def test_command_says_where_it_listens(tmp_path):
-    root = Path(__file__).parents[2]
-    command = [str(root / ".venv" / "bin" / "agent"), "serve", "--port=0", "--http_port=0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+def test_command_says_where_it_listens(environment):
+    code = "from inferometer.client.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "serve", "--port=0", "--http_port=0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         lines = [process.stdout.readline(), process.stdout.readline()]
         ask = Rest(lines[1].removeprefix("http on ").strip())
         answer = ask.get("/v2/models/DigitsCNN/ready")
