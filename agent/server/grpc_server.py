@@ -39,7 +39,11 @@ class GrpcServer(Closeable):
     def start(self) -> None:
         """Begins to answer."""
         self._thread.start()
-        self._begin(self._server.start()).result()
+        self.begin(self._server.start()).result()
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Begins work on the event loop, which another door may share."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def stop(self, grace_s: float, timeout_s: float) -> bool:
         """Accepts no more calls, and cancels those that are under way after the grace period.
@@ -49,7 +53,7 @@ class GrpcServer(Closeable):
         if self._thread.ident is None or self._loop.is_closed():
             return True
         try:
-            self._begin(self._server.stop(grace_s)).result(timeout_s)
+            self.begin(self._server.stop(grace_s)).result(timeout_s)
         except FutureTimeoutError:
             return False
         return True
@@ -62,14 +66,11 @@ class GrpcServer(Closeable):
             self._loop.run_until_complete(self._server.stop(None))
             self._loop.close()
             return
-        self._begin(_end_of_tasks()).result()
+        self.begin(_end_of_tasks()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_ENDING_S)
         if not self._thread.is_alive():
             self._loop.close()
-
-    def _begin(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
 async def _end_of_tasks() -> None:

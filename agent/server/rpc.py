@@ -8,7 +8,6 @@ async generator yields the responses of a stream. A method that takes a stream i
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import re
 import time
@@ -18,36 +17,51 @@ from collections.abc import (
     Callable,
     Collection,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, cast
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from inferometer.agent.protocol.metadata import TRACEPARENT_KEY
-from inferometer.agent.protocol.status import ERROR_CLASS_KEY, status_of
+from inferometer.agent.server.calls import (
+    NOT_ADMITTED,
+    NS_PER_S,
+    CallContext,
+    CallObserver,
+    Calls,
+    Metadata,
+    finished,
+)
 from inferometer.agent.server.security.client_limits import ClientLimits, client_of
 from inferometer.agent.server.security.secret import SecretCheck
-from inferometer.agent.serving.observers import REQUEST_ID_KEY, Call, RequestIds, enter_call
-from inferometer.agent.tracing.recorder import TraceContext
-from inferometer.manifests.errors import AgentError, ConfigurationError, InputError
+from inferometer.agent.serving.observers import Call
+from inferometer.manifests.errors import InputError
+
+__all__ = [
+    "UNKNOWN",
+    "CallContext",
+    "CallObserver",
+    "Codec",
+    "Dispatcher",
+    "GrpcCall",
+    "Method",
+    "finished",
+    "methods_of",
+]
 
 UNKNOWN = "unknown"
 """The name in metrics and logs of every method that the agent does not have: clients can make names up."""
 
-_NS_PER_S = 1_000_000_000
 _NO_DEADLINE_S = 10 * 365 * 24 * 3600.0
 """gRPC gives a call without a deadline one that is farther away."""
-_Result = TypeVar("_Result")
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Codec: TypeAlias = "tuple[Callable[[bytes], Any], Callable[[Any], bytes]]"
 """What reads a method's request, and what writes its response."""
@@ -107,49 +121,32 @@ def methods_of(
     return found
 
 
-class CallContext:
-    """What a method sees of its call. ``is_active`` is thread-safe, the rest is for the event loop."""
+class GrpcCall(CallContext):
+    """A call of a gRPC client."""
 
-    __slots__ = ("_active", "_context", "_message", "_threads", "code", "metadata", "record", "trailing")
+    __slots__ = ("_context",)
 
     def __init__(
         self,
         context: grpc.aio.ServicerContext[Any, Any],
         record: Call,
-        metadata: Iterable[tuple[str, str | bytes]],
+        metadata: Metadata,
         threads: Executor,
     ) -> None:
+        super().__init__(record, metadata, threads)
         self._context = context
-        self._threads = threads
-        self._active = True
-        self._message: str | None = None
-        self.code = grpc.StatusCode.OK
-        self.record = record
-        self.metadata = metadata
-        self.trailing = [(REQUEST_ID_KEY, record.request_id)]
-        """What goes to the client with the status."""
-
-    def is_active(self) -> bool:
-        """Whether the call is neither answered nor cancelled."""
-        return self._active
 
     def end(self) -> None:
         """Marks the call as answered, failed or cancelled."""
-        if self.code is grpc.StatusCode.OK and not self._active:
-            self.code = grpc.StatusCode.CANCELLED
-        self._active = False
+        super().end()
         self._context.set_trailing_metadata(tuple(self.trailing))
-
-    def fail(self, code: grpc.StatusCode, message: str) -> None:
-        """Sets the status of a call that has no answer; see ``send_status``."""
-        self.code, self._message = code, message
 
     async def send_status(self) -> None:
         """Sends the status of a call that has failed; gRPC sends that of any other by itself."""
-        if self._message is None:
+        if self.failure is None:
             return
         try:
-            await self._context.abort(self.code, self._message, tuple(self.trailing))
+            await self._context.abort(self.failure.code, self.failure.message, tuple(self.trailing))
         except grpc.aio.AbortError as error:  # gRPC keeps it with the call, and raises it again by itself
             error.with_traceback(None)
         except grpc.aio.BaseError as error:
@@ -160,31 +157,7 @@ class CallContext:
         remaining_s: float | None = self._context.time_remaining()  # None too, whatever grpc's types say
         if remaining_s is None or remaining_s > _NO_DEADLINE_S:
             return None
-        return clock() + round(remaining_s * _NS_PER_S)
-
-    async def in_thread(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Does work in a thread, in this task's context.
-
-        When the call is cancelled, work that has not begun is dropped. Work that has begun cannot be
-        interrupted: this waits for it and returns its result, so that what it opened can be closed, and the
-        next ``await`` raises CancelledError.
-        """
-        job = self._threads.submit(contextvars.copy_context().run, _run, work, *arguments)
-        future = asyncio.wrap_future(job)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            self._active = False
-            if job.cancel():
-                raise
-            await finished(future)
-            if future.exception() is not None:
-                raise
-            if task := asyncio.current_task():
-                task.cancel()
-            return future.result()
-        finally:
-            del job, future  # they have the error whose traceback has this frame
+        return clock() + round(remaining_s * NS_PER_S)
 
     async def write(self, content: bytes) -> None:
         """Sends a response of a stream."""
@@ -192,32 +165,6 @@ class CallContext:
             await self._context.write(content)
         except grpc.aio.BaseError as error:  # the client has gone away, which gRPC reports a moment later
             raise asyncio.CancelledError from error
-
-
-async def finished(future: asyncio.Future[Any]) -> None:
-    """Waits for a future, although this task is cancelled; its error need not be retrieved."""
-    while not future.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait({future})
-    if not future.cancelled():
-        future.exception()
-
-
-def _run(work: Callable[..., _Result], *arguments: Any) -> _Result:
-    try:
-        return work(*arguments)
-    except StopIteration as error:  # no future can have it
-        raise RuntimeError("the work raised StopIteration") from error
-
-
-class CallObserver(Protocol):
-    """Observes every call, on the event loop."""
-
-    def call_began(self, call: Call) -> None:
-        """A call has begun."""
-
-    def call_ended(self, call: Call, code: grpc.StatusCode, duration_ns: int) -> None:
-        """The call was answered or cancelled, so long after it began; a stream at its end."""
 
 
 class Dispatcher(grpc.GenericRpcHandler):
@@ -240,17 +187,13 @@ class Dispatcher(grpc.GenericRpcHandler):
         limits: ClientLimits | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        self._threads = threads
-        self._side_threads = side_threads
-        self._observers = tuple(observers)
+        self.calls = Calls(
+            threads, side_threads, observers=observers, secret=secret, limits=limits, clock=clock
+        )
+        """What surrounds the calls, also those of another door."""
         self._secret = secret
         self._limits = limits
-        self._clock = clock
-        self._ids = RequestIds()
         methods = list(methods)
-        self._stopping = False
-        self._under_way = 0
-        self._latest_ns: int | None = None
         self._handlers: dict[str, _Handler] = {f"/{method.path}": self._handler(method) for method in methods}
         self._refusals: dict[str, _Handler] = {
             f"/{method.path}": self._refusal(method.path) for method in methods
@@ -259,14 +202,11 @@ class Dispatcher(grpc.GenericRpcHandler):
 
     def stop(self) -> None:
         """Refuses calls from now on with UNAVAILABLE, which clients may retry; not those ``aside``."""
-        self._stopping = True
+        self.calls.stop()
 
     def used_within(self, period_s: float) -> bool:
         """Whether a call is in progress that is not ``aside``, or began in the last seconds."""
-        latest_ns = self._latest_ns
-        return latest_ns is not None and (
-            self._under_way > 0 or self._clock() - latest_ns < period_s * _NS_PER_S
-        )
+        return self.calls.used_within(period_s)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> _Handler | None:
         """Returns what answers a call; None where there is no such method. gRPC calls it."""
@@ -291,7 +231,7 @@ class Dispatcher(grpc.GenericRpcHandler):
 
         async def refuse(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
             with self._observed(path, context, aside=True) as call:
-                call.fail(grpc.StatusCode.UNAUTHENTICATED, "the agent requires a secret, and this is not it")
+                call.fail(NOT_ADMITTED)
             await call.send_status()
 
         return grpc.stream_unary_rpc_method_handler(refuse)
@@ -301,7 +241,7 @@ class Dispatcher(grpc.GenericRpcHandler):
     ) -> bytes | None:
         response = None
         with self._observed(method.path, context, aside=method.aside) as call:
-            self._admit(method, call, context)
+            self.calls.admit(call, partial(client_of, context), aside=method.aside)
             request = method.read(content)
             if is_async:
                 response = method.encode(await method.behaviour(request, call))
@@ -317,7 +257,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> None:
         with self._observed(method.path, context, aside=method.aside) as call:
-            self._admit(method, call, context)
+            self.calls.admit(call, partial(client_of, context), aside=method.aside)
             with self._limits.stream(client_of(context)) if self._limits else nullcontext():
                 given: Any
                 closing: AbstractAsyncContextManager[object] = nullcontext()
@@ -344,56 +284,10 @@ class Dispatcher(grpc.GenericRpcHandler):
                 is_first = False
                 yield method.read(content)
 
-    def _admit(self, method: Method, call: CallContext, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Raises AgentError where the agent stops, and RateLimitError where the client is over its limit."""
-        if self._stopping and not method.aside:
-            raise AgentError("the agent is stopping; try another one, or again later")
-        if self._limits is not None:
-            self._limits.admit(call.record.method, client_of(context), call.trailing)
-
-    @contextmanager
     def _observed(
         self, path: str, context: grpc.aio.ServicerContext[Any, Any], *, aside: bool
-    ) -> Iterator[CallContext]:
-        """Begins a call, and ends it: with OK, or with the status of the error that was raised."""
-        began_ns = self._clock()
-        metadata: Any = context.invocation_metadata() or ()
-        given_id = trace_id = None
-        for key, value in metadata:
-            if key == REQUEST_ID_KEY:
-                given_id = value
-            elif key == TRACEPARENT_KEY:
-                trace_id = _trace_id(value)
+    ) -> AbstractContextManager[GrpcCall]:
         # its address is read now: gRPC frees the call before it is logged, and has none of one that left
-        record = Call(path, self._ids.name(given_id), trace_id, context.peer() or "unknown")
-        enter_call(record)
-        call = CallContext(context, record, metadata, self._side_threads if aside else self._threads)
-        if not aside:
-            self._under_way += 1
-            self._latest_ns = began_ns
-        for observer in self._observers:
-            observer.call_began(record)
-        try:
-            yield call
-        except Exception as error:  # noqa: BLE001 - the servicers' boundary
-            status = status_of(error, path.rpartition("/")[2])
-            if status.error_class is not None:
-                call.trailing.append((ERROR_CLASS_KEY, status.error_class))
-            call.fail(status.code, status.message)
-        except BaseException:  # cancelled
-            call.code = grpc.StatusCode.CANCELLED
-            raise
-        finally:
-            if not aside:
-                self._under_way -= 1
-            call.end()
-            duration_ns = self._clock() - began_ns
-            for observer in self._observers:
-                observer.call_ended(record, call.code, duration_ns)
-
-
-def _trace_id(header: str | bytes) -> str | None:
-    try:
-        return TraceContext.parse(str(header)).trace_id
-    except ConfigurationError:
-        return None
+        peer = context.peer() or "unknown"
+        metadata: Any = context.invocation_metadata() or ()
+        return self.calls.observed(path, metadata, peer, partial(GrpcCall, context), aside=aside)

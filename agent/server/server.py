@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent import futures
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from typing_extensions import Self
 
@@ -52,6 +53,9 @@ from inferometer.agent.serving.served_models import ServedModels, ServingOptions
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from inferometer.agent.server.rest.server import HttpServer
+
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _IN_USE_S = 10.0  # after its last call, an agent that stops waits for its clients to see that it does
 _QUIET_S, _SETTLING_S = 0.05, 2.0  # without a call for so long, all have arrived; waited for at most so long
@@ -87,6 +91,8 @@ class ServerOptions:
         metrics_port: The port where Prometheus finds metrics; 0 takes a free one, None serves none.
         metrics_host: The address of that port, which has no TLS and needs no secret.
         shared_memory: Whether processes of the same user on this host may pass tensors in shared memory.
+        http_port: The port of the Open Inference Protocol over HTTP, with the secret and the TLS of the
+            other; 0 takes a free one, None serves none.
     """
 
     host: str = "127.0.0.1"
@@ -105,10 +111,11 @@ class ServerOptions:
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     shared_memory: bool = False
+    http_port: int | None = None
 
 
 class AgentServer:
-    """An agent that answers over gRPC, from ``start`` to ``stop``.
+    """An agent that answers over gRPC, and over HTTP where it is wanted, from ``start`` to ``stop``.
 
     Without a ``dataset_runner`` it offers no ``Dataset`` method. Without a ``cache``, which gets the models'
     files that are at URLs, all are on this machine. ``fetch`` gets what a URL of an input names. ``tracing``
@@ -193,8 +200,11 @@ class AgentServer:
         methods = [method for service in offered for method in service.methods()]
         self._dispatcher = self._dispatch(methods, secret)
         self._server = GrpcServer(self._dispatcher, server_options(options.max_message_bytes, options.limits))
+        self._http: HttpServer | None = None
         try:
             self._port = self._bind()
+            if options.http_port is not None:
+                self._http = self._open_http(v2, options.http_port)
         except ConfigurationError:
             self._close_unbound()
             raise
@@ -211,6 +221,20 @@ class AgentServer:
             secret=secret,
             limits=ClientLimits(limits) if ClientLimits.wanted(limits) else None,
         )
+
+    def _open_http(self, service: InferenceService, port: int) -> HttpServer:
+        # what these load is an extra
+        try:
+            from inferometer.agent.server.rest.app import RestApp
+            from inferometer.agent.server.rest.server import HttpServer
+        except ImportError as error:
+            raise ConfigurationError(
+                f"--http_port requires {error.name}, which is not installed; "
+                'pip install "inferometer[http]", or serve over gRPC only'
+            ) from error
+        options = self._options
+        app = RestApp(self._dispatcher.calls, service.methods(), service.input_of, options.max_message_bytes)
+        return HttpServer(app, options.host, port, options.tls, options.limits, options.max_message_bytes)
 
     def _observe(self) -> Observation:
         return Observation(
@@ -232,6 +256,11 @@ class AgentServer:
         return self._observation.metrics_url
 
     @property
+    def http_url(self) -> str | None:
+        """Where it listens for HTTP; None where it does not."""
+        return None if self._http is None else self._http.url
+
+    @property
     def load(self) -> AgentLoad:
         """Its load now."""
         return AgentLoad(
@@ -248,6 +277,8 @@ class AgentServer:
         """Begins to answer."""
         self.registry_service.start()
         self._server.start()
+        if self._http is not None:
+            self._http.start(self._server.begin)
         self._expiry.start()
         self._observation.start()
         if self._warning:
@@ -275,7 +306,11 @@ class AgentServer:
             time.sleep(_POLL_S)
         left_s = max(end_s - time.monotonic(), 0.0)
         # Not for longer: an error of gRPC must not keep the process.
+        if self._http is not None:
+            self._http.stop(left_s)
         self._server.stop(left_s, left_s + _LEAVING_S)
+        if self._http is not None:
+            self._http.wait(_LEAVING_S)
         self.models.close()
         self._sessions.close_all()
         if self._shared_memory is not None:
@@ -284,6 +319,8 @@ class AgentServer:
         finished = self._sessions.wait_for_none(_LEAVING_S) and self.models.wait_for_none(_LEAVING_S)
         self._workers.shutdown(wait=finished, cancel_futures=True)
         self._server.close()
+        if self._http is not None:
+            self._http.close()
         self._side.shutdown(wait=False, cancel_futures=True)
         self._observation.close()
         if report := self._tracing.close():

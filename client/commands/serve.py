@@ -38,6 +38,12 @@ _LOCAL = "127.0.0.1"
 @option("--host", default=_LOCAL, metavar="ADDRESS", help="Address to listen on.")
 @option("--port", type=PORT, default=50051, metavar="N", help="Port to listen on; 0 chooses a free port.")
 @option(
+    "--http_port",
+    type=PORT,
+    metavar="N",
+    help="Port for the Open Inference Protocol over HTTP; 0 chooses a free port.  [default: none]",
+)
+@option(
     "--max_message_mb",
     type=click.IntRange(1, 2047),
     default=64,
@@ -127,6 +133,8 @@ def serve(
 
     def on_ready(address: str) -> None:
         click.echo(f"serving on {address}")
+        if server.http_url:
+            click.echo(f"http on {server.http_url}")
         if server.metrics_url:
             click.echo(f"metrics on {server.metrics_url}")
         if heartbeat:

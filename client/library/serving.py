@@ -28,6 +28,7 @@ _PORT = Range(0, 65_535)
 _RANGES = {
     "port": _PORT,
     "metrics_port": _PORT,
+    "http_port": _PORT,
     "grace_s": NOT_NEGATIVE,
     "max_batch_size": COUNT,
     "max_queue_delay_ms": NOT_NEGATIVE,
@@ -48,6 +49,8 @@ class ServedAgent:
         """Where it listens, as ``host:port``; ``agent=`` of the other functions takes it."""
         self.metrics_url = server.metrics_url
         """Where Prometheus finds metrics; None where they are not served."""
+        self.http_url = server.http_url
+        """Where the Open Inference Protocol is over HTTP; None where it is not served."""
         atexit.register(self.close)
 
     def close(self) -> None:
@@ -91,6 +94,7 @@ def serve(
     insecure: bool = False,
     advertise: str | None = None,
     metrics_port: int | None = None,
+    http_port: int | None = None,
     grace_s: float = 30.0,
 ) -> ServedAgent:
     """Serves the models of this machine over gRPC in threads of this process, as ``agent serve`` does.
@@ -113,6 +117,7 @@ def serve(
         advertise: ``host:port`` or ``auto`` to publish the agent in the database, ``none`` to not do so; None
             publishes it if the configuration names a database.
         metrics_port: A port for Prometheus; 0 chooses a free one, None serves no metrics.
+        http_port: A port for the Open Inference Protocol over HTTP; 0 chooses a free one, None serves none.
         grace_s: How long closing waits for accepted calls.
 
     Raises:
@@ -128,7 +133,8 @@ def serve(
         "tls_ca": None if tls_ca is None else Path(tls_ca),
         "insecure": insecure or None,
     }
-    bound = {"host": host, "port": port, "metrics_port": metrics_port, "grace_s": grace_s}
+    bound = {"host": host, "port": port, "metrics_port": metrics_port}
+    bound |= {"http_port": http_port, "grace_s": grace_s}
     numbers: dict[str, Any] = {**given, **bound}
     for name, allowed in _RANGES.items():
         check_number(name, numbers[name], allowed)

@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,10 +28,15 @@ def client_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
 
     Of an IPv6 address it is the network, within which a host takes any address that it likes.
     """
-    named = context.peer_identities()
-    if named:
-        return "certificate " + ", ".join(sorted(name.decode("utf-8", "replace") for name in named))
-    return "host " + _host(unquote(context.peer()))
+    named = context.peer_identities() or ()
+    return client_named([name.decode("utf-8", "replace") for name in named], unquote(context.peer()))
+
+
+def client_named(names: Collection[str], peer: str) -> str:
+    """Returns who a call comes from by the names in its certificate and its ``peer``; see ``client_of``."""
+    if names:
+        return "certificate " + ", ".join(sorted(names))
+    return "host " + _host(peer)
 
 
 def _host(peer: str) -> str:

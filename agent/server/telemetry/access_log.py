@@ -15,15 +15,15 @@ _FAULTS = {
     grpc.StatusCode.DATA_LOSS,
     grpc.StatusCode.UNAVAILABLE,
 }
-_CLOCK = "inferometer.v1.PredictService/Clock"
+_FREQUENT = ("grpc.", "GET /v2/health/", "inferometer.v1.PredictService/Clock")
 _log = logging.getLogger(__name__)
 
 
 class AccessLog:
     """Logs each call when it has ended; satisfies ``CallObserver``.
 
-    Faults of the agent are WARNING, calls that succeeded or were refused INFO, and calls of the health
-    service, of reflection and of the clock DEBUG.
+    Faults of the agent are WARNING, calls that succeeded or were refused INFO, and those about its health, of
+    reflection and of the clock DEBUG.
     """
 
     def call_began(self, call: Call) -> None:
@@ -48,4 +48,4 @@ class AccessLog:
 def _level(call: Call, code: grpc.StatusCode) -> int:
     if code in _FAULTS:
         return logging.WARNING
-    return logging.DEBUG if call.method.startswith("grpc.") or call.method == _CLOCK else logging.INFO
+    return logging.DEBUG if call.method.startswith(_FREQUENT) else logging.INFO

@@ -117,7 +117,7 @@ class Metrics:
         measure = partial(Histogram, registry=registry)
         requests = count(
             "inferometer_requests",
-            "Calls that were answered, by the gRPC status of the answer.",
+            "Calls that were answered, by the gRPC status of the answer, also over HTTP.",
             ("method", "model", "code"),
         )
         request_seconds = measure(

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from inferometer.agent import __version__
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.protocol.status import NotOfferedError, described
+from inferometer.agent.protocol.v2_datatypes import TensorSignature
 from inferometer.agent.protocol.v2_shared_memory import EXTENSION
 from inferometer.agent.protocol.v2_versions import v2_version
 from inferometer.agent.server.rpc import CallContext, Codec, Method, methods_of
@@ -32,9 +33,16 @@ from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 SERVICE = _SERVICE.full_name
-_EXTENSIONS = ("classification", "model_configuration", "model_repository", "parameters", "statistics")
 _FINAL = "triton_final_response"
 _WANTS_FINAL = "triton_enable_empty_final_response"
+_EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "statistics",
+)
 _STATES = {
     ModelState.LOADED: "READY",
     ModelState.LOADING: "LOADING",
@@ -77,6 +85,10 @@ class InferenceService:
             "ModelStreamInfer": (decode_request, encode_stream_answer),
         }
         return methods_of(_SERVICE, self, codecs, aside=["ServerLive", "ServerReady", "ModelReady"])
+
+    def input_of(self, name: str, version: str) -> TensorSignature:
+        """Returns the one input of a model; raises as ``Repository.find``."""
+        return self._repository.find(name, version).input
 
     async def server_live(self, _: pb.ServerLiveRequest, __: CallContext) -> pb.ServerLiveResponse:
         """Answers that there is an agent."""

@@ -1,0 +1,212 @@
+"""The door for HTTP as an ASGI application: finds a request's route, and calls its method of the service."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+from inferometer.agent.protocol.v2_datatypes import TensorSignature
+from inferometer.agent.server.calls import NOT_ADMITTED, Calls
+from inferometer.agent.server.rest.bodies import (
+    Receive,
+    accepted_encoding,
+    deflated,
+    inflated,
+    is_compressed,
+    receive_body,
+    worth_compressing,
+)
+from inferometer.agent.server.rest.call import TIMEOUT_HEADER, HttpCall
+from inferometer.agent.server.rest.infer_request import InferRequest
+from inferometer.agent.server.rest.openapi import described_routes
+from inferometer.agent.server.rest.replies import Reply, json_reply
+from inferometer.agent.server.rest.routes import OPEN_API, Received, Route, find_route, head_length
+from inferometer.agent.server.rest.status import NOT_ADMITTED as NOT_ADMITTED_STATUS
+from inferometer.agent.server.rest.status import HttpRequestError, http_status
+from inferometer.agent.server.rpc import UNKNOWN, CallContext, Method
+from inferometer.agent.server.security.client_limits import RETRY_KEY
+from inferometer.manifests.errors import AgentError
+
+Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
+"""ASGI's way to send."""
+_JOINED_BYTES = 64 * 1024
+_LONG_BYTES = 64 * 1024
+"""A response that is larger is compressed in a thread."""
+_SMALL_BYTES = 1024
+"""A compressed body that is smaller has at most a thousand times as many bytes, and is inflated at once."""
+_CHALLENGE = ("www-authenticate", "Bearer")
+
+
+class Client(Protocol):
+    """The connection that a request came through; ``call`` is the one that it waits for."""
+
+    peer: str
+    call: HttpCall | None
+    is_refused: bool
+
+    def who(self) -> str:
+        """Who the client is; see ``client_of``."""
+
+
+class RestApp:
+    """Answers requests over HTTP by the methods of the service that gRPC's clients call. For one event loop.
+
+    ``signature`` returns the input of a model by its name and version. A request, also inflated, has at most
+    ``max_bytes``.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        methods: Iterable[Method],
+        signature: Callable[[str, str], TensorSignature],
+        max_bytes: int,
+    ) -> None:
+        self._calls = calls
+        self._behaviours = {
+            method.path.rpartition("/")[2]: (method.behaviour, method.aside) for method in methods
+        }
+        self._behaviours[OPEN_API] = (_describe, True)
+        self._is_async = {
+            name: inspect.iscoroutinefunction(behaviour) for name, (behaviour, _) in self._behaviours.items()
+        }
+        self._signature = signature
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answers one request; see the specification of ASGI."""
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        client: Client = scope["state"]["connection"]
+        found: tuple[Route, Mapping[str, str]] | HttpRequestError
+        try:
+            found = route, _ = find_route(scope["method"], scope["raw_path"].decode("latin-1"))
+            title, method = route.title, route.method
+        except HttpRequestError as error:
+            found, title, method = error, UNKNOWN, OPEN_API
+        reply = None
+        with self._calls.observed(
+            title, headers, client.peer, HttpCall, aside=self._behaviours[method][1], name=method
+        ) as call:
+            client.call = call
+            try:
+                reply = await self._answer(found, dict(headers), client, receive, call)
+            except asyncio.CancelledError as error:
+                raise call.why_cancelled or AgentError("the agent has stopped") from error
+            finally:
+                client.call = None
+        if reply is None:
+            reply = _failure(call)
+        try:
+            await _send(send, reply, call.trailing)
+        except asyncio.CancelledError:
+            if call.why_cancelled is None:  # else it came too late
+                raise
+
+    async def _answer(
+        self,
+        found: tuple[Route, Mapping[str, str]] | HttpRequestError,
+        headers: Mapping[str, str],
+        client: Client,
+        receive: Receive,
+        call: HttpCall,
+    ) -> Reply | None:
+        is_open = not isinstance(found, HttpRequestError) and found[0].is_open
+        if not is_open:
+            if self._calls.secret is not None and not self._calls.secret.admits("", call.metadata):
+                call.fail(NOT_ADMITTED)
+                return None
+            _check_origin(headers)
+        if client.is_refused:
+            raise AgentError("the agent has as many connections as it may; try again later")
+        if isinstance(found, HttpRequestError):
+            raise found
+        route, names = found
+        behaviour, aside = self._behaviours[route.method]
+        if not is_open:
+            self._calls.admit(call, client.who, aside=aside)
+        if TIMEOUT_HEADER in headers:
+            call.limit_time(headers[TIMEOUT_HEADER])
+        request = route.read(await self._receive(names, headers, receive, call))
+        given = request.call if isinstance(request, InferRequest) else request
+        if self._is_async[route.method]:
+            answer = await behaviour(given, call)
+        else:
+            answer = await call.in_thread(behaviour, given, call)
+        return await self._compressed(route.write(answer, request), headers, call)
+
+    async def _receive(
+        self, names: Mapping[str, str], headers: Mapping[str, str], receive: Receive, call: HttpCall
+    ) -> Received:
+        head_bytes = head_length(headers)
+        encoding = headers.get("content-encoding", "").strip().lower()
+        body = await receive_body(receive, headers, self._max_bytes, head_bytes or 0)
+        if is_compressed(encoding):
+            arguments = (body, encoding, self._max_bytes)
+            body = (
+                inflated(*arguments)
+                if len(body) < _SMALL_BYTES
+                else await call.in_thread(inflated, *arguments)
+            )
+        return Received(names, body, len(body) if head_bytes is None else head_bytes, self._signature)
+
+    async def _compressed(self, reply: Reply, headers: Mapping[str, str], call: HttpCall) -> Reply:
+        accepted = headers.get("accept-encoding")
+        encoding = accepted_encoding(accepted) if accepted else None
+        size = sum(map(len, reply.parts))
+        if encoding is None or not worth_compressing(size):
+            return reply
+        if size < _LONG_BYTES:
+            content = deflated(reply.parts, encoding)
+        else:
+            content = await call.in_thread(deflated, reply.parts, encoding)
+        if content is None:
+            return reply
+        return Reply(
+            (content,),
+            reply.status,
+            reply.content_type,
+            (*reply.headers, ("content-encoding", encoding), ("vary", "accept-encoding")),
+        )
+
+
+async def _describe(_: object, __: CallContext) -> dict[str, Any]:
+    return described_routes()
+
+
+def _check_origin(headers: Mapping[str, str]) -> None:
+    """Raises HttpRequestError for a request that a browser sends for another page than one of this host."""
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != headers.get("host"):
+        raise HttpRequestError(403, "the agent answers no requests of pages of other hosts")
+
+
+def _failure(call: HttpCall) -> Reply:
+    """The response to a call that has failed."""
+    assert call.failure is not None  # noqa: S101 - a call without an answer has failed
+    headers: tuple[tuple[str, str], ...] = (_CHALLENGE,)
+    status = NOT_ADMITTED_STATUS
+    if call.error is not None:
+        status = http_status(call.error)
+        headers = call.error.headers if isinstance(call.error, HttpRequestError) else ()
+    reply = json_reply({"error": call.failure.message}, status)
+    waits_ms = [int(value) for key, value in call.trailing if key == RETRY_KEY]
+    retry = tuple(("retry-after", str(math.ceil(wait_ms / 1000))) for wait_ms in waits_ms)
+    return Reply(reply.parts, status, reply.content_type, (*headers, *retry))
+
+
+async def _send(send: Send, reply: Reply, trailing: Iterable[tuple[str, str]]) -> None:
+    size = sum(map(len, reply.parts))
+    headers = [(b"content-length", b"%d" % size)]
+    if size:
+        headers.append((b"content-type", reply.content_type.encode("latin-1")))
+    headers += [
+        (key.encode("latin-1"), value.encode("latin-1")) for key, value in (*reply.headers, *trailing)
+    ]
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    parts = reply.parts if size > _JOINED_BYTES else [b"".join(reply.parts)]
+    for part in parts[:-1]:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": parts[-1] if parts else b""})

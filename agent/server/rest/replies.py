@@ -1,0 +1,72 @@
+"""Responses over HTTP: objects of JSON, and answers of models, whose binary tensors follow the JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inferometer.agent.server.rest.infer_request import BINARY_SIZE, InferRequest
+from inferometer.agent.server.rest.json_tensors import data_of
+from inferometer.agent.server.v2.messages import InferAnswer
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
+
+HEADER_LENGTH = "inference-header-content-length"
+"""The header that says how many bytes of a body are JSON; those of binary tensors follow."""
+JSON = "application/json"
+_BINARY = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A response; ``parts`` are the pieces of its body."""
+
+    parts: Sequence[bytes | memoryview] = ()
+    status: int = 200
+    content_type: str = JSON
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def json_reply(value: Any, status: int = 200) -> Reply:
+    """Returns a response whose body is JSON."""
+    return Reply((json.dumps(value, separators=(",", ":")).encode(),), status)
+
+
+def infer_reply(answer: InferAnswer, request: InferRequest) -> Reply:
+    """Returns the answer of a model with its outputs as the client wants them; see ``data_of`` for errors."""
+    message, outputs, parts = answer.message, [], [b""]
+    binary: list[bytes | memoryview] = []
+    for output, content in zip(message.outputs, answer.raw, strict=True):
+        item: dict[str, Any] = {
+            "name": output.name,
+            "datatype": output.datatype,
+            "shape": list(output.shape),
+        }
+        parameters = _values(output.parameters) if output.parameters else {}
+        if request.wants_binary(output.name):
+            parameters[BINARY_SIZE] = len(content)
+            binary.append(content)
+        else:
+            item["data"] = data_of(content, output.datatype, output.name)
+        if parameters:
+            item["parameters"] = parameters
+        outputs.append(item)
+    head: dict[str, Any] = {"model_name": message.model_name, "model_version": message.model_version}
+    if message.id:
+        head["id"] = message.id
+    head["parameters"] = _values(message.parameters)
+    head["outputs"] = outputs
+    parts[0] = json.dumps(head, separators=(",", ":")).encode()
+    if not binary:
+        return Reply(parts)
+    return Reply((*parts, *binary), 200, _BINARY, ((HEADER_LENGTH, str(len(parts[0]))),))
+
+
+def _values(parameters: Any) -> dict[str, Any]:
+    return {key: _value(parameter) for key, parameter in parameters.items()}
+
+
+def _value(parameter: pb.InferParameter) -> Any:
+    chosen = parameter.WhichOneof("parameter_choice")
+    return None if chosen is None else getattr(parameter, chosen)

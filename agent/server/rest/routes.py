@@ -1,0 +1,237 @@
+"""The routes of the protocol: the method of the service that each reaches, and how messages are converted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from inferometer.agent.protocol.v2_datatypes import TensorSignature
+from inferometer.agent.server.rest.infer_request import (
+    InferRequest,
+    read_infer_request,
+    read_object,
+    read_raw_request,
+)
+from inferometer.agent.server.rest.json_messages import json_of
+from inferometer.agent.server.rest.replies import HEADER_LENGTH, Reply, infer_reply, json_reply
+from inferometer.agent.server.rest.status import HttpRequestError
+from inferometer.manifests.errors import InputError, one_line
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
+
+_MODEL = "/v2/models/{model}"
+_REPOSITORY = "/v2/repository"
+_NAME = re.compile(r"\{(\w+)\}")
+OPEN_API = "OpenApi"
+"""What answers with the description of these routes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A request: the names in its path, its body, and the bytes of it that are JSON.
+
+    ``signature`` returns the input of a model by its name and version.
+    """
+
+    names: Mapping[str, str]
+    body: memoryview
+    head_bytes: int
+    signature: Callable[[str, str], TensorSignature]
+
+    def name(self, key: str) -> str:
+        """The name of a model, of a version or of a repository in the path; empty where there is none."""
+        return self.names.get(key) or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A verb and a path, with names in braces, that reach a method of the service.
+
+    ``read`` makes the method's request, and ``write`` the response from the method's and that request.
+    ``is_open`` are those that need no secret and count for no limit, as gRPC's health service.
+    """
+
+    verb: str
+    path: str
+    method: str
+    read: Callable[[Received], Any]
+    write: Callable[[Any, Any], Reply]
+    is_open: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its name in metrics and logs."""
+        return f"{self.verb} {self.path}"
+
+
+def head_length(headers: Mapping[str, str]) -> int | None:
+    """Returns how many bytes of a body are JSON; None for all.
+
+    Raises HttpRequestError if the header that says so is no number.
+    """
+    given = headers.get(HEADER_LENGTH)
+    if given is None:
+        return None
+    if not re.fullmatch(r"\d{1,18}", given, re.ASCII):
+        raise HttpRequestError(400, f"header {HEADER_LENGTH} is {one_line(given, 40)}, no number of bytes")
+    return int(given)
+
+
+def _read_infer(received: Received) -> InferRequest:
+    model, version, body = received.name("model"), received.name("version"), received.body
+    head_bytes = received.head_bytes
+    if head_bytes > len(body):
+        raise InputError(f"header {HEADER_LENGTH} says {head_bytes} bytes, and the body has {len(body)}")
+    if head_bytes == 0 and len(body):
+        return read_raw_request(model, version, body, received.signature(model, version))
+    return read_infer_request(model, version, body, head_bytes)
+
+
+def _read_index(received: Received) -> pb.RepositoryIndexRequest:
+    given = read_object(received.body) if received.body else {}
+    ready = given.get("ready", False)
+    if not isinstance(ready, bool):
+        raise InputError("the request: ready is neither true nor false")
+    return pb.RepositoryIndexRequest(repository_name=received.name("repository"), ready=ready)
+
+
+def _read_load(received: Received) -> pb.RepositoryModelLoadRequest:
+    message = pb.RepositoryModelLoadRequest(
+        repository_name=received.name("repository"), model_name=received.name("model")
+    )
+    _fill(message.parameters, received.body)
+    return message
+
+
+def _read_unload(received: Received) -> pb.RepositoryModelUnloadRequest:
+    message = pb.RepositoryModelUnloadRequest(
+        repository_name=received.name("repository"), model_name=received.name("model")
+    )
+    _fill(message.parameters, received.body)
+    return message
+
+
+def _fill(parameters: Any, body: memoryview) -> None:
+    given = (read_object(body) if body else {}).get("parameters", {})
+    if not isinstance(given, dict):
+        raise InputError("the request: parameters is no object")
+    for key, value in given.items():
+        try:
+            if isinstance(value, bool):
+                parameters[key].bool_param = value
+            elif isinstance(value, int):
+                parameters[key].int64_param = value
+            else:
+                parameters[key].string_param = value
+        except (TypeError, ValueError) as error:
+            raise InputError(f"parameter {one_line(key, 80)} is no text, boolean or whole number") from error
+
+
+def _named(kind: Callable[..., Any]) -> Callable[[Received], Any]:
+    """Reads a request for a model, which has no body."""
+    return lambda received: kind(name=received.name("model"), version=received.name("version"))
+
+
+def _said(field: str) -> Callable[[Any, Any], Reply]:
+    """Answers by the status alone: 200 where the field is true, else 400, as Triton does."""
+    return lambda message, _: Reply(status=200 if getattr(message, field) else 400)
+
+
+def _written(message: Any, _: object) -> Reply:
+    return json_reply(json_of(message))
+
+
+_HEALTH = (
+    Route(
+        "GET",
+        "/v2/health/live",
+        "ServerLive",
+        lambda _: pb.ServerLiveRequest(),
+        _said("live"),
+        is_open=True,
+    ),
+    Route(
+        "GET",
+        "/v2/health/ready",
+        "ServerReady",
+        lambda _: pb.ServerReadyRequest(),
+        _said("ready"),
+        is_open=True,
+    ),
+)
+ROUTES: Sequence[Route] = (
+    Route("POST", f"{_MODEL}/infer", "ModelInfer", _read_infer, infer_reply),
+    *_HEALTH,
+    Route("GET", "/v2", "ServerMetadata", lambda _: pb.ServerMetadataRequest(), _written),
+    Route("GET", "/v2/openapi.json", OPEN_API, lambda _: None, lambda found, _: json_reply(found)),
+    Route("GET", "/v2/models/stats", "ModelStatistics", lambda _: pb.ModelStatisticsRequest(), _written),
+    Route("GET", f"{_MODEL}/stats", "ModelStatistics", _named(pb.ModelStatisticsRequest), _written),
+    Route("GET", f"{_MODEL}/ready", "ModelReady", _named(pb.ModelReadyRequest), _said("ready")),
+    Route(
+        "GET",
+        f"{_MODEL}/config",
+        "ModelConfig",
+        _named(pb.ModelConfigRequest),
+        lambda message, _: json_reply(json_of(message.config)),
+    ),
+    Route("GET", _MODEL, "ModelMetadata", _named(pb.ModelMetadataRequest), _written),
+    Route(
+        "POST",
+        f"{_REPOSITORY}/index",
+        "RepositoryIndex",
+        _read_index,
+        lambda message, _: json_reply([json_of(model) for model in message.models]),
+    ),
+    Route(
+        "POST",
+        f"{_REPOSITORY}/models/{{model}}/load",
+        "RepositoryModelLoad",
+        _read_load,
+        lambda _, __: Reply(),
+    ),
+    Route(
+        "POST",
+        f"{_REPOSITORY}/models/{{model}}/unload",
+        "RepositoryModelUnload",
+        _read_unload,
+        lambda _, __: Reply(),
+    ),
+)
+"""Every route, the one that is used most first."""
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    """What matches a path; a model may have a version after it, and a repository its name."""
+    path = path.replace(_MODEL, f"{_MODEL}(?:/versions/{{version}})?")
+    path = path.replace(f"{_REPOSITORY}/", f"{_REPOSITORY}(?:/{{repository}})?/")
+    return re.compile(_NAME.sub(r"(?P<\1>[^/]+)", path))
+
+
+_PATTERNS = tuple((_pattern(route.path), route) for route in ROUTES)
+
+
+def find_route(verb: str, path: str) -> tuple[Route, Mapping[str, str]]:
+    """Returns the route of a request, whose path is percent-encoded, and the names in it.
+
+    Raises HttpRequestError with 404 where there is none, or with 405 where it is of another verb.
+    """
+    allowed = []
+    for pattern, route in _PATTERNS:
+        found = pattern.fullmatch(path)
+        if found is None:
+            continue
+        if route.verb != verb:
+            allowed.append(route.verb)
+            continue
+        names = found.groupdict()
+        if "%" in path:
+            names = {key: unquote(value) for key, value in names.items() if value is not None}
+        return route, names
+    if allowed:
+        verbs = ", ".join(allowed)
+        raise HttpRequestError(405, f"{verb} is not for this path; allowed: {verbs}", (("allow", verbs),))
+    raise HttpRequestError(
+        404, f"the agent has no {one_line(path, 80)}; GET /v2/openapi.json lists its paths"
+    )
