@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from inferometer.agent import __version__
 from inferometer.agent.tracing.address import TraceAddress, TraceProtocol
 from inferometer.agent.tracing.recorder import MAX_SPANS
-from inferometer.agent.tracing.span import AttributeValue, SpanChunk
+from inferometer.agent.tracing.resource import process_resource
+from inferometer.agent.tracing.span import Attributes, SpanChunk
 from inferometer.manifests.errors import ConfigurationError, one_line
 
 if TYPE_CHECKING:
@@ -47,11 +45,11 @@ class Collector(ABC):
     """
 
     span_resource: Resource
-    """The resource that delivered spans must have."""
+    """The resource of this process."""
 
     @abstractmethod
     def deliver(self, spans: Sequence[ReadableSpan]) -> None:
-        """Sends spans in one attempt, and returns when the collector has accepted them.
+        """Sends spans of one resource in one attempt, and returns when the collector has accepted them.
 
         Raises DeliveryError if it did not accept all of them.
         """
@@ -147,22 +145,17 @@ class TraceExport:
         self._progress_s = clock()
 
     @classmethod
-    def open(
-        cls, address: TraceAddress, attributes: Mapping[str, AttributeValue] | None = None
-    ) -> TraceExport:
+    def open(cls, address: TraceAddress, resource: Attributes | None = None) -> TraceExport:
         """Returns an export whose libraries are loaded, without connecting.
 
-        The attributes of the resource follow OpenTelemetry's semantic conventions; None means this process's.
+        The resource is that of spans whose chunk names none; None means this process's.
         Raises ConfigurationError if a package that the protocol requires is not installed, or one of
         OpenTelemetry's environment variables is not valid.
         """
         module, name = _COLLECTORS[address.protocol]
         try:
-            from opentelemetry.sdk.resources import Resource
-
             opener = getattr(import_module(module), name)
-            given = resource_attributes() if attributes is None else attributes
-            collector = opener(address, Resource.create(dict(given)))
+            collector = opener(address, _resource(process_resource() if resource is None else resource))
         except ImportError as error:
             extra = "[jaeger]" if address.protocol.scheme.startswith("jaeger") else ""
             raise ConfigurationError(
@@ -238,11 +231,12 @@ class TraceExport:
         """Delivers until the export is closed and nothing waits, or it gives up."""
         from inferometer.agent.tracing.readable import readable_spans
 
-        resource = self._collector.span_resource
+        own = self._collector.span_resource
         while (taken := self._next()) is not None:
             trace_id, chunk = taken
             left = len(chunk)
             try:
+                resource = _resource(chunk.resource) if chunk.resource else own
                 for batch in readable_spans(trace_id, chunk, resource, BATCH_SPANS):
                     self._deliver(batch)
                     left -= len(batch)
@@ -294,11 +288,11 @@ class TraceExport:
             self._changed.notify_all()
 
 
-def resource_attributes() -> dict[str, AttributeValue]:
-    """Returns the attributes of this process in a trace."""
-    return {
-        "service.name": "inferometer",
-        "service.version": __version__,
-        "host.name": socket.gethostname(),
-        "process.pid": os.getpid(),
-    }
+def _resource(attributes: Attributes) -> Resource:
+    """Returns a resource in OpenTelemetry's form, with the library that sends it."""
+    from opentelemetry.sdk.resources import Resource
+
+    library = Resource.create().attributes.items()
+    return Resource(
+        {name: value for name, value in library if name.startswith("telemetry.sdk.")} | dict(attributes)
+    )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from inferometer.agent.artifacts.cache import ArtifactCache
 from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope, traced
+from inferometer.agent.tracing.resource import process_resource
 from inferometer.agent.tracing.span import SpanKind, TraceLevel
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.dataset_run import DatasetRun, Progress
@@ -71,7 +72,10 @@ class EvaluationTrace:
         recorder = self._recorder
         if recorder is None:
             return evaluation
-        chunks = recorder.chunks()
+        own = process_resource()
+        chunks = tuple(
+            chunk if chunk.resource else replace(chunk, resource=own) for chunk in recorder.chunks()
+        )
         trace_id = recorder.context.trace_id
         if self._export is not None:
             self._export.send(trace_id, chunks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 
 from inferometer.agent.closeable import Closeable
@@ -10,15 +11,22 @@ from inferometer.agent.protocol.span_messages import TracePart
 from inferometer.agent.server.rpc import CallContext
 from inferometer.agent.tracing.exporting import ExportReport, TraceExport
 from inferometer.agent.tracing.recorder import CHUNK_SPANS, SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.resource import AGENT_SERVICE, process_resource
+from inferometer.agent.tracing.span import Attributes, TraceLevel
 from inferometer.manifests.errors import ConfigurationError
+
+
+def agent_resource() -> Attributes:
+    """Returns the resource of an agent in this process, with an instance id of its own."""
+    return process_resource(AGENT_SERVICE, secrets.token_hex())
 
 
 class CallTrace(Closeable):
     """The trace of one call, until it is closed; without an ``export`` it is for the client."""
 
-    def __init__(self, scope: TraceScope, export: TraceExport | None) -> None:
+    def __init__(self, scope: TraceScope, export: TraceExport | None, resource: Attributes = ()) -> None:
         self.scope = scope
+        self._resource = resource
         self._export = export
         self._recorder = scope.recorder
         self._taken = 0
@@ -42,7 +50,8 @@ class CallTrace(Closeable):
             self._export.send(self._recorder.context.trace_id, chunks)
             return TracePart()
         dropped, notes = self._recorder.dropped, self._recorder.notes
-        part = TracePart(chunks, dropped - self._dropped, notes[self._notes :])
+        part = TracePart(chunks, dropped - self._dropped, notes[self._notes :], self._resource)
+        self._resource = ()  # one part has it
         self._dropped, self._notes = dropped, len(notes)
         return part
 
@@ -51,10 +60,16 @@ class ServerTracing:
     """Traces the calls of clients that ask for it. Thread-safe.
 
     The spans of those that do not take them themselves go to ``export``, up to ``level``; with None, such
-    calls are not traced.
+    calls are not traced. ``resource`` is that of an agent, for the clients that take its spans.
     """
 
-    def __init__(self, export: TraceExport | None = None, level: TraceLevel = TraceLevel.MODEL_TRACE) -> None:
+    def __init__(
+        self,
+        export: TraceExport | None = None,
+        level: TraceLevel = TraceLevel.MODEL_TRACE,
+        resource: Attributes | None = None,
+    ) -> None:
+        self._resource = agent_resource() if resource is None else resource
         self._export = export
         self._level = level
 
@@ -81,7 +96,7 @@ class ServerTracing:
             return None
         recorder = SpanRecorder(caller, level)
         layers = metadata.get(LAYERS_KEY) != "0"
-        return CallTrace(TraceScope(recorder, caller.span_id, layers), export)
+        return CallTrace(TraceScope(recorder, caller.span_id, layers), export, self._resource)
 
     def close(self) -> ExportReport | None:
         """Ends the export; returns what became of the spans, where there were any."""

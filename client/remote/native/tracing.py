@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from inferometer.agent.protocol.metadata import LAYERS_KEY, LEVEL_KEY, TRACEPARENT_KEY
 from inferometer.agent.protocol.span_messages import TracePart, read_trace_part
 from inferometer.agent.tracing.recorder import TraceScope
-from inferometer.agent.tracing.span import NO_BATCH, SpanChunk
+from inferometer.agent.tracing.span import NO_BATCH, Attributes, SpanChunk
 from inferometer.manifests.errors import AgentError
 from inferometer.protos.inferometer.v1 import predict_pb2
 
@@ -137,19 +137,20 @@ class RemoteTrace:
             recorder.note(f"the call to agent {self._agent} was cancelled: some of its spans are missing")
         elif not self.parts:
             recorder.note(f"agent {self._agent} gave no spans; is it of an earlier version?")
+        resource = next((part.resource for part in self.parts if part.resource), ())
         for part in self.parts:
             for chunk in part.chunks:
-                recorder.add_chunk(_here(chunk, self._shift_ns, numbers))
+                recorder.add_chunk(_here(chunk, self._shift_ns, numbers, resource))
             for note in part.notes:
                 recorder.note(note)
             recorder.add_dropped(part.dropped)
         self.parts.clear()
 
 
-def _here(chunk: SpanChunk, shift_ns: int, numbers: NDArray[np.int64]) -> SpanChunk:
-    """A chunk with the clock and the batch numbers of this side."""
+def _here(chunk: SpanChunk, shift_ns: int, numbers: NDArray[np.int64], resource: Attributes) -> SpanChunk:
+    """A chunk with the clock and the batch numbers of this side, and the resource of the other one."""
     known = (chunk.batch >= 0) & (chunk.batch < len(numbers))
     batch = np.where(
         known, np.append(numbers, NO_BATCH)[np.where(known, chunk.batch, len(numbers))], NO_BATCH
     )
-    return replace(chunk, start_ns=chunk.start_ns - shift_ns, batch=batch)
+    return replace(chunk, start_ns=chunk.start_ns - shift_ns, batch=batch, resource=resource)
