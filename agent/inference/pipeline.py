@@ -195,6 +195,26 @@ class Pipeline:
             outputs = self._predictor.predict(inputs)
             return Inferred(outputs, self._clock() - started)
 
+    @contextmanager
+    def traced_batch(
+        self, trace: TraceScope, name: str, size: int, requests: int
+    ) -> Generator[RunTracing, None, None]:
+        """Records a batch of several requests as a span of that name; ``infer`` takes what it yields.
+
+        Raises:
+            PredictionError: The framework's profiler cannot be used.
+            SessionError: The pipeline is closed.
+        """
+        attributes = {**self._attributes, "batch_requests": requests}
+        tracing = RunTracing(trace, self._open_profiler(trace), attributes, name)
+        with self._collecting(tracing):
+            tracing.begin_prepared(size)
+            begun = self._clock()
+            try:
+                yield tracing
+            finally:
+                tracing.end_batch(begun, self._clock())
+
     def checked(self, batch: NDArray[Any]) -> NDArray[Any]:
         """Returns a batch of preprocessed inputs in the form that the model requires.
 

@@ -179,6 +179,7 @@ class AgentServer:
             streams,
             is_ready=self._is_ready,
             max_inputs=options.limits.max_inputs,
+            tracing=self._tracing,
         )
         services = (predict_service.SERVICE, registry_service.SERVICE, v2_service.SERVICE)
         self._health = Health(services)
@@ -189,6 +190,7 @@ class AgentServer:
         self._server = GrpcServer(self._dispatcher, server_options(options.max_message_bytes, options.limits))
         try:
             self._port = self._bind()
+            self._tracing.listens_at(options.host, self._port)
         except ConfigurationError:
             self._server.close()
             self._observation.close()

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.inference.results import Inferred, QueueTimes
+from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import (
     DeadlineError,
     InferometerError,
@@ -77,7 +78,8 @@ class QueuedRequest(Protocol):
 class Request:
     """One request of a served model, until its caller has the answer; see ``QueuedRequest``.
 
-    ``batch`` is a preprocessed batch as the model takes it.
+    ``batch`` is a preprocessed batch as the model takes it; ``trace`` is the request's own span, None where
+    it is not traced.
     """
 
     __slots__ = (
@@ -91,11 +93,18 @@ class Request:
         "is_active",
         "nbytes",
         "state",
+        "trace",
     )
 
     def __init__(
-        self, batch: NDArray[Any], came_ns: int, deadline_ns: int | None, is_active: Callable[[], bool]
+        self,
+        batch: NDArray[Any],
+        came_ns: int,
+        deadline_ns: int | None,
+        is_active: Callable[[], bool],
+        trace: TraceScope | None = None,
     ) -> None:
+        self.trace = trace
         self.batch = batch
         self.inputs = len(batch)
         self.nbytes = batch.nbytes

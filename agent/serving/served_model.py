@@ -20,6 +20,8 @@ from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.model_statistics import ModelStatistics
 from inferometer.agent.serving.observers import QueueObserver, is_about
 from inferometer.agent.serving.request_queue import Request, RequestQueue
+from inferometer.agent.serving.request_tracing import record_wait
+from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import HungError, InputError
 from inferometer.manifests.schema import ModelManifest
 
@@ -107,8 +109,9 @@ class ServedModel:
         self._predict_timeout_ns = predict_timeout_ns
         self._wakers: dict[asyncio.AbstractEventLoop, Waker] = {}
         self._queue = RequestQueue[Request](options.max_queue, self._name, clock)
+        self._predictor = SessionPredictor(session, options.max_batch_size, clock)
         self._worker = BatchWorker(
-            SessionPredictor(session, options.max_batch_size),
+            self._predictor,
             self._queue,
             options,
             clock,
@@ -191,12 +194,14 @@ class ServedModel:
         *,
         deadline_ns: int | None = None,
         is_active: Callable[[], bool] = always,
+        trace: TraceScope | None = None,
     ) -> Inferred:
         """Does the same on an event loop, where a request that waits takes no thread; see ``infer_checked``.
 
-        A request whose task is cancelled before its batch has begun is not predicted.
+        A request whose task is cancelled before its batch has begun is not predicted. ``trace``, the
+        request's own span on the clock, receives the spans of its wait and its batch.
         """
-        request = self._submit(batch, deadline_ns, is_active)
+        request = self._submit(batch, deadline_ns, is_active, trace)
         try:
             waker = self._waker()
             while not await waker.wait(request, self._next_look_ns(request)):
@@ -217,14 +222,22 @@ class ServedModel:
         """Waits until the model is freed; False where a prediction goes on for longer."""
         return self._closed.wait(timeout_s)
 
-    def _submit(self, batch: NDArray[Any], deadline_ns: int | None, is_active: Callable[[], bool]) -> Request:
+    def _submit(
+        self,
+        batch: NDArray[Any],
+        deadline_ns: int | None,
+        is_active: Callable[[], bool],
+        trace: TraceScope | None = None,
+    ) -> Request:
         """Puts a request into the queue."""
+        if trace is not None:
+            self._predictor.traces = True
         came_ns = self._clock()
         is_about(self.manifest.name)
         try:
             self._check_size(batch)
             self._check_not_hung()
-            request = Request(batch, came_ns, deadline_ns, is_active)
+            request = Request(batch, came_ns, deadline_ns, is_active, trace)
             self._queue.put(request)
         except BaseException:
             self.statistics.failed(self._clock() - came_ns)
@@ -247,7 +260,8 @@ class ServedModel:
 
     def _give_up(self, request: Request) -> None:
         """Takes a request back that has no answer. A batch that has begun goes on, and nobody reads it."""
-        self._queue.leave(request)
+        if self._queue.leave(request) and request.trace is not None:
+            record_wait(request.trace, request.came_ns, self._clock())
         self.statistics.failed(self._clock() - request.came_ns)
 
     def _waker(self) -> Waker:

@@ -84,6 +84,7 @@ _COLLECTORS = {
     TraceProtocol.OTLP_HTTPS: ("inferometer.agent.tracing.otlp", "OtlpHttpCollector"),
     TraceProtocol.JAEGER_UDP: ("inferometer.agent.tracing.jaeger", "JaegerUdpCollector"),
     TraceProtocol.JAEGER_HTTP: ("inferometer.agent.tracing.jaeger", "JaegerHttpCollector"),
+    TraceProtocol.ZIPKIN: ("inferometer.agent.tracing.zipkin", "ZipkinCollector"),
 }
 
 
@@ -189,6 +190,17 @@ class TraceExport:
         """The number of spans that were sent and whose outcome is not yet known."""
         with self._changed:
             return self._waiting
+
+    def wait_below(self, spans: int, grace_s: float = GRACE_S) -> bool:
+        """Waits until fewer spans wait; False once nothing was accepted for ``grace_s`` seconds."""
+        with self._changed:
+            self._progress_s = self._clock()
+            while self._waiting >= spans:
+                left_s = self._progress_s + grace_s - self._clock()
+                if left_s <= 0:
+                    return False
+                self._changed.wait(left_s)
+            return True
 
     def close(self, grace_s: float = GRACE_S) -> ExportReport:
         """Waits for the deliveries, closes the connection, and returns the report; never raises.

@@ -225,6 +225,8 @@ class EvaluationRequest:
             once.
         keep_predictions: Whether the evaluation holds each input's prediction.
         tracer_address: Where spans are sent; None sends none.
+        trace_url: Where a person finds the trace: the URL of a Jaeger, or one with ``{trace_id}``; None is as
+            the address implies.
 
     Raises:
         ConfigurationError: Only one level is left of a leveled evaluation, or nothing is repeated that a time
@@ -241,6 +243,7 @@ class EvaluationRequest:
     measure_enough: bool = True
     keep_predictions: bool = False
     tracer_address: str | None = None
+    trace_url: str | None = None
 
     def __post_init__(self) -> None:
         self.system.check_batches(self.options.batch_size)

@@ -50,11 +50,21 @@ class QueuedSession(Session):
         )
 
     async def predict_tensor_async(
-        self, batch: NDArray[Any], call: CallContext, clock: Callable[[], int]
+        self,
+        batch: NDArray[Any],
+        call: CallContext,
+        clock: Callable[[], int],
+        trace: TraceScope | None = None,
     ) -> BatchResult:
-        """Predicts a batch that is one preprocessed tensor, without a thread; see ``infer_for``."""
+        """Predicts a batch that is one preprocessed tensor, without a thread; see ``infer_for``.
+
+        ``trace``, the call's own span, receives the spans of the wait and the batch.
+        """
         infer = partial(
-            self._lease.model.infer_async, deadline_ns=call.deadline_ns(clock), is_active=call.is_active
+            self._lease.model.infer_async,
+            deadline_ns=call.deadline_ns(clock),
+            is_active=call.is_active,
+            trace=trace,
         )
         return await self._pipeline.predict_tensor_async(batch, infer)
 

@@ -232,19 +232,19 @@ class PredictService:
         return predict_pb2.ResetResponse(closed_sessions=self.sessions.close_all())
 
     async def predict(self, request: PredictCall, call: CallContext) -> BatchResult:
-        """Predicts one batch; preprocessing and tracing take a thread."""
+        """Predicts one batch; preprocessing takes a thread. Traced inputs are a batch of their own."""
         self.limits.check_inputs(request.size)
         with self.sessions.use(request.message.session_id) as session:
             is_about(session.description.manifest.name)
             trace = self.tracing.begin(call)
-            if trace is not None:
-                with trace:
-                    return await call.in_thread(_predicted, session, request, trace.scope)
-            if request.batch is None:
-                infer = session.infer_for(call, perf_counter_ns)
-                return await call.in_thread(_predicted, session, request, None, infer)
-            _check_only_batch(request)
-            return await session.predict_tensor_async(request.batch.array("batch"), call, perf_counter_ns)
+            with trace or nullcontext():
+                scope = trace.scope if trace else None
+                if request.batch is not None:
+                    _check_only_batch(request)
+                    batch = request.batch.array("batch")
+                    return await session.predict_tensor_async(batch, call, perf_counter_ns, scope)
+                infer = None if scope else session.infer_for(call, perf_counter_ns)
+                return await call.in_thread(_predicted, session, request, scope, infer)
 
     async def predict_stream(
         self, requests: AsyncIterator[PredictCall], call: CallContext
@@ -310,10 +310,7 @@ def _results(
 def _predicted(
     session: Session, call: PredictCall, trace: TraceScope | None = None, infer: Infer | None = None
 ) -> BatchResult:
-    """The result of a single request: the same one, traced or not."""
-    if call.batch is not None:
-        _check_only_batch(call)
-        return session.predict_tensor(call.batch.array("batch"), trace, infer)
+    """The result of a request of inputs: the same one, traced or not."""
     inputs = read_inputs(call.message.inputs)
     if trace is None:
         return session.predict(inputs, infer)

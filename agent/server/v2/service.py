@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 
 from inferometer.agent import __version__
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.protocol.status import described
+from inferometer.agent.server.native.call_tracing import ServerTracing
 from inferometer.agent.server.rpc import CallContext, Codec, Method, methods_of
 from inferometer.agent.server.security.limits import MAX_INPUTS, StreamLimit
 from inferometer.agent.server.v2.inference import Inference, in_order
@@ -51,7 +52,10 @@ class InferenceService:
         streams: StreamLimit,
         is_ready: Callable[[], bool],
         max_inputs: int = MAX_INPUTS,
+        *,
+        tracing: ServerTracing,
     ) -> None:
+        self._tracing = tracing
         batching = models.options.batching
         self._models = models
         self._batching = batching
@@ -86,20 +90,28 @@ class InferenceService:
 
     async def model_infer(self, request: InferCall, call: CallContext) -> InferAnswer:
         """Runs a model on a request."""
-        return await self._inference.infer(request, call)
+        trace = None if call.record.trace_id is None else self._tracing.begin_exported(call)
+        if trace is None:
+            return await self._inference.infer(request, call)
+        with trace:
+            return await self._inference.infer(request, call, trace.scope)
 
     async def model_stream_infer(
         self, requests: AsyncIterator[InferCall], call: CallContext
     ) -> AsyncIterator[InferAnswer | pb.ModelStreamInferResponse]:
         """Runs models on request after request; one that fails is answered in the stream."""
+        trace = None if call.record.trace_id is None else self._tracing.begin_exported(call)
 
         async def answer(request: InferCall) -> InferAnswer | pb.ModelStreamInferResponse:
             try:
-                return await self._inference.infer(request, call)
+                if trace is None:
+                    return await self._inference.infer(request, call)
+                with trace.request() as scope:
+                    return await self._inference.infer(request, call, scope)
             except Exception as error:  # noqa: BLE001 - the boundary of one request, as the dispatcher's is of a call
                 return _failed(request, described(error, "ModelStreamInfer"))
 
-        with self._streams.one():
+        with trace or nullcontext(), self._streams.one():
             async with aclosing(in_order(requests, answer)) as answers:
                 async for each in answers:
                     yield each

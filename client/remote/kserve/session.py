@@ -23,11 +23,12 @@ from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, Session
 from inferometer.agent.preprocessing.inputs import Input, Payload
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.agent.protocol.metadata import TRACEPARENT_KEY
+from inferometer.agent.tracing.calls import OK, client_call, ended
 from inferometer.agent.tracing.recorder import TraceScope
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
 from inferometer.client.remote.channel.call_target import CallFlight, CallTarget, Outcome
 from inferometer.client.remote.channel.connection import Metadata
-from inferometer.client.remote.kserve.connection import KServeConnection
+from inferometer.client.remote.kserve.connection import INFER_PATH, KServeConnection
 from inferometer.client.remote.kserve.fitting import Fit
 from inferometer.client.remote.kserve.messages import InferReply, RequestForm, decode_reply, outputs_in_order
 from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs
@@ -56,8 +57,8 @@ class KServePredictor(Predictor):
         self.connection = connection
         self.form = form
         self.timeout_s = timeout_s
-        self.metadata: Metadata = ()
-        """What goes with every request beside the secret: the trace that it belongs to."""
+        self.trace: CallRecorder | None = None
+        """Records the requests of a trace; None where there is none."""
         self.fit = fit
 
     def load(self) -> None:
@@ -74,7 +75,11 @@ class KServePredictor(Predictor):
         batch = self.checked_input(inputs)
         self.fit.check_batch(len(batch), str(self))
         request = self.form.encode(batch)
-        return self.read(self.connection.infer(request, self.timeout_s, self.metadata)).outputs
+        if self.trace is None:
+            return self.read(self.connection.infer(request, self.timeout_s)).outputs
+        with self.trace.call() as metadata:
+            answer = self.connection.infer(request, self.timeout_s, metadata)
+        return self.read(answer).outputs
 
     def read(self, answer: bytes) -> InferReply:
         """Reads an encoded answer.
@@ -103,6 +108,42 @@ class KServePredictor(Predictor):
 
     def close(self) -> None:
         """Does nothing: the model stays at the server."""
+
+
+class CallRecorder:
+    """Records the requests of a run below its ``scope``; the spans are made after the run.
+
+    One thread makes the requests.
+    """
+
+    def __init__(self, scope: TraceScope, kind: SpanKind) -> None:
+        self._scope = scope
+        self._kind = kind
+        self._calls: list[tuple[str, int, int, int]] = []
+
+    @contextmanager
+    def call(self) -> Iterator[Metadata]:
+        """A request, whose metadata it yields."""
+        recorder = self._scope.recorder
+        span_id = recorder.new_id()
+        context = replace(recorder.context, span_id=span_id)
+        code, began_ns = "UNKNOWN", recorder.clock()
+        try:
+            yield ((TRACEPARENT_KEY, context.traceparent),)
+            code = OK
+        except InferometerError as error:
+            if isinstance(error.__cause__, grpc.RpcError):
+                code = error.__cause__.code().name
+            raise
+        finally:
+            self._calls.append((code, span_id, began_ns, recorder.clock()))
+
+    def record(self) -> None:
+        """Adds the spans of the requests until now to the trace."""
+        recorder, parent_id = self._scope.recorder, self._scope.parent_id
+        for code, span_id, began_ns, ended_ns in self._calls:
+            recorder.add(ended(self._kind, code), began_ns, ended_ns, parent_id, span_id=span_id)
+        self._calls.clear()
 
 
 class KServeSession(Session):
@@ -156,13 +197,17 @@ class KServeSession(Session):
 
     @contextmanager
     def _propagating(self, trace: TraceScope | None) -> Iterator[None]:
-        """Sends the trace context with each request."""
-        if trace is not None:
-            self.predictor.metadata = ((TRACEPARENT_KEY, trace.context.traceparent),)
+        """Sends the trace context with each request, and records the requests."""
+        if trace is None:
+            yield
+            return
+        at = self.predictor.connection.address.agent
+        calls = self.predictor.trace = CallRecorder(trace, client_call(INFER_PATH, at.host, at.port))
         try:
             yield
         finally:
-            self.predictor.metadata = ()
+            self.predictor.trace = None
+            calls.record()
 
 
 class KServeTarget(CallTarget):

@@ -26,7 +26,7 @@ from inferometer.client.remote.channel.connection import RemoteOptions
 from inferometer.client.remote.native.connection import Connection, Flight
 from inferometer.client.remote.native.failures import translate_errors
 from inferometer.client.remote.native.reading import LocalBatch
-from inferometer.client.remote.native.tracing import RemoteTrace
+from inferometer.client.remote.native.tracing import RemoteTrace, call_to
 from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs
 from inferometer.manifests.errors import DeadlineError, InferometerError, SessionError
 from inferometer.protos.inferometer.v1 import predict_pb2
@@ -69,8 +69,9 @@ def open_remote_agent(
     connection = Connection(AgentAddress.parse(address), remote.secret, remote.tls)
     try:
         request = open_request(model_name, model_version, framework_name, options)
-        asked = RemoteTrace(trace, str(connection.address)) if trace else None
-        response = _open(connection, request, remote.open_timeout_s, asked.metadata if asked else ())
+        at = connection.address
+        asked = RemoteTrace(trace, str(at), call_to(at, "Open")) if trace else None
+        response = _open(connection, request, remote.open_timeout_s, asked)
         try:
             description = read_description(response, str(connection.address), options)
             if asked:
@@ -90,20 +91,24 @@ def _open(
     connection: Connection,
     request: predict_pb2.OpenRequest,
     timeout_s: float,
-    metadata: tuple[tuple[str, str], ...],
+    trace: RemoteTrace | None,
 ) -> predict_pb2.OpenResponse:
+    metadata = (*connection.metadata, *trace.metadata) if trace else connection.metadata
     with translate_errors(connection.address):
         try:
-            return connection.methods.Open(
-                request, timeout=timeout_s, metadata=(*connection.metadata, *metadata)
-            )
+            response = connection.methods.Open(request, timeout=timeout_s, metadata=metadata)
         except grpc.RpcError as error:
+            if trace:
+                trace.call_ended(error.code())
             if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise
             raise DeadlineError(
                 f"agent {connection.address}: did not open the model within {timeout_s:g} s; "
                 "give it longer with --open_timeout"
             ) from error
+        if trace:
+            trace.call_ended()
+        return response
 
 
 class RemoteAgent(Closeable):
@@ -197,7 +202,8 @@ class RemoteAgent(Closeable):
             SessionError: The model is closed.
         """
         self._check_open()
-        asked = RemoteTrace(trace, str(self.connection.address)) if trace else None
+        at = self.connection.address
+        asked = RemoteTrace(trace, str(at), call_to(at, "PredictStream")) if trace else None
         return Flight(self.connection, self.session_id, asked, self._remote.call_timeout_s)
 
     def begin_batch(self, inputs: Sequence[Input]) -> LocalBatch:

@@ -319,11 +319,19 @@ class Flight:
     def close(self) -> None:
         """Cancels what is in flight, and adds the agent's spans to the trace."""
         begun = bool(self._answered or self._waiting)
-        self.cancel()
         trace, self._trace = self._trace, None
+        if trace is not None:
+            trace.call_ended(self._status())
+        self.cancel()
         if trace is not None and begun:
             self._connection.measure_clock(trace, anew=self._finished)
             trace.end(self._answered, complete=self._finished)
+
+    def _status(self) -> grpc.StatusCode:
+        """How the stream has ended; one that has not is about to be cancelled."""
+        if self._finished:
+            return grpc.StatusCode.OK
+        return grpc.StatusCode.CANCELLED if self._call.is_active() else self._call.code()
 
     def _requests(self) -> Generator[bytes, None, None]:
         while (batches := self._outbox.get()) is not None:
