@@ -244,25 +244,39 @@ class TraceExport:
         from inferometer.agent.tracing.readable import readable_spans
 
         own = self._collector.span_resource
-        while (taken := self._next()) is not None:
-            trace_id, chunk = taken
-            left = len(chunk)
-            try:
-                resource = _resource(chunk.resource) if chunk.resource else own
-                for batch in readable_spans(trace_id, chunk, resource, BATCH_SPANS):
-                    self._deliver(batch)
-                    left -= len(batch)
-                    if self._given_up.is_set():
-                        return
-            except Exception as error:  # noqa: BLE001 - a chunk that cannot be read must not hold up the others
-                self._settle(0, left, f"{type(error).__name__}: {error}")
+        while taken := self._next():
+            resource = _resource(taken[0][1].resource) if taken[0][1].resource else own
+            together: list[ReadableSpan] = []  # what several chunks have, which fits into one batch
+            for trace_id, chunk in taken:
+                left = len(chunk)
+                try:
+                    for batch in readable_spans(trace_id, chunk, resource, BATCH_SPANS):
+                        if len(taken) > 1:
+                            together += batch
+                        else:
+                            self._deliver(batch)
+                        left -= len(batch)
+                        if self._given_up.is_set():
+                            return
+                except Exception as error:  # noqa: BLE001 - a chunk that cannot be read must not hold up the others
+                    self._settle(0, left, f"{type(error).__name__}: {error}")
+            if together:
+                self._deliver(together)
 
-    def _next(self) -> tuple[str, SpanChunk] | None:
-        """Waits for a chunk and its trace; None after the last one."""
+    def _next(self) -> list[tuple[str, SpanChunk]]:
+        """Waits for a chunk and its trace, with further ones if all fit into a batch; none after the last."""
         with self._changed:
             while not self._queue and not self._closing:
                 self._changed.wait()
-            return self._queue.popleft() if self._queue else None
+            taken: list[tuple[str, SpanChunk]] = []
+            spans = 0
+            while self._queue:
+                chunk = self._queue[0][1]
+                spans += len(chunk)
+                if taken and (spans > BATCH_SPANS or chunk.resource != taken[0][1].resource):
+                    break
+                taken.append(self._queue.popleft())
+            return taken
 
     def _deliver(self, batch: list[ReadableSpan]) -> None:
         """Delivers a batch, with retries where they can help."""

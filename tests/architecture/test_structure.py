@@ -11,7 +11,7 @@ from tools.structure import Source, files_on_the_way, read_source
 
 MOST_MODULES_OF_A_FOLDER = 16
 MOST_EDGES = 3_130
-"""One for each 29 of 90,600 lines, with plans and calls in traces; before the operators it was one for each 28 of 67,700."""
+"""One for each 29 of 90,600 lines; before the operators it was one for each 28 of 67,700."""
 MOST_FILES_ON_THE_WAY = 24
 """Two more than before training, which shares the console and the repetition in fresh processes."""
 

@@ -136,13 +136,16 @@ class KServeConnection(ServerConnection):
                 lambda: self._infer(request, timeout=timeout_s, metadata=(*self.metadata, *metadata))
             )
 
-    def begin_infer(self, request: bytes, timeout_s: float | None) -> grpc.Future[bytes]:
+    def begin_infer(
+        self, request: bytes, timeout_s: float | None, metadata: Metadata = ()
+    ) -> grpc.Future[bytes]:
         """Sends one encoded ``ModelInferRequest`` without waiting; ``end_infer`` returns the answer.
 
         Raises:
             SessionError: The connection is closed.
         """
-        return self.begin(lambda: self._infer.future(request, timeout=timeout_s, metadata=self.metadata))
+        given = (*self.metadata, *metadata) if metadata else self.metadata
+        return self.begin(lambda: self._infer.future(request, timeout=timeout_s, metadata=given))
 
     def end_infer(self, call: grpc.Future[bytes]) -> bytes:
         """Returns the encoded answer to a call, and waits for it if necessary.

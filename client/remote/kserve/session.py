@@ -26,7 +26,7 @@ from inferometer.agent.protocol.metadata import TRACEPARENT_KEY
 from inferometer.agent.tracing.calls import OK, client_call, ended
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.tracing.span import SpanKind, TraceLevel
-from inferometer.client.remote.channel.call_target import CallFlight, CallTarget, Outcome
+from inferometer.client.remote.channel.call_target import BeginCall, CallFlight, CallTarget, Outcome
 from inferometer.client.remote.channel.connection import Metadata
 from inferometer.client.remote.kserve.connection import INFER_PATH, KServeConnection
 from inferometer.client.remote.kserve.fitting import Fit
@@ -242,10 +242,20 @@ class KServeTarget(CallTarget):
         super().__init__(session.description, size, self._predictor.connection.hold)
         self._begin = partial(self._predictor.connection.begin_infer, timeout_s=self._predictor.timeout_s)
 
+    @property
+    def call(self) -> SpanKind:
+        """The span of a query's call."""
+        at = self._predictor.connection.address.agent
+        return client_call(INFER_PATH, at.host, at.port)
+
+    def _begin_of(self, query: int) -> BeginCall:
+        metadata = self.traced_metadata(query)
+        return partial(self._begin, metadata=metadata) if metadata else self._begin
+
     def send(self, query: int, run: CallFlight) -> None:
         """Sends a query, or has it preprocessed and sent; see ``CallTarget``."""
         if self._pool is None:
-            run.send(query, self._requests[query % len(self._requests)], self._begin)
+            run.send(query, self._requests[query % len(self._requests)], self._begin_of(query))
             return
         run.announce(query)
         self._pool.submit(self._preprocess_and_send, query, run)
@@ -276,4 +286,4 @@ class KServeTarget(CallTarget):
             run.fail(query, str(error))
             return
         if run.wants(query):
-            run.send(query, self._predictor.form.encode(tensor[None]), self._begin)
+            run.send(query, self._predictor.form.encode(tensor[None]), self._begin_of(query))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import grpc
@@ -20,8 +21,9 @@ from inferometer.agent.preprocessing.preprocessor import tensor_bytes
 from inferometer.agent.protocol.conversion import open_request, read_description
 from inferometer.agent.protocol.messages import encode_batch_request, encode_inputs_request
 from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.agent.tracing.span import SpanKind
 from inferometer.client.remote.channel.address import AgentAddress
-from inferometer.client.remote.channel.call_target import CallFlight, CallTarget, Outcome
+from inferometer.client.remote.channel.call_target import BeginCall, CallFlight, CallTarget, Outcome
 from inferometer.client.remote.channel.connection import RemoteOptions
 from inferometer.client.remote.native.connection import Connection, Flight
 from inferometer.client.remote.native.failures import translate_errors
@@ -272,9 +274,17 @@ class RemoteTarget(CallTarget):
         self._connection = agent.connection
         super().__init__(agent.description, max(map(len, self._requests)), self._connection.hold)
 
+    @property
+    def call(self) -> SpanKind:
+        """The span of a query's call."""
+        return call_to(self._connection.address, "Predict")
+
     def send(self, query: int, run: CallFlight) -> None:
         """Sends a query; see ``CallTarget``."""
-        run.send(query, self._requests[query % len(self._requests)], self._connection.begin_predict)
+        begin: BeginCall = self._connection.begin_predict
+        if metadata := self.traced_metadata(query):
+            begin = partial(self._connection.begin_predict, metadata=metadata)
+        run.send(query, self._requests[query % len(self._requests)], begin)
 
     def outcome(self, call: grpc.Future[bytes]) -> Outcome:
         """Reads a reply; see ``CallTarget``."""

@@ -20,7 +20,7 @@ from inferometer.agent.protocol.condition_messages import read_conditions
 from inferometer.agent.protocol.messages import decode_answer, encode_inputs_request
 from inferometer.agent.protocol.span_messages import TracePart
 from inferometer.client.remote.channel.address import AgentAddress
-from inferometer.client.remote.channel.connection import ClientTls, ServerConnection, with_tls
+from inferometer.client.remote.channel.connection import ClientTls, Metadata, ServerConnection, with_tls
 from inferometer.client.remote.native.failures import retried, translate_errors
 from inferometer.client.remote.native.reading import LocalBatch
 from inferometer.client.remote.native.tracing import ClockOffset, RemoteTrace
@@ -143,13 +143,14 @@ class Connection(ServerConnection):
             )
         return self.read(answer)
 
-    def begin_predict(self, request: bytes) -> grpc.Future[bytes]:
+    def begin_predict(self, request: bytes, metadata: Metadata = ()) -> grpc.Future[bytes]:
         """Sends one encoded ``PredictRequest`` without waiting; ``end_predict`` reads the answer.
 
         Raises:
             SessionError: The connection is closed.
         """
-        return self.begin(lambda: self._predict.future(request, metadata=self.metadata))
+        given = (*self.metadata, *metadata) if metadata else self.metadata
+        return self.begin(lambda: self._predict.future(request, metadata=given))
 
     def end_predict(self, call: grpc.Future[bytes]) -> BatchResult:
         """Returns the result of a call, and waits for it if necessary.
