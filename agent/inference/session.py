@@ -258,9 +258,11 @@ class Session(Closeable):
         self._pipeline = pipeline
         self.description = description
 
-    def predict(self, inputs: Sequence[Input], infer: Infer | None = None) -> BatchResult:
+    def predict(
+        self, inputs: Sequence[Input], infer: Infer | None = None, trace: TraceScope | None = None
+    ) -> BatchResult:
         """Predicts one batch and waits for it; see ``Pipeline.predict``."""
-        return self._pipeline.predict(inputs, infer)
+        return self._pipeline.predict(inputs, infer, trace)
 
     def infer(self, batch: NDArray[Any], tracing: RunTracing | None = None) -> Inferred:
         """Runs the model alone; see ``Pipeline.infer``."""

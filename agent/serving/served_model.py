@@ -177,9 +177,13 @@ class ServedModel:
         *,
         deadline_ns: int | None = None,
         is_active: Callable[[], bool] = always,
+        trace: TraceScope | None = None,
     ) -> Inferred:
-        """Does the same for a batch that is what ``Session.checked`` returns; see ``infer``."""
-        request = self._submit(batch, deadline_ns, is_active)
+        """Does the same for a batch that is what ``Session.checked`` returns; see ``infer``.
+
+        ``trace``, the request's own span on the clock, receives the spans of its wait and its batch.
+        """
+        request = self._submit(batch, deadline_ns, is_active, trace)
         try:
             while not request.wait(self._next_look_ns(request)):
                 self._check_waiting(request)
@@ -198,8 +202,7 @@ class ServedModel:
     ) -> Inferred:
         """Does the same on an event loop, where a request that waits takes no thread; see ``infer_checked``.
 
-        A request whose task is cancelled before its batch has begun is not predicted. ``trace``, the
-        request's own span on the clock, receives the spans of its wait and its batch.
+        A request whose task is cancelled before its batch has begun is not predicted.
         """
         request = self._submit(batch, deadline_ns, is_active, trace)
         try:

@@ -359,7 +359,7 @@ def test_the_agent_exports_the_spans_of_clients_that_only_send_a_context(start_a
         answers += stub.PredictStream(as_stream([request, request]), metadata=context)
         assert len(answers) == 3
         assert not any(answer.HasField("trace") for answer in answers[1:])
-        seen.wait_for(lambda: len(seen.spans) == 3 + 1 + 3 * 5)
+        seen.wait_for(lambda: len(seen.spans) == 3 + 1 + 3 * 5 + 2)
         server.stop()
 
     spans = seen.spans
@@ -370,7 +370,7 @@ def test_the_agent_exports_the_spans_of_clients_that_only_send_a_context(start_a
     assert {span.name for span in calls.values()} == methods
     assert {span.role for span in calls.values()} == {"server"}
     tops = [span for span in spans.values() if span.parent_id in calls]
-    names = ["load", *["predict_step", "preprocess", "read"] * 3]
+    names = ["load", "queue", "batch", *["predict_step", "preprocess", "read"] * 3]
     assert sorted(span.name for span in tops) == sorted(names)
     assert sum(span.name == "predict" for span in spans.values()) == 3
 
