@@ -165,16 +165,20 @@ class Pipeline:
         self._one_at_a_time = OneAtATime(timeout_s)
         self._closed = False
 
-    def predict(self, inputs: Sequence[Input], infer: Infer | None = None) -> BatchResult:
+    def predict(
+        self, inputs: Sequence[Input], infer: Infer | None = None, trace: TraceScope | None = None
+    ) -> BatchResult:
         """Runs one batch through all stages; inputs that fail are in the result's failures.
 
         ``infer`` runs the model, for instance in a batch with other requests; None runs it directly.
+        ``trace`` receives the spans, without those of ``infer``.
 
         Raises:
             InputError: The batch is empty.
             SessionError: The pipeline is closed.
         """
-        return self._finish(list(self._preparation.begin(inputs)), infer=infer)
+        tracing = None if trace is None else RunTracing(trace, None, self._attributes)
+        return self._finish(list(self._preparation.begin(inputs)), tracing, infer)
 
     def infer(self, batch: NDArray[Any], tracing: RunTracing | None = None) -> Inferred:
         """Runs the model alone, on a batch as ``checked`` returns it.
@@ -194,6 +198,26 @@ class Pipeline:
             started = self._clock()
             outputs = self._predictor.predict(inputs)
             return Inferred(outputs, self._clock() - started)
+
+    @contextmanager
+    def traced_batch(
+        self, trace: TraceScope, name: str, size: int, requests: int
+    ) -> Generator[RunTracing, None, None]:
+        """Records a batch of several requests as a span of that name; ``infer`` takes what it yields.
+
+        Raises:
+            PredictionError: The framework's profiler cannot be used.
+            SessionError: The pipeline is closed.
+        """
+        attributes = {**self._attributes, "batch_requests": requests}
+        tracing = RunTracing(trace, self._open_profiler(trace), attributes, name)
+        with self._collecting(tracing):
+            tracing.begin_prepared(size)
+            begun = self._clock()
+            try:
+                yield tracing
+            finally:
+                tracing.end_batch(begun, self._clock())
 
     def checked(self, batch: NDArray[Any]) -> NDArray[Any]:
         """Returns a batch of preprocessed inputs in the form that the model requires.

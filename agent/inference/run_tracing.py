@@ -23,12 +23,18 @@ class RunTracing:
     (from MODEL_TRACE on: exactly the timed region) and ``postprocess`` below it. It serves one run, and the
     thread that predicts calls its methods, outside the time of a prediction.
 
-    The profiler is not closed here. Every ``predict_step`` and ``predict`` has the ``attributes``.
+    The profiler is not closed here. Every ``predict_step``, or whatever ``step`` calls it, and ``predict``
+    has the ``attributes``.
     """
 
     def __init__(
-        self, scope: TraceScope, profiler: Profiler | None, attributes: Mapping[str, AttributeValue]
+        self,
+        scope: TraceScope,
+        profiler: Profiler | None,
+        attributes: Mapping[str, AttributeValue],
+        step: str = "predict_step",
     ) -> None:
+        self._step = step
         self._scope = scope
         self._recorder = scope.recorder
         self._profiler = profiler
@@ -48,6 +54,10 @@ class RunTracing:
             if each.preprocess_at_ns:
                 end_ns = each.preprocess_at_ns + each.preprocess_ns
                 self._add(_PREPROCESS, each.preprocess_at_ns, end_ns, thread=each.thread)
+
+    def begin_prepared(self, size: int) -> None:
+        """Begins the next batch, of ``size`` inputs that were prepared elsewhere."""
+        self._begin(size)
 
     def begin_tensor(self, size: int, start_ns: int, end_ns: int) -> None:
         """Records the check of the next batch, which is one tensor of ``size`` inputs."""
@@ -113,7 +123,7 @@ class RunTracing:
         if kinds is None:
             given = {**self._attributes, "batch_size": self._size}
             kinds = self._kinds[self._size] = (
-                SpanKind.of("predict_step", TraceLevel.APPLICATION_TRACE, **given),
+                SpanKind.of(self._step, TraceLevel.APPLICATION_TRACE, **given),
                 SpanKind.of("predict", TraceLevel.MODEL_TRACE, **given),
             )
         return kinds

@@ -31,6 +31,7 @@ from inferometer.agent.inference.preparation import Clock, Fetch
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import BatchResult, Infer, Inferred, SystemDescription
+from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
 from inferometer.agent.preprocessing.inputs import Input
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of
@@ -257,13 +258,21 @@ class Session(Closeable):
         self._pipeline = pipeline
         self.description = description
 
-    def predict(self, inputs: Sequence[Input], infer: Infer | None = None) -> BatchResult:
+    def predict(
+        self, inputs: Sequence[Input], infer: Infer | None = None, trace: TraceScope | None = None
+    ) -> BatchResult:
         """Predicts one batch and waits for it; see ``Pipeline.predict``."""
-        return self._pipeline.predict(inputs, infer)
+        return self._pipeline.predict(inputs, infer, trace)
 
-    def infer(self, batch: NDArray[Any]) -> Inferred:
+    def infer(self, batch: NDArray[Any], tracing: RunTracing | None = None) -> Inferred:
         """Runs the model alone; see ``Pipeline.infer``."""
-        return self._pipeline.infer(batch)
+        return self._pipeline.infer(batch, tracing)
+
+    @contextmanager
+    def traced_batch(self, trace: TraceScope, name: str, size: int, requests: int) -> Iterator[RunTracing]:
+        """Records a batch of several requests; see ``Pipeline.traced_batch``."""
+        with self._sampled(trace), self._pipeline.traced_batch(trace, name, size, requests) as tracing:
+            yield tracing
 
     def checked(self, batch: NDArray[Any]) -> NDArray[Any]:
         """Returns a batch in the form that the model requires; see ``Pipeline.checked``."""

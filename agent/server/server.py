@@ -192,6 +192,7 @@ class AgentServer:
             is_ready=self._is_ready,
             max_inputs=options.limits.max_inputs,
             shared_memory=self._shared_memory,
+            tracing=self._tracing,
         )
         services = (predict_service.SERVICE, registry_service.SERVICE, v2_service.SERVICE)
         self._health = Health(services)
@@ -203,6 +204,7 @@ class AgentServer:
         self._http: HttpServer | None = None
         try:
             self._port = self._bind()
+            self._tracing.listens_at(options.host, self._port)
             if options.http_port is not None:
                 self._http = self._open_http(v2, options.http_port)
         except ConfigurationError:

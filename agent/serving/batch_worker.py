@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.predictor import Tensors
+from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.inference.session import Session
 from inferometer.agent.serving.batching import Batcher, BatchingOptions
 from inferometer.agent.serving.model_statistics import ModelStatistics
 from inferometer.agent.serving.observers import QueueObserver
 from inferometer.agent.serving.request_queue import PredictedBatch, QueuedRequest, Request, RequestQueue
+from inferometer.agent.serving.request_tracing import traced_batch
 from inferometer.manifests.errors import InputError, PredictionError
 
 _log = logging.getLogger(__name__)
@@ -169,16 +171,28 @@ class BatchMemory:
 
 
 class SessionPredictor:
-    """Predicts the batches of a served model, whose session it closes; satisfies ``BatchPredictor``."""
+    """Predicts the batches of a served model, whose session it closes; satisfies ``BatchPredictor``.
 
-    def __init__(self, session: Session, max_batch_size: int) -> None:
+    ``clock`` is that of the requests, in nanoseconds.
+    """
+
+    def __init__(self, session: Session, max_batch_size: int, clock: Callable[[], int]) -> None:
+        self.traces = False
+        """Whether requests may be traced; until one is, none is looked at for that."""
         self._session = session
+        self._clock = clock
         self._memory = BatchMemory(max_batch_size)
 
     def predict(self, requests: Sequence[Request]) -> Predicted:
         """Predicts a batch; raises PredictionError also for outputs of another number of rows."""
+        if not self.traces:
+            return self._predict(requests)
+        with traced_batch(requests, self._session, self._clock) as tracing:
+            return self._predict(requests, tracing)
+
+    def _predict(self, requests: Sequence[Request], tracing: RunTracing | None = None) -> Predicted:
         tensor = self._memory.assemble([request.batch for request in requests])
-        inferred = self._session.infer(tensor)
+        inferred = self._session.infer(tensor, tracing) if tracing else self._session.infer(tensor)
         for name, output in inferred.outputs.items():
             if output.ndim == 0 or len(output) != len(tensor):
                 raise PredictionError(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.inference.results import Inferred, QueueTimes
+from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import (
     DeadlineError,
     InferometerError,
@@ -79,7 +80,7 @@ class Request:
 
     ``batch`` is a preprocessed batch as the model takes it. ``priority`` and ``timeout_ns`` are what its
     caller asks for, 0 and None for the default; a ``PriorityQueue`` makes them its level, and when it is
-    rejected or delayed while it waits.
+    rejected or delayed while it waits. ``trace`` is the request's own span, None where it is not traced.
     """
 
     __slots__ = (
@@ -97,11 +98,18 @@ class Request:
         "rejected_ns",
         "state",
         "timeout_ns",
+        "trace",
     )
 
     def __init__(
-        self, batch: NDArray[Any], came_ns: int, deadline_ns: int | None, is_active: Callable[[], bool]
+        self,
+        batch: NDArray[Any],
+        came_ns: int,
+        deadline_ns: int | None,
+        is_active: Callable[[], bool],
+        trace: TraceScope | None = None,
     ) -> None:
+        self.trace = trace
         self.batch = batch
         self.inputs = len(batch)
         self.nbytes = batch.nbytes

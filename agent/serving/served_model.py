@@ -21,6 +21,8 @@ from inferometer.agent.serving.model_statistics import ModelStatistics
 from inferometer.agent.serving.observers import QueueObserver, is_about
 from inferometer.agent.serving.priority_queue import PriorityQueue
 from inferometer.agent.serving.request_queue import WAITING, Request, RequestQueue
+from inferometer.agent.serving.request_tracing import record_wait
+from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import HungError, InputError
 from inferometer.manifests.schema import ModelManifest
 
@@ -112,8 +114,9 @@ class ServedModel:
             if options.has_policies
             else RequestQueue(options.max_queue, self._name, clock)
         )
+        self._predictor = SessionPredictor(session, options.max_batch_size, clock)
         self._worker = BatchWorker(
-            SessionPredictor(session, options.max_batch_size),
+            self._predictor,
             self._queue,
             options,
             clock,
@@ -179,9 +182,13 @@ class ServedModel:
         *,
         deadline_ns: int | None = None,
         is_active: Callable[[], bool] = always,
+        trace: TraceScope | None = None,
     ) -> Inferred:
-        """Does the same for a batch that is what ``Session.checked`` returns; see ``infer``."""
-        request = self._submit(batch, deadline_ns, is_active)
+        """Does the same for a batch that is what ``Session.checked`` returns; see ``infer``.
+
+        ``trace``, the request's own span on the clock, receives the spans of its wait and its batch.
+        """
+        request = self._submit(batch, deadline_ns, is_active, trace)
         try:
             while not request.wait(self._next_look_ns(request)):
                 self._check_waiting(request)
@@ -198,13 +205,14 @@ class ServedModel:
         is_active: Callable[[], bool] = always,
         priority: int = 0,
         timeout_ns: int | None = None,
+        trace: TraceScope | None = None,
     ) -> Inferred:
         """Does the same on an event loop, where a request that waits takes no thread; see ``infer_checked``.
 
         A request whose task is cancelled before its batch has begun is not predicted. ``priority``, 0 for the
         default, and ``timeout_ns``, which limits the time in the queue, are for a model with queue policies.
         """
-        request = self._submit(batch, deadline_ns, is_active, priority, timeout_ns)
+        request = self._submit(batch, deadline_ns, is_active, trace, priority, timeout_ns)
         try:
             waker = self._waker()
             while not await waker.wait(request, self._next_look_ns(request)):
@@ -230,16 +238,19 @@ class ServedModel:
         batch: NDArray[Any],
         deadline_ns: int | None,
         is_active: Callable[[], bool],
+        trace: TraceScope | None = None,
         priority: int = 0,
         timeout_ns: int | None = None,
     ) -> Request:
         """Puts a request into the queue."""
+        if trace is not None:
+            self._predictor.traces = True
         came_ns = self._clock()
         is_about(self.manifest.name)
         try:
             self._check_size(batch)
             self._check_not_hung()
-            request = Request(batch, came_ns, deadline_ns, is_active)
+            request = Request(batch, came_ns, deadline_ns, is_active, trace)
             if priority or timeout_ns is not None:
                 request.priority, request.timeout_ns = priority, timeout_ns
             self._queue.put(request)
@@ -270,7 +281,8 @@ class ServedModel:
 
     def _give_up(self, request: Request) -> None:
         """Takes a request back that has no answer. A batch that has begun goes on, and nobody reads it."""
-        self._queue.leave(request)
+        if self._queue.leave(request) and request.trace is not None:
+            record_wait(request.trace, request.came_ns, self._clock())
         self.statistics.failed(self._clock() - request.came_ns)
 
     def _waker(self) -> Waker:

@@ -11,7 +11,12 @@ from urllib.parse import SplitResult, urlsplit
 from inferometer.manifests.errors import ConfigurationError
 
 JAEGER_UI_PORT = 16686
-_ALLOWED = "HOST[:PORT], http[s]://HOST[:PORT][/PATH], jaeger://HOST[:PORT] or jaeger+http://HOST[:PORT]"
+_ALLOWED = (
+    "HOST[:PORT], http[s]://HOST[:PORT][/PATH], jaeger://HOST[:PORT], jaeger+http://HOST[:PORT] or "
+    "zipkin://HOST[:PORT]"
+)
+TRACE_ID_MARK = "{trace_id}"
+"""Where a template of links has the id of the trace."""
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _HOST_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?")
 _MAX_PORT = 65_535
@@ -32,6 +37,7 @@ class TraceProtocol(Enum):
     OTLP_HTTPS = ("OTLP/HTTPS", "https", 4318, "/v1/traces")
     JAEGER_UDP = ("Jaeger Thrift over UDP", "jaeger", 6831, "")
     JAEGER_HTTP = ("Jaeger Thrift over HTTP", "jaeger+http", 14268, "/api/traces?format=jaeger.thrift")
+    ZIPKIN = ("Zipkin's JSON over HTTP", "zipkin", 9411, "/api/v2/spans")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +58,8 @@ class TraceAddress:
         """Returns the address that ``--tracer_address`` names; raises ConfigurationError if it is not valid.
 
         ``HOST`` alone is OTLP/gRPC, ``http://`` and ``https://`` are OTLP/HTTP, ``jaeger://`` is Jaeger's
-        Thrift over UDP and ``jaeger+http://`` the same over HTTP. The port of Jaeger's web pages, where no
-        Jaeger accepts spans, means the default port.
+        Thrift over UDP and ``jaeger+http://`` the same over HTTP; ``zipkin://`` is Zipkin's JSON over HTTP.
+        The port of Jaeger's web pages, where no Jaeger accepts spans, means the default port.
         """
         given = text.strip()
         scheme, separator, _ = given.rpartition("://")
@@ -83,7 +89,8 @@ class TraceAddress:
     @property
     def url(self) -> str:
         """The URL that accepts spans; only for protocols over HTTP."""
-        return f"{self.protocol.scheme.removeprefix('jaeger+')}://{self.netloc}{self.path}"
+        scheme = "https" if self.protocol is TraceProtocol.OTLP_HTTPS else "http"
+        return f"{scheme}://{self.netloc}{self.path}"
 
     @property
     def is_loopback(self) -> bool:
@@ -94,7 +101,9 @@ class TraceAddress:
             return self.host.rstrip(".").rpartition(".")[2] == "localhost"
 
     def trace_url(self, trace_id: str) -> str:
-        """Returns the web page of a trace in a Jaeger on this host and the usual port."""
+        """Returns the web page of a trace in a Zipkin there, or a Jaeger on this host and the usual port."""
+        if self.protocol is TraceProtocol.ZIPKIN:
+            return f"http://{self.netloc}/zipkin/traces/{trace_id}"
         return f"http://{self._bracketed}:{JAEGER_UI_PORT}/trace/{trace_id}"
 
     @property
@@ -105,6 +114,41 @@ class TraceAddress:
         """The full address, which ``parse`` accepts."""
         scheme = self.protocol.scheme
         return f"{scheme}://{self.netloc}{self.path}" if scheme else self.netloc
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLink:
+    """The web pages of traces, where they are not those that the address of the collector implies.
+
+    ``template`` is a URL with ``{trace_id}`` in it.
+    """
+
+    template: str
+
+    @classmethod
+    def parse(cls, text: str) -> TraceLink:
+        """Returns what ``--trace_url`` names; raises ConfigurationError if it is not valid.
+
+        A URL without ``{trace_id}`` is where a Jaeger is.
+        """
+        given = text.strip()
+        try:
+            parts = urlsplit(given)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            host = None
+        if not host or parts.scheme not in {"http", "https"} or not given.isprintable() or " " in given:
+            raise ConfigurationError(
+                f"trace url {given[:_SHOWN]!r}: allowed: http[s]://HOST[:PORT] of a Jaeger, or a URL with "
+                f"{TRACE_ID_MARK} in it"
+            )
+        if "@" in parts.netloc:  # the link is displayed and stored
+            raise ConfigurationError("trace url: it must hold no user and no password")
+        return cls(given if TRACE_ID_MARK in given else f"{given.rstrip('/')}/trace/{TRACE_ID_MARK}")
+
+    def of(self, trace_id: str) -> str:
+        """Returns the web page of a trace."""
+        return self.template.replace(TRACE_ID_MARK, trace_id)
 
 
 def _host(text: str, parts: SplitResult) -> str:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from inferometer.agent import __version__
 from inferometer.agent.tracing.address import TraceAddress, TraceProtocol
 from inferometer.agent.tracing.recorder import MAX_SPANS
-from inferometer.agent.tracing.span import AttributeValue, SpanChunk
+from inferometer.agent.tracing.resource import process_resource
+from inferometer.agent.tracing.span import Attributes, SpanChunk
 from inferometer.manifests.errors import ConfigurationError, one_line
 
 if TYPE_CHECKING:
@@ -47,11 +45,11 @@ class Collector(ABC):
     """
 
     span_resource: Resource
-    """The resource that delivered spans must have."""
+    """The resource of this process."""
 
     @abstractmethod
     def deliver(self, spans: Sequence[ReadableSpan]) -> None:
-        """Sends spans in one attempt, and returns when the collector has accepted them.
+        """Sends spans of one resource in one attempt, and returns when the collector has accepted them.
 
         Raises DeliveryError if it did not accept all of them.
         """
@@ -86,6 +84,7 @@ _COLLECTORS = {
     TraceProtocol.OTLP_HTTPS: ("inferometer.agent.tracing.otlp", "OtlpHttpCollector"),
     TraceProtocol.JAEGER_UDP: ("inferometer.agent.tracing.jaeger", "JaegerUdpCollector"),
     TraceProtocol.JAEGER_HTTP: ("inferometer.agent.tracing.jaeger", "JaegerHttpCollector"),
+    TraceProtocol.ZIPKIN: ("inferometer.agent.tracing.zipkin", "ZipkinCollector"),
 }
 
 
@@ -147,22 +146,17 @@ class TraceExport:
         self._progress_s = clock()
 
     @classmethod
-    def open(
-        cls, address: TraceAddress, attributes: Mapping[str, AttributeValue] | None = None
-    ) -> TraceExport:
+    def open(cls, address: TraceAddress, resource: Attributes | None = None) -> TraceExport:
         """Returns an export whose libraries are loaded, without connecting.
 
-        The attributes of the resource follow OpenTelemetry's semantic conventions; None means this process's.
+        The resource is that of spans whose chunk names none; None means this process's.
         Raises ConfigurationError if a package that the protocol requires is not installed, or one of
         OpenTelemetry's environment variables is not valid.
         """
         module, name = _COLLECTORS[address.protocol]
         try:
-            from opentelemetry.sdk.resources import Resource
-
             opener = getattr(import_module(module), name)
-            given = resource_attributes() if attributes is None else attributes
-            collector = opener(address, Resource.create(dict(given)))
+            collector = opener(address, _resource(process_resource() if resource is None else resource))
         except ImportError as error:
             extra = "[jaeger]" if address.protocol.scheme.startswith("jaeger") else ""
             raise ConfigurationError(
@@ -196,6 +190,17 @@ class TraceExport:
         """The number of spans that were sent and whose outcome is not yet known."""
         with self._changed:
             return self._waiting
+
+    def wait_below(self, spans: int, grace_s: float = GRACE_S) -> bool:
+        """Waits until fewer spans wait; False once nothing was accepted for ``grace_s`` seconds."""
+        with self._changed:
+            self._progress_s = self._clock()
+            while self._waiting >= spans:
+                left_s = self._progress_s + grace_s - self._clock()
+                if left_s <= 0:
+                    return False
+                self._changed.wait(left_s)
+            return True
 
     def close(self, grace_s: float = GRACE_S) -> ExportReport:
         """Waits for the deliveries, closes the connection, and returns the report; never raises.
@@ -238,25 +243,40 @@ class TraceExport:
         """Delivers until the export is closed and nothing waits, or it gives up."""
         from inferometer.agent.tracing.readable import readable_spans
 
-        resource = self._collector.span_resource
-        while (taken := self._next()) is not None:
-            trace_id, chunk = taken
-            left = len(chunk)
-            try:
-                for batch in readable_spans(trace_id, chunk, resource, BATCH_SPANS):
-                    self._deliver(batch)
-                    left -= len(batch)
-                    if self._given_up.is_set():
-                        return
-            except Exception as error:  # noqa: BLE001 - a chunk that cannot be read must not hold up the others
-                self._settle(0, left, f"{type(error).__name__}: {error}")
+        own = self._collector.span_resource
+        while taken := self._next():
+            resource = _resource(taken[0][1].resource) if taken[0][1].resource else own
+            together: list[ReadableSpan] = []  # what several chunks have, which fits into one batch
+            for trace_id, chunk in taken:
+                left = len(chunk)
+                try:
+                    for batch in readable_spans(trace_id, chunk, resource, BATCH_SPANS):
+                        if len(taken) > 1:
+                            together += batch
+                        else:
+                            self._deliver(batch)
+                        left -= len(batch)
+                        if self._given_up.is_set():
+                            return
+                except Exception as error:  # noqa: BLE001 - a chunk that cannot be read must not hold up the others
+                    self._settle(0, left, f"{type(error).__name__}: {error}")
+            if together:
+                self._deliver(together)
 
-    def _next(self) -> tuple[str, SpanChunk] | None:
-        """Waits for a chunk and its trace; None after the last one."""
+    def _next(self) -> list[tuple[str, SpanChunk]]:
+        """Waits for a chunk and its trace, with further ones if all fit into a batch; none after the last."""
         with self._changed:
             while not self._queue and not self._closing:
                 self._changed.wait()
-            return self._queue.popleft() if self._queue else None
+            taken: list[tuple[str, SpanChunk]] = []
+            spans = 0
+            while self._queue:
+                chunk = self._queue[0][1]
+                spans += len(chunk)
+                if taken and (spans > BATCH_SPANS or chunk.resource != taken[0][1].resource):
+                    break
+                taken.append(self._queue.popleft())
+            return taken
 
     def _deliver(self, batch: list[ReadableSpan]) -> None:
         """Delivers a batch, with retries where they can help."""
@@ -294,11 +314,11 @@ class TraceExport:
             self._changed.notify_all()
 
 
-def resource_attributes() -> dict[str, AttributeValue]:
-    """Returns the attributes of this process in a trace."""
-    return {
-        "service.name": "inferometer",
-        "service.version": __version__,
-        "host.name": socket.gethostname(),
-        "process.pid": os.getpid(),
-    }
+def _resource(attributes: Attributes) -> Resource:
+    """Returns a resource in OpenTelemetry's form, with the library that sends it."""
+    from opentelemetry.sdk.resources import Resource
+
+    library = Resource.create().attributes.items()
+    return Resource(
+        {name: value for name, value in library if name.startswith("telemetry.sdk.")} | dict(attributes)
+    )

@@ -6,12 +6,14 @@ success, and drops spans that are too large for a packet.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from opentelemetry.exporter.jaeger.thrift.gen.agent import Agent
-from opentelemetry.exporter.jaeger.thrift.gen.jaeger.ttypes import Batch, Process, Span
+from opentelemetry.exporter.jaeger.thrift.gen.jaeger.ttypes import Batch, Process, Span, Tag
 from opentelemetry.exporter.jaeger.thrift.send import Collector as HttpSender
 from opentelemetry.exporter.jaeger.thrift.translate import ThriftTranslator, _translate_attribute
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
@@ -33,8 +35,7 @@ class JaegerHttpCollector(Collector):
     """Thrift's binary protocol over HTTP, to a collector."""
 
     def __init__(self, address: TraceAddress, resource: Resource) -> None:
-        self.span_resource = Resource.get_empty()
-        self._process = _process(resource)
+        self.span_resource = resource
         self._sender = HttpSender(address.url, timeout_in_millis=ATTEMPT_TIMEOUT_S * 1000)
         transport = self._sender.http_transport
         if address.is_loopback and transport.using_proxy():
@@ -42,7 +43,7 @@ class JaegerHttpCollector(Collector):
 
     def deliver(self, spans: Sequence[ReadableSpan]) -> None:  # noqa: D102 - as in Collector, here and below
         transport = self._sender.http_transport
-        batch = Batch(spans=_translated(spans), process=self._process)
+        batch = Batch(spans=_translated(spans), process=_process(spans[0].resource))
         try:
             batch.write(self._sender.protocol)
             transport.flush()
@@ -66,15 +67,15 @@ class JaegerUdpCollector(Collector):
     """
 
     def __init__(self, address: TraceAddress, resource: Resource) -> None:
-        self.span_resource = Resource.get_empty()
-        self._process = _process(resource)
+        self.span_resource = resource
         self._address = address
         self._packet_spans = _FIRST_PACKET_SPANS
         self._socket: socket.socket | None = None
 
     def deliver(self, spans: Sequence[ReadableSpan]) -> None:  # noqa: D102
         lost, reason, unreachable = 0, "", False
-        for packet, count in self._packets(_translated(spans)):
+        process = _process(spans[0].resource)
+        for packet, count in self._packets(_translated(spans), process):
             if len(packet) >= MOST_PACKET_BYTES:
                 lost += count
                 reason = f"a span of {len(packet):,} bytes is larger than a packet"
@@ -93,12 +94,12 @@ class JaegerUdpCollector(Collector):
             self._socket.close()
             self._socket = None
 
-    def _packets(self, spans: Sequence[Span]) -> Iterator[tuple[bytes, int]]:
+    def _packets(self, spans: Sequence[Span], process: Process) -> Iterator[tuple[bytes, int]]:
         """Yields packets, each with its number of spans; only a packet of a single span may be too large."""
         first = 0
         while first < len(spans):
             part = spans[first : first + self._packet_spans]
-            packet = self._packet(part)
+            packet = _packet(part, process)
             if len(packet) >= MOST_PACKET_BYTES and len(part) > 1:
                 self._packet_spans = len(part) // 2
                 continue
@@ -106,13 +107,6 @@ class JaegerUdpCollector(Collector):
             first += len(part)
             fitting = int(len(part) * _FILL * MOST_PACKET_BYTES / len(packet))
             self._packet_spans = max(1, min(fitting, 2 * self._packet_spans))
-
-    def _packet(self, spans: Sequence[Span]) -> bytes:
-        buffer = TMemoryBuffer()
-        client = Agent.Client(TCompactProtocol(buffer))
-        client.emitBatch(Batch(spans=spans, process=self._process))
-        packet: bytes = buffer.getvalue()
-        return packet
 
     def _send(self, packet: bytes) -> None:
         """Sends to the address that accepted the last packet, or to the first that accepts this one.
@@ -140,6 +134,14 @@ class JaegerUdpCollector(Collector):
         raise refused or OSError("the host has no address")
 
 
+def _packet(spans: Sequence[Span], process: Process) -> bytes:
+    buffer = TMemoryBuffer()
+    client = Agent.Client(TCompactProtocol(buffer))
+    client.emitBatch(Batch(spans=spans, process=process))
+    packet: bytes = buffer.getvalue()
+    return packet
+
+
 def _send(connected: socket.socket, packet: bytes) -> None:
     """Sends a packet; raises OSError if the host has reported that there is no listener."""
     connected.send(packet)
@@ -149,13 +151,35 @@ def _send(connected: socket.socket, packet: bytes) -> None:
         raise OSError(refused, os.strerror(refused))
 
 
+class _Translator(ThriftTranslator):
+    """Writes lists as JSON, and the resource not with each span: the process has it."""
+
+    def _extract_tags(self, span: ReadableSpan) -> Sequence[Tag]:
+        bare = ReadableSpan(
+            span.name,
+            attributes={key: _tag_value(value) for key, value in (span.attributes or {}).items()},
+            resource=Resource.get_empty(),
+            kind=span.kind,
+            status=span.status,
+            instrumentation_scope=span.instrumentation_scope,
+        )
+        tags: Sequence[Tag] = super()._extract_tags(bare)
+        return tags
+
+
 def _translated(spans: Sequence[ReadableSpan]) -> list[Span]:
-    return list(map(ThriftTranslator()._translate_span, spans))
+    return list(map(_Translator()._translate_span, spans))
 
 
 def _process(resource: Resource) -> Process:
     """Returns the resource in Jaeger's form, which is sent once per batch and not with each span."""
     attributes = dict(resource.attributes)
     name = str(attributes.pop(SERVICE_NAME, "inferometer"))
-    tags = [_translate_attribute(key, value, None) for key, value in attributes.items()]
+    tags = [_translate_attribute(key, _tag_value(value), None) for key, value in attributes.items()]
     return Process(serviceName=name, tags=tags)
+
+
+def _tag_value(value: Any) -> str | bool | int | float:
+    """A value that a tag can hold: it can hold no list."""
+    tag: str | bool | int | float = value
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, tuple | list) else tag

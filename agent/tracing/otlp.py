@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from inferometer.agent.tracing.address import TraceAddress
-from inferometer.agent.tracing.exporting import ATTEMPT_TIMEOUT_S, Collector, DeliveryError, innermost
+from inferometer.agent.tracing.exporting import ATTEMPT_TIMEOUT_S, Collector, DeliveryError
 
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 # what may be sent again according to the specification of OTLP
 _AGAIN_CODES = {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
-_AGAIN_STATUSES = {429, 502, 503, 504}
 # Any: the exporter's types allow text only, but it passes the options to grpc unchanged.
 _CHANNEL_OPTIONS: Any = (
     # a restarted collector is found within a second, and not within gRPC's two minutes
@@ -73,31 +72,20 @@ class OtlpHttpCollector(Collector):
     """OTLP over HTTP or HTTPS, in protobuf."""
 
     def __init__(self, address: TraceAddress, resource: Resource) -> None:
-        import requests
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        # requests merges these with the proxies of the environment
-        proxies = {"no_proxy": address.host} if address.is_loopback else None
+        from inferometer.agent.tracing.http_session import CollectorSession
 
-        class Session(requests.Session):
-            """Raises DeliveryError for every response that is not a collector's."""
+        class Session(CollectorSession):
+            """Also raises DeliveryError for an answer by which OTLP rejects spans."""
 
             def post(self, url: str | bytes, data: Any = None, json: Any = None, **given: Any) -> Response:
-                try:
-                    # a redirected POST becomes a GET, and its answer looks like success
-                    response = super().post(url, data, json, allow_redirects=False, proxies=proxies, **given)
-                except requests.Timeout as error:
-                    reason = f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
-                    raise DeliveryError(reason, again=True) from error
-                except requests.ConnectionError as error:
-                    raise DeliveryError(innermost(error), again=True) from error
-                except requests.RequestException as error:
-                    raise DeliveryError(innermost(error)) from error
-                _check_answer(response)
-                return response
+                answer = super().post(url, data, json, **given)
+                _check_answer(answer)
+                return answer
 
         self.span_resource = resource
-        self._session = Session()
+        self._session = Session(address)
         self._exporter = OTLPSpanExporter(
             endpoint=address.url, timeout=ATTEMPT_TIMEOUT_S, session=self._session
         )
@@ -116,23 +104,17 @@ def _check_exported(result: SpanExportResult) -> None:
 
 
 def _check_answer(response: Response) -> None:
-    """Raises DeliveryError unless an HTTP server has accepted all spans."""
-    status = f"HTTP {response.status_code} {response.reason}"
-    if response.is_redirect:
-        raise DeliveryError(f"{status}, to {response.headers['Location']}")
-    if not 200 <= response.status_code < 300:
-        raise DeliveryError(status, again=response.status_code in _AGAIN_STATUSES)
-    kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-    if kind == "text/html":
-        raise DeliveryError(f"{status} with a web page: what listens there is no collector")
-    if kind == "application/x-protobuf":
+    """Raises DeliveryError unless a server has accepted all spans."""
+    from inferometer.agent.tracing.http_session import kind_of, status_of
+
+    if kind_of(response) == "application/x-protobuf":
         from google.protobuf.message import DecodeError
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
         try:
             answer = ExportTraceServiceResponse.FromString(response.content)
         except DecodeError as error:
-            raise DeliveryError(f"{status} with what is no answer of OTLP") from error
+            raise DeliveryError(f"{status_of(response)} with what is no answer of OTLP") from error
         _check_taken(answer)
 
 

@@ -7,16 +7,22 @@ from collections.abc import Iterator
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
+from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlags
+from opentelemetry.trace import SpanKind as OtelSpanKind
 
 from inferometer.agent import __version__
 from inferometer.agent.tracing.recorder import ALL_BITS
-from inferometer.agent.tracing.span import NO_PARENT, AttributeValue, SpanChunk, SpanKind
+from inferometer.agent.tracing.span import NO_PARENT, AttributeValue, SpanChunk, SpanKind, SpanLink, SpanRole
 
 _SCOPE = InstrumentationScope("inferometer", __version__)
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _UNSET = Status(StatusCode.UNSET)
 _INT64 = range(-(2**63), 2**63)
+_ROLES = {
+    SpanRole.INTERNAL: OtelSpanKind.INTERNAL,
+    SpanRole.CLIENT: OtelSpanKind.CLIENT,
+    SpanRole.SERVER: OtelSpanKind.SERVER,
+}
 
 
 def readable_spans(
@@ -35,6 +41,7 @@ def readable_spans(
         return SpanContext(trace, span_id & ALL_BITS, is_remote=False, trace_flags=_SAMPLED)
 
     kinds = [_ReadableKind(kind) for kind in chunk.kinds]
+    links = {span_id: [_link(link) for link in of_span] for span_id, of_span in chunk.links.items()}
     for first in range(0, len(chunk), most):
         part = slice(first, first + most)
         columns = (chunk.kind, chunk.span_id, chunk.parent_id, chunk.start_ns, chunk.duration_ns)
@@ -46,6 +53,8 @@ def readable_spans(
                 parent=None if parent_id == NO_PARENT else context(parent_id),
                 resource=resource,
                 attributes=kinds[place].attributes(batch, thread),
+                links=links.get(span_id, ()),
+                kind=kinds[place].role,
                 status=kinds[place].status,
                 start_time=start_ns,
                 end_time=start_ns + duration_ns,
@@ -53,6 +62,11 @@ def readable_spans(
             )
             for place, span_id, parent_id, start_ns, duration_ns, batch, thread in rows
         ]
+
+
+def _link(link: SpanLink) -> Link:
+    trace, span = int(link.trace_id, 16), link.span_id & ALL_BITS
+    return Link(SpanContext(trace, span, is_remote=False, trace_flags=_SAMPLED))
 
 
 def plain(value: AttributeValue) -> AttributeValue:
@@ -75,6 +89,7 @@ class _ReadableKind:
 
     def __init__(self, kind: SpanKind) -> None:
         self.name = _unicode(kind.name)
+        self.role = _ROLES[kind.role]
         self._attributes = {key: plain(value) for key, value in kind.attributes}
         self._attributes["inferometer.trace_level"] = kind.level.name
         error = self._attributes.get("error.type")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 from inferometer.manifests.errors import ConfigurationError, suggestion
@@ -41,10 +41,34 @@ AttributeValue: TypeAlias = (
     str | bool | int | float | tuple[str, ...] | tuple[bool, ...] | tuple[int, ...] | tuple[float, ...]
 )
 """The values that OpenTelemetry allows for an attribute."""
+Attributes: TypeAlias = tuple[tuple[str, AttributeValue], ...]
+"""Attributes by their names; a tuple, so that what has them can be compared and hashed."""
 NO_PARENT = 0
 """The parent's id of a root span."""
 NO_BATCH = -1
 """The batch of a span outside all batches."""
+
+
+class SpanRole(Enum):
+    """The side of a call that a span is, which OpenTelemetry calls the kind of a span."""
+
+    INTERNAL = "internal"
+    """No call."""
+    CLIENT = "client"
+    """A call to another process, as its caller sees it."""
+    SERVER = "server"
+    """A call, as the process that answers it sees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanLink:
+    """A reference to a span that is no parent, perhaps of another trace.
+
+    ``trace_id`` has 32 hexadecimal digits; ``span_id`` is a signed number of 64 bits.
+    """
+
+    trace_id: str
+    span_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +80,13 @@ class SpanKind:
         level: The lowest trace level that records it.
         attributes: By their names in OpenTelemetry's semantic conventions if there is one, else
             ``inferometer.…``; sorted, so that equal kinds compare equal.
+        role: The side of a call that its spans are.
     """
 
     name: str
     level: TraceLevel
-    attributes: tuple[tuple[str, AttributeValue], ...] = ()
+    attributes: Attributes = ()
+    role: SpanRole = SpanRole.INTERNAL
 
     @classmethod
     def of(cls, name: str, level: TraceLevel, **attributes: AttributeValue | None) -> SpanKind:
@@ -95,6 +121,9 @@ class SpanChunk:
         duration_ns: int64; not negative.
         batch: int64; the number of the batch within its run, from 0; ``NO_BATCH`` for others.
         thread: int64; the thread, or the stream of a device.
+        resource: The process that recorded the spans; empty for this one. See ``resource.process_resource``.
+        links: The links of those spans that have any, by their ids. The store and the agent's protocol keep
+            none: they are only exported.
     """
 
     kinds: tuple[SpanKind, ...]
@@ -105,6 +134,8 @@ class SpanChunk:
     duration_ns: NDArray[np.int64]
     batch: NDArray[np.int64]
     thread: NDArray[np.int64]
+    resource: Attributes = field(default=(), kw_only=True)
+    links: Mapping[int, Sequence[SpanLink]] = field(default_factory=dict, kw_only=True)
 
     def __len__(self) -> int:
         """The number of spans."""

@@ -68,4 +68,5 @@ def read_inference(
         repeat=values["repeat"],
         trace_level=values["trace_level"],
         tracer_address=values["tracer_address"],
+        trace_url=values["trace_url"],
     )

@@ -101,6 +101,7 @@ def take_tracing(values: dict[str, Any], invocation: Invocation) -> None:
     name = values["trace_level"] or tracer.level
     values["trace_level"] = TraceLevel.named(name) if name else TraceLevel.APPLICATION_TRACE
     values["tracer_address"] = values["tracer_address"] or tracer.address
+    values["trace_url"] = values["trace_url"] or tracer.url
 
 
 def read_data(values: Values) -> TrainingData:

@@ -50,6 +50,7 @@ def read_training(values: Values, system: BenchSystem) -> tuple[TrainingRequest,
         fail_on_error=values["fail_on_error"],
         trace_level=values["trace_level"],
         tracer_address=values["tracer_address"],
+        trace_url=values["trace_url"],
     )
     return request, ranks
 

@@ -19,7 +19,7 @@ from inferometer.client.cli.command import (
     options,
 )
 from inferometer.client.cli.paths import FILE, InputPath
-from inferometer.client.cli.system_options import repeat_option
+from inferometer.client.cli.system_options import repeat_option, tracer_options
 from inferometer.evaluators.jobs.defaults import (
     BENCH_BATCH_SIZE,
     BENCH_BATCHES,
@@ -273,7 +273,7 @@ result_options = options(
         metavar="LEVEL",
         help="Trace level, as of agent predict dataset.  [default: APPLICATION_TRACE]",
     ),
-    option("--tracer_address", metavar="ADDRESS", help="Collector that spans are sent to."),
+    tracer_options,
     boolean("--publish", default=True, help="Publish the evaluation to the database."),
     boolean(
         "--require_stable",

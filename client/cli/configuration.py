@@ -70,9 +70,10 @@ class DatabaseSettings(_Part):
 
 
 class TracerSettings(_Part):
-    """Where spans are sent, and how deep an evaluation looks."""
+    """Where spans are sent, where a person finds them, and how deep an evaluation looks."""
 
     address: str | None = None
+    url: str | None = None
     level: str | None = None
 
 

@@ -125,6 +125,18 @@ def repeat_option(explanation: str) -> Callable[[Any], Any]:
     )
 
 
+tracer_options = options(
+    option("--tracer_address", metavar="ADDRESS", help="Collector that spans are sent to."),
+    option(
+        "--trace_url",
+        metavar="URL",
+        help="Where a person finds traces: the URL of a Jaeger, or one with {trace_id}.  "
+        "[default: the collector's host]",
+    ),
+)
+"""Adds ``tracer_address`` and ``trace_url``."""
+
+
 dataset_options = options(
     boolean(
         "--synthetic",

@@ -17,7 +17,12 @@ from inferometer.client.cli.command import (
     options,
 )
 from inferometer.client.cli.paths import FILE, INPUT
-from inferometer.client.cli.system_options import dataset_options, repeat_option, system_options
+from inferometer.client.cli.system_options import (
+    dataset_options,
+    repeat_option,
+    system_options,
+    tracer_options,
+)
 from inferometer.evaluators.jobs import defaults
 
 if TYPE_CHECKING:
@@ -86,6 +91,14 @@ load_options = options(
     boolean(
         "--include_preprocess",
         help="Also preprocess under load; by default inputs are preprocessed before the run.",
+    ),
+    tracer_options,
+    option(
+        "--trace_sample",
+        type=FiniteFloatRange(0, 1),
+        metavar="SHARE",
+        help="Trace this share of the queries.  "
+        f"[default: {defaults.TRACE_SAMPLE:g} with a collector, else 0]",
     ),
     repeat_option("opening the model anew each time, as one group."),
     dataset_options,
@@ -187,6 +200,10 @@ def _put(kind: type[WorkloadRequest] | type[MaxQpsRequest], given: dict[str, Any
 
     invocation = current_invocation()
     publish, dataset = given.pop("publish"), take_dataset(given)
+    tracer = invocation.configuration.tracer
+    if given.get("scenario") is None:  # whose queries LoadGen sends
+        given["tracer_address"] = given["tracer_address"] or tracer.address
+    given["trace_url"] = given["trace_url"] or tracer.url
     allow_invalid, require_stable = given.pop("allow_invalid"), given.pop("require_stable")
     system = take_system(given, invocation, dataset)
     if system.given is not None and not dataset.is_named:

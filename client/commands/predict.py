@@ -22,7 +22,12 @@ from inferometer.client.cli.command import (
     options,
 )
 from inferometer.client.cli.paths import INPUT
-from inferometer.client.cli.system_options import dataset_options, repeat_option, system_options
+from inferometer.client.cli.system_options import (
+    dataset_options,
+    repeat_option,
+    system_options,
+    tracer_options,
+)
 from inferometer.client.commands.load import max_qps, workload
 from inferometer.evaluators.jobs.defaults import (
     ANSWER_TIMEOUT_S,
@@ -113,7 +118,7 @@ evaluation_options = options(
         help="Evaluate once at each level that a deeper one would disturb: MODEL_TRACE, FRAMEWORK_TRACE, "
         "on a GPU SYSTEM_LIBRARY_TRACE; --trace_level names another deepest one.",
     ),
-    option("--tracer_address", metavar="ADDRESS", help="Collector that spans are sent to."),
+    tracer_options,
     option(
         "--agent_timeout",
         type=POSITIVE,
@@ -221,6 +226,7 @@ def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
     tracer, dataset = invocation.configuration.tracer, take_dataset(given)
     given["trace_level"] = _trace_level(given, tracer.level)
     given["tracer_address"] = given["tracer_address"] or tracer.address
+    given["trace_url"] = given["trace_url"] or tracer.url
     gathered = {"publish": given["publish"], "publish_predictions": given["publish_predictions"]}
     require_stable = given["require_stable"]
     system = take_system(
@@ -277,6 +283,7 @@ def _request(
         measure_enough=parts is None,
         keep_predictions=keep_predictions or (predictions and given["publish"]),
         tracer_address=given["tracer_address"],
+        trace_url=given["trace_url"],
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from inferometer.agent.server.native.call_tracing import ServerTracing
+from inferometer.agent.server.native.call_tracing import ServerTracing, agent_resource
 from inferometer.agent.server.server import ServerOptions
 from inferometer.agent.server.server import serve as serve_until_stopped
 from inferometer.agent.tracing.address import TraceAddress
@@ -126,7 +126,9 @@ def serve(
         **safety,
         **given,
     )
-    tracing = ServerTracing(TraceExport.open(TraceAddress.parse(collector)) if collector else None, level)
+    resource = agent_resource()
+    export = TraceExport.open(TraceAddress.parse(collector), resource) if collector else None
+    tracing = ServerTracing(export, level, resource)
     server = make_agent(invocation, options, allow_private_urls=allow_private_urls, tracing=tracing)
     agent, secure = server.registry_service, bool(safety["tls"])
     heartbeat = make_heartbeat(invocation, agent, server.address, secure, advertise, heartbeat_s)

@@ -1,4 +1,4 @@
-"""``agent trace``: exports stored traces in formats that other programs read."""
+"""``agent trace``: writes stored traces in formats that other programs read, and sends them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,21 @@ from inferometer.client.cli.command import (
 )
 from inferometer.client.cli.invocation import current_invocation
 from inferometer.client.cli.paths import FILE
-from inferometer.manifests.errors import ConfigurationError, StoreError
+from inferometer.client.cli.system_options import tracer_options
+from inferometer.manifests.errors import ConfigurationError, OutputError, StoreError
 
 if TYPE_CHECKING:
-    from inferometer.evaluators.evaluation import Evaluation
+    from inferometer.agent.tracing.span import AttributeValue
+    from inferometer.evaluators.evaluation import Evaluation, TraceSummary
     from inferometer.evaluators.traces.frames import Spans
+
+_MOST_WAITING = 100_000
+"""Spans in memory at once."""
 
 
 @click.group(cls=Group)
 def trace() -> None:
-    """Export stored traces in formats that other programs read."""
+    """Export stored traces in formats that other programs read, or send them to a collector."""
 
 
 @trace.command(cls=Command)
@@ -58,9 +63,7 @@ def export(evaluation_id: str, format_name: str, output: Path | None, overwrite:
         raise file.in_the_way()
     with closing(current_invocation().open_store()) as store:
         evaluation = find_one(store, evaluation_id)
-        if evaluation.trace is None:
-            reason = f"it was run with --trace_level={evaluation.trace_level.name}"
-            raise StoreError(f"evaluation {evaluation_id} has no trace: {reason}")
+        _trace_of(evaluation)
         pieces = _written(evaluation, partial(store.spans, evaluation.id), format_name.lower())
         if file is None:
             for piece in pieces:
@@ -72,6 +75,62 @@ def export(evaluation_id: str, format_name: str, output: Path | None, overwrite:
             file.create(pieces)
 
 
+@trace.command(cls=Command)
+@evaluations_argument("evaluation_id", metavar="ID")
+@tracer_options
+@database_options
+def send(evaluation_id: str, tracer_address: str | None, trace_url: str | None) -> None:
+    """Send the trace of an evaluation to a collector, for instance one that was away.
+
+    A collector that has some of the spans already may show them twice.
+    """
+    from inferometer.agent.tracing.address import TraceAddress, TraceLink
+    from inferometer.agent.tracing.exporting import TraceExport
+    from inferometer.client.reports.show import find_one
+
+    invocation = current_invocation()
+    tracer = invocation.configuration.tracer
+    if (given := tracer_address or tracer.address) is None:
+        raise ConfigurationError("no collector is named; give one with --tracer_address")
+    address, url = TraceAddress.parse(given), trace_url or tracer.url
+    link = address.trace_url if url is None else TraceLink.parse(url).of
+    with closing(invocation.open_store()) as store:
+        evaluation = find_one(store, evaluation_id)
+        trace_id = _trace_of(evaluation).trace_id
+        export = TraceExport.open(address, tuple(_resource(evaluation).items()))
+        try:
+            for chunk in store.spans(evaluation.id):
+                export.send(trace_id, [chunk])
+                if not export.wait_below(_MOST_WAITING):
+                    break
+        finally:
+            report = export.close()
+    if report.undelivered:
+        raise OutputError(f"evaluation {evaluation_id}: {report}")
+    click.echo(str(report))
+    click.echo(link(trace_id))
+
+
+def _trace_of(evaluation: Evaluation) -> TraceSummary:
+    """The trace of an evaluation; raises StoreError if it has none."""
+    if evaluation.trace is None:
+        reason = f"it was run with --trace_level={evaluation.trace_level.name}"
+        raise StoreError(f"evaluation {evaluation.id} has no trace: {reason}")
+    return evaluation.trace
+
+
+def _resource(evaluation: Evaluation) -> dict[str, AttributeValue]:
+    """The process that recorded spans which do not say so, as those of earlier versions."""
+    environment = evaluation.system.environment
+    resource: dict[str, AttributeValue] = {
+        "service.name": "inferometer",
+        "service.version": environment.inferometer_version,
+    }
+    if environment.is_known:
+        resource["host.name"] = environment.hostname
+    return resource
+
+
 def _written(evaluation: Evaluation, spans: Spans, format_name: str) -> Iterator[str]:
     from inferometer.evaluators.traces.chrome_trace import chrome_trace
     from inferometer.evaluators.traces.flame_graph import flame_graph_svg
@@ -81,11 +140,7 @@ def _written(evaluation: Evaluation, spans: Spans, format_name: str) -> Iterator
     if format_name == "chrome":
         return chrome_trace(spans(), "inferometer")
     if format_name == "otlp-json":
-        environment = evaluation.system.environment
-        resource = {"service.name": "inferometer", "service.version": environment.inferometer_version}
-        if environment.is_known:
-            resource["host.name"] = environment.hostname
-        return otlp_json(spans(), trace_id, resource)
+        return otlp_json(spans(), trace_id, _resource(evaluation))
     title = (
         f"{manifest.name} {manifest.version} on {manifest.framework.name} "
         f"{evaluation.system.framework_version}, batches of {evaluation.measurement.batch_size}"

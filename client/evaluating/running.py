@@ -22,6 +22,7 @@ from inferometer.client.evaluating.summary import (
     print_failures,
     print_predictions,
     process_rows,
+    trace_rows,
 )
 from inferometer.client.systems import Systems
 from inferometer.evaluators.dataset_run import Progress
@@ -166,7 +167,7 @@ def run_load(
                     line.close()
                     print_rows(("INTERRUPTED", "not published; measured until then:"), *load_rows(evaluation))
                     return INTERRUPTED
-                rows = (*load_rows(evaluation), *conditions_rows(evaluation))
+                rows = (*load_rows(evaluation), *conditions_rows(evaluation), *trace_rows(evaluation))
                 console.publish(evaluation, partial(print_rows, *rows, ("evaluation", evaluation.id)))
                 if invalid_load(evaluation) and not allow_invalid:
                     worst = max(worst, INVALID)

@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.load_summary import invalid_load, load_rows
-from inferometer.client.evaluating.summary import conditions_rows
+from inferometer.client.evaluating.summary import conditions_rows, trace_rows
 from inferometer.client.library.invocation import library_invocation
 from inferometer.client.library.progress import line_for
 from inferometer.client.library.requests import dataset_choice, system_request
@@ -77,7 +77,8 @@ class _UnderLoad(Result[M]):
         return invalid_load(self.evaluation) or ("" if self.complete else "it was stopped before its end")
 
     def _figures(self) -> Sequence[tuple[str, str]]:
-        figures = (*load_rows(self.evaluation), *conditions_rows(self.evaluation))
+        evaluation = self.evaluation
+        figures = (*load_rows(evaluation), *conditions_rows(evaluation), *trace_rows(evaluation))
         return (*figures, ("evaluation", self.id if self.complete else f"{self.id}  interrupted"))
 
 

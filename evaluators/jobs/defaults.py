@@ -37,6 +37,8 @@ TOLERANCE = 0.02
 TIME_BUDGET_S = 120.0
 SPARE_CORES = 1
 """The cores that a model in this process leaves to the thread that sends its queries."""
+TRACE_SAMPLE = 0.01
+"""The share of the queries under load that are traced where their spans are sent to a collector."""
 THRESHOLD = 0.05
 """The share by which a figure of time or a rate may differ in a comparison."""
 ACCURACY_THRESHOLD = 0.01

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from inferometer.agent.artifacts.cache import ArtifactCache
 from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope, traced
+from inferometer.agent.tracing.resource import process_resource
 from inferometer.agent.tracing.span import SpanKind, TraceLevel
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.dataset_run import DatasetRun, Progress
@@ -33,9 +34,10 @@ class EvaluationTrace:
     """Records one evaluation, down to a level; at NO_TRACE it records nothing.
 
     With an address, the spans are sent there too. ``notify`` is called with what was delivered, on closing.
+    ``url`` is where a person finds traces; None is as the address implies.
 
     Raises:
-        ConfigurationError: The address is invalid, or the exporter for it is not installed.
+        ConfigurationError: The address or the URL is invalid, or the exporter is not installed.
     """
 
     def __init__(
@@ -44,16 +46,22 @@ class EvaluationTrace:
         address: str | None,
         group_id: str | None = None,
         notify: Callable[[str], None] = lambda _: None,
+        url: str | None = None,
     ) -> None:
         self._recorder = SpanRecorder(TraceContext.new(), level) if level > TraceLevel.NO_TRACE else None
         self._group_id = group_id
         self._notify = notify
         self._address: TraceAddress | None = None
         self._export: TraceExport | None = None
-        if address is not None:
-            from inferometer.agent.tracing.address import TraceAddress
+        self._link: Callable[[str], str] | None = None
+        if address is not None or url is not None:
+            from inferometer.agent.tracing.address import TraceAddress, TraceLink
 
-            self._address = TraceAddress.parse(address)
+            if address is not None:
+                self._address = TraceAddress.parse(address)
+                self._link = self._address.trace_url
+            if url is not None:
+                self._link = TraceLink.parse(url).of
         if self._address is not None and self._recorder is not None:
             from inferometer.agent.tracing.exporting import TraceExport
 
@@ -71,7 +79,10 @@ class EvaluationTrace:
         recorder = self._recorder
         if recorder is None:
             return evaluation
-        chunks = recorder.chunks()
+        own = process_resource()
+        chunks = tuple(
+            chunk if chunk.resource else replace(chunk, resource=own) for chunk in recorder.chunks()
+        )
         trace_id = recorder.context.trace_id
         if self._export is not None:
             self._export.send(trace_id, chunks)
@@ -80,7 +91,7 @@ class EvaluationTrace:
             span_count=len(recorder),
             dropped=recorder.dropped,
             notes=recorder.notes,
-            url=self._address.trace_url(trace_id) if self._address else None,
+            url=self._link(trace_id) if self._link else None,
         )
         return replace(evaluation, trace=summary, spans=chunks)
 
@@ -137,7 +148,7 @@ def _evaluate_part(
     callbacks: JobCallbacks[Progress],
 ) -> Generator[Evaluation[BatchMeasurement], None, None]:
     """Yields the one evaluation at a level, and then waits for the collector of its trace."""
-    trace = EvaluationTrace(level, request.tracer_address, group_id, callbacks.on_warning)
+    trace = EvaluationTrace(level, request.tracer_address, group_id, callbacks.on_warning, request.trace_url)
     with closing(trace):
         with trace.root(request.system.model_name) as scope:
             evaluation = _evaluate_once(request, level, resources, callbacks, scope)

@@ -11,10 +11,13 @@ from typing import TypeAlias
 
 from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.jobs.defaults import LATENCY_BOUND_MS, SPARE_CORES
+from inferometer.evaluators.jobs.evaluate import EvaluationTrace
 from inferometer.evaluators.jobs.requests import MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.jobs.resources import JobCallbacks, JobPart, JobResources, JobStart, Notify
 from inferometer.evaluators.jobs.scenario import MlperfWork
@@ -30,6 +33,7 @@ from inferometer.evaluators.load.prepared_inputs import (
     synthetic_payloads,
     synthetic_tensors,
 )
+from inferometer.evaluators.load.query_tracing import LoadTrace
 from inferometer.evaluators.load.schedule import Schedule
 from inferometer.evaluators.load.target import LoadTarget
 from inferometer.evaluators.max_qps.probe import Prober
@@ -76,12 +80,24 @@ class LoadJob:
         group_id = str(uuid.uuid4()) if count > 1 else None
         for number in range(1, count + 1):
             callbacks.on_part(JobPart(number, count))
-            with self._opened(resources, callbacks) as (target, inputs, dataset, watch):
-                evaluation = self._run_once(target, inputs, dataset, resources, callbacks, watch)
+            with (
+                closing(self._trace(group_id, callbacks)) as trace,
+                self._opened(resources, callbacks) as (target, inputs, dataset, watch),
+            ):
+                with trace.root(self._request.system.model_name) as scope:
+                    evaluation = self._run_once(target, inputs, dataset, resources, callbacks, watch, scope)
                 # The model is still open: closing it may wait for a prediction that hangs.
-                yield replace(evaluation, group_id=group_id)
+                yield replace(trace.kept(evaluation), group_id=group_id)
             if evaluation.status is Status.INTERRUPTED:
                 return
+
+    def _trace(self, group_id: str | None, callbacks: JobCallbacks[IssuerProgress]) -> EvaluationTrace:
+        """The trace of an evaluation, which is none unless queries are traced."""
+        request = self._request
+        level = TraceLevel.MODEL_TRACE if request.traced_share else TraceLevel.NO_TRACE
+        return EvaluationTrace(
+            level, request.tracer_address, group_id, callbacks.on_warning, request.trace_url
+        )
 
     @contextmanager
     def _opened(
@@ -107,13 +123,15 @@ class LoadJob:
         resources: JobResources,
         callbacks: JobCallbacks[IssuerProgress],
         watch: Watch,
+        scope: TraceScope | None,
     ) -> Evaluation:
         request = self._request
         created_at, evaluation_id = utc_now(), str(uuid.uuid4())
         limits = RunLimits(
             request.timeout_ms, stop_requested=callbacks.stop_requested, on_progress=callbacks.on_progress
         )
-        session = LoadSession(target, limits)
+        trace = LoadTrace(scope, request.traced_share, request.seed) if scope else None
+        session = LoadSession(target, limits, trace)
         if self._schedule_file is not None and isinstance(self._work, Schedule):  # the model is open
             self._schedule_file.create(self._work.text())
             self._schedule_file = None
@@ -137,6 +155,7 @@ class LoadJob:
             dataset=dataset,
             measurement=replace(measurement, elapsed_ns=int(session.elapsed_s * 1e9)),
             conditions=watch.end(),
+            trace_level=scope.recorder.level if scope else TraceLevel.NO_TRACE,
         )
 
     def _inputs(self, resources: JobResources, system: SystemUnderTest) -> tuple[LoadInputs, DatasetIdentity]:

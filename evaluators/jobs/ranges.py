@@ -56,6 +56,7 @@ LOAD = {
     "concurrency": COUNT,
     "tolerance": Range(0.0001, 1),
     "time_budget_s": COUNT,
+    "trace_sample": Range(0, 1),
 }
 """The numbers of a workload and of a search, by the names of the fields."""
 COMPARISON = {"threshold": Range(0, 10), "accuracy_threshold": Range(0, 10)}

@@ -228,6 +228,8 @@ class EvaluationRequest:
             once.
         keep_predictions: Whether the evaluation holds each input's prediction.
         tracer_address: Where spans are sent; None sends none.
+        trace_url: Where a person finds the trace: the URL of a Jaeger, or one with ``{trace_id}``; None is as
+            the address implies.
 
     Raises:
         ConfigurationError: Only one level is left of a leveled evaluation, or nothing is repeated that a time
@@ -244,6 +246,7 @@ class EvaluationRequest:
     measure_enough: bool = True
     keep_predictions: bool = False
     tracer_address: str | None = None
+    trace_url: str | None = None
 
     def __post_init__(self) -> None:
         self.system.check_batches(self.options.batch_size)
@@ -296,6 +299,10 @@ class LoadRequest:
         min_queries: The minimum number of queries; None means the default.
         repeat: How often to repeat all of it, opening the model anew.
         force: Whether to send even more than this machine can send on time.
+        tracer_address: Where the spans of the queries that are traced are sent; None sends none.
+        trace_url: Where a person finds the trace; as in ``EvaluationRequest``.
+        trace_sample: The share of the queries that are traced; None means the default with a
+            ``tracer_address``, and else none.
 
     Raises:
         ConfigurationError: Two options exclude each other, or a number is out of its range.
@@ -321,6 +328,9 @@ class LoadRequest:
     seed: int = 0
     repeat: int = 1
     force: bool = False
+    tracer_address: str | None = None
+    trace_url: str | None = None
+    trace_sample: float | None = None
 
     def __post_init__(self) -> None:
         ranges.check(self, ranges.LOAD)
@@ -335,6 +345,13 @@ class LoadRequest:
             raise ConfigurationError(
                 "max_batch_size and max_queue_delay_ms are for a model in this process; leave them out"
             )
+
+    @property
+    def traced_share(self) -> float:
+        """The share of the queries that are traced."""
+        if self.trace_sample is None:
+            return defaults.TRACE_SAMPLE if self.tracer_address else 0.0
+        return self.trace_sample
 
     @property
     def process(self) -> ArrivalProcess:
@@ -400,6 +417,7 @@ class WorkloadRequest(LoadRequest):
         not_of_mlperf = ("arrival", "schedule", "write_schedule", "concurrency", "duration_s")
         self._refuse("duration_s", "sets the whole duration", *least)
         self._refuse("scenario", "leaves it to MLPerf's LoadGen when queries are sent", *not_of_mlperf)
+        self._refuse("scenario", "has LoadGen send the queries", "tracer_address", "trace_sample")
         self._refuse("concurrency", "sends a query when a response arrives", "schedule", *drawn)
         self._refuse("schedule", "sets when each query is due", *drawn, "duration_s", *least)
 

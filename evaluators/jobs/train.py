@@ -71,7 +71,7 @@ def train(
     callbacks = callbacks or JobCallbacks()
     request.check_save_path()
     level = TraceLevel.NO_TRACE if rank.number else request.trace_level
-    trace = EvaluationTrace(level, request.tracer_address, group_id, callbacks.on_warning)
+    trace = EvaluationTrace(level, request.tracer_address, group_id, callbacks.on_warning, request.trace_url)
     with closing(trace):
         with trace.root(request.system.model_name) as scope:
             evaluation, unsaved = _train_once(request, resources, rank, callbacks, scope)

@@ -112,6 +112,7 @@ class TrainingRequest:
         fail_on_error: Whether the first sample that fails ends the training.
         trace_level: How deep rank 0 is traced.
         tracer_address: The collector that the spans are sent to; None for none.
+        trace_url: Where a person finds the trace; as in ``EvaluationRequest``.
 
     Raises:
         ConfigurationError: An option is out of range, or the model runs elsewhere.
@@ -126,6 +127,7 @@ class TrainingRequest:
     fail_on_error: bool = False
     trace_level: TraceLevel = TraceLevel.APPLICATION_TRACE
     tracer_address: str | None = None
+    trace_url: str | None = None
 
     def __post_init__(self) -> None:
         options = self.options

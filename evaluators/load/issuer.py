@@ -214,12 +214,14 @@ class IssuedRun:
         stop: Why the run ended.
         invalid: Why its figures cannot be trusted, in one line; empty if they can.
         reasons: How many queries failed for which reason, the most frequent first.
+        began_ns: When it began, on its clock.
     """
 
     queries: Queries
     stop: Stop
     invalid: str
     reasons: Mapping[str, int]
+    began_ns: int = 0
 
     @classmethod
     def of(cls, log: QueryLog, stop: Stop, ended_ns: int, limits: RunLimits) -> IssuedRun:
@@ -227,7 +229,7 @@ class IssuedRun:
         log.close(ended_ns, limits.timeout_ns)
         due = int(np.searchsorted(log.scheduled_ns, ended_ns - log.began_ns, "right"))
         queries = log.queries(0, max(due, log.sent_count))
-        return cls(queries, stop, lag_reason(queries, limits.bound_ns), log.reasons)
+        return cls(queries, stop, lag_reason(queries, limits.bound_ns), log.reasons, log.began_ns)
 
     def kept(self, rate_qps: float, source: str, seed: int | None, checksum: str) -> LoadRun:
         """Returns the run as evaluations keep it; no empty start is cut off. See ``LoadRun``."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from inferometer.evaluators.load.closed_loop import ClosedLoop, run_closed_loop
 from inferometer.evaluators.load.issuer import IssuedRun, RunLimits, run_open_loop
 from inferometer.evaluators.load.load_run import LoadRun
 from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.load.query_tracing import LoadTrace
 from inferometer.evaluators.load.schedule import Schedule
 from inferometer.evaluators.load.steady_state import steady_from_ns
 from inferometer.evaluators.load.target import LoadTarget
@@ -24,9 +27,11 @@ class LoadSession:
     Args:
         target: The system under test.
         limits: What ends a run early, without a bound.
+        trace: Records some queries of each run, but not of the warm-up; None records none.
     """
 
-    def __init__(self, target: LoadTarget, limits: RunLimits) -> None:
+    def __init__(self, target: LoadTarget, limits: RunLimits, trace: LoadTrace | None = None) -> None:
+        self._trace = trace
         self._target = target
         self._limits = limits
         self._began_s = time.monotonic()
@@ -43,14 +48,23 @@ class LoadSession:
     def run(self, schedule: Schedule, bound_ns: int | None = None, max_late: int | None = None) -> IssuedRun:
         """Runs a schedule, and keeps the run; see ``RunLimits`` for the bound."""
         limits = replace(self._limits, bound_ns=bound_ns, max_late=max_late)
-        issued = run_open_loop(self._target, schedule, limits)
+        issued = self._traced(partial(run_open_loop, self._target, schedule, limits), schedule.rate_qps)
         self._keep(issued, schedule.rate_qps, schedule.source, schedule.seed, schedule.checksum)
         return issued
 
     def run_closed(self, loop: ClosedLoop) -> IssuedRun:
         """Runs a closed loop, and keeps the run."""
-        issued = run_closed_loop(self._target, loop, self._limits)
+        issued = self._traced(partial(run_closed_loop, self._target, loop, self._limits))
         self._keep(issued, 0.0, str(loop), None, "")
+        return issued
+
+    def _traced(self, run: Callable[[], IssuedRun], rate_qps: float = 0.0) -> IssuedRun:
+        """Makes a run, and then records some of its queries."""
+        if self._trace is None:
+            return run()
+        sample = self._trace.begin(self._target)
+        issued = run()
+        self._trace.record(self._target, sample, issued, rate_qps)
         return issued
 
     def _keep(self, issued: IssuedRun, rate_qps: float, source: str, seed: int | None, checksum: str) -> None:

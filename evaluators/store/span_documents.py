@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from inferometer.agent.tracing.span import COLUMNS, AttributeValue, SpanChunk, SpanKind, TraceLevel
+from inferometer.agent.tracing.span import (
+    COLUMNS,
+    Attributes,
+    AttributeValue,
+    SpanChunk,
+    SpanKind,
+    SpanRole,
+    TraceLevel,
+)
 from inferometer.evaluators.store.documents_v1 import present_key
 from inferometer.evaluators.store.measurement_documents import Document, Stored
 from inferometer.evaluators.store.values import restored, storable, storable_text
@@ -17,6 +25,8 @@ def span_documents(chunks: Sequence[SpanChunk]) -> Iterator[Document]:
     """Yields the documents of a trace's spans.
 
     ``start_ns`` counts from ``epoch_ns``, which is nanoseconds since 1970, so that the numbers stay short.
+    ``resource`` is the process that recorded them; documents of earlier versions have none, and kinds without
+    ``role`` are no calls.
     """
     for chunk in chunks:
         epoch_ns = int(chunk.start_ns.min()) if len(chunk) else 0
@@ -28,12 +38,12 @@ def span_documents(chunks: Sequence[SpanChunk]) -> Iterator[Document]:
                 {
                     "name": storable_text(kind.name),
                     "level": kind.level.name,
-                    "attributes": [
-                        {"k": storable_text(key), "v": storable(value)} for key, value in kind.attributes
-                    ],
+                    "attributes": _pairs(kind.attributes),
+                    **({} if kind.role is SpanRole.INTERNAL else {"role": kind.role.name}),
                 }
                 for kind in chunk.kinds
             ],
+            **({"resource": _pairs(chunk.resource)} if chunk.resource else {}),
             **columns,
         }
 
@@ -49,6 +59,7 @@ def chunk_from_document(document: Stored) -> SpanChunk:
             kind["name"],
             TraceLevel[kind["level"]],
             _attributes(kind["attributes"]),
+            SpanRole[kind.get("role", SpanRole.INTERNAL.name)],
         )
         for kind in document["kinds"]
     )
@@ -59,11 +70,16 @@ def chunk_from_document(document: Stored) -> SpanChunk:
     places = columns["kind"]
     if places.size and not 0 <= places.min() <= places.max() < len(kinds):
         raise ValueError("a span is of no kind")
-    return SpanChunk(kinds, **columns)
+    resource = _attributes(document.get("resource", ()))
+    return SpanChunk(kinds, *(columns[name] for name in COLUMNS), resource=resource)
 
 
-def _attributes(stored: Sequence[Any]) -> tuple[tuple[str, AttributeValue], ...]:
-    """The attributes of a kind, each by MongoDB's attribute pattern, or a pair as it was before."""
+def _pairs(attributes: Attributes) -> list[Document]:
+    return [{"k": storable_text(key), "v": storable(value)} for key, value in attributes]
+
+
+def _attributes(stored: Sequence[Any]) -> Attributes:
+    """Attributes, each by MongoDB's attribute pattern, or a pair as it was before."""
     pairs = ((each["k"], each["v"]) if isinstance(each, dict) else each for each in stored)
     return tuple((present_key(key), _attribute(value)) for key, value in pairs)
 

@@ -9,10 +9,18 @@ from typing import Any
 
 from inferometer.agent.tracing.readable import plain
 from inferometer.agent.tracing.recorder import span_id_text
-from inferometer.agent.tracing.span import NO_BATCH, NO_PARENT, AttributeValue, SpanChunk
+from inferometer.agent.tracing.span import (
+    NO_BATCH,
+    NO_PARENT,
+    Attributes,
+    AttributeValue,
+    SpanChunk,
+    SpanRole,
+)
 
 SCOPE = "inferometer"
-_INTERNAL = 1  # SpanKind.INTERNAL
+_KINDS = {SpanRole.INTERNAL: 1, SpanRole.SERVER: 2, SpanRole.CLIENT: 3}
+"""The numbers of OTLP's ``SpanKind``."""
 
 
 def otlp_json(
@@ -23,19 +31,28 @@ def otlp_json(
     Args:
         chunks: The spans.
         trace_id: 32 hexadecimal digits.
-        resource: The attributes of the resource that produced them.
+        resource: The attributes of the process that recorded chunks which name none.
     """
-    head = {"attributes": [_attribute(key, value) for key, value in resource.items()]}
-    yield (
-        f'{{"resourceSpans": [{{"resource": {_text(head)}, '
-        f'"scopeSpans": [{{"scope": {_text({"name": SCOPE})}, "spans": ['
-    )
-    separator = "\n"
+    yield '{"resourceSpans": ['
+    begun: Attributes | None = None
+    separator = ""
     for chunk in chunks:
+        of_chunk = chunk.resource or tuple(resource.items())
+        if of_chunk != begun:
+            yield ("" if begun is None else "\n]}]},\n") + _head(of_chunk)
+            begun, separator = of_chunk, "\n"
         for span in _spans(chunk, trace_id):
             yield separator + _text(span)
             separator = ",\n"
+    if begun is None:
+        yield _head(tuple(resource.items()))
     yield "\n]}]}]}\n"
+
+
+def _head(resource: Attributes) -> str:
+    """The beginning of the spans of one resource."""
+    head = {"attributes": [_attribute(key, value) for key, value in resource]}
+    return f'{{"resource": {_text(head)}, "scopeSpans": [{{"scope": {_text({"name": SCOPE})}, "spans": ['
 
 
 def _spans(chunk: SpanChunk, trace_id: str) -> Iterator[dict[str, Any]]:
@@ -52,7 +69,7 @@ def _spans(chunk: SpanChunk, trace_id: str) -> Iterator[dict[str, Any]]:
             "spanId": span_id_text(id_),
             **({} if parent == NO_PARENT else {"parentSpanId": span_id_text(parent)}),
             "name": plain(kind.name),
-            "kind": _INTERNAL,
+            "kind": _KINDS[kind.role],
             "startTimeUnixNano": str(start),
             "endTimeUnixNano": str(start + duration),
             "attributes": shared[position] + [_attribute(key, value) for key, value in own],

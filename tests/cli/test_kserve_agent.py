@@ -86,7 +86,9 @@ def test_reports_and_comparisons_take_an_evaluation_whose_machine_is_not_known(
     assert compared.code in {0, 1}
     assert "host: " in compared.stderr
     assert "not known" in compared.stderr
-    assert "host.name" not in exported.stdout
+    [of_resource] = json.loads(exported.stdout)["resourceSpans"]  # this process, which recorded the spans
+    pid = {"key": "process.pid", "value": {"intValue": str(os.getpid())}}
+    assert pid in of_resource["resource"]["attributes"]
 
 
 def test_images_of_a_list_are_read_and_preprocessed_here(agent: Agent, served: str, tmp_path: Path) -> None:

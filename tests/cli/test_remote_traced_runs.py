@@ -17,15 +17,22 @@ from tests.integration.trace_collectors import COLLECTORS, HOST, Seen
 
 EVALUATE = ("predict", "dataset", "--batch_size=16", "--num_file_parts=3")
 LAYERS = ("info", "evaluation", "layers", "-f", "csv")
+_INTERNAL = 1  # OTLP's SpanKind
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def tree(agent: Agent, evaluation: str) -> Counter[tuple[str, str]]:
-    """How often the store has a span of a name below one of another."""
+    """How often the store has a span of a name below one of another; calls are left out."""
     exported = agent("trace", "export", evaluation, "-f", "otlp-json").stdout
-    spans: list[dict[str, Any]] = json.loads(exported)["resourceSpans"][0]["scopeSpans"][0]["spans"]
-    names = {span["spanId"]: span["name"] for span in spans}
-    return Counter((names.get(span.get("parentSpanId", ""), ""), span["name"]) for span in spans)
+    of_resources: list[dict[str, Any]] = json.loads(exported)["resourceSpans"]
+    spans = {span["spanId"]: span for each in of_resources for span in each["scopeSpans"][0]["spans"]}
+
+    def name_above(span: dict[str, Any]) -> str:
+        above = spans.get(span.get("parentSpanId", ""), {"name": "", "kind": _INTERNAL})
+        return str(above["name"]) if above["kind"] == _INTERNAL else name_above(above)
+
+    every = spans.values()
+    return Counter((name_above(span), str(span["name"])) for span in every if span["kind"] == _INTERNAL)
 
 
 @pytest.mark.parametrize("framework", ["PyTorch", "MXNet", "ONNXRuntime"])

@@ -32,12 +32,18 @@ def stored(agent: Agent, answer: Answer) -> list[Mapping[str, Any]]:
 
 
 def value_of(attribute: Mapping[str, Any], *, exact: bool) -> object:
-    """The value of an attribute in OTLP's JSON; Jaeger has lists as text."""
+    """The value of an attribute in OTLP's JSON; Jaeger has lists as JSON."""
     [(kind, value)] = attribute.items()
     if kind == "arrayValue":
         values = tuple(value_of(each, exact=exact) for each in value.get("values", ()))
-        return values if exact else str(values)
+        return values if exact else json.dumps(values)
     return int(value) if kind == "intValue" else value
+
+
+def as_tags(attributes: Mapping[str, object]) -> dict[str, object]:
+    """Attributes as Zipkin has them; the host is with those of the resource there."""
+    given = {key: value for key, value in attributes.items() if key != "host.name"}
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()}
 
 
 def microseconds(text: str | int) -> int:
@@ -54,20 +60,23 @@ def test_a_collector_sees_the_tree_of_a_run_that_the_store_keeps(agent: Agent, s
 
     assert answer.code == 0
     assert len(kept) > 3 * 16 * 2
-    exact = not scheme.startswith("jaeger")
+    exact, is_zipkin = not scheme.startswith(("jaeger", "zipkin")), scheme.startswith("zipkin")
     wanted, found = {}, {}
     for span in kept:
         started, ended = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
         times = (
             (started, ended - started) if exact else (microseconds(started), microseconds(ended - started))
         )
+        times = (times[0], max(times[1], int(is_zipkin)))
         attributes = {pair["key"]: value_of(pair["value"], exact=exact) for pair in span["attributes"]}
+        attributes = as_tags(attributes) if is_zipkin else attributes
         parent_id = int(span.get("parentSpanId") or "0", 16)
         wanted[int(span["spanId"], 16)] = (span["name"], parent_id, *times, attributes)
     for span_id, seen_span in seen.spans.items():
         times = (seen_span.start_ns, seen_span.duration_ns)
         times = times if exact else (microseconds(times[0]), microseconds(times[1]))
-        found[span_id] = (seen_span.name, seen_span.parent_id, *times, seen_span.attributes)
+        told = as_tags(seen_span.attributes) if is_zipkin else seen_span.attributes
+        found[span_id] = (seen_span.name, seen_span.parent_id, *times, told)
     assert found == wanted
 
     url = answer.figure("trace").split()[-1]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Agent, Answer
+from tests.integration.trace_collectors import HOST, Seen, otlp_grpc, zipkin
 
 EVALUATE = ("predict", "dataset", "--framework_name=PyTorch", "--batch_size=16", "--num_file_parts=4")
 
@@ -72,7 +73,7 @@ def test_a_trace_is_written_for_other_programs(agent: Agent, traced: str, tmp_pa
     [of_resource] = json.loads((tmp_path / "otlp-json").read_text())["resourceSpans"]
     spans = of_resource["scopeSpans"][0]["spans"]
     told = {pair["key"] for pair in of_resource["resource"]["attributes"]}
-    assert told == {"service.name", "service.version", "host.name"}
+    assert {"service.name", "service.instance.id", "service.version", "host.name", "process.pid"} <= told
     complete = [event for event in events if event["ph"] == "X"]
     assert len(complete) == len(spans) > 64
     assert all(event["dur"] >= 0 for event in complete)
@@ -136,3 +137,49 @@ def test_a_collector_that_is_not_there_costs_nothing_but_a_line(agent: Agent) ->
     assert "spans were not delivered to" in result.stderr
     assert re.search(r"^trace +\d+ spans  http://127\.0\.0\.1:16686/trace/[0-9a-f]{32}$", result.stdout, re.M)
     assert evaluation_id(result)
+
+
+def test_a_stored_trace_is_sent_to_a_collector_that_was_away(agent: Agent) -> None:
+    evaluation = agent(*EVALUATE, "--trace_level=MODEL_TRACE", f"--tracer_address={HOST}:9")
+    id_ = evaluation_id(evaluation)
+    away = agent("trace", "send", id_, f"--tracer_address=zipkin://{HOST}:9")
+    assert away.code == 7
+    assert "were not delivered" in away.error
+
+    seen = Seen()
+    with otlp_grpc(seen) as port:
+        sent = agent("trace", "send", id_, f"--tracer_address={HOST}:{port}", "--trace_url=http://jaeger:1/")
+
+    stored = {row["span_id"]: row["name"] for row in rows(agent, "eventflow", "--id", id_)}
+    assert {f"{span_id:016x}": span.name for span_id, span in seen.spans.items()} == stored
+    [trace_id] = {span.trace_id for span in seen.spans.values()}
+    assert sent.stdout.splitlines() == [
+        f"{len(stored)} spans delivered to {HOST}:{port} (OTLP/gRPC)",
+        f"http://jaeger:1/trace/{trace_id}",
+    ]
+    processes = {resource["process.pid"] for resource in seen.resources}
+    assert len(processes) == 1
+
+
+def test_what_cannot_be_sent_is_refused(agent: Agent) -> None:
+    untraced = evaluation_id(agent(*EVALUATE, "--trace_level=NO_TRACE"))
+    address = f"--tracer_address={HOST}"
+
+    assert "has no trace" in agent("trace", "send", untraced, address).error
+    assert "give one with --tracer_address" in agent("trace", "send", untraced).error
+    for url in ("jaeger", "ftp://jaeger", "http://me:secret@jaeger", "http://jaeger:port"):
+        refused = agent("trace", "send", untraced, address, f"--trace_url={url}")
+        assert refused.code == 2
+        assert "secret" not in refused.error
+
+
+def test_the_link_to_a_trace_is_where_it_is_said_to_be(agent: Agent) -> None:
+    seen = Seen()
+    with zipkin(seen) as port:
+        collector = f"--tracer_address=zipkin://{HOST}:{port}"
+        told = agent(*EVALUATE, collector, "--trace_url=https://grafana.lab/explore?trace={trace_id}&kind=1")
+        default = agent(*EVALUATE, collector)
+
+    trace_ids = list(dict.fromkeys(span.trace_id for span in seen.spans.values()))
+    assert f"  https://grafana.lab/explore?trace={trace_ids[0]}&kind=1" in told.stdout
+    assert f"  http://{HOST}:{port}/zipkin/traces/{trace_ids[1]}" in default.stdout

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from inferometer.agent.tracing.recorder import CHUNK_SPANS, SpanRecorder, TraceContext
-from inferometer.agent.tracing.span import COLUMNS, SpanChunk, SpanKind, TraceLevel
+from inferometer.agent.tracing.span import COLUMNS, SpanChunk, SpanKind, SpanRole, TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
+from inferometer.evaluators.store.span_documents import span_documents
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import StoreBackend, make_evaluation, plain
 
@@ -47,6 +48,25 @@ def traced_evaluation(count: int) -> Evaluation:
         "ab" * 16, count, 5, ("no kernels: CPU only", "no memory"), "http://h:16686/trace/1"
     )
     return make_evaluation(trace=summary, spans=chunks, group_id="group-1")
+
+
+def test_the_process_of_spans_and_their_side_of_a_call_come_back(store: EvaluationStore) -> None:
+    call = SpanKind("a.Service/Method", TraceLevel.MODEL_TRACE, (("rpc.system", "grpc"),), SpanRole.SERVER)
+    recorder = SpanRecorder(TraceContext.new(), TraceLevel.FULL_TRACE)
+    recorder.add(call, 1, 2, 0)
+    resource = (("host.name", "агент"), ("process.pid", 7), ("service.name", "inferometer-agent"))
+    [theirs] = [replace(chunk, resource=resource) for chunk in recorder.chunks()]
+    summary = TraceSummary("ab" * 16, 3, 0, (), None)
+    evaluation = make_evaluation(trace=summary, spans=(theirs, *make_chunks(2)))
+    store.save(evaluation)
+
+    first, second = store.spans(evaluation.id)
+
+    assert (first.kinds, first.resource) == ((call,), resource)
+    assert (second.kinds, second.resource) == (KINDS, ())
+    [_, of_earlier] = span_documents(evaluation.spans)
+    assert "resource" not in of_earlier
+    assert not any("role" in kind for kind in of_earlier["kinds"])
 
 
 def columns(chunks: Iterator[SpanChunk] | tuple[SpanChunk, ...]) -> list[tuple[object, ...]]:

@@ -19,7 +19,7 @@ from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.agent.preprocessing.inputs import Input
 from inferometer.agent.preprocessing.inputs import Tensor as TensorInput
 from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.span import SpanRole, TraceLevel
 from inferometer.client.remote.channel.connection import RemoteOptions
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
 from inferometer.evaluators.dataset_run import DatasetRun
@@ -341,11 +341,18 @@ def test_the_secret_and_the_place_in_the_trace_go_with_the_requests(opened):
 
     [first, second, untraced] = [metadata for metadata, _ in mean.calls]
     assert first["authorization"] == second["authorization"] == "Bearer open sesame"
-    assert first["traceparent"] == second["traceparent"] == scope.context.traceparent
+    sent = [TraceContext.parse(metadata["traceparent"]) for metadata in (first, second)]
+    assert {context.trace_id for context in sent} == {scope.context.trace_id}
     assert "traceparent" not in untraced
     assert len(results) == 2
-    names = [recorded.name for recorded in itertools.chain.from_iterable(map(_kinds, recorder.take()))]
+    chunks = recorder.take()
+    kinds = list(itertools.chain.from_iterable(map(_kinds, chunks)))
+    names = [recorded.name for recorded in kinds]
     assert names.count("predict") == names.count("predict_step") == 2
+    calls = [recorded for recorded in kinds if recorded.role is SpanRole.CLIENT]
+    assert [recorded.name for recorded in calls] == ["inference.GRPCInferenceService/ModelInfer"] * 2
+    assert dict(calls[0].attributes)["server.port"] == int(server.address.rpartition(":")[2])
+    assert {context.span_id for context in sent} <= {int(each) for chunk in chunks for each in chunk.span_id}
 
 
 def _kinds(chunk):

@@ -20,9 +20,10 @@ from inferometer.agent.server.native.call_tracing import ServerTracing
 from inferometer.agent.server.native.predict_service import PredictService
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.tracing.address import TraceAddress
+from inferometer.agent.tracing.calls import client_call
 from inferometer.agent.tracing.exporting import TraceExport
 from inferometer.agent.tracing.recorder import CHUNK_SPANS, SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.span import SpanRole, TraceLevel
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.client.remote.native.tracing import RemoteTrace, measure_offset
 from inferometer.manifests.catalog import Catalog
@@ -52,10 +53,18 @@ def spans_of(scope):
 
 
 def tree(scope):
-    """Every span as ``parent > name batch``, sorted."""
-    found = spans_of(scope)
-    names = {each["span_id"]: each["name"] for each in found} | {scope.parent_id: "run"}
-    return sorted(f"{names[each['parent_id']]} > {each['name']} {each['batch']}" for each in found)
+    """Every span but those of calls, as ``parent > name batch``, sorted."""
+    found = {each["span_id"]: each for each in spans_of(scope)}
+
+    def name_above(each):
+        above = found.get(each["parent_id"], {"name": "run", "kind": None})
+        return name_above(above) if is_call(above) else above["name"]
+
+    return sorted(f"{name_above(e)} > {e['name']} {e['batch']}" for e in found.values() if not is_call(e))
+
+
+def is_call(span):
+    return span["kind"] is not None and span["kind"].role is not SpanRole.INTERNAL
 
 
 def batches(*sizes):
@@ -118,7 +127,7 @@ def test_a_warm_up_keeps_no_layers(digits):
     scope = new_scope(TraceLevel.FRAMEWORK_TRACE)
     with open_remote_agent(digits.address, "DigitsCNN", None, "PyTorch") as remote:
         list(remote.predict_batches(digit_batches(), scope.without_layers()))
-    assert {each["name"] for each in spans_of(scope)} == {
+    assert {each["name"] for each in spans_of(scope) if not is_call(each)} == {
         "read",
         "preprocess",
         "predict_step",
@@ -129,7 +138,7 @@ def test_a_warm_up_keeps_no_layers(digits):
 
 def test_without_a_trace_nothing_is_asked_for_and_nothing_comes(start_agent, monkeypatch):
     begun = []
-    monkeypatch.setattr(ServerTracing, "trace_of", lambda self, metadata: begun.append(dict(metadata)))
+    monkeypatch.setattr(ServerTracing, "trace_of", lambda self, metadata, _: begun.append(dict(metadata)))
     with open_remote_agent(start_agent().address, "Mean") as remote:
         list(remote.predict_batches(batches(2, 2)))
     assert begun
@@ -158,7 +167,7 @@ def test_more_spans_than_a_chunk_come_while_the_stream_goes_on(mean):
     assert sum(1 for _ in mean.predict_batches(batches(*[1] * count), scope)) == count
     found = spans_of(scope)
     assert sorted(each["batch"] for each in found if each["name"] == "predict") == list(range(count))
-    assert len(found) == 5 * count
+    assert len(found) == 5 * count + 2
     assert scope.recorder.notes == ()
 
 
@@ -169,7 +178,7 @@ def test_spans_that_an_agent_has_no_room_for_are_counted_and_its_notes_arrive(st
     scope = new_scope(TraceLevel.FRAMEWORK_TRACE)
     with open_remote_agent(start_agent().address, "Mean") as remote:
         list(remote.predict_batches(batches(1, 1), scope))
-    assert (len(spans_of(scope)), scope.recorder.dropped) == (7, 3)
+    assert (len(spans_of(scope)), scope.recorder.dropped) == (7 + 1, 3 + 1)
     assert scope.recorder.notes == ("no layers: Fake has no profiler here",)
 
 
@@ -215,7 +224,7 @@ def test_an_agent_that_is_lost_leaves_the_spans_of_the_client(spawn_agent):
 
 def test_an_agent_of_an_earlier_version_is_noted(start_agent, monkeypatch):
     """One that has no method that tells the time, and does not know of traces."""
-    monkeypatch.setattr(ServerTracing, "trace_of", lambda self, metadata: None)
+    monkeypatch.setattr(ServerTracing, "trace_of", lambda self, metadata, _: None)
     all_methods = PredictService.methods
 
     def fewer(service):
@@ -267,8 +276,9 @@ def test_an_offset_holds_until_another_one_contradicts_it():
     def measured(scope, ahead_ns, known):
         times = iter(range(0, 100_000, 100))
         middle = iter(range(50, 100_000, 200))
+        remote = RemoteTrace(scope, "there", client_call("service/Method", "there", 1))
         scope.recorder.clock, scope.recorder.epoch_offset_ns = lambda: next(times), 0
-        return RemoteTrace(scope, "there").measure_clock(lambda: next(middle) + ahead_ns, known)
+        return remote.measure_clock(lambda: next(middle) + ahead_ns, known)
 
     scope = new_scope()
     first = measured(scope, HOUR_NS, None)
@@ -349,16 +359,20 @@ def test_the_agent_exports_the_spans_of_clients_that_only_send_a_context(start_a
         answers += stub.PredictStream(as_stream([request, request]), metadata=context)
         assert len(answers) == 3
         assert not any(answer.HasField("trace") for answer in answers[1:])
-        seen.wait_for(lambda: len(seen.spans) == 1 + 3 * 5)
+        seen.wait_for(lambda: len(seen.spans) == 3 + 1 + 3 * 5 + 2)
         server.stop()
 
-    spans = seen.spans.values()
-    assert {span.trace_id for span in spans} == {CALLER[3:35]}
+    spans = seen.spans
+    assert {span.trace_id for span in spans.values()} == {CALLER[3:35]}
     caller = int(CALLER[36:52], 16)
-    tops = [span for span in spans if span.parent_id % 2**64 == caller]
-    names = ["load", *["predict_step", "preprocess", "read"] * 3]
+    calls = {id_: span for id_, span in spans.items() if span.parent_id % 2**64 == caller}
+    methods = {f"inferometer.v1.PredictService/{name}" for name in ("Open", "Predict", "PredictStream")}
+    assert {span.name for span in calls.values()} == methods
+    assert {span.role for span in calls.values()} == {"server"}
+    tops = [span for span in spans.values() if span.parent_id in calls]
+    names = ["load", "queue", "batch", *["predict_step", "preprocess", "read"] * 3]
     assert sorted(span.name for span in tops) == sorted(names)
-    assert sum(span.name == "predict" for span in spans) == 3
+    assert sum(span.name == "predict" for span in spans.values()) == 3
 
 
 @pytest.mark.parametrize("model", ["Mean", "Failing", "Crashing"])
@@ -385,21 +399,25 @@ def test_a_context_changes_no_answer(start_agent, model, shape, whole):
         assert answer(stub, metadata=traced) == answer(stub)
 
 
-def test_a_batch_that_is_one_tensor_is_traced_as_one(start_agent):
+def test_a_batch_that_is_one_tensor_waits_in_the_queue_as_it_does_untraced(start_agent):
     found = exported(start_agent, "Mean", {"batch": {"dtype": "float32", "shape": [2, 1, 4, 4]}})
+    service = "inferometer.v1.PredictService"
     assert sorted(span.name for span in found) == [
+        "batch",
+        f"{service}/Open",
+        f"{service}/Predict",
         "load",
-        "postprocess",
         "predict",
-        "predict_step",
-        "preprocess",
+        "queue",
     ]
     assert {span.attributes["inferometer.batch_size"] for span in found if span.name == "predict"} == {2}
 
 
 def test_the_loading_of_a_model_that_cannot_be_loaded_is_exported(start_agent):
-    [span] = exported(start_agent, "Mean", None, device={"kind": predict_pb2.DEVICE_KIND_GPU})
-    assert span.name == "load"
+    [load, call] = exported(start_agent, "Mean", None, device={"kind": predict_pb2.DEVICE_KIND_GPU})
+    assert load.name == "load"
+    assert call.attributes["rpc.grpc.status_code"] == grpc.StatusCode.FAILED_PRECONDITION.value[0]
+    assert not call.failed  # the client asked for what there is not
 
 
 def exported(start_agent, model, request, **options):
@@ -431,4 +449,4 @@ def test_a_collector_that_refuses_does_not_fail_a_call_and_the_log_says_so(start
     assert server.stop()
     [said] = [record for record in caplog.records if "not delivered" in record.message]
     assert said.levelname == "WARNING"
-    assert said.message.startswith("1 of 1 spans")
+    assert said.message.startswith("2 of 2 spans")

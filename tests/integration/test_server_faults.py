@@ -141,12 +141,15 @@ def test_streams_that_fail_at_once_are_told_why_while_their_requests_are_receive
     (manifest_folder / "go").touch()
 
 
-def test_traced_calls_and_streams_that_wait_for_one_that_hangs_are_told(start, manifest_folder):
+def test_traced_calls_that_wait_for_a_stream_that_hangs_are_told(start, manifest_folder):
     client = start(predict_timeout_s=0.3)
     id_ = client.open("Hanging")
     traced = (("traceparent", f"00-{'1' * 32}-{'2' * 16}-01"), ("inferometer-trace-level", "MODEL_TRACE"))
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(client.v1.Predict, v1_request(id_), metadata=traced, timeout=TIMEOUT_S)
+        requests = as_stream([v1_request(id_)])
+        first = pool.submit(
+            lambda: list(client.v1.PredictStream(requests, metadata=traced, timeout=TIMEOUT_S))
+        )
         wait_for((manifest_folder / "begun").exists)
         for call in (
             lambda: client.v1.Predict(v1_request(id_), metadata=traced, timeout=TIMEOUT_S),
@@ -159,7 +162,7 @@ def test_traced_calls_and_streams_that_wait_for_one_that_hangs_are_told(start, m
             assert error.value.code() is grpc.StatusCode.UNAVAILABLE
             assert "prediction under way has run for 0." in error.value.details()
         (manifest_folder / "go").touch()
-        assert len(first.result(TIMEOUT_S).input_ids) == 1
+        assert len(first.result(TIMEOUT_S)[0].input_ids) == 1
 
 
 def test_deadline_of_a_request_is_kept_while_a_prediction_hangs(start, manifest_folder):

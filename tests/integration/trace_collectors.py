@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import grpc
@@ -41,6 +42,9 @@ class SeenSpan:
     attributes: dict
     scope: str
     failed: bool
+    role: str = "internal"
+    links: tuple[tuple[str, int], ...] = ()
+    resource: dict = field(default_factory=dict, compare=False)
 
 
 class Seen:
@@ -155,11 +159,25 @@ def jaeger_udp(seen: Seen) -> Iterator[int]:
             reader.join()
 
 
+@contextmanager
+def zipkin(seen: Seen) -> Iterator[int]:
+    """Serves Zipkin's JSON over HTTP, and gives its port."""
+
+    def take(path: str, kind: str, body: bytes) -> bytes:
+        assert (path, kind) == ("/api/v2/spans", "application/json")
+        _add_zipkin(seen, json.loads(body))
+        return b""
+
+    with _http(seen, take, "text/plain") as port:
+        yield port
+
+
 COLLECTORS = {
     "": otlp_grpc,
     "http://": otlp_http,
     "jaeger://": jaeger_udp,
     "jaeger+http://": jaeger_http,
+    "zipkin://": zipkin,
 }
 """Each kind, by what stands before the host in its address."""
 
@@ -217,6 +235,7 @@ def _http(seen: Seen, take: Callable[[str, str, bytes], bytes], kind: str) -> It
 
 def _add_otlp(seen: Seen, request: ExportTraceServiceRequest) -> None:
     for of_resource in request.resource_spans:
+        resource = {pair.key: _otlp_value(pair.value) for pair in of_resource.resource.attributes}
         spans = {}
         for of_scope in of_resource.scope_spans:
             for span in of_scope.spans:
@@ -229,8 +248,11 @@ def _add_otlp(seen: Seen, request: ExportTraceServiceRequest) -> None:
                     {pair.key: _otlp_value(pair.value) for pair in span.attributes},
                     of_scope.scope.name,
                     span.status.code == span.status.STATUS_CODE_ERROR,
+                    span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_").lower(),
+                    tuple((link.trace_id.hex(), int.from_bytes(link.span_id, "big")) for link in span.links),
+                    resource,
                 )
-        seen.add({pair.key: _otlp_value(pair.value) for pair in of_resource.resource.attributes}, spans)
+        seen.add(resource, spans)
 
 
 def _otlp_value(value) -> object:
@@ -243,12 +265,14 @@ _OF_JAEGER = {"span.kind", "error"}
 
 
 def _add_jaeger(seen: Seen, batch: Batch) -> None:
+    process = {tag.key: _jaeger_value(tag) for tag in batch.process.tags}
+    resource = {"service.name": batch.process.serviceName, **process}
     spans = {}
     for span in batch.spans:
         tags = {tag.key: _jaeger_value(tag) for tag in span.tags}
         spans[span.spanId] = SeenSpan(
             span.operationName,
-            f"{span.traceIdHigh % 2**64:016x}{span.traceIdLow % 2**64:016x}",
+            _jaeger_trace_id(span),
             span.parentSpanId,
             span.startTime * 1000,
             span.duration * 1000,
@@ -259,9 +283,15 @@ def _add_jaeger(seen: Seen, batch: Batch) -> None:
             },
             tags["otel.scope.name"],
             tags.get("error", False),
+            tags["span.kind"],
+            tuple((_jaeger_trace_id(ref), ref.spanId) for ref in span.references or ()),
+            resource,
         )
-    process = {tag.key: _jaeger_value(tag) for tag in batch.process.tags}
-    seen.add({"service.name": batch.process.serviceName, **process}, spans)
+    seen.add(resource, spans)
+
+
+def _jaeger_trace_id(of) -> str:
+    return f"{of.traceIdHigh % 2**64:016x}{of.traceIdLow % 2**64:016x}"
 
 
 def _jaeger_value(tag) -> object:
@@ -272,3 +302,40 @@ def _jaeger_value(tag) -> object:
         TagType.DOUBLE: tag.vDouble,
     }
     return kinds[tag.vType]
+
+
+_OF_RESOURCE = ("service.", "host.", "process.", "os.", "telemetry.", "deployment.")
+
+
+def _add_zipkin(seen: Seen, received: list[dict]) -> None:
+    spans, resource = {}, {}
+    for span in received:
+        tags = {key: _zipkin_value(value) for key, value in span["tags"].items()}
+        told = {key: value for key, value in tags.items() if key.startswith(_OF_RESOURCE)}
+        resource = {"service.name": span["localEndpoint"]["serviceName"], **told}
+        spans[int(span["id"], 16)] = SeenSpan(
+            span["name"],
+            span["traceId"],
+            int(span.get("parentId", "0"), 16),
+            span["timestamp"] * 1000,
+            span["duration"] * 1000,
+            {
+                key: value
+                for key, value in tags.items()
+                if key not in told and key != "error" and not key.startswith("otel.")
+            },
+            tags["otel.scope.name"],
+            "error" in tags,
+            span.get("kind", "INTERNAL").lower(),
+            resource=resource,
+        )
+    seen.add(resource, spans)
+
+
+def _zipkin_value(text: str) -> object:
+    """What a tag was; a text that looks like another value cannot be told from it."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return tuple(value) if isinstance(value, list) else value

@@ -2,32 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import grpc
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.protocol.metadata import LAYERS_KEY, LEVEL_KEY, TRACEPARENT_KEY
 from inferometer.agent.protocol.span_messages import TracePart
+from inferometer.agent.protocol.status import NotOfferedError, status_code
 from inferometer.agent.server.rpc import CallContext
+from inferometer.agent.tracing.calls import ended, server_call
 from inferometer.agent.tracing.exporting import ExportReport, TraceExport
 from inferometer.agent.tracing.recorder import CHUNK_SPANS, SpanRecorder, TraceContext, TraceScope
-from inferometer.agent.tracing.span import TraceLevel
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.agent.tracing.resource import AGENT_SERVICE, process_resource
+from inferometer.agent.tracing.span import Attributes, SpanKind, TraceLevel
+from inferometer.manifests.errors import ConfigurationError, InferometerError
+
+_REQUEST = SpanKind("request", TraceLevel.APPLICATION_TRACE)
+
+
+def agent_resource() -> Attributes:
+    """Returns the resource of an agent in this process, with an instance id of its own."""
+    return process_resource(AGENT_SERVICE, secrets.token_hex())
 
 
 class CallTrace(Closeable):
-    """The trace of one call, until it is closed; without an ``export`` it is for the client."""
+    """The trace of one call, until it is closed; without an ``export`` it is for the client.
 
-    def __init__(self, scope: TraceScope, export: TraceExport | None) -> None:
-        self.scope = scope
+    ``scope`` is below the span of the call itself, which begins now and ends with the last part.
+    """
+
+    def __init__(
+        self,
+        caller: TraceScope,
+        export: TraceExport | None = None,
+        resource: Attributes = (),
+        call: SpanKind | None = None,
+    ) -> None:
+        self._caller = caller
+        self._call = call
+        self._recorder = recorder = caller.recorder
+        self._began_ns = recorder.clock()
+        self.scope = caller if call is None else replace(caller, parent_id=recorder.new_id())
+        self._code = grpc.StatusCode.OK
+        self._resource = resource
         self._export = export
-        self._recorder = scope.recorder
         self._taken = 0
         self._dropped = 0
         self._notes = 0
 
+    def __exit__(self, *raised: object) -> None:
+        error = raised[1]
+        if isinstance(error, BaseException):
+            self._code = _code_of(error)
+        self.close()
+
     def close(self) -> None:
         """Exports the spans that are left, if the agent has a collector."""
         self.part(last=True)
+
+    @contextmanager
+    def request(self) -> Iterator[TraceScope]:
+        """One request of a stream, which is exported at its end."""
+        recorder, span_id = self._recorder, self._recorder.new_id()
+        began_ns, kind = recorder.clock(), _REQUEST
+        try:
+            yield replace(self.scope, parent_id=span_id)
+        except BaseException as error:
+            kind = replace(_REQUEST, attributes=(("error.type", type(error).__name__),))
+            raise
+        finally:
+            recorder.add(kind, began_ns, recorder.clock(), self.scope.parent_id, span_id=span_id)
+            if self._export is not None:
+                self._export.send(recorder.context.trace_id, recorder.take())
 
     def part(self, *, last: bool = False) -> TracePart:
         """Returns what is to be sent to the client now: whole chunks, and with ``last`` all the rest.
@@ -36,37 +86,81 @@ class CallTrace(Closeable):
         """
         if not last and len(self._recorder) - self._taken < CHUNK_SPANS:
             return TracePart()
+        if last:
+            self._end_call()
         chunks = self._recorder.take()
         self._taken = len(self._recorder)
         if self._export is not None:
             self._export.send(self._recorder.context.trace_id, chunks)
             return TracePart()
         dropped, notes = self._recorder.dropped, self._recorder.notes
-        part = TracePart(chunks, dropped - self._dropped, notes[self._notes :])
+        part = TracePart(chunks, dropped - self._dropped, notes[self._notes :], self._resource)
+        self._resource = ()  # one part has it
         self._dropped, self._notes = dropped, len(notes)
         return part
+
+    def _end_call(self) -> None:
+        """Records the span of the call, once."""
+        call, self._call = self._call, None
+        if call is not None:
+            kind, recorder = ended(call, self._code.name), self._recorder
+            span_id, parent_id = self.scope.parent_id, self._caller.parent_id
+            recorder.add(kind, self._began_ns, recorder.clock(), parent_id, span_id=span_id)
+
+
+def _code_of(error: BaseException) -> grpc.StatusCode:
+    """The status that an error of a method becomes; see ``rpc.Dispatcher``."""
+    if isinstance(error, InferometerError):
+        return status_code(error)
+    if isinstance(error, NotOfferedError):
+        return grpc.StatusCode.UNIMPLEMENTED
+    return grpc.StatusCode.INTERNAL if isinstance(error, Exception) else grpc.StatusCode.CANCELLED
 
 
 class ServerTracing:
     """Traces the calls of clients that ask for it. Thread-safe.
 
     The spans of those that do not take them themselves go to ``export``, up to ``level``; with None, such
-    calls are not traced.
+    calls are not traced. ``resource`` is that of an agent, for the clients that take its spans.
     """
 
-    def __init__(self, export: TraceExport | None = None, level: TraceLevel = TraceLevel.MODEL_TRACE) -> None:
+    def __init__(
+        self,
+        export: TraceExport | None = None,
+        level: TraceLevel = TraceLevel.MODEL_TRACE,
+        resource: Attributes | None = None,
+    ) -> None:
+        self._resource = agent_resource() if resource is None else resource
         self._export = export
         self._level = level
+        self._listens_at: Attributes = ()
+
+    def listens_at(self, host: str, port: int) -> None:
+        """Sets where the agent listens, for the spans of its calls."""
+        self._listens_at = (("server.address", host), ("server.port", port))
 
     def begin(self, call: CallContext) -> CallTrace | None:
         """Returns the trace of a call; None where it is not traced.
 
         Raises ConfigurationError if the client names an unknown level.
         """
-        return self.trace_of({str(key): str(value) for key, value in call.metadata})
+        metadata = {str(key): str(value) for key, value in call.metadata}
+        return self.trace_of(metadata, self._span_of(call))
 
-    def trace_of(self, metadata: Mapping[str, str]) -> CallTrace | None:
-        """Returns the trace that a call's metadata requests; see ``begin``."""
+    def begin_exported(self, call: CallContext) -> CallTrace | None:
+        """Returns the trace of a call whose client takes no spans; None where it is not traced."""
+        if self._export is None:
+            return None
+        header = next((str(value) for key, value in call.metadata if key == TRACEPARENT_KEY), None)
+        if header is None:
+            return None
+        return self.trace_of({TRACEPARENT_KEY: header}, self._span_of(call))
+
+    def _span_of(self, call: CallContext) -> SpanKind:
+        return server_call(call.record.method, call.record.peer, self._listens_at)
+
+    def trace_of(self, metadata: Mapping[str, str], call: SpanKind | None = None) -> CallTrace | None:
+        """Returns the trace that a call's metadata requests, with the span of the ``call``; see ``begin``."""
         header = metadata.get(TRACEPARENT_KEY)
         if header is None:
             return None
@@ -81,7 +175,7 @@ class ServerTracing:
             return None
         recorder = SpanRecorder(caller, level)
         layers = metadata.get(LAYERS_KEY) != "0"
-        return CallTrace(TraceScope(recorder, caller.span_id, layers), export)
+        return CallTrace(TraceScope(recorder, caller.span_id, layers), export, self._resource, call)
 
     def close(self) -> ExportReport | None:
         """Ends the export; returns what became of the spans, where there were any."""

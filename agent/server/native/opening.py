@@ -40,21 +40,34 @@ class QueuedSession(Session):
         super().__init__(shared._predictor, shared._pipeline, shared.description)
         self._lease = lease
 
-    def infer_for(self, call: CallContext, clock: Callable[[], int]) -> Infer:
+    def infer_for(
+        self, call: CallContext, clock: Callable[[], int], trace: TraceScope | None = None
+    ) -> Infer:
         """Returns what runs the model from a thread, on a batch that waits no longer than its call.
 
-        ``clock`` is that of the model's deadlines, in nanoseconds.
+        ``clock`` is that of the model's deadlines, in nanoseconds. ``trace``, the call's own span, receives
+        the spans of the wait and the batch.
         """
         return partial(
-            self._lease.model.infer_checked, deadline_ns=call.deadline_ns(clock), is_active=call.is_active
+            self._lease.model.infer_checked,
+            deadline_ns=call.deadline_ns(clock),
+            is_active=call.is_active,
+            trace=trace,
         )
 
     async def predict_tensor_async(
-        self, batch: NDArray[Any], call: CallContext, clock: Callable[[], int]
+        self,
+        batch: NDArray[Any],
+        call: CallContext,
+        clock: Callable[[], int],
+        trace: TraceScope | None = None,
     ) -> BatchResult:
         """Predicts a batch that is one preprocessed tensor, without a thread; see ``infer_for``."""
         infer = partial(
-            self._lease.model.infer_async, deadline_ns=call.deadline_ns(clock), is_active=call.is_active
+            self._lease.model.infer_async,
+            deadline_ns=call.deadline_ns(clock),
+            is_active=call.is_active,
+            trace=trace,
         )
         return await self._pipeline.predict_tensor_async(batch, infer)
 

@@ -232,19 +232,19 @@ class PredictService:
         return predict_pb2.ResetResponse(closed_sessions=self.sessions.close_all())
 
     async def predict(self, request: PredictCall, call: CallContext) -> BatchResult:
-        """Predicts one batch; preprocessing and tracing take a thread."""
+        """Predicts one batch; preprocessing takes a thread."""
         self.limits.check_inputs(request.size)
         with self.sessions.use(request.message.session_id) as session:
             is_about(session.description.manifest.name)
             trace = self.tracing.begin(call)
-            if trace is not None:
-                with trace:
-                    return await call.in_thread(_predicted, session, request, trace.scope)
-            if request.batch is None:
-                infer = session.infer_for(call, perf_counter_ns)
-                return await call.in_thread(_predicted, session, request, None, infer)
-            _check_only_batch(request)
-            return await session.predict_tensor_async(request.batch.array("batch"), call, perf_counter_ns)
+            with trace or nullcontext():
+                scope = trace.scope if trace else None
+                if request.batch is not None:
+                    _check_only_batch(request)
+                    batch = request.batch.array("batch")
+                    return await session.predict_tensor_async(batch, call, perf_counter_ns, scope)
+                infer = session.infer_for(call, perf_counter_ns, scope)
+                return await call.in_thread(_predicted, session, request, infer, scope)
 
     async def predict_stream(
         self, requests: AsyncIterator[PredictCall], call: CallContext
@@ -307,18 +307,9 @@ def _results(
             yield part
 
 
-def _predicted(
-    session: Session, call: PredictCall, trace: TraceScope | None = None, infer: Infer | None = None
-) -> BatchResult:
-    """The result of a single request: the same one, traced or not."""
-    if call.batch is not None:
-        _check_only_batch(call)
-        return session.predict_tensor(call.batch.array("batch"), trace, infer)
-    inputs = read_inputs(call.message.inputs)
-    if trace is None:
-        return session.predict(inputs, infer)
-    [result] = session.predict_batches([inputs], trace)
-    return result
+def _predicted(session: Session, call: PredictCall, infer: Infer, trace: TraceScope | None) -> BatchResult:
+    """The result of a request of inputs."""
+    return session.predict(read_inputs(call.message.inputs), infer, trace)
 
 
 def _inputs(call: PredictCall, session_id: str) -> Sequence[Input]:

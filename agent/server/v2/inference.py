@@ -21,6 +21,7 @@ from inferometer.agent.server.v2.shared_memory import Place, SharedMemory
 from inferometer.agent.server.v2.tensors import check_parameters, read_input, shown
 from inferometer.agent.serving.queue_policy import TimeoutAction
 from inferometer.agent.serving.served_model import ServedModel
+from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import InputError, PredictionError, suggestion
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
@@ -70,8 +71,12 @@ class Inference:
         self._max_batch_size = max_batch_size
         self._clock = clock
 
-    async def infer(self, request: InferCall, call: CallContext) -> InferAnswer:
+    async def infer(
+        self, request: InferCall, call: CallContext, trace: TraceScope | None = None
+    ) -> InferAnswer:
         """Runs the model that a request names on its input, as long as its call is active.
+
+        ``trace`` is the request's own span, None where it is not traced.
 
         Raises:
             UnknownModelError: There is no such model.
@@ -93,7 +98,7 @@ class Inference:
             model = lease.model
             wanted = await self._wanted(message, model, found, call)
             inferred = await model.infer_async(
-                batch, deadline_ns=deadline_ns, is_active=call.is_active, **queueing
+                batch, deadline_ns=deadline_ns, is_active=call.is_active, trace=trace, **queueing
             )
             inferred_ns = self._clock()
             response = pb.ModelInferResponse(

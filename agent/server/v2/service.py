@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 
 from inferometer.agent import __version__
 from inferometer.agent.inference.registry import Registry
@@ -11,6 +11,7 @@ from inferometer.agent.protocol.status import NotOfferedError, described
 from inferometer.agent.protocol.v2_datatypes import TensorSignature
 from inferometer.agent.protocol.v2_shared_memory import EXTENSION
 from inferometer.agent.protocol.v2_versions import v2_version
+from inferometer.agent.server.native.call_tracing import ServerTracing
 from inferometer.agent.server.rpc import CallContext, Codec, Method, methods_of
 from inferometer.agent.server.security.limits import MAX_INPUTS, StreamLimit
 from inferometer.agent.server.v2.inference import Inference, in_order
@@ -66,7 +67,10 @@ class InferenceService:
         is_ready: Callable[[], bool],
         max_inputs: int = MAX_INPUTS,
         shared_memory: SharedMemory | None = None,
+        *,
+        tracing: ServerTracing,
     ) -> None:
+        self._tracing = tracing
         batching = models.options.batching
         self._models = models
         self._batching = batching
@@ -107,7 +111,11 @@ class InferenceService:
 
     async def model_infer(self, request: InferCall, call: CallContext) -> InferAnswer:
         """Runs a model on a request."""
-        return await self._inference.infer(request, call)
+        trace = None if call.record.trace_id is None else self._tracing.begin_exported(call)
+        if trace is None:
+            return await self._inference.infer(request, call)
+        with trace:
+            return await self._inference.infer(request, call, trace.scope)
 
     async def model_stream_infer(
         self, requests: AsyncIterator[InferCall], call: CallContext
@@ -116,17 +124,22 @@ class InferenceService:
 
         Each request has one response, which is its final one: as in Triton, no empty one follows.
         """
+        trace = None if call.record.trace_id is None else self._tracing.begin_exported(call)
 
         async def answer(request: InferCall) -> InferAnswer | pb.ModelStreamInferResponse:
             try:
                 _check_final(request)
-                found = await self._inference.infer(request, call)
+                if trace is None:
+                    found = await self._inference.infer(request, call)
+                else:
+                    with trace.request() as scope:
+                        found = await self._inference.infer(request, call, scope)
                 found.message.parameters[_FINAL].bool_param = True
                 return found
             except Exception as error:  # noqa: BLE001 - the boundary of one request, as the dispatcher's is of a call
                 return _failed(request, described(error, "ModelStreamInfer"))
 
-        with self._streams.one():
+        with trace or nullcontext(), self._streams.one():
             async with aclosing(in_order(requests, answer)) as answers:
                 async for each in answers:
                     yield each

@@ -14,6 +14,10 @@ import grpc
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.inference.results import SystemDescription
+from inferometer.agent.protocol.metadata import TRACEPARENT_KEY
+from inferometer.agent.tracing.span import SpanKind
+from inferometer.client.remote.channel.connection import Metadata
+from inferometer.evaluators.load.query_tracing import QuerySample
 from inferometer.evaluators.load.target import Answers
 from inferometer.manifests.errors import SessionError
 
@@ -63,6 +67,7 @@ class CallTarget(Closeable):
         self._max_in_flight = max(1, min(MAX_IN_FLIGHT, MAX_BYTES_IN_FLIGHT // max(1, request_bytes)))
         self._run: CallFlight | None = None
         self._closed = False
+        self._sample: QuerySample | None = None
         self._release = hold()
 
     @abstractmethod
@@ -72,6 +77,22 @@ class CallTarget(Closeable):
     @abstractmethod
     def outcome(self, call: grpc.Future[bytes]) -> Outcome:
         """Reads the reply of a call that has ended."""
+
+    @property
+    @abstractmethod
+    def call(self) -> SpanKind:
+        """The span of a query's call."""
+
+    def stamp(self, sample: QuerySample | None) -> None:
+        """Sends the trace with these queries from now on; see ``query_tracing.StampingTarget``."""
+        self._sample = sample
+
+    def traced_metadata(self, query: int) -> Metadata:
+        """Returns what a query's call carries of its trace; nothing where it is not traced."""
+        sample = self._sample
+        if sample is None or query not in sample:
+            return ()
+        return ((TRACEPARENT_KEY, sample.traceparent(query)),)
 
     def begin(self, answers: Answers) -> None:
         """Begins a run; one that has not ended is cancelled.

@@ -24,6 +24,8 @@ from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2
 from inferometer.protos.inference.v2.grpc_service_pb2_grpc import GRPCInferenceServiceStub
 
+INFER_PATH = f"{pb.DESCRIPTOR.services_by_name['GRPCInferenceService'].full_name}/ModelInfer"
+"""The method that runs a model."""
 _Answer = TypeVar("_Answer")
 # Less often than agents are pinged: a server that does not know this client may take more for an attack.
 _OPTIONS = (("grpc.keepalive_time_ms", 300_000),)
@@ -52,10 +54,7 @@ class KServeConnection(ServerConnection):
         self._model_timeout_s = remote.open_timeout_s
         self._methods = GRPCInferenceServiceStub(self._channel)
         # Without serializers: tensors are written and read by inferometer.client.remote.kserve.messages.
-        service = f"/{pb.DESCRIPTOR.services_by_name['GRPCInferenceService'].full_name}"
-        self._infer: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
-            f"{service}/ModelInfer"
-        )
+        self._infer: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(f"/{INFER_PATH}")
 
     def require_ready(self) -> None:
         """Connects to the server, and checks that it is ready.
@@ -160,13 +159,16 @@ class KServeConnection(ServerConnection):
                 lambda: self._infer(request, timeout=timeout_s, metadata=(*self.metadata, *metadata))
             )
 
-    def begin_infer(self, request: bytes, timeout_s: float | None) -> grpc.Future[bytes]:
+    def begin_infer(
+        self, request: bytes, timeout_s: float | None, metadata: Metadata = ()
+    ) -> grpc.Future[bytes]:
         """Sends one encoded ``ModelInferRequest`` without waiting; ``end_infer`` returns the answer.
 
         Raises:
             SessionError: The connection is closed.
         """
-        return self.begin(lambda: self._infer.future(request, timeout=timeout_s, metadata=self.metadata))
+        given = (*self.metadata, *metadata) if metadata else self.metadata
+        return self.begin(lambda: self._infer.future(request, timeout=timeout_s, metadata=given))
 
     def end_infer(self, call: grpc.Future[bytes]) -> bytes:
         """Returns the encoded answer to a call, and waits for it if necessary.

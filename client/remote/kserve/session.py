@@ -25,11 +25,12 @@ from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, Session
 from inferometer.agent.preprocessing.inputs import Input, Payload
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.agent.protocol.metadata import TRACEPARENT_KEY
+from inferometer.agent.tracing.calls import OK, client_call, ended
 from inferometer.agent.tracing.recorder import TraceScope
-from inferometer.agent.tracing.span import TraceLevel
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
 from inferometer.client.remote.channel.call_target import BeginCall, CallFlight, CallTarget, Outcome
 from inferometer.client.remote.channel.connection import Metadata
-from inferometer.client.remote.kserve.connection import KServeConnection
+from inferometer.client.remote.kserve.connection import INFER_PATH, KServeConnection
 from inferometer.client.remote.kserve.fitting import Fit
 from inferometer.client.remote.kserve.messages import InferReply, RequestForm, decode_reply, outputs_in_order
 from inferometer.client.remote.kserve.shared_memory import SharedMemory, SharedTensors
@@ -63,8 +64,8 @@ class KServePredictor(Predictor):
         self.connection = connection
         self.form = form
         self.timeout_s = timeout_s
-        self.metadata: Metadata = ()
-        """What goes with every request beside the secret: the trace that it belongs to."""
+        self.trace: CallRecorder | None = None
+        """Records the requests of a trace; None where there is none."""
         self.fit = fit
         self.memory = memory
 
@@ -83,7 +84,11 @@ class KServePredictor(Predictor):
         self.fit.check_batch(len(batch), str(self))
         with self.memory.lent(batch) if self.memory else nullcontext() as region:
             request = self.form.encode_placed(batch.shape, region) if region else self.form.encode(batch)
-            return self.read(self.connection.infer(request, self.timeout_s, self.metadata)).outputs
+            if self.trace is None:
+                return self.read(self.connection.infer(request, self.timeout_s)).outputs
+            with self.trace.call() as metadata:
+                answer = self.connection.infer(request, self.timeout_s, metadata)
+            return self.read(answer).outputs
 
     def read(self, answer: bytes) -> InferReply:
         """Reads an encoded answer.
@@ -114,6 +119,42 @@ class KServePredictor(Predictor):
         """Releases the shared memory; the model stays at the server."""
         if self.memory is not None:
             self.memory.close()
+
+
+class CallRecorder:
+    """Records the requests of a run below its ``scope``; the spans are made after the run.
+
+    One thread makes the requests.
+    """
+
+    def __init__(self, scope: TraceScope, kind: SpanKind) -> None:
+        self._scope = scope
+        self._kind = kind
+        self._calls: list[tuple[str, int, int, int]] = []
+
+    @contextmanager
+    def call(self) -> Iterator[Metadata]:
+        """A request, whose metadata it yields."""
+        recorder = self._scope.recorder
+        span_id = recorder.new_id()
+        context = replace(recorder.context, span_id=span_id)
+        code, began_ns = "UNKNOWN", recorder.clock()
+        try:
+            yield ((TRACEPARENT_KEY, context.traceparent),)
+            code = OK
+        except InferometerError as error:
+            if isinstance(error.__cause__, grpc.RpcError):
+                code = error.__cause__.code().name
+            raise
+        finally:
+            self._calls.append((code, span_id, began_ns, recorder.clock()))
+
+    def record(self) -> None:
+        """Adds the spans of the requests until now to the trace."""
+        recorder, parent_id = self._scope.recorder, self._scope.parent_id
+        for code, span_id, began_ns, ended_ns in self._calls:
+            recorder.add(ended(self._kind, code), began_ns, ended_ns, parent_id, span_id=span_id)
+        self._calls.clear()
 
 
 class KServeSession(Session):
@@ -167,13 +208,17 @@ class KServeSession(Session):
 
     @contextmanager
     def _propagating(self, trace: TraceScope | None) -> Iterator[None]:
-        """Sends the trace context with each request."""
-        if trace is not None:
-            self.predictor.metadata = ((TRACEPARENT_KEY, trace.context.traceparent),)
+        """Sends the trace context with each request, and records the requests."""
+        if trace is None:
+            yield
+            return
+        at = self.predictor.connection.address.agent
+        calls = self.predictor.trace = CallRecorder(trace, client_call(INFER_PATH, at.host, at.port))
         try:
             yield
         finally:
-            self.predictor.metadata = ()
+            self.predictor.trace = None
+            calls.record()
 
 
 class KServeTarget(CallTarget):
@@ -211,14 +256,22 @@ class KServeTarget(CallTarget):
             self._requests = [encode(tensors[n : n + 1]) for n in range(len(tensors))]
         size = self._preprocessor.tensor_bytes
         super().__init__(session.description, size, self._predictor.connection.hold)
-        self._begin: BeginCall = partial(
-            self._predictor.connection.begin_infer, timeout_s=self._predictor.timeout_s
-        )
+        self._begin = partial(self._predictor.connection.begin_infer, timeout_s=self._predictor.timeout_s)
+
+    @property
+    def call(self) -> SpanKind:
+        """The span of a query's call."""
+        at = self._predictor.connection.address.agent
+        return client_call(INFER_PATH, at.host, at.port)
+
+    def _begin_of(self, query: int) -> BeginCall:
+        metadata = self.traced_metadata(query)
+        return partial(self._begin, metadata=metadata) if metadata else self._begin
 
     def send(self, query: int, run: CallFlight) -> None:
         """Sends a query, or has it preprocessed and sent; see ``CallTarget``."""
         if self._pool is None:
-            run.send(query, self._requests[query % len(self._requests)], self._begin)
+            run.send(query, self._requests[query % len(self._requests)], self._begin_of(query))
             return
         run.announce(query)
         self._pool.submit(self._preprocess_and_send, query, run)
@@ -268,13 +321,14 @@ class KServeTarget(CallTarget):
             return
         payload, slot = self._payloads[query % len(self._payloads)], self._take_slot()
         slots = self._shared.array if self._shared is not None else None
-        request, begin = b"", self._begin
+        request = b""
+        begin = self._begin_of(query)
         try:
             if slot is None or slots is None:
                 request = self._predictor.form.encode(self._preprocessor(payload)[None])
             else:
                 self._preprocessor.write(payload, slots[slot])
-                request, begin = self._requests[slot], partial(self._begin_placed, slot)
+                request, begin = self._requests[slot], partial(self._begin_placed, slot, begin)
         except InputError as error:
             run.fail(query, str(error))
         if request and run.wants(query):
@@ -288,10 +342,10 @@ class KServeTarget(CallTarget):
         except IndexError:
             return None
 
-    def _begin_placed(self, slot: int, request: bytes) -> grpc.Future[bytes]:
+    def _begin_placed(self, slot: int, begin: BeginCall, request: bytes) -> grpc.Future[bytes]:
         """Begins a call that has a slot until it is over."""
         try:
-            call = self._begin(request)
+            call = begin(request)
         except SessionError:
             self._slots.append(slot)
             raise

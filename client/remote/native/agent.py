@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import grpc
@@ -20,13 +21,14 @@ from inferometer.agent.preprocessing.preprocessor import tensor_bytes
 from inferometer.agent.protocol.conversion import open_request, read_description
 from inferometer.agent.protocol.messages import encode_batch_request, encode_inputs_request
 from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.agent.tracing.span import SpanKind
 from inferometer.client.remote.channel.address import AgentAddress
-from inferometer.client.remote.channel.call_target import CallFlight, CallTarget, Outcome
+from inferometer.client.remote.channel.call_target import BeginCall, CallFlight, CallTarget, Outcome
 from inferometer.client.remote.channel.connection import RemoteOptions
 from inferometer.client.remote.native.connection import Connection, Flight
 from inferometer.client.remote.native.failures import translate_errors
 from inferometer.client.remote.native.reading import LocalBatch
-from inferometer.client.remote.native.tracing import RemoteTrace
+from inferometer.client.remote.native.tracing import RemoteTrace, call_to
 from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs
 from inferometer.manifests.errors import DeadlineError, InferometerError, SessionError
 from inferometer.protos.inferometer.v1 import predict_pb2
@@ -69,8 +71,9 @@ def open_remote_agent(
     connection = Connection(AgentAddress.parse(address), remote.secret, remote.tls)
     try:
         request = open_request(model_name, model_version, framework_name, options)
-        asked = RemoteTrace(trace, str(connection.address)) if trace else None
-        response = _open(connection, request, remote.open_timeout_s, asked.metadata if asked else ())
+        at = connection.address
+        asked = RemoteTrace(trace, str(at), call_to(at, "Open")) if trace else None
+        response = _open(connection, request, remote.open_timeout_s, asked)
         try:
             description = read_description(response, str(connection.address), options)
             if asked:
@@ -90,20 +93,24 @@ def _open(
     connection: Connection,
     request: predict_pb2.OpenRequest,
     timeout_s: float,
-    metadata: tuple[tuple[str, str], ...],
+    trace: RemoteTrace | None,
 ) -> predict_pb2.OpenResponse:
+    metadata = (*connection.metadata, *trace.metadata) if trace else connection.metadata
     with translate_errors(connection.address):
         try:
-            return connection.methods.Open(
-                request, timeout=timeout_s, metadata=(*connection.metadata, *metadata)
-            )
+            response = connection.methods.Open(request, timeout=timeout_s, metadata=metadata)
         except grpc.RpcError as error:
+            if trace:
+                trace.call_ended(error.code())
             if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise
             raise DeadlineError(
                 f"agent {connection.address}: did not open the model within {timeout_s:g} s; "
                 "give it longer with --open_timeout"
             ) from error
+        if trace:
+            trace.call_ended()
+        return response
 
 
 class RemoteAgent(Closeable):
@@ -197,7 +204,8 @@ class RemoteAgent(Closeable):
             SessionError: The model is closed.
         """
         self._check_open()
-        asked = RemoteTrace(trace, str(self.connection.address)) if trace else None
+        at = self.connection.address
+        asked = RemoteTrace(trace, str(at), call_to(at, "PredictStream")) if trace else None
         return Flight(self.connection, self.session_id, asked, self._remote.call_timeout_s)
 
     def begin_batch(self, inputs: Sequence[Input]) -> LocalBatch:
@@ -266,9 +274,17 @@ class RemoteTarget(CallTarget):
         self._connection = agent.connection
         super().__init__(agent.description, max(map(len, self._requests)), self._connection.hold)
 
+    @property
+    def call(self) -> SpanKind:
+        """The span of a query's call."""
+        return call_to(self._connection.address, "Predict")
+
     def send(self, query: int, run: CallFlight) -> None:
         """Sends a query; see ``CallTarget``."""
-        run.send(query, self._requests[query % len(self._requests)], self._connection.begin_predict)
+        begin: BeginCall = self._connection.begin_predict
+        if metadata := self.traced_metadata(query):
+            begin = partial(self._connection.begin_predict, metadata=metadata)
+        run.send(query, self._requests[query % len(self._requests)], begin)
 
     def outcome(self, call: grpc.Future[bytes]) -> Outcome:
         """Reads a reply; see ``CallTarget``."""

@@ -20,7 +20,7 @@ from inferometer.agent.protocol.condition_messages import read_conditions
 from inferometer.agent.protocol.messages import decode_answer, encode_inputs_request
 from inferometer.agent.protocol.span_messages import TracePart
 from inferometer.client.remote.channel.address import AgentAddress
-from inferometer.client.remote.channel.connection import ClientTls, ServerConnection, with_tls
+from inferometer.client.remote.channel.connection import ClientTls, Metadata, ServerConnection, with_tls
 from inferometer.client.remote.native.failures import retried, translate_errors
 from inferometer.client.remote.native.reading import LocalBatch
 from inferometer.client.remote.native.tracing import ClockOffset, RemoteTrace
@@ -143,13 +143,14 @@ class Connection(ServerConnection):
             )
         return self.read(answer)
 
-    def begin_predict(self, request: bytes) -> grpc.Future[bytes]:
+    def begin_predict(self, request: bytes, metadata: Metadata = ()) -> grpc.Future[bytes]:
         """Sends one encoded ``PredictRequest`` without waiting; ``end_predict`` reads the answer.
 
         Raises:
             SessionError: The connection is closed.
         """
-        return self.begin(lambda: self._predict.future(request, metadata=self.metadata))
+        given = (*self.metadata, *metadata) if metadata else self.metadata
+        return self.begin(lambda: self._predict.future(request, metadata=given))
 
     def end_predict(self, call: grpc.Future[bytes]) -> BatchResult:
         """Returns the result of a call, and waits for it if necessary.
@@ -319,11 +320,19 @@ class Flight:
     def close(self) -> None:
         """Cancels what is in flight, and adds the agent's spans to the trace."""
         begun = bool(self._answered or self._waiting)
-        self.cancel()
         trace, self._trace = self._trace, None
+        if trace is not None:
+            trace.call_ended(self._status())
+        self.cancel()
         if trace is not None and begun:
             self._connection.measure_clock(trace, anew=self._finished)
             trace.end(self._answered, complete=self._finished)
+
+    def _status(self) -> grpc.StatusCode:
+        """How the stream has ended; one that has not is about to be cancelled."""
+        if self._finished:
+            return grpc.StatusCode.OK
+        return grpc.StatusCode.CANCELLED if self._call.is_active() else self._call.code()
 
     def _requests(self) -> Generator[bytes, None, None]:
         while (batches := self._outbox.get()) is not None:

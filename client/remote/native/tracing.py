@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 
 from inferometer.agent.protocol.metadata import LAYERS_KEY, LEVEL_KEY, TRACEPARENT_KEY
 from inferometer.agent.protocol.span_messages import TracePart, read_trace_part
+from inferometer.agent.tracing.calls import client_call, ended
 from inferometer.agent.tracing.recorder import TraceScope
-from inferometer.agent.tracing.span import NO_BATCH, SpanChunk
+from inferometer.agent.tracing.span import NO_BATCH, Attributes, SpanChunk, SpanKind
+from inferometer.client.remote.channel.address import AgentAddress
 from inferometer.manifests.errors import AgentError
 from inferometer.protos.inferometer.v1 import predict_pb2
 
 _ROUND_TRIPS = 8
 _NS_PER_US = 1000
+_SERVICE = predict_pb2.DESCRIPTOR.services_by_name["PredictService"].full_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,26 +59,42 @@ def measure_offset(ask: Callable[[], int], now_ns: Callable[[], int]) -> ClockOf
     return min(found, key=lambda each: each.uncertainty_ns)
 
 
+def call_to(address: AgentAddress, method: str) -> SpanKind:
+    """Returns the span of a call of a method of ``PredictService``."""
+    return client_call(f"{_SERVICE}/{method}", address.host, address.port)
+
+
 class RemoteTrace:
-    """The spans that an agent records of one call.
+    """The span of one call to an agent, which begins now, and the spans that the agent records of it.
 
     Args:
-        scope: Their parent.
+        scope: The parent of the call.
         agent: The agent's address, for notes.
+        call: What is called; see ``call_to``.
     """
 
-    def __init__(self, scope: TraceScope, agent: str) -> None:
+    def __init__(self, scope: TraceScope, agent: str, call: SpanKind) -> None:
         self.scope = scope
         self._agent = agent
+        self._call = call
+        self._call_id = scope.recorder.new_id()
+        self._began_ns = scope.recorder.clock()
         self.parts: list[TracePart] = []
         self._shift_ns = 0
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The metadata of the call."""
-        context, level = self.scope.context, self.scope.recorder.level
+        context = replace(self.scope.context, span_id=self._call_id)
+        level = self.scope.recorder.level
         layers = () if self.scope.layers else ((LAYERS_KEY, "0"),)
         return ((TRACEPARENT_KEY, context.traceparent), (LEVEL_KEY, level.name), *layers)
+
+    def call_ended(self, code: grpc.StatusCode = grpc.StatusCode.OK) -> None:
+        """Records the call, which has just ended with a status."""
+        recorder = self.scope.recorder
+        kind = ended(self._call, code.name)
+        recorder.add(kind, self._began_ns, recorder.clock(), self.scope.parent_id, span_id=self._call_id)
 
     def measure_clock(self, ask: Callable[[], int], known: ClockOffset | None = None) -> ClockOffset | None:
         """Measures the agent's clock; a failure is noted in the trace.
@@ -137,19 +156,20 @@ class RemoteTrace:
             recorder.note(f"the call to agent {self._agent} was cancelled: some of its spans are missing")
         elif not self.parts:
             recorder.note(f"agent {self._agent} gave no spans; is it of an earlier version?")
+        resource = next((part.resource for part in self.parts if part.resource), ())
         for part in self.parts:
             for chunk in part.chunks:
-                recorder.add_chunk(_here(chunk, self._shift_ns, numbers))
+                recorder.add_chunk(_here(chunk, self._shift_ns, numbers, resource))
             for note in part.notes:
                 recorder.note(note)
             recorder.add_dropped(part.dropped)
         self.parts.clear()
 
 
-def _here(chunk: SpanChunk, shift_ns: int, numbers: NDArray[np.int64]) -> SpanChunk:
-    """A chunk with the clock and the batch numbers of this side."""
+def _here(chunk: SpanChunk, shift_ns: int, numbers: NDArray[np.int64], resource: Attributes) -> SpanChunk:
+    """A chunk with the clock and the batch numbers of this side, and the resource of the other one."""
     known = (chunk.batch >= 0) & (chunk.batch < len(numbers))
     batch = np.where(
         known, np.append(numbers, NO_BATCH)[np.where(known, chunk.batch, len(numbers))], NO_BATCH
     )
-    return replace(chunk, start_ns=chunk.start_ns - shift_ns, batch=batch)
+    return replace(chunk, start_ns=chunk.start_ns - shift_ns, batch=batch, resource=resource)

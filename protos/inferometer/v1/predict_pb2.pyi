@@ -583,7 +583,9 @@ class SpanChunk(_message.Message):
     KINDS_JSON_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
     kinds_json: _builtins.str
-    """What the spans are, as a list in JSON: [{"name": …, "level": …, "attributes": [[name, value], …]}, …]."""
+    """What the spans are, as a list in JSON: [{"name": …, "level": …, "attributes": [[name, value], …]}, …]; "role" is
+    CLIENT or SERVER for a side of a call.
+    """
     columns: _builtins.bytes
     """int64, little-endian, one column after the other: kind (the place in the list), span_id, parent_id, start_ns (since
     1970, on the agent's clock), duration_ns, batch (its number in the stream; -1 for none), thread.
@@ -611,8 +613,11 @@ class TracePart(_message.Message):
     SPANS_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
+    RESOURCE_JSON_FIELD_NUMBER: _builtins.int
     dropped: _builtins.int
     """Spans dropped since the last part, because there were too many."""
+    resource_json: _builtins.str
+    """The process that recorded the spans of the call, as a list in JSON: [[name, value], …]. It comes with the first spans."""
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___SpanChunk]: ...
     @_builtins.property
@@ -625,10 +630,11 @@ class TracePart(_message.Message):
         spans: _abc.Iterable[Global___SpanChunk] | None = ...,
         dropped: _builtins.int = ...,
         notes: _abc.Iterable[_builtins.str] | None = ...,
+        resource_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "notes", b"notes", "spans", b"spans"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "notes", b"notes", "resource_json", b"resource_json", "spans", b"spans"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

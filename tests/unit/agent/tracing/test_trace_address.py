@@ -2,7 +2,7 @@
 
 import pytest
 
-from inferometer.agent.tracing.address import TraceAddress, TraceProtocol
+from inferometer.agent.tracing.address import TraceAddress, TraceLink, TraceProtocol
 from inferometer.manifests.errors import ConfigurationError
 
 
@@ -27,6 +27,8 @@ from inferometer.manifests.errors import ConfigurationError
             "jaeger+http://host:14268/api/traces?format=jaeger.thrift",
         ),
         ("jaeger+http://host:1/api/traces", TraceProtocol.JAEGER_HTTP, "jaeger+http://host:1/api/traces"),
+        ("zipkin://host", TraceProtocol.ZIPKIN, "zipkin://host:9411/api/v2/spans"),
+        ("zipkin://[::1]:1", TraceProtocol.ZIPKIN, "zipkin://[::1]:1/api/v2/spans"),
     ],
 )
 def test_an_address_names_a_protocol_and_a_place(text: str, protocol: TraceProtocol, shown: str) -> None:
@@ -55,6 +57,7 @@ def test_the_port_of_jaegers_web_pages_stands_for_the_host(text: str, shown: str
         ("host:4317", "http://host:16686/trace/abc"),
         ("https://host", "http://host:16686/trace/abc"),
         ("jaeger://[::1]", "http://[::1]:16686/trace/abc"),
+        ("zipkin://host", "http://host:9411/zipkin/traces/abc"),
     ],
 )
 def test_a_trace_has_a_page_in_jaeger(text: str, url: str) -> None:
@@ -136,3 +139,21 @@ def test_a_password_is_refused_and_not_repeated(text: str) -> None:
         TraceAddress.parse(text)
 
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("http://localhost:16686", "http://localhost:16686/trace/abc"),
+        ("https://jaeger.lab/ui/", "https://jaeger.lab/ui/trace/abc"),
+        ("https://grafana/explore?id={trace_id}&x={y}", "https://grafana/explore?id=abc&x={y}"),
+    ],
+)
+def test_a_link_is_to_a_jaeger_or_as_its_template_says(text: str, url: str) -> None:
+    assert TraceLink.parse(text).of("abc") == url
+
+
+@pytest.mark.parametrize("text", ["", "jaeger", "ftp://host", "http://", "http://host:port", "http://a b"])
+def test_what_is_no_link_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="trace url"):
+        TraceLink.parse(text)

@@ -73,6 +73,11 @@ def chunk(count: int) -> SpanChunk:
     return made
 
 
+def from_elsewhere(count: int) -> SpanChunk:
+    """A chunk of another process, which goes by itself."""
+    return replace(chunk(count), resource=(("service.name", "elsewhere"),))
+
+
 @pytest.fixture
 def hanging() -> Iterator[HangingCollector]:
     collector = HangingCollector()
@@ -100,6 +105,29 @@ def test_spans_are_delivered_in_bounded_batches() -> None:
     assert collector.sizes == [BATCH_SPANS, 1, 3]
 
 
+def test_small_chunks_of_one_process_go_together() -> None:
+    collector = ScriptedCollector()
+    export = TraceExport(ADDRESS, collector)
+
+    chunks = [chunk(1), chunk(2), from_elsewhere(3), from_elsewhere(BATCH_SPANS), chunk(4)]
+    export.send(TRACE_ID, chunks)
+
+    assert export.close(PATIENT_S) == ExportReport(ADDRESS, 10 + BATCH_SPANS, 0)
+    assert collector.sizes == [3, 3, BATCH_SPANS, 4]
+
+
+def test_one_who_waits_goes_on_when_there_is_room_or_nothing_is_taken(hanging: HangingCollector) -> None:
+    export = TraceExport(ADDRESS, ScriptedCollector())
+    export.send(TRACE_ID, [chunk(5)])
+    assert export.wait_below(1, PATIENT_S)
+    stuck = TraceExport(ADDRESS, hanging)
+    stuck.send(TRACE_ID, [chunk(5)])
+    assert not stuck.wait_below(5, 0.01)
+    assert stuck.wait_below(6, 0.01)
+    assert stuck.close(0.01).undelivered == 5
+    export.close()
+
+
 def test_sending_returns_while_the_collector_hangs(hanging: HangingCollector) -> None:
     export = TraceExport(ADDRESS, hanging)
 
@@ -114,7 +142,7 @@ def test_sending_returns_while_the_collector_hangs(hanging: HangingCollector) ->
 def test_a_collector_that_was_given_up_is_left_alone(hanging: HangingCollector) -> None:
     before = set(threading.enumerate())
     export = TraceExport(ADDRESS, hanging)
-    export.send(TRACE_ID, [chunk(1), chunk(1)])
+    export.send(TRACE_ID, [chunk(1), from_elsewhere(1)])
     assert hanging.reached.wait(PATIENT_S)
     (worker,) = set(threading.enumerate()) - before
 
@@ -129,7 +157,7 @@ def test_what_waits_behind_a_refusal_has_its_reason() -> None:
     collector = HangingCollector(raising(DeliveryError("HTTP 400")))
     export = TraceExport(ADDRESS, collector)
 
-    export.send(TRACE_ID, [chunk(3), chunk(4)])
+    export.send(TRACE_ID, [chunk(3), from_elsewhere(4)])
 
     assert export.close(0.2) == ExportReport(ADDRESS, 0, 7, "HTTP 400")
 
@@ -201,7 +229,7 @@ def test_a_batch_that_is_refused_is_counted_and_the_next_one_goes(
 ) -> None:
     export = TraceExport(ADDRESS, ScriptedCollector(raising(error)))
 
-    export.send(TRACE_ID, [chunk(7), chunk(3)])
+    export.send(TRACE_ID, [chunk(7), from_elsewhere(3)])
 
     assert export.close(PATIENT_S) == ExportReport(ADDRESS, delivered, 10 - delivered, reason)
 
