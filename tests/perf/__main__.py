@@ -29,6 +29,7 @@ from tests.perf import (
     stored_spans,
     tracing,
     training_steps,
+    triton_peer,
 )
 from tests.perf.ratios import print_table
 
@@ -49,6 +50,7 @@ SECTIONS = (
     "max_qps",
     "batching",
     "mlserver",
+    "triton",
     "soak",
     "plan_cells",
     "slurm_jobs",
@@ -114,6 +116,11 @@ def main() -> None:
             print_table("A served agent against MLServer, ModelInfer of 600 KB", rows)
         else:
             print("\nmlserver: skipped; set INFEROMETER_MLSERVER_PYTHON to a Python with MLServer")
+    if "triton" in sections:
+        if rows := triton_peer.measure():
+            print_table("A served agent against Triton, DigitsCNN in ONNX Runtime", rows)
+        else:
+            print("\ntriton: skipped; set INFEROMETER_TRITON to tritonserver of nvidia-pytriton")
     if "soak" in sections:
         print_table("A long-running served agent", soak.measure())
     if "plan_cells" in sections:
