@@ -214,6 +214,35 @@ class QueryLog:
             self._failed += 1
             self._reasons[reason] += 1
 
+    def confirmed(
+        self,
+        query: int,
+        *,
+        queue_ns: int = -1,
+        batch_ns: int = -1,
+        predict_ns: int = -1,
+        batch_size: int = 0,
+    ) -> None:
+        """Takes the times of an answer that was taken; see ``target.CheckedAnswers``."""
+        with self._lock:
+            queries = self._all
+            if queries.outcome[query] != _ANSWERED:
+                return
+            queries.queue_ns[query] = queue_ns
+            queries.batch_ns[query] = batch_ns
+            queries.predict_ns[query] = predict_ns
+            queries.batch_size[query] = batch_size
+
+    def refuted(self, query: int, reason: str) -> None:
+        """Makes an answer that was taken a failure; see ``target.CheckedAnswers``."""
+        with self._lock:
+            if self._all.outcome[query] != _ANSWERED:
+                return
+            self._all.outcome[query] = _FAILED
+            self.answered_count -= 1
+            self._failed += 1
+            self._reasons[reason] += 1
+
     def expire(self, now_ns: int, timeout_ns: int) -> None:
         """Times out the queries that were due so long ago and have no outcome."""
         with self._lock:
