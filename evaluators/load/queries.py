@@ -195,10 +195,8 @@ class QueryLog:
                 return
             queries.outcome[query] = _ANSWERED
             queries.done_ns[query] = done_ns - self.began_ns
-            queries.queue_ns[query] = queue_ns
-            queries.batch_ns[query] = batch_ns
-            queries.predict_ns[query] = predict_ns
-            queries.batch_size[query] = batch_size
+            if batch_size or predict_ns >= 0 or queue_ns >= 0 or batch_ns >= 0:  # else they are as they were
+                self._set_times(query, queue_ns, batch_ns, predict_ns, batch_size)
             self._settled += 1
             self.answered_count += 1
 
@@ -225,13 +223,16 @@ class QueryLog:
     ) -> None:
         """Takes the times of an answer that was taken; see ``target.CheckedAnswers``."""
         with self._lock:
-            queries = self._all
-            if queries.outcome[query] != _ANSWERED:
-                return
-            queries.queue_ns[query] = queue_ns
-            queries.batch_ns[query] = batch_ns
-            queries.predict_ns[query] = predict_ns
-            queries.batch_size[query] = batch_size
+            if self._all.outcome[query] == _ANSWERED:
+                self._set_times(query, queue_ns, batch_ns, predict_ns, batch_size)
+
+    def _set_times(self, query: int, queue_ns: int, batch_ns: int, predict_ns: int, batch_size: int) -> None:
+        """Under the lock."""
+        queries = self._all
+        queries.queue_ns[query] = queue_ns
+        queries.batch_ns[query] = batch_ns
+        queries.predict_ns[query] = predict_ns
+        queries.batch_size[query] = batch_size
 
     def refuted(self, query: int, reason: str) -> None:
         """Makes an answer that was taken a failure; see ``target.CheckedAnswers``."""

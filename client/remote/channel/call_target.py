@@ -72,7 +72,8 @@ class CallTarget(Closeable):
         self._max_in_flight = max(1, min(MAX_IN_FLIGHT, MAX_BYTES_IN_FLIGHT // max(1, request_bytes)))
         self._run: CallFlight | None = None
         self._closed = False
-        self._sample: QuerySample | None = None
+        self.sample: QuerySample | None = None
+        """The queries whose calls carry their trace; None for none."""
         self._release = hold()
 
     @abstractmethod
@@ -94,11 +95,11 @@ class CallTarget(Closeable):
 
     def stamp(self, sample: QuerySample | None) -> None:
         """Sends the trace with these queries from now on; see ``query_tracing.StampingTarget``."""
-        self._sample = sample
+        self.sample = sample
 
     def traced_metadata(self, query: int) -> Metadata:
         """Returns what a query's call carries of its trace; nothing where it is not traced."""
-        sample = self._sample
+        sample = self.sample
         if sample is None or query not in sample:
             return ()
         return ((TRACEPARENT_KEY, sample.traceparent(query)),)
@@ -124,7 +125,7 @@ class CallTarget(Closeable):
         run = self._run
         if run is None:
             raise SessionError("no run has begun; call begin before submit")
-        if len(run) >= self._max_in_flight:
+        if len(run.calls) >= self._max_in_flight:
             reason = f"the limit of {self._max_in_flight} queries in flight is reached"
             run.answers.failed(query, time.perf_counter_ns(), reason)
             return
@@ -175,24 +176,20 @@ class CallFlight:
         self._kept: list[tuple[int, bytes]] = []
         self._kept_bytes = 0
         self._lock = threading.Lock()
-        self._calls: dict[int, grpc.Future[bytes] | None] = {}
-        """Those that are in flight, by the number of their query; None is one that is not sent yet."""
+        self.calls: dict[int, grpc.Future[bytes] | None] = {}
+        """What is in flight, by the number of the query; None is a call that is not sent yet."""
         self._ending = False
         self._over = False
         self._idle = threading.Event()
 
-    def __len__(self) -> int:
-        """The number of queries in flight."""
-        return len(self._calls)
-
     def announce(self, query: int) -> None:
         """Registers a query that another thread prepares, and then sends or fails."""
         with self._lock:
-            self._calls[query] = None
+            self.calls[query] = None
 
     def wants(self, query: int) -> bool:
         """Whether an announced query is still to be sent."""
-        return query in self._calls
+        return query in self.calls
 
     def send(self, query: int, request: bytes, begin: BeginCall) -> None:
         """Sends a query's request."""
@@ -205,7 +202,7 @@ class CallFlight:
             if self._over:
                 call.cancel()
                 return
-            self._calls[query] = call
+            self.calls[query] = call
         # called at once, in this thread, where the call is over already
         call.add_done_callback(partial(self._done, query))
 
@@ -214,7 +211,7 @@ class CallFlight:
         with self._lock:
             if self._over:
                 return
-            self._calls.pop(query, None)
+            self.calls.pop(query, None)
             self.answers.failed(query, time.perf_counter_ns(), reason)
             self._check_idle()
 
@@ -222,7 +219,7 @@ class CallFlight:
         """Waits until no query is in flight, or for a time."""
         with self._lock:
             self._ending = True
-            if not self._calls:
+            if not self.calls:
                 return
         self._idle.wait(timeout_s)
 
@@ -233,7 +230,7 @@ class CallFlight:
         """
         with self._lock:
             self._over = True
-            calls, self._calls = self._calls, {}
+            calls, self.calls = self.calls, {}
             kept, self._kept = self._kept, []
         for query, call in calls.items():
             if call is not None:
@@ -247,11 +244,10 @@ class CallFlight:
         """Receives a reply, in gRPC's thread."""
         done_ns = time.perf_counter_ns()
         outcome = self._outcome(call)
-        later = isinstance(outcome, bytes) and self._trusted and self._kept_bytes < MAX_KEPT_BYTES
-        if isinstance(outcome, bytes) and not later:
+        if isinstance(outcome, bytes) and not (self._trusted and self._kept_bytes < MAX_KEPT_BYTES):
             outcome = self._read_now(outcome)
         with self._lock:
-            if self._calls.pop(query, None) is None:  # the run has ended in the meantime
+            if self.calls.pop(query, None) is None:  # the run has ended in the meantime
                 return
             if isinstance(outcome, bytes):
                 self._kept.append((query, outcome))
@@ -286,5 +282,5 @@ class CallFlight:
 
     def _check_idle(self) -> None:
         """Under the lock."""
-        if self._ending and not self._calls:
+        if self._ending and not self.calls:
             self._idle.set()

@@ -271,7 +271,8 @@ class KServeTarget(CallTarget):
     def send(self, query: int, run: CallFlight) -> None:
         """Sends a query, or has it preprocessed and sent; see ``CallTarget``."""
         if self._pool is None:
-            run.send(query, self._requests[query % len(self._requests)], self._begin_of(query))
+            begin = self._begin if self.sample is None else self._begin_of(query)
+            run.send(query, self._requests[query % len(self._requests)], begin)
             return
         run.announce(query)
         self._pool.submit(self._preprocess_and_send, query, run)

@@ -150,7 +150,7 @@ class Connection(ServerConnection):
             SessionError: The connection is closed.
         """
         given = (*self.metadata, *metadata) if metadata else self.metadata
-        return self.begin(lambda: self._predict.future(request, metadata=given))
+        return self.begin(self._predict.future, request, metadata=given)
 
     def end_predict(self, call: grpc.Future[bytes]) -> bytes:
         """Returns the encoded answer to a call, for ``read``, and waits for it if necessary.
