@@ -12,6 +12,7 @@ from tests.perf import (
     dataset_overhead,
     grpc_round_trip,
     issue_rate,
+    load_client,
     loading,
     mlserver_peer,
     open_inference,
@@ -47,6 +48,7 @@ SECTIONS = (
     "operators",
     "operator_verdicts",
     "load",
+    "load_client",
     "max_qps",
     "batching",
     "mlserver",
@@ -107,6 +109,8 @@ def main() -> None:
         print_table(f"agent compare of operators, {what}", operator_verdicts.measure(given.threads))
     if "load" in sections:
         print_table("The load generator itself", issue_rate.measure())
+    if "load_client" in sections:
+        print_table("The client under load, beside a minimal one", load_client.measure())
     if "max_qps" in sections:
         print_table("max-qps on a server whose model waits 10 ms", rate_search.measure())
     if "batching" in sections:

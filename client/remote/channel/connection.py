@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -27,6 +27,7 @@ from inferometer.manifests.errors import AgentError, ConfigurationError, Session
 Metadata = tuple[tuple[str, str], ...]
 ChannelOptions = tuple[tuple[str, int | str], ...]
 _Call = TypeVar("_Call")
+_Given = ParamSpec("_Given")
 CONNECT_TIMEOUT_S = 10.0
 _OPTIONS = (
     # The server limits what it accepts; what it answers is as large as the model's output.
@@ -177,14 +178,14 @@ class ServerConnection(Closeable):
         watch = health_pb2_grpc.HealthStub(self._channel).Watch(health_pb2.HealthCheckRequest())
         return lambda: watch.cancel()
 
-    def begin(self, send: Callable[[], _Call]) -> _Call:
-        """Begins a call.
+    def begin(self, send: Callable[_Given, _Call], *args: _Given.args, **kwargs: _Given.kwargs) -> _Call:
+        """Begins a call by calling ``send``.
 
         Raises:
             SessionError: The connection is closed.
         """
         try:
-            return send()
+            return send(*args, **kwargs)
         except ValueError as error:  # what gRPC raises then
             raise SessionError(f"the connection to {self._name} is closed; open another") from error
 

@@ -168,7 +168,7 @@ class KServeConnection(ServerConnection):
             SessionError: The connection is closed.
         """
         given = (*self.metadata, *metadata) if metadata else self.metadata
-        return self.begin(lambda: self._infer.future(request, timeout=timeout_s, metadata=given))
+        return self.begin(self._infer.future, request, timeout=timeout_s, metadata=given)
 
     def end_infer(self, call: grpc.Future[bytes]) -> bytes:
         """Returns the encoded answer to a call, and waits for it if necessary.
@@ -176,8 +176,10 @@ class KServeConnection(ServerConnection):
         Raises:
             PredictionError, AgentError: See ``translate_infer_errors``.
         """
-        with translate_infer_errors(self.address):
+        try:
             return self.reply(call)
+        except grpc.RpcError as error:
+            raise _infer_error(error, self.address) from error
 
 
 _HINTS = Hints(
@@ -231,8 +233,12 @@ def translate_infer_errors(server: KServeAddress) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        kind = AgentError if error.code() in _LOST else PredictionError
-        raise kind(f"server {server.server}: {_explain(error, server)}") from error
+        raise _infer_error(error, server) from error
+
+
+def _infer_error(error: grpc.RpcError, server: KServeAddress) -> AgentError | PredictionError:
+    kind = AgentError if error.code() in _LOST else PredictionError
+    return kind(f"server {server.server}: {_explain(error, server)}")
 
 
 def _explain(error: grpc.RpcError, server: KServeAddress) -> str:

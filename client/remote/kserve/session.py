@@ -271,21 +271,29 @@ class KServeTarget(CallTarget):
     def send(self, query: int, run: CallFlight) -> None:
         """Sends a query, or has it preprocessed and sent; see ``CallTarget``."""
         if self._pool is None:
-            run.send(query, self._requests[query % len(self._requests)], self._begin_of(query))
+            begin = self._begin if self.sample is None else self._begin_of(query)
+            run.send(query, self._requests[query % len(self._requests)], begin)
             return
         run.announce(query)
         self._pool.submit(self._preprocess_and_send, query, run)
 
-    def outcome(self, call: grpc.Future[bytes]) -> Outcome:
+    def outcome(self, call: grpc.Future[bytes]) -> Outcome | bytes:
+        """Returns a reply, or why there is none; see ``CallTarget``."""
+        try:
+            return self._predictor.connection.end_infer(call)
+        except InferometerError as error:
+            return Outcome(0, str(error))
+
+    def read(self, reply: bytes) -> Outcome:
         """Reads a reply; see ``CallTarget``."""
         try:
-            reply = self._predictor.read(self._predictor.connection.end_infer(call))
-            _, usable = self._postprocessor(reply.outputs, 1)
+            answer = self._predictor.read(reply)
+            _, usable = self._postprocessor(answer.outputs, 1)
         except InferometerError as error:
             return Outcome(0, str(error))
         if not usable.all():
             return Outcome(0, "the model's output is not a finite number")
-        return Outcome(1, "", reply.times)
+        return Outcome(1, "", answer.times)
 
     def close(self) -> None:
         """Cancels what is in flight, and releases the shared memory; calling it again does nothing."""
