@@ -212,6 +212,8 @@ class AgentServer:
             raise
         if self._shared_memory is not None:
             self._shared_memory.peers.listen(options.host, self._port)
+            if self._http is not None:
+                self._shared_memory.peers.listen(options.host, self._http.port)
 
     def _dispatch(self, methods: list[Method], secret: SecretCheck | None) -> Dispatcher:
         limits = self._options.limits

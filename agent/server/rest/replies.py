@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from inferometer.agent.protocol.v2_shared_memory import REGION
 from inferometer.agent.server.rest.infer_request import BINARY_SIZE, InferRequest
 from inferometer.agent.server.rest.json_tensors import data_of
 from inferometer.agent.server.v2.messages import InferAnswer
@@ -44,7 +45,9 @@ def infer_reply(answer: InferAnswer, request: InferRequest) -> Reply:
             "shape": list(output.shape),
         }
         parameters = _values(output.parameters) if output.parameters else {}
-        if request.wants_binary(output.name):
+        if REGION in parameters:
+            pass  # which has the elements
+        elif request.wants_binary(output.name):
             parameters[BINARY_SIZE] = len(content)
             binary.append(content)
         else:
