@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inferometer.agent.protocol.tensors import MAX_DIMENSIONS
-from inferometer.agent.protocol.v2_datatypes import DATATYPES, OTHER_DATATYPES, TensorSignature
+from inferometer.agent.protocol.v2_datatypes import DATATYPES, OTHER_DATATYPES, STRINGS, TensorSignature
 from inferometer.agent.protocol.v2_shared_memory import REGION
 from inferometer.agent.server.rest.json_tensors import content_of
 from inferometer.agent.server.v2.messages import InferCall
@@ -80,6 +80,8 @@ def read_raw_request(model: str, version: str, body: memoryview, signature: Tens
 
     Raises InputError if these are not the elements of whole inputs.
     """
+    if signature.datatype is STRINGS:
+        raise InputError(f"{_titled('model', model)} takes {STRINGS.name}; send them in JSON, or after it")
     size = signature.datatype.dtype.itemsize * math.prod(signature.dimensions)
     count, rest = divmod(len(body), size)
     if rest or not count:

@@ -44,16 +44,13 @@ def infer_reply(answer: InferAnswer, request: InferRequest) -> Reply:
             "datatype": output.datatype,
             "shape": list(output.shape),
         }
-        parameters = _values(output.parameters) if output.parameters else {}
-        if REGION in parameters:
-            pass  # which has the elements
+        if REGION in output.parameters:
+            pass  # has the elements; Triton's own client takes no other parameter than that of binary data
         elif request.wants_binary(output.name):
-            parameters[BINARY_SIZE] = len(content)
+            item["parameters"] = {BINARY_SIZE: len(content)}
             binary.append(content)
         else:
             item["data"] = data_of(content, output.datatype, output.name)
-        if parameters:
-            item["parameters"] = parameters
         outputs.append(item)
     head: dict[str, Any] = {"model_name": message.model_name, "model_version": message.model_version}
     if message.id:
