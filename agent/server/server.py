@@ -228,6 +228,8 @@ class AgentServer:
             raise
         if self._shared_memory is not None:
             self._shared_memory.peers.listen(options.host, port)
+            if self._http is not None:
+                self._shared_memory.peers.listen(options.host, self._http.port)
         return port
 
     def _open_http(self, service: InferenceService, port: int) -> HttpServer:

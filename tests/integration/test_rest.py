@@ -336,8 +336,9 @@ def test_description_of_the_routes_has_each_of_them(ask):
         (verb.upper(), path) for path, item in found["paths"].items() for verb in item if verb != "parameters"
     }
     assert described >= {(route.verb, route.path) for route in ROUTES}
-    plain = {(verb, path.replace("/versions/{version}", "")) for verb, path in described}
-    assert plain == {(route.verb, route.path) for route in ROUTES}
+    routes = {(route.verb, route.path) for route in ROUTES}
+    shorter = [(verb, path.replace("/versions/{version}", "")) for verb, path in described - routes]
+    assert {(verb, path.replace("/region/{region}", "")) for verb, path in shorter} <= routes
     references = set(_references(found))
     assert {reference.rpartition("/")[2] for reference in references} == set(found["components"]["schemas"])
 

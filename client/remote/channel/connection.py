@@ -125,15 +125,22 @@ def open_channel(
         tls = tls or ClientTls()
         named: ChannelOptions = ((_SERVER_NAME_OPTION, tls.server_name),) if tls.server_name else ()
         return grpc.secure_channel(address.target, tls.credentials(), options=(*options, *named))
-    if secret and not is_this_machine(address.host):
+    if secret:
+        warn_of_clear_secret(address)
+    return grpc.insecure_channel(address.target, options=options)
+
+
+def warn_of_clear_secret(address: AgentAddress, scheme: str = "grpcs") -> None:
+    """Logs that a secret goes to another machine unencrypted; ``scheme`` is what avoids that."""
+    if not is_this_machine(address.host):
         _log.warning(
             "INSECURE: the secret goes to %s in clear, where others can read it; "
-            "use TLS: grpcs://%s:%d, or --tls_ca",
+            "use TLS: %s://%s:%d, or --tls_ca",
             address,
+            scheme,
             address.host,
             address.port,
         )
-    return grpc.insecure_channel(address.target, options=options)
 
 
 def is_this_machine(host: str) -> bool:
