@@ -28,6 +28,9 @@ ELEMENT_TYPES = {
 """The supported element types, by their names in the protocol."""
 MAX_DIMENSIONS = 32
 """The most axes of an array in NumPy 1."""
+_SMALL_BYTES = 16 * 1024
+"""Below this ``tobytes`` is quicker than a copy, which lets other threads run: to get the interpreter back
+takes longer than to copy this."""
 _LITTLE_ENDIAN = sys.byteorder == "little"
 
 
@@ -68,11 +71,20 @@ def read_elements(
     if element.kind == "b" and len(content) and np.frombuffer(content, np.uint8).max() > 1:
         raise InputError(f"{what}: a bool is the byte 0 or 1; there are others")
     array: NDArray[Any] = np.frombuffer(content, element if _LITTLE_ENDIAN else element.newbyteorder("<"))
-    if not array.flags.aligned:  # not every framework supports unaligned memory
-        array = array.copy()
+    if not array.flags.aligned:
+        array = aligned(array)
     if not _LITTLE_ENDIAN:
         array = array.astype(element)
     return array.reshape(tuple(shape))
+
+
+def aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """Returns an array in memory that is aligned, which not every framework can do without."""
+    if array.flags.aligned:
+        return array
+    if array.nbytes < _SMALL_BYTES and array.flags.c_contiguous:
+        return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
+    return array.copy()
 
 
 def read_tensor(message: tensor_pb2.Tensor, what: str) -> NDArray[Any]:
@@ -96,7 +108,12 @@ def element_name(array: NDArray[Any]) -> str:
 
 
 def array_bytes(array: NDArray[Any]) -> memoryview:
-    """Returns the elements in C order, little-endian; a view if the array already has this layout."""
+    """Returns the elements in C order, little-endian; a view if the array already has this layout.
+
+    A copy of few bytes takes less time than a view.
+    """
+    if array.nbytes < _SMALL_BYTES and array.dtype.isnative and _LITTLE_ENDIAN:
+        return memoryview(array.tobytes())
     swapped = array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not _LITTLE_ENDIAN)
     if swapped:
         array = array.astype(array.dtype.newbyteorder("<"))
