@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,6 +18,8 @@ from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Url
 from inferometer.agent.preprocessing.preprocessor import Preprocessor
 from inferometer.manifests.errors import InputError, SessionError
+
+_OPEN = nullcontext()
 
 
 class Gate:
@@ -45,6 +47,7 @@ class Gate:
         self._predicting = 0
         self._waiting_to_prepare = 0
         self._ended_predictions = 0
+        self._prediction = _Prediction(self)
 
     @contextmanager
     def prepare(self) -> Iterator[None]:
@@ -62,29 +65,37 @@ class Gate:
         finally:
             self._end_preparing()
 
-    @contextmanager
-    def predict(self) -> Iterator[None]:
+    def predict(self) -> AbstractContextManager[object]:
         """Held while one batch is predicted."""
-        if self.overlap:
-            yield
-            return
+        return _OPEN if self.overlap else self._prediction
+
+    def begin_prediction(self) -> None:
+        """Waits until nothing is prepared, and lets nothing be prepared until ``end_prediction``."""
         with self._condition:
             self._predicting += 1
-        try:
-            with self._condition:
+            try:
                 while self._preparing:
                     self._condition.wait()
-                self._running_since_s = self._clock()
-            yield
-        finally:
-            with self._condition:
-                self._predicting -= 1
-                self._running_since_s = None
-                self._ended_predictions += 1
-                # counted here and not when the threads wake up, which the next prediction would precede
-                self._preparing += self._waiting_to_prepare
-                self._waiting_to_prepare = 0
-                self._condition.notify_all()
+            except BaseException:  # an interrupt
+                self._end_prediction()
+                raise
+            self._running_since_s = self._clock()
+
+    def end_prediction(self) -> None:
+        """Lets those prepare that wait for it."""
+        with self._condition:
+            self._end_prediction()
+
+    def _end_prediction(self) -> None:
+        """Ends a prediction, under the lock."""
+        self._predicting -= 1
+        self._running_since_s = None
+        self._ended_predictions += 1
+        if self._waiting_to_prepare:
+            # counted here and not when the threads wake up, which the next prediction would precede
+            self._preparing += self._waiting_to_prepare
+            self._waiting_to_prepare = 0
+            self._condition.notify_all()
 
     def _wait_for_a_prediction(self) -> None:
         """Waits, under the lock, until the next prediction has ended and has counted this thread in.
@@ -118,6 +129,19 @@ class Gate:
         with self._condition:
             self._preparing -= 1
             self._condition.notify_all()
+
+
+class _Prediction:
+    """What ``Gate.predict`` returns. Thread-safe; a generator would take several times as long."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def __enter__(self) -> None:
+        self._gate.begin_prediction()
+
+    def __exit__(self, *_: object) -> None:
+        self._gate.end_prediction()
 
 
 BATCHES_AHEAD = 2

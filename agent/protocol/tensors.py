@@ -28,6 +28,9 @@ ELEMENT_TYPES = {
 """The supported element types, by their names in the protocol."""
 MAX_DIMENSIONS = 32
 """The most axes of an array in NumPy 1."""
+_SMALL_BYTES = 16 * 1024
+"""Below this ``tobytes`` is quicker than a copy, which lets other threads run: to get the interpreter back
+takes longer than to copy this."""
 _LITTLE_ENDIAN = sys.byteorder == "little"
 
 
@@ -45,23 +48,43 @@ def read_array(dtype: str, shape: Sequence[int], content: bytes | memoryview, wh
         raise InputError(
             f'{what}: element type "{dtype[:40]}" is not known; allowed: {", ".join(ELEMENT_TYPES)}'
         )
+    return read_elements(element, shape, content, what)
+
+
+def read_elements(
+    element: np.dtype[Any], shape: Sequence[int], content: bytes | memoryview, what: str
+) -> NDArray[Any]:
+    """Does the same for one of ``ELEMENT_TYPES``; see ``read_array``."""
     if len(shape) > MAX_DIMENSIONS:
         raise InputError(f"{what}: a tensor of {len(shape)} axes; at most {MAX_DIMENSIONS} are possible")
-    if any(side < 0 for side in shape):
+    if shape and min(shape) < 0:
         raise InputError(f"{what}: shape {list(shape)} has a negative side")
     expected = math.prod(shape) * element.itemsize
     if len(content) != expected:
         raise InputError(
-            f"{what}: {len(content)} bytes for shape {list(shape)} of {dtype}, which takes {expected} bytes"
+            f"{what}: {len(content)} bytes for shape {list(shape)} of {element.name}, which takes {expected} "
+            "bytes"
         )
-    if math.prod(max(side, 1) for side in shape) * element.itemsize > sys.maxsize:  # NumPy's own limit
+    if not expected and math.prod(max(side, 1) for side in shape) * element.itemsize > sys.maxsize:
+        # NumPy's own limit, which holds as if no side were 0
         raise InputError(f"{what}: shape {list(shape)} has larger sides than an array can have")
     if element.kind == "b" and len(content) and np.frombuffer(content, np.uint8).max() > 1:
         raise InputError(f"{what}: a bool is the byte 0 or 1; there are others")
-    array: NDArray[Any] = np.frombuffer(content, element.newbyteorder("<"))
-    if not array.flags.aligned:  # not every framework supports unaligned memory
-        array = array.copy()
-    return array.astype(element, copy=False).reshape(tuple(shape))
+    array: NDArray[Any] = np.frombuffer(content, element if _LITTLE_ENDIAN else element.newbyteorder("<"))
+    if not array.flags.aligned:
+        array = aligned(array)
+    if not _LITTLE_ENDIAN:
+        array = array.astype(element)
+    return array.reshape(tuple(shape))
+
+
+def aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """Returns an array in memory that is aligned, which not every framework can do without."""
+    if array.flags.aligned:
+        return array
+    if array.nbytes < _SMALL_BYTES and array.flags.c_contiguous:
+        return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
+    return array.copy()
 
 
 def read_tensor(message: tensor_pb2.Tensor, what: str) -> NDArray[Any]:
@@ -85,7 +108,12 @@ def element_name(array: NDArray[Any]) -> str:
 
 
 def array_bytes(array: NDArray[Any]) -> memoryview:
-    """Returns the elements in C order, little-endian; a view if the array already has this layout."""
+    """Returns the elements in C order, little-endian; a view if the array already has this layout.
+
+    A copy of few bytes takes less time than a view.
+    """
+    if array.nbytes < _SMALL_BYTES and array.dtype.isnative and _LITTLE_ENDIAN:
+        return memoryview(array.tobytes())
     swapped = array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not _LITTLE_ENDIAN)
     if swapped:
         array = array.astype(array.dtype.newbyteorder("<"))

@@ -6,10 +6,10 @@ import asyncio
 import contextvars
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
-from typing import Any, Protocol, TypeAlias, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import grpc
 
@@ -172,7 +172,6 @@ class Calls:
         if self.limits is not None:
             self.limits.admit(call.record.method, client(), call.trailing)
 
-    @contextmanager
     def observed(
         self,
         path: str,
@@ -182,8 +181,8 @@ class Calls:
         *,
         aside: bool,
         name: str = "",
-    ) -> Iterator[_Call]:
-        """Begins a call, and ends it: with OK, or with the status of the error that was raised.
+    ) -> ObservedCall[_Call]:
+        """Begins a call, which ends with the block: with OK, or with the status of the error that was raised.
 
         ``name`` is that of the method in messages; empty takes the last part of the path.
         """
@@ -202,23 +201,47 @@ class Calls:
             self._latest_ns = began_ns
         for observer in self._observers:
             observer.call_began(record)
-        try:
-            yield call
-        except Exception as error:  # noqa: BLE001 - the servicers' boundary
-            status = status_of(error, name or path.rpartition("/")[2])
+        return ObservedCall(self, call, began_ns, aside, name)
+
+    def end(self, call: CallContext, began_ns: int, *, aside: bool) -> None:
+        """Ends a call, whatever came of it."""
+        if not aside:
+            self._under_way -= 1
+        call.end()
+        duration_ns = self._clock() - began_ns
+        for observer in self._observers:
+            observer.call_ended(call.record, call.code, duration_ns)
+
+
+class ObservedCall(Generic[_Call]):
+    """A call from when it has begun until the end of a ``with`` block; see ``Calls.observed``.
+
+    An error of the block is the call's status, and goes no further. A generator would take twice as long.
+    """
+
+    __slots__ = ("_aside", "_began_ns", "_call", "_calls", "_name")
+
+    def __init__(self, calls: Calls, call: _Call, began_ns: int, aside: bool, name: str) -> None:
+        self._calls = calls
+        self._call = call
+        self._began_ns = began_ns
+        self._aside = aside
+        self._name = name
+
+    def __enter__(self) -> _Call:
+        return self._call
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        call = self._call
+        if isinstance(error, Exception):  # the servicers' boundary
+            status = status_of(error, self._name or call.record.method.rpartition("/")[2])
             if status.error_class is not None:
                 call.trailing.append((ERROR_CLASS_KEY, status.error_class))
             call.fail(status, error)
-        except BaseException:  # cancelled
+        elif error is not None:  # cancelled
             call.code = grpc.StatusCode.CANCELLED
-            raise
-        finally:
-            if not aside:
-                self._under_way -= 1
-            call.end()
-            duration_ns = self._clock() - began_ns
-            for observer in self._observers:
-                observer.call_ended(record, call.code, duration_ns)
+        self._calls.end(call, self._began_ns, aside=self._aside)
+        return isinstance(error, Exception)
 
 
 def _trace_id(header: str | bytes) -> str | None:

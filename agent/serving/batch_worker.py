@@ -140,9 +140,10 @@ class BatchWorker(Generic[_Request]):
                 predict_ns=predict_ns,
                 split_ns=self._clock() - done_ns,
             )
-        self._predictor.answer(requests, answers, batch)
         if self._observer is not None:
             self._observer.waited(self._name, [begun_ns - request.came_ns for request in requests])
+        # last: it wakes other threads, which then compete for the interpreter
+        self._predictor.answer(requests, answers, batch)
 
 
 class BatchMemory:

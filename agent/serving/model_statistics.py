@@ -14,10 +14,6 @@ class Total:
     count: int = 0
     total_ns: int = 0
 
-    def plus(self, time_ns: int, count: int = 1) -> Total:
-        """Returns the total with some more."""
-        return Total(self.count + count, self.total_ns + time_ns)
-
 
 @dataclass(frozen=True, slots=True)
 class BatchTotals:
@@ -50,45 +46,89 @@ class Totals:
     by_size: Mapping[int, BatchTotals] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
+class _Sums:
+    """The batches of one size, in nanoseconds; ``of_requests`` count each batch once for each request."""
+
+    batches: int = 0
+    requests: int = 0
+    assemble: int = 0
+    predict: int = 0
+    split: int = 0
+    assemble_of_requests: int = 0
+    predict_of_requests: int = 0
+    split_of_requests: int = 0
+
+
 class ModelStatistics:
-    """Counts what a model does. Thread-safe."""
+    """Counts what a model does. Thread-safe.
+
+    It adds up plain numbers, once for each batch; ``totals`` makes the rest of them, which few ask for.
+    """
 
     def __init__(self, unix_ns: Callable[[], int]) -> None:
         self._unix_ns = unix_ns
         self._lock = threading.Lock()
-        self._totals = Totals()
+        self._by_size: dict[int, _Sums] = {}
+        self._queue_ns = 0
+        self._last_unix_ns = 0
+        self._failures = 0
+        self._failures_ns = 0
 
     @property
     def totals(self) -> Totals:
         """What it has done until now."""
         with self._lock:
-            return self._totals
+            by_size = {size: replace(sums) for size, sums in self._by_size.items()}
+            queue_ns, last_unix_ns = self._queue_ns, self._last_unix_ns
+            failure = Total(self._failures, self._failures_ns)
+        sums = by_size.values()
+        requests = sum(each.requests for each in sums)
+        assemble = Total(requests, sum(each.assemble_of_requests for each in sums))
+        predict = Total(requests, sum(each.predict_of_requests for each in sums))
+        split = Total(requests, sum(each.split_of_requests for each in sums))
+        batches_ns = assemble.total_ns + predict.total_ns + split.total_ns
+        return Totals(
+            inputs=sum(size * each.batches for size, each in by_size.items()),
+            batches=sum(each.batches for each in sums),
+            last_unix_ms=last_unix_ns // 1_000_000,
+            success=Total(requests, queue_ns + batches_ns),
+            failure=failure,
+            queue=Total(requests, queue_ns),
+            assemble=assemble,
+            predict=predict,
+            split=split,
+            by_size={
+                size: BatchTotals(
+                    Total(each.batches, each.assemble),
+                    Total(each.batches, each.predict),
+                    Total(each.batches, each.split),
+                )
+                for size, each in by_size.items()
+            },
+        )
 
     def answered(
         self, requests: int, inputs: int, *, queue_ns: int, assemble_ns: int, predict_ns: int, split_ns: int
     ) -> None:
         """Counts a batch; ``queue_ns`` is the sum over its requests."""
-        each = assemble_ns + predict_ns + split_ns
         with self._lock:
-            old = self._totals
-            size = old.by_size.get(inputs, BatchTotals())
-            size = BatchTotals(
-                size.assemble.plus(assemble_ns), size.predict.plus(predict_ns), size.split.plus(split_ns)
-            )
-            self._totals = replace(
-                old,
-                inputs=old.inputs + inputs,
-                batches=old.batches + 1,
-                last_unix_ms=self._unix_ns() // 1_000_000,
-                success=old.success.plus(queue_ns + requests * each, requests),
-                queue=old.queue.plus(queue_ns, requests),
-                assemble=old.assemble.plus(requests * assemble_ns, requests),
-                predict=old.predict.plus(requests * predict_ns, requests),
-                split=old.split.plus(requests * split_ns, requests),
-                by_size={**old.by_size, inputs: size},
-            )
+            sums = self._by_size.get(inputs)
+            if sums is None:
+                sums = self._by_size[inputs] = _Sums()
+            sums.batches += 1
+            sums.requests += requests
+            sums.assemble += assemble_ns
+            sums.predict += predict_ns
+            sums.split += split_ns
+            sums.assemble_of_requests += requests * assemble_ns
+            sums.predict_of_requests += requests * predict_ns
+            sums.split_of_requests += requests * split_ns
+            self._queue_ns += queue_ns
+            self._last_unix_ns = self._unix_ns()
 
     def failed(self, time_ns: int) -> None:
         """Counts a request without an answer, and how long it took."""
         with self._lock:
-            self._totals = replace(self._totals, failure=self._totals.failure.plus(time_ns))
+            self._failures += 1
+            self._failures_ns += time_ns

@@ -59,6 +59,29 @@ class ModelState(str, Enum):
     LOADED = "loaded"
 
 
+class ModelKey:
+    """What two have in common that share a loaded model: the model, and its options. Hashable.
+
+    It is hashed once: the options have many parts.
+    """
+
+    __slots__ = ("_hash", "_parts")
+
+    def __init__(self, manifest: ModelManifest, options: SessionOptions) -> None:
+        framework = manifest.framework
+        if options.precision is None and not has_own_precision(manifest):  # which a client can also ask for
+            options = replace(options, precision=Precision.FLOAT32)
+        name = manifest.name.casefold()
+        self._parts = (name, manifest.version, framework.name.casefold(), framework.version, options)
+        self._hash = hash(self._parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ModelKey) and self._parts == other._parts
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 class ServedModels:
     """Loads, lends and unloads models. Thread-safe.
 
@@ -98,18 +121,18 @@ class ServedModels:
 
     def model_of(self, manifest: ModelManifest, options: SessionOptions) -> ServedModel | None:
         """Returns a model if it is loaded."""
-        return self._loaded.models.get(_key(manifest, options))
+        return self._loaded.models.get(ModelKey(manifest, options))
 
     def state_of(self, manifest: ModelManifest, options: SessionOptions) -> ModelState:
         """Returns whether a model is loaded."""
-        key = _key(manifest, options)
+        key = ModelKey(manifest, options)
         if key in self._loaded.models:
             return ModelState.LOADED
         return ModelState.LOADING if self._loaded.is_loading(key) else ModelState.UNLOADED
 
     def unload_of(self, manifest: ModelManifest, options: SessionOptions) -> None:
         """Unloads a model; one in use is freed by the last that leaves it."""
-        self._loaded.unload(_key(manifest, options))
+        self._loaded.unload(ModelKey(manifest, options))
 
     def lease(
         self,
@@ -131,7 +154,7 @@ class ServedModels:
             InferometerError: It cannot be loaded; see ``agent.inference.session.open_session``.
         """
         chosen = options or self.options.session
-        key = _key(manifest, chosen) if shared else None
+        key = ModelKey(manifest, chosen) if shared else None
         if key is not None and (lease := self._loaded.lease_loaded(key, keep=keep)):
             return lease
 
@@ -153,9 +176,9 @@ class ServedModels:
         loading = Loading(name, chosen.device, file_bytes(manifest, chosen.weights), load)
         return self._loaded.lease(key, loading, keep=keep)
 
-    def lease_loaded(self, manifest: ModelManifest, options: SessionOptions) -> Lease | None:
+    def lease_loaded(self, key: ModelKey) -> Lease | None:
         """Lends a model that several may use, if it is loaded."""
-        return self._loaded.lease_loaded(_key(manifest, options))
+        return self._loaded.lease_loaded(key)
 
     def close_idle(self) -> int:
         """Unloads the models that nobody has used for too long, and returns their number."""
@@ -168,12 +191,3 @@ class ServedModels:
     def wait_for_none(self, timeout_s: float) -> bool:
         """Waits until no model is loaded; False if some still are after that time."""
         return self._loaded.wait_for_none(timeout_s)
-
-
-def _key(manifest: ModelManifest, options: SessionOptions) -> tuple[object, ...]:
-    """What two have in common that share a loaded model."""
-    framework = manifest.framework
-    if options.precision is None and not has_own_precision(manifest):  # which a client can also ask for
-        options = replace(options, precision=Precision.FLOAT32)
-    name = manifest.name.casefold()
-    return (name, manifest.version, framework.name.casefold(), framework.version, options)

@@ -11,6 +11,7 @@ from tests.perf import (
     batching,
     dataset_overhead,
     grpc_round_trip,
+    hot_path,
     issue_rate,
     load_client,
     loading,
@@ -43,6 +44,7 @@ SECTIONS = (
     "training",
     "grpc",
     "v2",
+    "hot_path",
     "shared_memory",
     "loading",
     "operators",
@@ -94,6 +96,8 @@ def main() -> None:
         print_table("gRPC Predict", grpc_round_trip.measure())
     if "v2" in sections:
         print_table("Open Inference Protocol, ModelInfer", open_inference.measure())
+    if "hot_path" in sections:
+        print_table("The way of a tensor in a served agent", hot_path.measure())
     if "shared_memory" in sections:
         print_table("Tensors in shared memory, ModelInfer", shared_memory.measure())
     if "loading" in sections:

@@ -31,6 +31,8 @@ class AccessLog:
 
     def call_ended(self, call: Call, code: grpc.StatusCode, duration_ns: int) -> None:
         """Logs the call."""
+        if code is grpc.StatusCode.OK and not _log.isEnabledFor(logging.INFO):  # as nearly always
+            return
         level = _level(call, code)
         if not _log.isEnabledFor(level):
             return

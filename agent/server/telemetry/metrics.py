@@ -7,24 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache, partial
 from typing import Any
 
 import grpc
 import pynvml
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    PlatformCollector,
-    ProcessCollector,
-)
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from inferometer.agent import __version__
 from inferometer.agent.server.telemetry.agent_load import AgentLoad
+from inferometer.agent.server.telemetry.tallies import Counts, Distributions, Levels
 from inferometer.agent.serving.observers import Call
 from inferometer.manifests.errors import (
     DeviceLostError,
@@ -105,6 +98,7 @@ _LATENCY_S = (
     *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0),
 )
 _QUEUE_S = (0.0001, *_LATENCY_S)
+_NAMES = {code: code.name for code in grpc.StatusCode}  # a member's own ``name`` takes longer to read
 _BATCH_INPUTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -113,58 +107,54 @@ class Metrics:
 
     def __init__(self, load: Callable[[], AgentLoad]) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=True)
-        count = partial(Counter, registry=registry)
-        measure = partial(Histogram, registry=registry)
-        requests = count(
+        self._requests = Counts(
             "inferometer_requests",
             "Calls that were answered, by the gRPC status of the answer, also over HTTP.",
             ("method", "model", "code"),
         )
-        request_seconds = measure(
+        self._request_seconds = Distributions(
             "inferometer_request_duration_seconds",
             "From when a call began until its answer was made; a stream until its end.",
             ("method", "model"),
-            buckets=_LATENCY_S,
+            _LATENCY_S,
         )
-        in_flight = Gauge(
-            "inferometer_requests_in_flight", "Calls under way.", ("method",), registry=registry
-        )
-        self._prediction_seconds = measure(
+        self._in_flight = Levels("inferometer_requests_in_flight", "Calls under way.", ("method",))
+        self._prediction_seconds = Distributions(
             "inferometer_prediction_duration_seconds",
             "How long the framework took for a batch, transfers and synchronisation included.",
             ("model",),
-            buckets=_LATENCY_S,
+            _LATENCY_S,
         )
-        self._batch_inputs = measure(
-            "inferometer_batch_inputs",
-            "Inputs in a batch that was predicted.",
-            ("model",),
-            buckets=_BATCH_INPUTS,
+        self._batch_inputs = Distributions(
+            "inferometer_batch_inputs", "Inputs in a batch that was predicted.", ("model",), _BATCH_INPUTS
         )
-        self._failures = count(
+        self._failures = Counts(
             "inferometer_prediction_failures",
             "Batches that the framework failed on, by the kind of failure.",
             ("model", "kind"),
         )
-        self._hangs = count(
+        self._hangs = Counts(
             "inferometer_prediction_hangs",
             "Predictions that took longer than --predict_timeout_s.",
             ("model",),
         )
-        self._queue_seconds = measure(
+        self._queue_seconds = Distributions(
             "inferometer_queue_duration_seconds",
             "How long a request waited for its batch to begin.",
             ("model",),
-            buckets=_QUEUE_S,
+            _QUEUE_S,
         )
-        # Remembered, because finding a metric by its labels takes longer than counting.
-        self._in_flight_of = cache(in_flight.labels)
-        self._answered_of = cache(
-            lambda method, model, code: (
-                requests.labels(method, model, code.name),
-                request_seconds.labels(method, model),
-            )
-        )
+        for metric in (
+            self._requests,
+            self._request_seconds,
+            self._in_flight,
+            self._prediction_seconds,
+            self._batch_inputs,
+            self._failures,
+            self._hangs,
+            self._queue_seconds,
+        ):
+            registry.register(metric)
         registry.register(_LoadCollector(load))
         registry.register(GpuMetrics())
         ProcessCollector(registry=registry)
@@ -172,33 +162,33 @@ class Metrics:
 
     def call_began(self, call: Call) -> None:
         """Counts a call that is under way."""
-        self._in_flight_of(call.method).inc()
+        self._in_flight.of(call.method).add()
 
     def call_ended(self, call: Call, code: grpc.StatusCode, duration_ns: int) -> None:
         """Counts a call that was answered."""
-        self._in_flight_of(call.method).dec()
-        requests, seconds = self._answered_of(call.method, call.model, code)
-        requests.inc()
-        seconds.observe(duration_ns / _NS_PER_S)
+        method, model = call.method, call.model
+        self._in_flight.of(method).add(-1)
+        self._requests.of(method, model, _NAMES[code]).add()
+        self._request_seconds.of(method, model).add(duration_ns / _NS_PER_S)
 
     def predicted(self, model: str, inputs: int, duration_ns: int) -> None:
         """Counts a batch."""
-        self._prediction_seconds.labels(model).observe(duration_ns / _NS_PER_S)
-        self._batch_inputs.labels(model).observe(inputs)
+        self._prediction_seconds.of(model).add(duration_ns / _NS_PER_S)
+        self._batch_inputs.of(model).add(inputs)
 
     def prediction_failed(self, model: str, error: BaseException) -> None:
         """Counts a batch that the framework failed on."""
-        self._failures.labels(model, failure_kind(error)).inc()
+        self._failures.of(model, failure_kind(error)).add()
 
     def prediction_hangs(self, model: str) -> None:
         """Counts a prediction that hangs."""
-        self._hangs.labels(model).inc()
+        self._hangs.of(model).add()
 
     def waited(self, model: str, queue_ns: Sequence[int]) -> None:
         """Counts how long requests waited."""
-        observe = self._queue_seconds.labels(model).observe
+        count = self._queue_seconds.of(model).add
         for time_ns in queue_ns:
-            observe(time_ns / _NS_PER_S)
+            count(time_ns / _NS_PER_S)
 
 
 def failure_kind(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from inferometer.agent.server.v2.load_parameters import LoadParameters
 from inferometer.agent.server.v2.tensors import shown
 from inferometer.agent.serving.loaded_models import Lease
 from inferometer.agent.serving.served_model import ServedModel
-from inferometer.agent.serving.served_models import ModelState, ServedModels
+from inferometer.agent.serving.served_models import ModelKey, ModelState, ServedModels
 from inferometer.agent.serving.version_policy import VersionChoice
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (
@@ -41,17 +41,23 @@ _MAX_REMEMBERED = 4096
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """What a name and a version stand for; ``title`` names it in errors."""
+    """What a name and a version stand for.
+
+    Attributes:
+        manifest: The model.
+        options: What it is loaded with.
+        key: What it is found by where it is loaded.
+        input: Its one input.
+        version: Its version as the protocol spells it.
+        title: What names it in errors.
+    """
 
     manifest: ModelManifest
     options: SessionOptions
+    key: ModelKey
     input: TensorSignature
+    version: str
     title: str
-
-    @property
-    def version(self) -> str:
-        """The version as the protocol spells it."""
-        return v2_version(self.manifest.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +118,7 @@ class Repository:
 
     def lease_loaded(self, found: FoundModel) -> Lease | None:
         """Lends a model if it is loaded."""
-        return self._models.lease_loaded(found.manifest, found.options)
+        return self._models.lease_loaded(found.key)
 
     def known_outputs(self, model: ServedModel) -> tuple[TensorSignature, ...] | None:
         """Returns the outputs of a model, if they are known already; see ``outputs``."""
@@ -225,7 +231,14 @@ class Repository:
             framework,
             options.weights,
         )
-        return FoundModel(manifest, options, input_of(manifest), f"model {manifest.name} {manifest.version}")
+        return FoundModel(
+            manifest,
+            options,
+            ModelKey(manifest, options),
+            input_of(manifest),
+            v2_version(manifest.version),
+            f"model {manifest.name} {manifest.version}",
+        )
 
     def _constraint(self, name: str, wanted: str | None) -> str | None:
         """What the version of a model must meet, so that the policy serves it; None for any."""

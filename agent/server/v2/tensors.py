@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.protocol.tensors import MAX_DIMENSIONS, read_array
+from inferometer.agent.protocol.tensors import MAX_DIMENSIONS, read_elements
 from inferometer.agent.protocol.v2_datatypes import (
     DATATYPES,
     OTHER_DATATYPES,
@@ -55,7 +55,8 @@ def read_input(call: InferCall, wanted: TensorSignature, max_batch_size: int, wh
         raise InputError(f"{where}: has contents beside raw_input_contents; give one of them")
     if given is STRINGS:
         return unpack_strings(call.raw[0], shape, where)
-    return convert(read_array(given.dtype.name, shape, call.raw[0], where), given, wanted.datatype)
+    array = read_elements(given.dtype, shape, call.raw[0], where)
+    return array if given is wanted.datatype else convert(array, given, wanted.datatype)
 
 
 def check_parameters(parameters: Any, where: str) -> None:
