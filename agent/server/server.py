@@ -184,16 +184,7 @@ class AgentServer:
             tracing=self._tracing,
             limits=options.limits,
         )
-        v2 = InferenceService(
-            self.models,
-            catalog,
-            registry,
-            streams,
-            is_ready=self._is_ready,
-            max_inputs=options.limits.max_inputs,
-            shared_memory=self._shared_memory,
-            tracing=self._tracing,
-        )
+        v2 = self._open_inference(catalog, registry, streams)
         services = (predict_service.SERVICE, registry_service.SERVICE, v2_service.SERVICE)
         self._health = Health(services)
         described = Reflection((*services, health.SERVICE, *reflection.SERVICES), streams)
@@ -211,9 +202,20 @@ class AgentServer:
             self._close_unbound()
             raise
         if self._shared_memory is not None:
-            self._shared_memory.peers.listen(options.host, self._port)
-            if self._http is not None:
-                self._shared_memory.peers.listen(options.host, self._http.port)
+            for port in (self._port, *([self._http.port] if self._http else [])):
+                self._shared_memory.peers.listen(options.host, port)
+
+    def _open_inference(self, catalog: Catalog, registry: Registry, streams: StreamLimit) -> InferenceService:
+        return InferenceService(
+            self.models,
+            catalog,
+            registry,
+            streams,
+            is_ready=self._is_ready,
+            max_inputs=self._options.limits.max_inputs,
+            shared_memory=self._shared_memory,
+            tracing=self._tracing,
+        )
 
     def _dispatch(self, methods: list[Method], secret: SecretCheck | None) -> Dispatcher:
         limits = self._options.limits
