@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import socket
 import sys
 import zlib
@@ -34,7 +35,10 @@ FUZZ = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 REFUSED = {400, 404, 405, 413, 415, 504}
+NO_ROOM = 503
 MOST_BYTES = 100_000
+SEGMENT_BYTES = 4096
+MEMORY = "/v2/systemsharedmemory"
 Send = Callable[[bytes], "tuple[int, bytes]"]
 
 NAMES = st.sampled_from(["data", "scores", "Mean", "Echo", "", "x" * 300, "\u2028\0", "binary_data_size"])
@@ -98,7 +102,9 @@ PATHS = st.sampled_from(
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentServer]:
     folder = tmp_path_factory.mktemp("manifests")
-    options = ServerOptions(port=0, http_port=0, max_message_bytes=MOST_BYTES, grace_s=5.0)
+    options = ServerOptions(
+        port=0, http_port=0, max_message_bytes=MOST_BYTES, grace_s=5.0, shared_memory=True
+    )
     with AgentServer(Catalog([write_manifests(folder)]), fake_registry(), options) as found:
         yield found
 
@@ -132,7 +138,7 @@ def _asked(agent: AgentServer, path: str, body: bytes, headers: dict[str, str]) 
     head, _, content = found.partition(b"\r\n\r\n")
     status = int(head[9:12])
     if status != 200:
-        assert status in REFUSED, found
+        assert status in REFUSED or (status == NO_ROOM and path.startswith(MEMORY)), found
         error = json.loads(content)["error"]
         assert len(error.splitlines()) == 1
         assert "Traceback" not in error
@@ -147,6 +153,38 @@ def test_requests_of_nonsense(
     text = json.dumps(head).encode()
     headers = {"Inference-Header-Content-Length": str(len(text)) if is_right else length or ""}
     _asked(agent, path, text + binary, headers if is_right or length is not None else {})
+
+
+@pytest.fixture(scope="module")
+def segment() -> Iterator[Path]:
+    """A segment, whose content is no request's."""
+    path = Path(f"/dev/shm/test-{secrets.token_hex(8)}")
+    path.write_bytes(bytes(SEGMENT_BYTES))
+    yield path
+    path.unlink()
+
+
+@FUZZ
+@given(st.data())
+def test_regions_of_nonsense(agent: AgentServer, send: Send, segment: Path, data: st.DataObject) -> None:
+    sizes = (
+        st.sampled_from([0, 1, 63, 64, 65, SEGMENT_BYTES - 64, SEGMENT_BYTES, SEGMENT_BYTES + 1]) | NUMBERS
+    )
+    keys = st.sampled_from([f"/{segment.name}", segment.name, "/..", "/", "/no-such", f"/{segment}"])
+    region = {"key": keys | VALUES, "offset": sizes | VALUES, "byte_size": sizes | VALUES}
+    head = data.draw(st.fixed_dictionaries({}, optional=region) | VALUES)
+    registered, _ = _asked(agent, f"{MEMORY}/region/r/register", json.dumps(head).encode(), {})
+    parameters = {
+        "shared_memory_region": "r",
+        "shared_memory_offset": data.draw(sizes),
+        "shared_memory_byte_size": data.draw(sizes),
+    }
+    item = {"name": "data", "datatype": "FP32", "shape": [1, 1, 4, 4], "parameters": parameters}
+    status, _ = _asked(agent, "/v2/models/Echo/infer", json.dumps({"inputs": [item]}).encode(), {})
+    fits = registered == 200 and parameters["shared_memory_byte_size"] == 64
+    fits = fits and 0 <= parameters["shared_memory_offset"] <= head["byte_size"] - 64
+    assert (status == 200) == fits
+    _asked(agent, f"{MEMORY}/unregister", b"", {})
 
 
 @FUZZ

@@ -14,6 +14,8 @@ from test_kserve import IMAGE, batches, served, tensors
 from test_kserve_load import INPUTS, OUTPUTS, READ, SMALL, assert_all_failed, begin, run
 
 from inferometer.agent.protocol.v2_datatypes import DATATYPES
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
+from inferometer.agent.tracing.span import SpanRole, TraceLevel
 from inferometer.client.remote.channel import call_target
 from inferometer.client.remote.channel.connection import RemoteOptions
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
@@ -166,6 +168,37 @@ def test_an_answer_that_makes_no_sense_fails_the_batch(opened, change, said):
 
     assert result.input_ids == ()
     assert said in result.failures[0].message
+
+
+def test_the_secret_and_the_place_in_the_trace_go_with_the_requests(opened):
+    fails = {"ModelInfer": (grpc.StatusCode.RESOURCE_EXHAUSTED, "full")}
+    mean, recorder = served(), SpanRecorder(TraceContext.new(), TraceLevel.MODEL_TRACE)
+    with running_http(mean) as server:
+        session = opened(server.address, secret="open sesame")
+        list(session.predict_batches(batches(1), TraceScope.top(recorder)))
+        mean.fails.update(fails)
+        list(session.predict_batches(batches(1), TraceScope.top(recorder)))
+        session.predict_tensor(tensors(1))
+
+    [first, second, untraced] = [headers for headers, _ in mean.calls]
+    assert first["authorization"] == untraced["authorization"] == "Bearer open sesame"
+    sent = [TraceContext.parse(headers["traceparent"]) for headers in (first, second)]
+    assert {context.trace_id for context in sent} == {recorder.context.trace_id}
+    assert "traceparent" not in untraced
+    chunks = recorder.take()
+    kinds = [chunk.kinds[number] for chunk in chunks for number in chunk.kind]
+    calls = [dict(kind.attributes) for kind in kinds if kind.role is SpanRole.CLIENT]
+    shared = {
+        "http.request.method": "POST",
+        "url.template": "/v2/models/{model}/infer",
+        "server.address": "127.0.0.1",
+        "server.port": int(server.address.rpartition(":")[2]),
+    }
+    assert calls == [
+        {**shared, "http.response.status_code": 200},
+        {**shared, "http.response.status_code": 429, "error.type": "429"},
+    ]
+    assert {context.span_id for context in sent} <= {int(each) for chunk in chunks for each in chunk.span_id}
 
 
 def test_a_server_that_hangs_is_lost_after_the_time_allowed(opened):

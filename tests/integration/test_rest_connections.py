@@ -46,6 +46,25 @@ def ask(agent):
     rest.close()
 
 
+def test_small_response_arrives_at_once(agent):
+    with connect(agent.http_url) as connection:
+        for _ in range(3):
+            connection.sendall(infer_request())
+            answer = connection.recv(65536)
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert b"content-length: %d" % len(body) in head
+            assert b"scores" in body
+
+
+def test_client_that_waits_for_it_is_told_to_continue(agent):
+    with connect(agent.http_url) as connection:
+        head, _, body = infer_request(more="\nExpect: 100-continue\nConnection: close").partition(b"\r\n\r\n")
+        connection.sendall(head + b"\r\n\r\n")
+        assert received(connection, b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body)
+        assert received(connection).startswith(b"HTTP/1.1 200 OK")
+
+
 def test_pipelined_requests_are_answered_in_their_order(agent):
     with connect(agent.http_url) as connection:
         requests = [

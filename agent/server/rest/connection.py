@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -18,6 +18,8 @@ SILENCE_S = 20.0
 """How long a client may send nothing within a request, or before its first, or read nothing of a response."""
 LEAST_BYTES_PER_S = 64 * 1024
 """How fast a client sends a request, on average over ``SILENCE_S`` or longer."""
+_JOINED_BYTES = 64 * 1024
+_CONTINUE = b"HTTP/1.1 100 "
 _BAD_REQUEST = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\nconnection: close\r\n\r\n%b"
@@ -41,6 +43,8 @@ class Connection(HttpToolsProtocol):
         self.call: HttpCall | None = None
         self.is_refused = self.most is not None and len(self.connections) > self.most
         self.peer = _peer(transport)
+        self._joined = _JoinedHead(transport)
+        self.transport = cast("asyncio.Transport", self._joined)
         self.app_state = {"connection": self}
         self._made_s = self._heard_s = self.loop.time()
         self._receiving_since_s: float | None = self._made_s
@@ -67,6 +71,11 @@ class Connection(HttpToolsProtocol):
         """A request has been received."""
         self._receiving_since_s = None
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """A response has been written."""
+        self._joined.end()
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Refuses what is no HTTP."""
@@ -103,6 +112,44 @@ class Connection(HttpToolsProtocol):
     def _is_late(self, now_s: float) -> bool:
         since_s = self._receiving_since_s
         return since_s is not None and (now_s - self._heard_s > SILENCE_S or now_s - since_s > self.longest_s)
+
+
+class _JoinedHead:
+    """A transport that writes the head of a response together with the beginning of its body.
+
+    uvicorn writes them one after the other, and a client would wake up twice for one small response.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+        self._is_next = True
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Writes the next part of a response."""
+        if self._is_next and data[: len(_CONTINUE)] != _CONTINUE:
+            self._is_next, self._head = False, bytes(data)
+            return
+        head, self._head = self._head, b""
+        if head and len(data) <= _JOINED_BYTES:
+            data = b"".join((head, data))
+        elif head:
+            self._transport.write(head)
+        self._transport.write(data)
+
+    def end(self) -> None:
+        """The response is complete; the next write begins another."""
+        if self._head:
+            self._transport.write(self._head)
+        self._head, self._is_next = b"", True
+
+    def close(self) -> None:
+        """Closes the connection once everything is written."""
+        self.end()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 def _peer(transport: asyncio.Transport) -> str:
