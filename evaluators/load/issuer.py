@@ -247,13 +247,18 @@ class IssuedRun:
         )
 
 
+def allowed_lag_ns(bound_ns: int | None) -> float:
+    """Returns the harness's delay at p99 above which a run is invalid."""
+    return LAG_WITHOUT_BOUND_NS if bound_ns is None else LAG_SHARE * bound_ns
+
+
 def lag_reason(queries: Queries, bound_ns: int | None) -> str:
     """Returns why the harness's lag invalidates a run; empty if it does not."""
     lag_ns = queries.lag_ns
     if not len(lag_ns):
         return ""
     found_ns = percentile(lag_ns, 99)
-    allowed_ns = LAG_WITHOUT_BOUND_NS if bound_ns is None else LAG_SHARE * bound_ns
+    allowed_ns = allowed_lag_ns(bound_ns)
     if found_ns <= allowed_ns:
         return ""
     allowed = "1 ms" if bound_ns is None else f"{allowed_ns / 1e6:.3g} ms, 1 % of the bound"
@@ -265,11 +270,10 @@ def lag_reason(queries: Queries, bound_ns: int | None) -> str:
 
 _MOST_SPIN_NS = 150_000
 _FIRST_SPIN_NS = 75_000
-_LATER_NS, _EARLIER_NS = 3_000, 1_000
-"""What is added to the time of spinning after a thread woke up later than that, and taken off otherwise.
+_SPIN_STEP_NS = 1_000
+"""The time of spinning follows the median of how late the thread wakes up.
 
-So three of four wake up in time: on a virtual machine that is 45 µs before a query is due, and 100 µs where
-timers have slack.
+On a virtual machine that is 30 to 50 µs, and 90 µs where timers have slack.
 """
 _SPIN_SHARE = 4
 _LEAD_NS = 1_000_000
@@ -293,9 +297,10 @@ def run_open_loop(
     due follow at once; their latency counts from when they were due. The run waits for answers until the last
     query times out; a run that was stopped waits for none.
 
-    The issuer sleeps until shortly before a query is due, and then spins, as long as this thread has been
-    late to wake up, but for at most a quarter of the time since the query before: the rest of the core, and
-    the interpreter, are left to the system under test and to the answers.
+    The issuer sleeps until shortly before a query is due, and then spins: for as long as half of its
+    wake-ups were late so far, or where the bound allows no such lag for 150 µs, but for at most a quarter of
+    the time since the query before. The rest of the core, and the interpreter, are left to the system under
+    test and to the answers.
 
     The run is checked four times a second, if possible between two queries that are more than 1 ms apart. It
     stops when that is requested, when too many queries were late, when a timeout
@@ -315,7 +320,7 @@ def run_open_loop(
         try:
             log.begin(clock() + _LEAD_NS)
             watch = RunWatch(log, limits, schedule, len(schedule))
-            pacer = _Pacer(watch, clock, sleep)
+            pacer = _Pacer(watch, allowed_lag_ns(limits.bound_ns), clock, sleep)
             stop = _issue(target, schedule, log, pacer) or drain(log, watch, limits, clock, sleep)
             ended_ns = clock()
         finally:
@@ -339,16 +344,26 @@ def _issue(target: QueryTarget, schedule: Schedule, log: QueryLog, pacer: _Pacer
 
 
 class _Pacer:
-    """Waits for the time of each query, and lets the run be checked meanwhile."""
+    """Waits for the time of each query, and lets the run be checked meanwhile.
 
-    def __init__(self, watch: RunWatch, clock: Callable[[], int], sleep: Callable[[float], None]) -> None:
+    Args:
+        watch: Checks the run.
+        allowed_ns: The lag at p99 above which the run is invalid.
+        clock: See ``run_open_loop``.
+        sleep: See ``run_open_loop``.
+    """
+
+    def __init__(
+        self, watch: RunWatch, allowed_ns: float, clock: Callable[[], int], sleep: Callable[[float], None]
+    ) -> None:
         self.stop = Stop.COMPLETE
         """Why the run must stop, once it must."""
         self._watch = watch
         self._clock = clock
         self._sleep = sleep
         self._previous_ns = 0
-        self._spin_ns = _FIRST_SPIN_NS
+        self._least_spin_ns = _MOST_SPIN_NS if allowed_ns < 2 * _MOST_SPIN_NS else 0
+        self._spin_ns = max(_FIRST_SPIN_NS, self._least_spin_ns)
 
     def wait_until(self, due_ns: int) -> int:
         """Returns the time, which is not before ``due_ns`` unless the run must stop."""
@@ -367,10 +382,9 @@ class _Pacer:
                 sleep_ns = due_ns - spin_ns - now_ns
             if sleep_ns > 0:
                 self._sleep(sleep_ns / _NS_PER_S)
-                if clock() - now_ns - sleep_ns > self._spin_ns:
-                    self._spin_ns = min(self._spin_ns + _LATER_NS, _MOST_SPIN_NS)
-                else:
-                    self._spin_ns = max(self._spin_ns - _EARLIER_NS, 0)
+                late = clock() - now_ns - sleep_ns > self._spin_ns
+                wanted_ns = self._spin_ns + (_SPIN_STEP_NS if late else -_SPIN_STEP_NS)
+                self._spin_ns = min(max(wanted_ns, self._least_spin_ns), _MOST_SPIN_NS)
         if now_ns >= watch.next_ns + _LOOK_LATEST_NS:
             # there was no such gap for a tenth of a second: a query must wait for the check
             self._look(now_ns)

@@ -238,8 +238,9 @@ def test_replies_are_read_as_they_come_until_one_is_right(session_at):
         assert log.queries().count(Outcome.FAILED) == 9
 
 
-def test_replies_beyond_the_memory_for_them_are_read_as_they_come(session_at, monkeypatch):
-    monkeypatch.setattr(call_target, "MAX_KEPT_BYTES", 0)
+@pytest.mark.parametrize("limit", ["MAX_KEPT_BYTES", "MOST_KEPT_BYTES"])
+def test_replies_beyond_the_memory_for_them_are_read_as_they_come(session_at, monkeypatch, limit):
+    monkeypatch.setattr(call_target, limit, 0)
     told = served(parameters={"predict_ns": 1234})
     with running(told) as server, KServeTarget(session_at(server), SMALL) as target:
         log = begin(target, 9)

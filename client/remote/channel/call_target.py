@@ -26,6 +26,8 @@ MAX_BYTES_IN_FLIGHT = 512 * 1024 * 1024
 """Requests take their size again while they are in flight, here and at the server."""
 MAX_KEPT_BYTES = 256 * 1024 * 1024
 """Replies are kept up to this size, to be read after the run; later ones are read as they come."""
+MOST_KEPT_BYTES = 64 * 1024
+"""A larger reply is read as it comes: to keep it, memory would have to be paged in for each."""
 _KEPT_BYTES = 200
 """What a reply takes beside its content, about."""
 BeginCall: TypeAlias = Callable[[bytes], "grpc.Future[bytes]"]
@@ -153,7 +155,7 @@ class CallFlight:
     Reading a reply takes as long as a call, and would delay those that follow. So a reply counts as a right
     answer at first, and is read once the run is over. Until one was right, replies are read as they come: a
     server that answers nothing right is found out at once. So are those of a run whose ``answers`` are no
-    ``CheckedAnswers``, and those beyond ``MAX_KEPT_BYTES``.
+    ``CheckedAnswers``, large ones (``MOST_KEPT_BYTES``), and those beyond ``MAX_KEPT_BYTES``.
 
     Args:
         answers: Receives the outcomes.
@@ -237,14 +239,15 @@ class CallFlight:
                 call.cancel()
             if reason:
                 self.answers.failed(query, time.perf_counter_ns(), reason)
-
         self._check(kept)
 
     def _done(self, query: int, call: grpc.Future[bytes]) -> None:
         """Receives a reply, in gRPC's thread."""
         done_ns = time.perf_counter_ns()
         outcome = self._outcome(call)
-        if isinstance(outcome, bytes) and not (self._trusted and self._kept_bytes < MAX_KEPT_BYTES):
+        if isinstance(outcome, bytes) and not (
+            self._trusted and self._kept_bytes < MAX_KEPT_BYTES and len(outcome) <= MOST_KEPT_BYTES
+        ):
             outcome = self._read_now(outcome)
         with self._lock:
             if self.calls.pop(query, None) is None:  # the run has ended in the meantime
