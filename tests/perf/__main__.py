@@ -16,6 +16,7 @@ from tests.perf import (
     issue_rate,
     load_client,
     loading,
+    mlserver_doors,
     mlserver_peer,
     open_inference,
     operator_times,
@@ -123,6 +124,11 @@ SECTIONS: Mapping[str, Callable[[_Given], _Tables]] = {
         "A served agent against MLServer, ModelInfer",
         mlserver_peer.measure,
         "mlserver: skipped; set INFEROMETER_MLSERVER_PYTHON to a Python with MLServer",
+    ),
+    "mlserver_doors": _of(
+        "The doors of a served agent against those of MLServer",
+        mlserver_doors.measure,
+        "mlserver_doors: skipped; set INFEROMETER_MLSERVER_PYTHON to a Python with MLServer",
     ),
     "triton": _of(
         "A served agent against Triton, DigitsCNN in ONNX Runtime",

@@ -190,7 +190,7 @@ class Server:
         assert process.stdout is not None
         stack.callback(process.stdin.close)  # ends the server
         stack.callback(process.stdout.close)
-        channel = grpc.insecure_channel(process.stdout.readline().strip(), options=_UNLIMITED)
+        channel = grpc.insecure_channel(process.stdout.readline().split()[0], options=_UNLIMITED)
         self._infer = stack.enter_context(channel).unary_unary(_METHOD)
         self._requests = {size: itertools.cycle(_requests(size)) for size in SHAPES}
         self._clock = (~process.pid << 3) | _OF_PROCESS
@@ -229,7 +229,7 @@ def _requests(size: str) -> list[bytes]:
     item = pb.ModelInferRequest.InferInputTensor(name="data", datatype="FP32", shape=SHAPES[size])
     return [
         pb.ModelInferRequest(
-            model_name=_model_name(size),
+            model_name=model_name(size),
             id=str(number),
             inputs=[item],
             outputs=[pb.ModelInferRequest.InferRequestedOutputTensor(name="data")],
@@ -239,7 +239,8 @@ def _requests(size: str) -> list[bytes]:
     ]
 
 
-def _model_name(size: str) -> str:
+def model_name(size: str) -> str:
+    """The name of the model for tensors of a size."""
     return "Echo" + size.replace(" ", "")
 
 
@@ -275,14 +276,14 @@ class NullPredictor(EchoPredictor):
 def _serve_agent(folder: str) -> None:
     entry = FrameworkEntry("Echo", "tests.perf.grpc_round_trip:EchoPredictor", ("numpy",), "")
     for size, shape in SHAPES.items():
-        name = _model_name(size)
+        name = model_name(size)
         text = MODEL.format(name=name, dimensions=list(shape[1:]))
         Path(folder, f"{name}.yml").write_text(text, encoding="utf-8")
     catalog, registry = Catalog([Path(folder)]), Registry((entry,))
     # as ``agent serve`` on a port for metrics, which count each call
-    options = ServerOptions(port=0, metrics_port=0)
+    options = ServerOptions(port=0, metrics_port=0, http_port=0)
     with AgentServer(catalog, registry, options) as server:
-        print(server.address, flush=True)
+        print(server.address, server.http_url, flush=True)
         sys.stdin.read()
 
 

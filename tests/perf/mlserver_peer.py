@@ -31,10 +31,11 @@ from tests.perf.grpc_round_trip import CALLS_AT_ONCE, SHAPE, THROUGHPUT_CALLS
 from tests.perf.ratios import Row, divided, interleaved
 
 PYTHON = os.environ.get("INFEROMETER_MLSERVER_PYTHON")
+_AGENT = [sys.executable, "-m", "tests.perf.grpc_round_trip", "serve"]
 ROUNDS = 5
 _READY_S = 60.0
 _UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-_RUNTIME = """
+RUNTIME = """
 import numpy as np
 from mlserver import MLModel
 from mlserver.codecs import NumpyCodec
@@ -58,8 +59,8 @@ def measure() -> list[Row]:
         return []
     with ExitStack() as stack:
         calls = {
-            "agent": _call_of(stack, stack.enter_context(_agent()), "First"),
-            "mlserver": _call_of(stack, stack.enter_context(_mlserver(PYTHON, stack)), "noop"),
+            "agent": _call_of(stack, started(stack, _AGENT)[1], "First"),
+            "mlserver": _call_of(stack, stack.enter_context(mlserver(PYTHON, stack))[0], "noop"),
         }
         pool = stack.enter_context(futures.ThreadPoolExecutor(CALLS_AT_ONCE))
         taken = interleaved(
@@ -138,33 +139,27 @@ def _call_of(stack: ExitStack, address: str, model: str) -> Callable[[], None]:
             time.sleep(0.2)
 
 
-@contextmanager
-def _agent() -> Iterator[str]:
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.perf.grpc_round_trip", "serve"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def started(stack: ExitStack, command: Sequence[str]) -> Sequence[str]:
+    """Starts a server that ends with its standard input, and returns the addresses that it prints."""
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert server.stdin is not None
     assert server.stdout is not None
-    try:
-        yield server.stdout.readline().split()[1]
-    finally:
-        server.stdin.close()  # ends the server
-        server.wait()
-        server.stdout.close()
+    stack.callback(server.wait)
+    stack.callback(server.stdin.close)
+    stack.callback(server.stdout.close)
+    return server.stdout.readline().split()
 
 
 @contextmanager
-def _mlserver(python: str, stack: ExitStack) -> Iterator[str]:
+def mlserver(python: str, stack: ExitStack, runtime: str = RUNTIME) -> Iterator[tuple[str, str]]:
+    """Starts MLServer with one model, ``noop``, and yields its addresses of gRPC and HTTP."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     port, *others = _free_ports(3)
     settings = {"host": "127.0.0.1", "grpc_port": port, "http_port": others[0], "metrics_port": others[1]}
     # without workers the model runs in the server's process, which is faster for a model that does nothing
     (folder / "settings.json").write_text(json.dumps({**settings, "debug": False, "parallel_workers": 0}))
     (folder / "model-settings.json").write_text(json.dumps({"name": "noop", "implementation": "noop.NoOp"}))
-    (folder / "noop.py").write_text(_RUNTIME)
+    (folder / "noop.py").write_text(runtime)
     server = subprocess.Popen(
         [python, "-m", "mlserver.cli.main", "start", str(folder)],
         cwd=folder,
@@ -173,7 +168,7 @@ def _mlserver(python: str, stack: ExitStack) -> Iterator[str]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        yield f"127.0.0.1:{port}"
+        yield f"127.0.0.1:{port}", f"127.0.0.1:{others[0]}"
     finally:
         server.terminate()
         server.wait()
