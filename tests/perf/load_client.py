@@ -144,6 +144,7 @@ def _workload(
     from inferometer.evaluators.jobs.requests import WorkloadRequest
     from inferometer.evaluators.jobs.resources import JobCallbacks
     from inferometer.evaluators.load.issuer import IssuerProgress
+    from inferometer.evaluators.load.queries import Outcome
     from inferometer.evaluators.measurements.load import LoadMeasurement
     from tests.perf.minimal_client import cpu_s, figures
 
@@ -161,7 +162,11 @@ def _workload(
     callbacks = JobCallbacks(on_progress=on_progress, on_start=on_start)
     [evaluation] = LoadJob(request).run(resources, callbacks)
     assert isinstance(evaluation.measurement, LoadMeasurement)
-    queries = evaluation.measurement.run.queries
+    run = evaluation.measurement.run
+    queries = run.queries
+    if lost := len(queries) - queries.count(Outcome.ANSWERED):
+        why = run.stopped or "; ".join(run.reasons)
+        print(f"{rate:,}/s: {lost} of {len(queries)} queries without an answer: {why}", file=sys.stderr)
     (first, first_s), (last, last_s) = seen[0], seen[-1]
     return figures(queries.latency_ns, queries.lag_ns, last_s - first_s, last - first)
 
