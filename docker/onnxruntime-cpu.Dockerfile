@@ -12,7 +12,7 @@ RUN python -m venv --without-pip /opt/inferometer \
  && pip --python /opt/inferometer/bin/python install --no-cache-dir --constraint constraints.txt \
       --requirement requirements.txt
 
-# The program's wheel, and what of its dependencies the framework has not brought. They are put aside in /program, so
+# The program's wheel with its door for HTTP, and what of its dependencies the framework has not brought. They are put aside in /program, so
 # that a change of the program makes a small layer, and not that of the framework again.
 FROM framework AS program
 RUN pip install --no-cache-dir --constraint constraints.txt hatchling
@@ -25,7 +25,7 @@ COPY manifests manifests
 COPY protos protos
 RUN pip wheel --no-cache-dir --no-build-isolation --no-deps --wheel-dir dist . \
  && pip --python /opt/inferometer/bin/python install --no-cache-dir --constraint constraints.txt \
-      --prefix /program dist/*.whl \
+      --prefix /program "$(echo dist/*.whl)[http]" \
  && cp --archive /program/. /opt/inferometer/ \
  && pip --python /opt/inferometer/bin/python check
 

@@ -18,7 +18,9 @@ from inferometer.agent.protocol.status import ERROR_CLASS_KEY, Status, status_of
 from inferometer.agent.server.security.client_limits import ClientLimits
 from inferometer.agent.server.security.secret import SecretCheck
 from inferometer.agent.serving.observers import REQUEST_ID_KEY, Call, RequestIds, enter_call
+from inferometer.agent.tracing.calls import server_call
 from inferometer.agent.tracing.recorder import TraceContext
+from inferometer.agent.tracing.span import Attributes, SpanKind
 from inferometer.manifests.errors import AgentError, ConfigurationError
 
 NS_PER_S = 1_000_000_000
@@ -57,6 +59,14 @@ class CallContext(ABC):
     def fail(self, status: Status, error: Exception | None = None) -> None:
         """Sets the status of a call that has no answer, and the error that it comes from."""
         self.code, self.failure = status.code, status
+
+    def span(self, listens_at: Attributes) -> SpanKind:
+        """Returns the span of the call, with the attributes of where the agent listens."""
+        return server_call(self.record.method, self.record.peer, listens_at)
+
+    def http_status(self, error: BaseException) -> int | None:
+        """Returns the status over HTTP of a call that ends with an error; None of one over gRPC."""
+        return None
 
     @abstractmethod
     def deadline_ns(self, clock: Callable[[], int]) -> int | None:

@@ -202,16 +202,7 @@ class AgentServer:
         self._dispatcher = self._dispatch(methods, secret)
         self._server = GrpcServer(self._dispatcher, server_options(options.max_message_bytes, options.limits))
         self._http: HttpServer | None = None
-        try:
-            self._port = self._bind()
-            self._tracing.listens_at(options.host, self._port)
-            if options.http_port is not None:
-                self._http = self._open_http(v2, options.http_port)
-        except ConfigurationError:
-            self._close_unbound()
-            raise
-        if self._shared_memory is not None:
-            self._shared_memory.peers.listen(options.host, self._port)
+        self._port = self._open_doors(v2)
 
     def _dispatch(self, methods: list[Method], secret: SecretCheck | None) -> Dispatcher:
         limits = self._options.limits
@@ -223,6 +214,23 @@ class AgentServer:
             secret=secret,
             limits=ClientLimits(limits) if ClientLimits.wanted(limits) else None,
         )
+
+    def _open_doors(self, v2: InferenceService) -> int:
+        """Binds the ports, and returns that of gRPC."""
+        options = self._options
+        try:
+            port = self._bind()
+            self._tracing.listens_at(options.host, port)
+            if options.http_port is not None:
+                self._http = self._open_http(v2, options.http_port)
+        except ConfigurationError:
+            self._close_unbound()
+            raise
+        if self._shared_memory is not None:
+            self._shared_memory.peers.listen(options.host, port)
+            if self._http is not None:
+                self._shared_memory.peers.listen(options.host, self._http.port)
+        return port
 
     def _open_http(self, service: InferenceService, port: int) -> HttpServer:
         # what these load is an extra

@@ -1,4 +1,4 @@
-"""The spans of calls between processes, named by OpenTelemetry's conventions for gRPC."""
+"""The spans of calls between processes, named by OpenTelemetry's conventions for gRPC and for HTTP."""
 
 from __future__ import annotations
 
@@ -31,10 +31,38 @@ _CODES = (
 _SERVER_FAULTS = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
 """The codes with which a server's span has failed; of the others the client is the cause."""
 
+_HTTP_OK, _HTTP_CLIENT_ERRORS, _HTTP_SERVER_ERRORS = 200, 400, 500
+
 
 def client_call(path: str, host: str, port: int) -> SpanKind:
     """Returns the span of a call of the method at ``package.Service/Method``, to a server."""
     return _call(SpanRole.CLIENT, path, {"server.address": host.strip("[]"), "server.port": port})
+
+
+def http_client_call(verb: str, template: str, host: str, port: int) -> SpanKind:
+    """Returns the span of a request to a server; ``template`` is its path, with names in braces."""
+    attributes = {"http.request.method": verb, "url.template": template}
+    return _http(
+        SpanRole.CLIENT,
+        f"{verb} {template}",
+        attributes,
+        {"server.address": host.strip("[]"), "server.port": port},
+    )
+
+
+def http_server_call(title: str, scheme: str, path: str, peer: str, listens_at: Attributes = ()) -> SpanKind:
+    """Returns the span of a request of a client for a ``path``; see ``server_call``.
+
+    ``title`` is the verb and the route, which is a path with names in braces.
+    """
+    verb, _, route = title.partition(" ")
+    attributes = {
+        "http.request.method": verb,
+        "http.route": route,
+        "url.path": path,
+        "url.scheme": scheme,
+    }
+    return _http(SpanRole.SERVER, title, attributes, {**dict(listens_at), **_client_at(peer)})
 
 
 def server_call(path: str, peer: str, listens_at: Attributes = ()) -> SpanKind:
@@ -42,21 +70,47 @@ def server_call(path: str, peer: str, listens_at: Attributes = ()) -> SpanKind:
 
     ``peer`` is the client's address, as gRPC writes it; ``listens_at`` the attributes of the server's.
     """
+    return _call(SpanRole.SERVER, path, {**dict(listens_at), **_client_at(peer)})
+
+
+def _client_at(peer: str) -> dict[str, AttributeValue]:
     kind, _, address = unquote(peer).partition(":")
     host, _, port = address.rpartition(":")
     if kind not in {"ipv4", "ipv6"} or not port.isdecimal():
-        return _call(SpanRole.SERVER, path, dict(listens_at))
-    client: dict[str, AttributeValue] = {"client.address": host.strip("[]"), "client.port": int(port)}
-    return _call(SpanRole.SERVER, path, {**dict(listens_at), **client})
+        return {}
+    return {"client.address": host.strip("[]"), "client.port": int(port)}
 
 
-def ended(call: SpanKind, code: str) -> SpanKind:
-    """Returns the span of a call that has ended with a status code."""
+def ended(call: SpanKind, code: str, http_status: int | None = None) -> SpanKind:
+    """Returns the span of a call that has ended with a status code.
+
+    That of a request over HTTP has its ``http_status`` in its place, if there was a response.
+    """
     attributes = dict(call.attributes)
+    if "http.request.method" in attributes:
+        return replace(call, attributes=_ended_http(call.role, attributes, code, http_status))
     attributes["rpc.grpc.status_code"] = _CODES.index(code)
     if code != OK and (call.role is SpanRole.CLIENT or code in _SERVER_FAULTS):
         attributes["error.type"] = code
     return replace(call, attributes=tuple(sorted(attributes.items())))
+
+
+def _ended_http(
+    role: SpanRole, attributes: dict[str, AttributeValue], code: str, status: int | None
+) -> Attributes:
+    if status is None and code == OK:
+        status = _HTTP_OK
+    if status is not None:
+        attributes["http.response.status_code"] = status
+    least = _HTTP_CLIENT_ERRORS if role is SpanRole.CLIENT else _HTTP_SERVER_ERRORS
+    if status is None or status >= least:
+        attributes["error.type"] = code if status is None else str(status)
+    return tuple(sorted(attributes.items()))
+
+
+def _http(role: SpanRole, name: str, attributes: dict[str, str], more: dict[str, AttributeValue]) -> SpanKind:
+    found = tuple(sorted({**attributes, **more}.items()))
+    return SpanKind(name, TraceLevel.APPLICATION_TRACE, found, role)
 
 
 def _call(role: SpanRole, path: str, more: dict[str, AttributeValue]) -> SpanKind:

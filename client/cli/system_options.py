@@ -60,7 +60,8 @@ system_options = options(
         metavar="AGENT",
         help="Run on this served agent: HOST:PORT, or any, or conditions such as "
         "gpu=H100,framework=PyTorch (also model, host, arch, cpu). Several addresses with commas share a "
-        "dataset. kserve://HOST:PORT[/MODEL] is any server of the Open Inference Protocol.  "
+        "dataset. kserve://HOST:PORT[/MODEL] is any server of the Open Inference Protocol, kserve+http:// "
+        "one over HTTP.  "
         "[default: in this process]",
     ),
     option(
@@ -74,7 +75,7 @@ system_options = options(
         "--shared_memory",
         type=click.Choice([use.value for use in SharedMemoryUse], case_sensitive=False),
         default=SharedMemoryUse.AUTO.value,
-        help="Pass inputs to a kserve:// server on this host through shared memory: auto where both sides "
+        help="Pass inputs to a KServe server on this host through shared memory: auto where both sides "
         "can, off never; on makes it an error if they cannot.",
     ),
     option(

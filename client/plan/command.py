@@ -201,13 +201,15 @@ def stop(file: Path) -> None:
 def watch(file: Path, **given: Any) -> None:
     """Follow the journal of a plan until all of its runs have a result, or Ctrl-C.
 
-    It shows what a driver in another terminal, or jobs of a cluster, have done. It starts nothing.
+    It shows what a driver in another terminal has done, and jobs of a cluster also without one. It starts
+    nothing; where runs wait and nobody goes on, the exit code is 1.
     """
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.showing import watch_plan
 
-    watch_plan(current_invocation(), read_request(file, **given))
+    found = watch_plan(current_invocation(), read_request(file, **given))
+    click.get_current_context().exit(found)
 
 
 @plan.command(cls=Command)

@@ -6,19 +6,24 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import click
 
+from inferometer.client.cli.exit_codes import SUCCESS
 from inferometer.client.cli.invocation import Invocation
+from inferometer.client.evaluating.console import say
 from inferometer.client.plan.asking import PlanRequest, folder_of
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.running.agents import AGENTS
 from inferometer.evaluators.plans.running.folder import PlanFolder
 from inferometer.evaluators.plans.running.journal import IN_WORK, WAITING, RunHistory, read_history
-from inferometer.evaluators.plans.running.results import Ended
+from inferometer.evaluators.plans.running.results import Ended, read_result
+from inferometer.evaluators.plans.running.slurm import SlurmPlace
 
 _LOOK_S = 0.5
+_NOT_DRIVEN = 1
 _BYTES_PER_MIB = 1024**2
 
 
@@ -37,8 +42,8 @@ def expanded_lines(request: PlanRequest) -> Iterator[str]:
 def status_lines(invocation: Invocation, request: PlanRequest, everything: bool) -> Iterator[str]:
     """Yields how many runs ended in which way, and those that are not complete with their reasons."""
     folder = folder_of(invocation, request)
-    history = read_history(folder.path)
-    states = [(run, history.get(run.key, RunHistory())) for run in request.runs]
+    history = _history(folder, request)
+    states = [(run, history[run.key]) for run in request.runs]
     yield plan_text(request, folder)
     yield f"runs        {counts_text([each for _, each in states])}"
     for run, each in states:
@@ -47,23 +52,43 @@ def status_lines(invocation: Invocation, request: PlanRequest, everything: bool)
             yield line
 
 
-def watch_plan(invocation: Invocation, request: PlanRequest) -> None:
-    """Prints each change of a run, until all have a result."""
+def watch_plan(invocation: Invocation, request: PlanRequest) -> int:
+    """Prints each change of a run, until all have a result, and returns the exit code.
+
+    Jobs of a cluster go on without a driver: what they leave is shown although no journal has it yet. It ends
+    with 1 where runs wait, and neither a driver nor a job is there to go on.
+    """
     folder = folder_of(invocation, request)
     click.echo(plan_text(request, folder))
     shown: dict[str, str] = {}
     while True:
-        history = read_history(folder.path)
+        is_driven = folder.is_driven  # first: what a driver did before it ended is in the journal then
+        history = _history(folder, request)
         for run in request.runs:
-            line = _line(run, history.get(run.key, RunHistory()))
+            line = _line(run, history[run.key])
             if line and shown.get(run.key) != line:
                 click.echo(line)
             shown[run.key] = line
-        states = [history.get(run.key, RunHistory()) for run in request.runs]
-        if all(each.result is not None and not each.job for each in states):
+        states = list(history.values())
+        ended = all(each.result is not None and not each.job for each in states)
+        goes_on = is_driven or any(each.job.startswith(f"{SlurmPlace.name}/") for each in states)
+        if ended or not goes_on:
             click.echo(f"runs        {counts_text(states)}")
-            return
+            if not ended:
+                say(f"no driver runs the plan: agent plan resume {request.path} goes on")
+            return SUCCESS if ended else _NOT_DRIVEN
         time.sleep(_LOOK_S)
+
+
+def _history(folder: PlanFolder, request: PlanRequest) -> dict[str, RunHistory]:
+    """What became of each run, with the results that no driver has taken yet."""
+    history = read_history(folder.path)
+    found = {run.key: history.get(run.key, RunHistory()) for run in request.runs}
+    for run in request.runs:
+        known = found[run.key]
+        if known.job and (result := read_result(folder.run(run).result)) is not None:
+            found[run.key] = replace(known, job="", result=result)
+    return found
 
 
 def _line(run: Run, history: RunHistory) -> str:

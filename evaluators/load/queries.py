@@ -195,10 +195,8 @@ class QueryLog:
                 return
             queries.outcome[query] = _ANSWERED
             queries.done_ns[query] = done_ns - self.began_ns
-            queries.queue_ns[query] = queue_ns
-            queries.batch_ns[query] = batch_ns
-            queries.predict_ns[query] = predict_ns
-            queries.batch_size[query] = batch_size
+            if batch_size or predict_ns >= 0 or queue_ns >= 0 or batch_ns >= 0:  # else they are as they were
+                self._set_times(query, queue_ns, batch_ns, predict_ns, batch_size)
             self._settled += 1
             self.answered_count += 1
 
@@ -211,6 +209,38 @@ class QueryLog:
             self._all.outcome[query] = _FAILED
             self._all.done_ns[query] = done_ns - self.began_ns
             self._settled += 1
+            self._failed += 1
+            self._reasons[reason] += 1
+
+    def confirmed(
+        self,
+        query: int,
+        *,
+        queue_ns: int = -1,
+        batch_ns: int = -1,
+        predict_ns: int = -1,
+        batch_size: int = 0,
+    ) -> None:
+        """Takes the times of an answer that was taken; see ``target.CheckedAnswers``."""
+        with self._lock:
+            if self._all.outcome[query] == _ANSWERED:
+                self._set_times(query, queue_ns, batch_ns, predict_ns, batch_size)
+
+    def _set_times(self, query: int, queue_ns: int, batch_ns: int, predict_ns: int, batch_size: int) -> None:
+        """Under the lock."""
+        queries = self._all
+        queries.queue_ns[query] = queue_ns
+        queries.batch_ns[query] = batch_ns
+        queries.predict_ns[query] = predict_ns
+        queries.batch_size[query] = batch_size
+
+    def refuted(self, query: int, reason: str) -> None:
+        """Makes an answer that was taken a failure; see ``target.CheckedAnswers``."""
+        with self._lock:
+            if self._all.outcome[query] != _ANSWERED:
+                return
+            self._all.outcome[query] = _FAILED
+            self.answered_count -= 1
             self._failed += 1
             self._reasons[reason] += 1
 

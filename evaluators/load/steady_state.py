@@ -11,6 +11,8 @@ EMPTY_START_SHARE = 0.1
 """The share of a run that is cut off, because it begins with an empty queue."""
 _LEAST_ARRIVALS = 50
 _SIGMAS = 2.5
+LEAST_GROWN = 2 * _SIGMAS
+"""A backlog that grows is larger: it gains more than ``_SIGMAS`` in each of two parts; see ``growing``."""
 
 
 def steady_from_ns(queries: Queries) -> int:

@@ -38,6 +38,27 @@ class Answers(Protocol):
         ...
 
 
+@runtime_checkable
+class CheckedAnswers(Answers, Protocol):
+    """Receives answers that are read only after the run, and then what was found in them."""
+
+    def confirmed(
+        self,
+        query: int,
+        *,
+        queue_ns: int = -1,
+        batch_ns: int = -1,
+        predict_ns: int = -1,
+        batch_size: int = 0,
+    ) -> None:
+        """Receives the times of an answer that was right; see ``answered``."""
+        ...
+
+    def refuted(self, query: int, reason: str) -> None:
+        """Receives the reason, in one line, why an answer was none: its query has failed."""
+        ...
+
+
 class QueryTarget(Protocol):
     """What a run needs of a target."""
 

@@ -100,7 +100,7 @@ def test_every_served_agent_runs_a_command_of_the_program_at_the_port_that_is_pu
         assert (served.params["host"], served.params["port"]) == ("0.0.0.0", PORT)
         # the secret is asked for, and the ports are open on the local address only
         assert served.params["insecure"] is True
-        assert [inside for _, _, inside in _published(service)] == [PORT]
+        assert [inside for _, _, inside in _published(service)] == [PORT, served.params["http_port"]]
         assert float(service["stop_grace_period"].removesuffix("s")) > served.params["grace_s"]
 
 

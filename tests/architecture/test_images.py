@@ -150,6 +150,7 @@ def test_everything_is_installed_with_the_pins_and_leaves_no_cache(
         if not by_name[0].startswith("--"):
             assert set(by_name) <= pins, step
     assert any(step.endswith("pip --python /opt/inferometer/bin/python check") for step in steps)
+    assert any('"$(echo dist/*.whl)[http]"' in step for step in steps), "agents are served over HTTP, too"
 
 
 @pytest.mark.parametrize("name", NAMES)

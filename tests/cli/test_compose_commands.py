@@ -31,6 +31,7 @@ def test_the_evaluations_are_done_by_served_agents_and_end_in_the_database_and_t
         for name in EVALUATIONS:
             framework = name.removeprefix("evaluate-")
             program, *serve = (word.replace("jaeger:4317", jaeger) for word in SERVICES[framework]["command"])
+            serve[serve.index("--http_port") + 1] = "0"  # as all of them are on this machine
             address, _ = stack.enter_context(served(*serve))
             port = address.rpartition(":")[2]
             here = {

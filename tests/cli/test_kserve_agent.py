@@ -14,6 +14,7 @@ from PIL import Image
 
 from inferometer.agent.hardware.device import DeviceKind
 from inferometer.agent.inference.registry import Registry
+from inferometer.agent.server.security.credentials import ServerTls
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.load.queries import Outcome
@@ -184,6 +185,79 @@ def test_tls_is_spoken_where_the_address_or_an_option_says_so(agent: Agent, tmp_
     assert kept(done).system.agent == kept(by_option).system.agent == f"kserves://{address}/{ONNX}"
     assert (untrusted.code, "--tls_ca" in untrusted.error) == (6, True), untrusted.stderr
     assert (plain.code, "use kserves://" in plain.error) == (6, True), plain.stderr
+
+
+@pytest.fixture(scope="module")
+def over_http() -> Iterator[str]:
+    with AgentServer(Catalog(), Registry(), ServerOptions(port=0, http_port=0, secret=SECRET)) as server:
+        yield f"kserve+{server.http_url}"
+
+
+def test_a_server_over_http_is_measured_as_one_over_grpc(agent: Agent, over_http: str) -> None:
+    to_it = (f"--agent={over_http}", f"--secret={SECRET}")
+    dataset = agent("predict", "dataset", "--num_file_parts=-1", *to_it)
+    load = agent(
+        *("predict", "workload", *to_it, "--initial_qps=40", "--min_duration=0.5"),
+        *("--min_queries=20", "--warmup=2", "--allow_invalid", "--include_preprocess"),
+    )
+    found = agent(
+        *("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=20", "--time_budget=3"),
+        *("--min_duration=0.3", "--min_queries=10", "--allow_invalid", *to_it),
+    )
+
+    assert [answer.code for answer in (dataset, load, found)] == [0, 0, 0], load.stderr
+    assert dataset.figure("top-1").startswith("0.99")
+    assert kept(dataset).system.agent == f"{over_http}/DigitsCNN"
+    measurement = kept(load).measurement
+    assert isinstance(measurement, LoadMeasurement)
+    queries = measurement.run.queries
+    assert queries.count(Outcome.ANSWERED) == len(queries) >= 20
+    took_ns = queries.done_ns - queries.sent_ns
+    for name in SERVER_TIMES:
+        assert ((getattr(queries, name) >= 0) & (getattr(queries, name) <= took_ns)).all()
+
+
+def test_over_http_the_secret_and_the_port_are_asked_for_in_one_line(agent: Agent, over_http: str) -> None:
+    refused = agent("predict", "dataset", "--num_file_parts=-1", f"--agent={over_http}", "--secret=other")
+    secure = over_http.replace("http:", "https:")
+    no_tls = agent("predict", "dataset", "--num_file_parts=-1", f"--agent={secure}")
+
+    assert (refused.code, no_tls.code) == (6, 6)
+    assert "a secret is given with --secret" in refused.error
+    assert "speaks no TLS; leave out kserve+https://" in no_tls.error
+
+
+def test_tls_over_http_is_that_over_grpc(agent: Agent, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = authority.issue("127.0.0.1")
+    tls = ServerTls(files.cert, files.key, authority.ca)
+    shown = (f"--tls_cert={files.cert}", f"--tls_key={files.key}")
+    trusting = f"--tls_ca={authority.ca}"
+    with AgentServer(Catalog(), Registry(), ServerOptions(port=0, http_port=0, tls=tls)) as server:
+        secure = f"kserve+{server.http_url}/{ONNX}"
+        plain = secure.replace("https:", "http:")
+        answers = [
+            agent("predict", "dataset", "--num_file_parts=-1", f"--agent={address}", *options)
+            for address, options in (
+                (secure, (trusting, *shown)),
+                (plain, (trusting, *shown)),
+                (secure, shown),
+                (secure, (trusting,)),
+                (plain, ()),
+            )
+        ]
+        load = agent(
+            *("predict", "workload", f"--agent={secure}", trusting, *shown, "--initial_qps=40"),
+            *("--min_duration=0.3", "--min_queries=10", "--warmup=2", "--allow_invalid"),
+        )
+
+    assert [answer.code for answer in answers] == [0, 0, 6, 6, 6], [each.stderr for each in answers]
+    assert load.code == 0, load.stderr
+    assert kept(answers[1]).system.agent == secure
+    _, _, untrusted, unknown, clear = answers
+    assert "--tls_ca" in untrusted.error
+    assert "requires a certificate that it trusts" in unknown.error
+    assert "use kserve+https://" in clear.error
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,14 @@ def test_a_plan_runs_and_is_not_run_again(agent, plan):
     assert agent("plan", "watch", plan).stdout.splitlines()[-1] == "runs        2: 2 complete"
 
 
+def test_watching_ends_where_runs_wait_and_nobody_goes_on(agent, plan):
+    watched = agent("plan", "watch", plan)
+
+    assert watched.code == 1
+    assert watched.stdout.splitlines()[-1] == "runs        2: 2 waiting"
+    assert watched.stderr.splitlines() == [f"no driver runs the plan: agent plan resume {plan} goes on"]
+
+
 def test_the_status_has_the_figures_of_the_monitor(agent, plan):
     plan.write_text(f"{PLAN}monitor_s: 0.05\n")
     assert agent("plan", "run", plan, "-V", "batch_size=[4]").code == 0

@@ -7,7 +7,9 @@ from functools import partial
 
 import pytest
 import tritonclient.grpc as triton
+import tritonclient.http as triton_http
 from open_inference import images, tensor_of
+from rest_client import Rest, json_input
 from test_remote_agent import tensor_input
 from trace_collectors import COLLECTORS, HOST, Seen
 from tritonclient.utils import InferenceServerException
@@ -198,6 +200,47 @@ def test_a_request_with_a_traceparent_leaves_its_way_through_the_agent(start, sc
     assert request.start_ns <= queue.start_ns <= batch.start_ns <= predict.start_ns
     assert predict.start_ns + predict.duration_ns <= request.start_ns + request.duration_ns
     assert not request.failed
+
+
+HTTP_INFER = "POST /v2/models/{model}/infer"
+
+
+def test_a_request_over_http_has_the_names_of_its_conventions(start):
+    statuses = []
+    with exporting(partial(start, http_port=0)) as agent:
+        url = agent.server.http_url
+        image = triton_http.InferInput("data", [1, 1, 4, 4], "FP32")
+        image.set_data_from_numpy(images(1))
+        with closing(triton_http.InferenceServerClient(url.removeprefix("http://"))) as client:
+            client.infer("Mean", [image], headers=traceparent(TRACE_IDS[0]))
+            client.infer("Mean", [image])
+        with closing(Rest(url)) as ask:
+            for model in ("Nobody", "Failing"):
+                inputs = {"inputs": [json_input(images(1))]}
+                statuses.append(ask.infer(inputs, model=model, headers=traceparent(TRACE_IDS[1])).status)
+        spans = agent.stop()
+
+    assert statuses == [404, 500]
+    requests = [span for span in spans.values() if span.name == HTTP_INFER]
+    assert all((s.role, s.parent_id % 2**64) == ("server", CALLER_ID) for s in requests)
+    by_status = {span.attributes["http.response.status_code"]: span for span in requests}
+    assert {status: span.failed for status, span in by_status.items()} == {200: False, 404: False, 500: True}
+    assert by_status[500].attributes["error.type"] == "500"
+    [answered] = [span for span in requests if span.trace_id == TRACE_IDS[0]]
+    assert answered.attributes.pop("client.port") > 0
+    assert answered.attributes == {
+        "http.request.method": "POST",
+        "http.response.status_code": 200,
+        "http.route": "/v2/models/{model}/infer",
+        "url.path": "/v2/models/Mean/infer",
+        "url.scheme": "http",
+        "client.address": HOST,
+        "server.address": HOST,
+        "server.port": int(url.rpartition(":")[2]),
+        "inferometer.trace_level": "APPLICATION_TRACE",
+    }
+    paths = {"/".join(above(spans, s)) for s in spans.values() if s.trace_id == TRACE_IDS[0]}
+    assert paths == {HTTP_INFER, *(f"{HTTP_INFER}/{name}" for name in ("queue", "batch", "batch/predict"))}
 
 
 def test_requests_of_one_batch_are_linked_to_each_other(start):

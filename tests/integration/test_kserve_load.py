@@ -7,7 +7,7 @@ import time
 import grpc
 import numpy as np
 import pytest
-from fake_framework import DEADLINE_S, SIDE, mean_scores
+from fake_framework import DEADLINE_S, SIDE, mean_scores, wait_for
 from kserve_server import Served, Tensor, running
 
 from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels
@@ -197,6 +197,56 @@ def test_a_server_that_takes_no_single_input_is_refused(session_at):
         KServeTarget(session_at(server), SMALL)
 
 
+def scored(scores):
+    return {"model": lambda batch: {"scores": np.array([scores(float(batch[0, 0, 0, 0]))] * 3)[None]}}
+
+
+@pytest.mark.parametrize(
+    "closes", [lambda target: target.end(DEADLINE_S), KServeTarget.close], ids=["end", "close"]
+)
+def test_replies_after_a_right_one_are_read_when_the_run_is_over(session_at, closes):
+    """The second input of three gets no numbers; what is known of the run until its end does not tell."""
+    told = {"predict_ns": 1234, "queue_ns": 55, "batch_ns": 6, "batch_size": 8}
+    lacking = served(**scored(lambda grey: np.float32("nan" if grey == 1 else grey)), parameters=told)
+    with running(lacking) as server, KServeTarget(session_at(server), SMALL) as target:
+        assert run(target, 1).queries().count(Outcome.ANSWERED) == 1
+        log = QueryLog(Schedule(np.zeros(9, np.int64), "one by one", 1.0), time.perf_counter_ns())
+        target.begin(log)
+        for query in range(9):
+            log.sent(query, time.perf_counter_ns())
+            target.submit(query)
+            wait_for(lambda: not log.waiting)
+        before = log.queries()
+        closes(target)
+
+    queries = log.queries()
+    assert before.outcome.tolist() == [Outcome.ANSWERED] * 9
+    assert queries.outcome.tolist() == [Outcome.ANSWERED, Outcome.FAILED, Outcome.ANSWERED] * 3
+    assert queries.done_ns.tolist() == before.done_ns.tolist()
+    assert log.reasons == {"the model's output is not a finite number": 3}
+    assert (log.answered_count, log.replied_count, queries.repeated) == (6, 9, 0)
+    right = queries.chosen(queries.outcome == Outcome.ANSWERED)
+    assert set(right.predict_ns.tolist()) == {1234}
+    assert set(right.batch_size.tolist()) == {8}
+
+
+def test_replies_are_read_as_they_come_until_one_is_right(session_at):
+    wrong = served(**scored(lambda grey: np.float32("nan")))
+    with running(wrong) as server, KServeTarget(session_at(server), SMALL) as target:
+        log = begin(target, 9)
+        wait_for(lambda: not log.waiting)
+        assert log.queries().count(Outcome.FAILED) == 9
+
+
+def test_replies_beyond_the_memory_for_them_are_read_as_they_come(session_at, monkeypatch):
+    monkeypatch.setattr(call_target, "MAX_KEPT_BYTES", 0)
+    told = served(parameters={"predict_ns": 1234})
+    with running(told) as server, KServeTarget(session_at(server), SMALL) as target:
+        log = begin(target, 9)
+        wait_for(lambda: not log.waiting)
+        assert set(log.queries().predict_ns.tolist()) == {1234}
+
+
 class Told:
     """Keeps the outcomes."""
 
@@ -212,7 +262,7 @@ class Told:
 
 def test_a_query_whose_run_ends_while_it_is_prepared_is_not_told_of_later():
     told = Told()
-    flight = CallFlight(told, lambda done: CallOutcome(1))
+    flight = CallFlight(told, lambda done: CallOutcome(1), lambda reply: CallOutcome(1))
     cancelled = []
 
     class Call:

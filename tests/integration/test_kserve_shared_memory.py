@@ -123,7 +123,7 @@ def no_room(*_):
 def test_without_room_tensors_travel_over_grpc_and_that_is_said(agent, open_at, monkeypatch):
     monkeypatch.setattr(os, "posix_fallocate", no_room)
     session, said = open_at(agent.address)
-    assert "over gRPC, not through shared memory" in said[-1]
+    assert "in the requests, not through shared memory" in said[-1]
     assert "No space left" in said[-1]
     [batch] = batches(3)
     [found] = session.predict_tensor(batch).outputs.tensors.values()
@@ -133,13 +133,13 @@ def test_without_room_tensors_travel_over_grpc_and_that_is_said(agent, open_at, 
     assert not ours()
 
 
-def test_a_batch_that_finds_no_room_later_travels_over_grpc(agent, open_at, monkeypatch, caplog):
+def test_a_batch_that_finds_no_room_later_travels_in_the_request(agent, open_at, monkeypatch, caplog):
     session, _ = open_at(agent.address)
     monkeypatch.setattr(os, "posix_fallocate", no_room)
     for batch in batches(9, 1):
         [found] = session.predict_tensor(batch).outputs.tensors.values()
         np.testing.assert_array_equal(found, batch)
-    assert "tensors travel over gRPC" in caplog.text
+    assert "tensors travel in the requests" in caplog.text
 
 
 @pytest.mark.real_time

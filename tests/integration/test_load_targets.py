@@ -99,9 +99,12 @@ class RecordedAgent:
         return self.calls[-1]
 
     def end_predict(self, call):
-        result = self._connection.end_predict(call)
-        [self._classes[self.calls.index(call)]] = classes(result)
-        return result
+        answer = self._connection.end_predict(call)
+        [self._classes[self.calls.index(call)]] = classes(self.read(answer))
+        return answer
+
+    def read(self, answer):
+        return self._connection.read(answer)
 
 
 def classes(result):

@@ -174,10 +174,10 @@ def test_what_fails_and_what_hangs_is_counted_once_and_named(scripted_target, ma
 
 
 class AlteredAgent:
-    """A remote agent whose answers are altered on their way."""
+    """A remote agent whose answers are altered on their way, but for the first ones."""
 
-    def __init__(self, remote, altered):
-        self._connection, self._altered = remote.connection, altered
+    def __init__(self, remote, altered, first=0):
+        self._connection, self._altered, self._first = remote.connection, altered, first
         self.description, self.session_id, self.connection = remote.description, remote.session_id, self
 
     def hold(self):
@@ -187,8 +187,15 @@ class AlteredAgent:
         return self._connection.begin_predict(request)
 
     def end_predict(self, call):
-        result = self._connection.end_predict(call)
-        return decode_response(encode_response(replace(result, **self._altered)))
+        answer = self._connection.end_predict(call)
+        self._first -= 1
+        if self._first >= 0:
+            return answer
+        result = decode_response(answer)
+        return encode_response(replace(result, **self._altered))
+
+    def read(self, answer):
+        return self._connection.read(answer)
 
 
 @pytest.mark.parametrize(
@@ -200,18 +207,20 @@ class AlteredAgent:
     ],
     ids=["twice", "never", "another"],
 )
+@pytest.mark.parametrize("first", [0, 1], ids=["", "after-a-right-answer"])
 def test_an_agent_that_answers_twice_or_not_is_counted_once_for_each_query(
-    start_agent, altered, outcome, repeated
+    start_agent, altered, outcome, repeated, first
 ):
+    """What follows a right answer is read when the run is over."""
     with (
         open_remote_agent(start_agent().address, "Echo") as remote,
-        RemoteTarget(AlteredAgent(remote, altered), ONE) as target,
+        RemoteTarget(AlteredAgent(remote, altered, first), ONE) as target,
     ):
         session = LoadSession(target, RunLimits(5_000.0))
-        session.run(constant(100.0, 3))
+        session.run(constant(20.0, first + 3))
     [run] = session.runs
 
-    assert run.queries.outcome.tolist() == [outcome] * 3
+    assert run.queries.outcome.tolist() == [Outcome.ANSWERED] * first + [outcome] * 3
     assert run.queries.repeated == repeated
     failed = {} if outcome is Outcome.ANSWERED else {"the agent gave no answer for the query": 3}
     assert run.reasons == failed

@@ -92,24 +92,31 @@ def test_a_plan_completes_although_a_node_is_lost_and_a_job_is_cancelled(
     assert [line.count(restarted) for line in told if "started it again" in line] == [1], told
 
 
-def test_a_driver_that_is_killed_is_taken_up_again(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_is_taken_up_again(
+    cluster: SlurmCluster,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path))
+    folder, file = tmp_path / "plans" / "s", tmp_path / "s.yaml"
+    file.write_text(f"{{name: s, command: c, variables: {{n: {list(range(4))}}}}}")
     code = (
         "from tests.integration.test_plan_slurm import driver_of; from pathlib import Path; "
-        f"driver_of(Path({str(tmp_path)!r}), 4, 'import time; time.sleep(2)').drive()"
+        f"driver_of(Path({str(folder)!r}), 4, 'import time; time.sleep(2)').drive()"
     )
     process = subprocess.Popen([sys.executable, "-c", code])
-    deadline_s = time.monotonic() + 60
-    while not list(tmp_path.glob("runs/*/log.txt")):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    wait_for(lambda: bool(list(folder.glob("runs/*/log.txt"))))
     process.kill()
     process.wait()
 
-    found = driver_of(tmp_path, 4, "import time; time.sleep(2)").drive()
+    assert agent(["plan", "watch", str(file)]) == 0  # the jobs go on, and it follows them without a driver
+    assert capfd.readouterr().out.splitlines()[-1] == "runs        4: 4 complete"
+    found = driver_of(folder, 4, "import time; time.sleep(2)").drive()
 
     assert [each.result.ended for each in found.values() if each.result] == [Ended.COMPLETE] * 4
     assert [each.losses for each in found.values()] == [[]] * 4
-    assert {len(path.read_text()) for path in tmp_path.glob("*.note")} == {1}
+    assert {len(path.read_text()) for path in folder.glob("*.note")} == {1}
 
 
 def test_a_job_that_a_killed_driver_did_not_note_is_adopted(cluster: SlurmCluster, tmp_path: Path) -> None:

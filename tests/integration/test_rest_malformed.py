@@ -204,7 +204,7 @@ def test_damaged_and_unknown_encodings_are_refused(ask, encoding, change, status
         ("GET", "/v3", 404),
         ("GET", "/v2/models//infer", 404),
         ("GET", "/v2/models/Mean/versions/infer/x", 404),
-        ("GET", "/v2/systemsharedmemory/status", 404),
+        ("GET", "/v2/systemsharedmemory/region/status", 404),
         ("POST", "/v2/models/Mean", 405),
         ("GET", "/v2/models/Mean/infer", 405),
         ("DELETE", "/v2", 405),

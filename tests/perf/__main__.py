@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from inferometer.agent.hardware.environment import read_environment
 from inferometer.agent.inference.registry import Registry
@@ -13,6 +14,7 @@ from tests.perf import (
     grpc_round_trip,
     hot_path,
     issue_rate,
+    load_client,
     loading,
     mlserver_peer,
     open_inference,
@@ -30,33 +32,113 @@ from tests.perf import (
     stored_spans,
     tracing,
     training_steps,
+    triton_peer,
 )
-from tests.perf.ratios import print_table
+from tests.perf.ratios import Row, print_table
 
-SECTIONS = (
-    "start_up",
-    "dataset",
-    "resnet50",
-    "reference",
-    "tracing",
-    "training",
-    "grpc",
-    "v2",
-    "hot_path",
-    "shared_memory",
-    "loading",
-    "operators",
-    "operator_verdicts",
-    "load",
-    "max_qps",
-    "batching",
-    "mlserver",
-    "soak",
-    "plan_cells",
-    "slurm_jobs",
-    "page",
-    "page_beside",
-)
+_Given = argparse.Namespace
+_Tables = Iterator[tuple[str, Sequence[Row]]]
+"""Each title with its rows; without rows it is why there are none."""
+
+
+def _of(title: str, measure: Callable[[], Sequence[Row]], skipped: str = "") -> Callable[[_Given], _Tables]:
+    """A section with one table; ``skipped`` is said where it has no rows."""
+
+    def tables(_: _Given) -> _Tables:
+        rows = measure()
+        yield title if rows else skipped, rows
+
+    return tables
+
+
+def _dataset(given: _Given) -> _Tables:
+    added, overlap = dataset_overhead.measure(given.rounds, given.threads)
+    yield f"predict dataset / bare loop, {given.threads} thread(s) on both sides", added
+    yield "Preparing while predicting / preparing before predicting (the default)", overlap
+
+
+def _resnet50(given: _Given) -> _Tables:
+    what = f"ResNet50, random weights, batches of {resnet50.BATCH_SIZE}"
+    yield f"{what}, each framework's default number of threads", resnet50.measure(given.rounds)
+
+
+def _tracing(given: _Given) -> _Tables:
+    yield "Tracing, ResNet50, random weights, from tensors", tracing.measure(given.rounds)
+    yield f"Reading {stored_spans.SPANS:,} stored spans", stored_spans.measure()
+
+
+def _training(given: _Given) -> _Tables:
+    what = f"Steps of training / bare loop, {given.threads} thread(s) on both sides"
+    yield what, training_steps.measure(given.rounds, given.threads)
+
+
+def _loading(given: _Given) -> _Tables:
+    what = f"batches of {loading.BATCH_SIZE}, {loading.WORKERS} workers on both sides, samples/s"
+    yield f"Loading {loading.IMAGES} JPEGs of 256 × 256, {what}", loading.measure(given.rounds)
+
+
+def _operators(given: _Given) -> _Tables:
+    if operator_times.OPPERF not in os.environ:
+        yield "operators: without MXNet; INFEROMETER_OPPERF names the folder of opperf", ()
+    what = f"{given.threads} thread(s) on both sides"
+    yield f"Single operators, {what}", operator_times.measure(given.rounds, given.threads)
+
+
+def _operator_verdicts(given: _Given) -> _Tables:
+    what = f"{operator_verdicts.COMPARISONS} comparisons of {operator_verdicts.PROCESSES} processes each"
+    yield f"agent compare of operators, {what}", operator_verdicts.measure(given.threads)
+
+
+def _plan_cells(given: _Given) -> _Tables:
+    yield "A cell of a plan, DigitsCNN in ONNX Runtime", plan_cells.measure(given.rounds)
+
+
+def _slurm_jobs(_: _Given) -> _Tables:
+    rows = slurm_submission.measure()
+    jobs = f"{slurm_submission.JOBS} empty runs on a real Slurm"
+    yield jobs if rows else "slurm_jobs: skipped; install slurm-wlm and munge", rows
+    if slurm_submission.PYTHON not in os.environ:
+        yield f"slurm_jobs: without submitit; {slurm_submission.PYTHON} names a Python with it", ()
+
+
+SECTIONS: Mapping[str, Callable[[_Given], _Tables]] = {
+    "start_up": _of("Start-up, whole processes", start_up.measure),
+    "dataset": _dataset,
+    "resnet50": _resnet50,
+    "reference": _of("ResNet50 in PyTorch beside torch.utils.benchmark, batches of 1", reference.measure),
+    "tracing": _tracing,
+    "training": _training,
+    "grpc": _of("gRPC Predict", grpc_round_trip.measure),
+    "v2": _of("Open Inference Protocol, ModelInfer", open_inference.measure),
+    "hot_path": _of("The way of a tensor in a served agent", hot_path.measure),
+    "shared_memory": _of("Tensors in shared memory, ModelInfer", shared_memory.measure),
+    "loading": _loading,
+    "operators": _operators,
+    "operator_verdicts": _operator_verdicts,
+    "load": _of("The load generator itself", issue_rate.measure),
+    "load_client": _of("The client under load, beside a minimal one", load_client.measure),
+    "max_qps": _of("max-qps on a server whose model waits 10 ms", rate_search.measure),
+    "batching": _of("Dynamic batching in a served agent", batching.measure),
+    "mlserver": _of(
+        "A served agent against MLServer, ModelInfer",
+        mlserver_peer.measure,
+        "mlserver: skipped; set INFEROMETER_MLSERVER_PYTHON to a Python with MLServer",
+    ),
+    "triton": _of(
+        "A served agent against Triton, DigitsCNN in ONNX Runtime",
+        triton_peer.measure,
+        "triton: skipped; set INFEROMETER_TRITON to tritonserver of nvidia-pytriton",
+    ),
+    "soak": _of("A long-running served agent", soak.measure),
+    "plan_cells": _plan_cells,
+    "slurm_jobs": _slurm_jobs,
+    "page": _of("The page of evaluations", page.measure),
+    "page_beside": _of(
+        "An evaluation while the page is open",
+        page.measure_beside,
+        "page_beside: skipped; install chromium and chromium-driver",
+    ),
+}
 
 
 def main() -> None:
@@ -68,74 +150,15 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := set(given.sections) - set(SECTIONS):
         parser.error(f"unknown section {', '.join(sorted(unknown))}; known: {', '.join(SECTIONS)}")
-    sections = given.sections or SECTIONS
 
     _print_machine()
-    if "start_up" in sections:
-        print_table("Start-up, whole processes", start_up.measure())
-    if "dataset" in sections:
-        added, overlap = dataset_overhead.measure(given.rounds, given.threads)
-        print_table(f"predict dataset / bare loop, {given.threads} thread(s) on both sides", added)
-        print_table("Preparing while predicting / preparing before predicting (the default)", overlap)
-    if "resnet50" in sections:
-        what = f"ResNet50, random weights, batches of {resnet50.BATCH_SIZE}"
-        print_table(f"{what}, each framework's default number of threads", resnet50.measure(given.rounds))
-    if "reference" in sections:
-        print_table("ResNet50 in PyTorch beside torch.utils.benchmark, batches of 1", reference.measure())
-    if "tracing" in sections:
-        print_table("Tracing, ResNet50, random weights, from tensors", tracing.measure(given.rounds))
-        print_table(f"Reading {stored_spans.SPANS:,} stored spans", stored_spans.measure())
-    if "training" in sections:
-        what = f"Steps of training / bare loop, {given.threads} thread(s) on both sides"
-        print_table(what, training_steps.measure(given.rounds, given.threads))
-    if "grpc" in sections:
-        print_table("gRPC Predict", grpc_round_trip.measure())
-    if "v2" in sections:
-        print_table("Open Inference Protocol, ModelInfer", open_inference.measure())
-    if "hot_path" in sections:
-        print_table("The way of a tensor in a served agent", hot_path.measure())
-    if "shared_memory" in sections:
-        print_table("Tensors in shared memory, ModelInfer", shared_memory.measure())
-    if "loading" in sections:
-        what = f"batches of {loading.BATCH_SIZE}, {loading.WORKERS} workers on both sides, samples/s"
-        print_table(f"Loading {loading.IMAGES} JPEGs of 256 × 256, {what}", loading.measure(given.rounds))
-    if "operators" in sections:
-        if operator_times.OPPERF not in os.environ:
-            print("\noperators: without MXNet; INFEROMETER_OPPERF names the folder of opperf")
-        what = f"{given.threads} thread(s) on both sides"
-        print_table(f"Single operators, {what}", operator_times.measure(given.rounds, given.threads))
-    if "operator_verdicts" in sections:
-        what = f"{operator_verdicts.COMPARISONS} comparisons of {operator_verdicts.PROCESSES} processes each"
-        print_table(f"agent compare of operators, {what}", operator_verdicts.measure(given.threads))
-    if "load" in sections:
-        print_table("The load generator itself", issue_rate.measure())
-    if "max_qps" in sections:
-        print_table("max-qps on a server whose model waits 10 ms", rate_search.measure())
-    if "batching" in sections:
-        print_table("Dynamic batching in a served agent", batching.measure())
-    if "mlserver" in sections:
-        if rows := mlserver_peer.measure():
-            print_table("A served agent against MLServer, ModelInfer of 600 KB", rows)
-        else:
-            print("\nmlserver: skipped; set INFEROMETER_MLSERVER_PYTHON to a Python with MLServer")
-    if "soak" in sections:
-        print_table("A long-running served agent", soak.measure())
-    if "plan_cells" in sections:
-        print_table("A cell of a plan, DigitsCNN in ONNX Runtime", plan_cells.measure(given.rounds))
-    if "slurm_jobs" in sections:
-        if rows := slurm_submission.measure():
-            print_table(f"{slurm_submission.JOBS} empty runs on a real Slurm", rows)
-        else:
-            print("\nslurm_jobs: skipped; install slurm-wlm and munge")
-        if slurm_submission.PYTHON not in os.environ:
-            print(f"\nslurm_jobs: without submitit; {slurm_submission.PYTHON} names a Python with it")
-    if "page" in sections:
-        print_table("The page of evaluations", page.measure())
-    if "page_beside" in sections:
-        if rows := page.measure_beside():
-            print_table("An evaluation while the page is open", rows)
-        else:
-            print("\npage_beside: skipped; install chromium and chromium-driver")
+    for name, tables in SECTIONS.items():
+        if name in given.sections or not given.sections:
+            for title, rows in tables(given):
+                if rows:
+                    print_table(title, rows)
+                else:
+                    print(f"\n{title}")
     print(f"\nload of the machine at the end: {os.getloadavg()[0]:.1f}")
 
 

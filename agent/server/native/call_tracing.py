@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from inferometer.agent.protocol.metadata import LAYERS_KEY, LEVEL_KEY, TRACEPARE
 from inferometer.agent.protocol.span_messages import TracePart
 from inferometer.agent.protocol.status import NotOfferedError, status_code
 from inferometer.agent.server.rpc import CallContext
-from inferometer.agent.tracing.calls import ended, server_call
+from inferometer.agent.tracing.calls import ended
 from inferometer.agent.tracing.exporting import ExportReport, TraceExport
 from inferometer.agent.tracing.recorder import CHUNK_SPANS, SpanRecorder, TraceContext, TraceScope
 from inferometer.agent.tracing.resource import AGENT_SERVICE, process_resource
@@ -33,6 +33,7 @@ class CallTrace(Closeable):
     """The trace of one call, until it is closed; without an ``export`` it is for the client.
 
     ``scope`` is below the span of the call itself, which begins now and ends with the last part.
+    ``http_status`` returns the status over HTTP of a call that raised an error.
     """
 
     def __init__(
@@ -41,8 +42,11 @@ class CallTrace(Closeable):
         export: TraceExport | None = None,
         resource: Attributes = (),
         call: SpanKind | None = None,
+        http_status: Callable[[BaseException], int | None] = lambda _: None,
     ) -> None:
         self._caller = caller
+        self._http_status_of = http_status
+        self._http_status: int | None = None
         self._call = call
         self._recorder = recorder = caller.recorder
         self._began_ns = recorder.clock()
@@ -57,7 +61,7 @@ class CallTrace(Closeable):
     def __exit__(self, *raised: object) -> None:
         error = raised[1]
         if isinstance(error, BaseException):
-            self._code = _code_of(error)
+            self._code, self._http_status = _code_of(error), self._http_status_of(error)
         self.close()
 
     def close(self) -> None:
@@ -103,7 +107,7 @@ class CallTrace(Closeable):
         """Records the span of the call, once."""
         call, self._call = self._call, None
         if call is not None:
-            kind, recorder = ended(call, self._code.name), self._recorder
+            kind, recorder = ended(call, self._code.name, self._http_status), self._recorder
             span_id, parent_id = self.scope.parent_id, self._caller.parent_id
             recorder.add(kind, self._began_ns, recorder.clock(), parent_id, span_id=span_id)
 
@@ -145,7 +149,7 @@ class ServerTracing:
         Raises ConfigurationError if the client names an unknown level.
         """
         metadata = {str(key): str(value) for key, value in call.metadata}
-        return self.trace_of(metadata, self._span_of(call))
+        return self.trace_of(metadata, call.span(self._listens_at))
 
     def begin_exported(self, call: CallContext) -> CallTrace | None:
         """Returns the trace of a call whose client takes no spans; None where it is not traced."""
@@ -154,12 +158,14 @@ class ServerTracing:
         header = next((str(value) for key, value in call.metadata if key == TRACEPARENT_KEY), None)
         if header is None:
             return None
-        return self.trace_of({TRACEPARENT_KEY: header}, self._span_of(call))
+        return self.trace_of({TRACEPARENT_KEY: header}, call.span(self._listens_at), call.http_status)
 
-    def _span_of(self, call: CallContext) -> SpanKind:
-        return server_call(call.record.method, call.record.peer, self._listens_at)
-
-    def trace_of(self, metadata: Mapping[str, str], call: SpanKind | None = None) -> CallTrace | None:
+    def trace_of(
+        self,
+        metadata: Mapping[str, str],
+        call: SpanKind | None = None,
+        http_status: Callable[[BaseException], int | None] = lambda _: None,
+    ) -> CallTrace | None:
         """Returns the trace that a call's metadata requests, with the span of the ``call``; see ``begin``."""
         header = metadata.get(TRACEPARENT_KEY)
         if header is None:
@@ -175,7 +181,8 @@ class ServerTracing:
             return None
         recorder = SpanRecorder(caller, level)
         layers = metadata.get(LAYERS_KEY) != "0"
-        return CallTrace(TraceScope(recorder, caller.span_id, layers), export, self._resource, call)
+        scope = TraceScope(recorder, caller.span_id, layers)
+        return CallTrace(scope, export, self._resource, call, http_status)
 
     def close(self) -> ExportReport | None:
         """Ends the export; returns what became of the spans, where there were any."""

@@ -91,6 +91,7 @@ class RestApp:
             title, headers, client.peer, HttpCall, aside=self._behaviours[method][1], name=method
         ) as call:
             client.call = call
+            call.scheme, call.path, call.port = scope["scheme"], scope["path"], scope["server"][1]
             try:
                 reply = await self._answer(found, dict(headers), client, receive, call)
             except asyncio.CancelledError as error:

@@ -9,7 +9,10 @@ from concurrent.futures import Executor
 
 from inferometer.agent.protocol.status import Status
 from inferometer.agent.server.calls import NS_PER_S, CallContext, Metadata
+from inferometer.agent.server.rest.status import http_status
 from inferometer.agent.serving.observers import Call
+from inferometer.agent.tracing.calls import http_server_call
+from inferometer.agent.tracing.span import Attributes, SpanKind
 from inferometer.manifests.errors import DeadlineError, InputError
 
 TIMEOUT_HEADER = "grpc-timeout"
@@ -21,7 +24,7 @@ _UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 class HttpCall(CallContext):
     """A call of a client over HTTP, in the task that answers it. For the event loop."""
 
-    __slots__ = ("_deadline_s", "_loop", "_task", "_timer", "_why", "error")
+    __slots__ = ("_deadline_s", "_loop", "_task", "_timer", "_why", "error", "path", "port", "scheme")
 
     def __init__(self, record: Call, metadata: Metadata, threads: Executor) -> None:
         super().__init__(record, metadata, threads)
@@ -32,6 +35,19 @@ class HttpCall(CallContext):
         self._why: Exception | None = None
         self.error: Exception | None = None
         """What the call has failed with."""
+        self.scheme, self.path, self.port = "http", "", 0
+        """How the request came: the path that it is for, and the port of the agent."""
+
+    def span(self, listens_at: Attributes) -> SpanKind:
+        """Returns the span of the call, with the attributes of where the agent listens for HTTP."""
+        at = tuple((key, self.port if key == "server.port" else value) for key, value in listens_at)
+        return http_server_call(self.record.method, self.scheme, self.path, self.record.peer, at)
+
+    def http_status(self, error: BaseException) -> int | None:
+        """Returns the status of a call that ends with an error; None where the client gets no response."""
+        if isinstance(error, asyncio.CancelledError) and self._why is not None:
+            error = self._why
+        return http_status(error) if isinstance(error, Exception) else None
 
     def limit_time(self, header: str) -> None:
         """Sets the deadline; raises InputError where the header is not as ``TIMEOUT_HEADER`` has it."""

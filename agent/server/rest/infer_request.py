@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inferometer.agent.protocol.tensors import MAX_DIMENSIONS
-from inferometer.agent.protocol.v2_datatypes import DATATYPES, OTHER_DATATYPES, TensorSignature
+from inferometer.agent.protocol.v2_datatypes import DATATYPES, OTHER_DATATYPES, STRINGS, TensorSignature
+from inferometer.agent.protocol.v2_shared_memory import REGION
 from inferometer.agent.server.rest.json_tensors import content_of
 from inferometer.agent.server.v2.messages import InferCall
 from inferometer.manifests.errors import InputError, one_line
@@ -18,7 +19,6 @@ from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 BINARY_SIZE = "binary_data_size"
 _BINARY = "binary_data"
 _BINARY_OUTPUT = "binary_data_output"
-_SHARED_MEMORY = "shared_memory_region"
 _MAX_INT64, _MAX_UINT64 = 2**63 - 1, 2**64 - 1
 _EMPTY = memoryview(b"")
 
@@ -57,7 +57,7 @@ def read_infer_request(model: str, version: str, body: memoryview, head_bytes: i
         position = head_bytes
         for item in _objects(head, "inputs"):
             content, position = _read_input(message.inputs.add(), item, body, position)
-            raw.append(content)
+            raw += [] if content is None else [content]
         for item in _objects(head, "outputs"):
             output = message.outputs.add(name=_text(item, "name", "an output"))
             where = _titled("output", output.name)
@@ -80,6 +80,8 @@ def read_raw_request(model: str, version: str, body: memoryview, signature: Tens
 
     Raises InputError if these are not the elements of whole inputs.
     """
+    if signature.datatype is STRINGS:
+        raise InputError(f"{_titled('model', model)} takes {STRINGS.name}; send them in JSON, or after it")
     size = signature.datatype.dtype.itemsize * math.prod(signature.dimensions)
     count, rest = divmod(len(body), size)
     if rest or not count:
@@ -107,8 +109,11 @@ def read_object(content: memoryview) -> dict[str, Any]:
 
 def _read_input(
     tensor: pb.ModelInferRequest.InferInputTensor, item: dict[str, Any], body: memoryview, position: int
-) -> tuple[memoryview, int]:
-    """Reads an input; returns its elements, and where those of the next binary tensor begin in the body."""
+) -> tuple[memoryview | None, int]:
+    """Reads an input; returns its elements, and where those of the next binary tensor begin in the body.
+
+    There are no elements of one that is in shared memory.
+    """
     tensor.name = _text(item, "name", "an input")
     where = _titled("input", tensor.name)
     tensor.datatype = _text(item, "datatype", where)
@@ -116,11 +121,13 @@ def _read_input(
     parameters = _object(item, "parameters", where)
     _fill(tensor.parameters, parameters, where, {BINARY_SIZE})
     data, size = item.get("data"), parameters.get(BINARY_SIZE)
+    if REGION in parameters:
+        if data is not None or size is not None:
+            raise InputError(f"{where}: has elements beside {REGION}; give one of them")
+        return None, position
     if (data is None) is (size is None):
         if data is not None:
             raise InputError(f"{where}: has data and {BINARY_SIZE}; give one of them")
-        if _SHARED_MEMORY in parameters:  # which the service refuses
-            return _EMPTY, position
         raise InputError(f"{where}: has no elements; give data, or binary data and its {BINARY_SIZE}")
     if size is None:
         if tensor.datatype not in DATATYPES and tensor.datatype not in OTHER_DATATYPES:

@@ -158,6 +158,32 @@ _PATHS: dict[str, tuple[str, dict[str, Any]]] = {
 _VERSIONED = "/v2/models/{model}"
 
 
+def _shared_memory(kind: str, what: str, **fields: Any) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The paths of one kind of shared memory, whose regions are registered with the fields."""
+    root, region = f"/v2/{kind}", f"/v2/{kind}/region/{{region}}"
+    found: dict[str, tuple[str, dict[str, Any]]] = {
+        f"{region}/register": (
+            "post",
+            _operation(f"Register a region of {what}", _EMPTY, _body(_object(tuple(fields), **fields))),
+        )
+    }
+    for path, which in ((root, "the regions"), (region, "a region")):
+        listed = _answer(_list(_ANY_OBJECT))
+        found[f"{path}/status"] = ("get", _operation(f"Describe {which} of {what}", listed))
+        found[f"{path}/unregister"] = ("post", _operation(f"Release {which} of {what}", _EMPTY))
+    return found
+
+
+_PATHS |= _shared_memory("systemsharedmemory", "shared memory", key=_text(), offset=_WHOLE, byte_size=_WHOLE)
+_PATHS |= _shared_memory(
+    "cudasharedmemory",
+    "a GPU's memory, which is not offered",
+    raw_handle=_object(b64=_text()),
+    device_id=_WHOLE,
+    byte_size=_WHOLE,
+)
+
+
 @cache
 def described_routes() -> dict[str, Any]:
     """Returns the description, an object of JSON."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from inferometer.agent.protocol.v2_shared_memory import REGION
 from inferometer.agent.server.rest.infer_request import BINARY_SIZE, InferRequest
 from inferometer.agent.server.rest.json_tensors import data_of
 from inferometer.agent.server.v2.messages import InferAnswer
@@ -43,14 +44,13 @@ def infer_reply(answer: InferAnswer, request: InferRequest) -> Reply:
             "datatype": output.datatype,
             "shape": list(output.shape),
         }
-        parameters = _values(output.parameters) if output.parameters else {}
-        if request.wants_binary(output.name):
-            parameters[BINARY_SIZE] = len(content)
+        if REGION in output.parameters:
+            pass  # has the elements; Triton's own client takes no other parameter than that of binary data
+        elif request.wants_binary(output.name):
+            item["parameters"] = {BINARY_SIZE: len(content)}
             binary.append(content)
         else:
             item["data"] = data_of(content, output.datatype, output.name)
-        if parameters:
-            item["parameters"] = parameters
         outputs.append(item)
     head: dict[str, Any] = {"model_name": message.model_name, "model_version": message.model_version}
     if message.id:

@@ -23,7 +23,10 @@ from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 _MODEL = "/v2/models/{model}"
 _REPOSITORY = "/v2/repository"
+_SYSTEM_MEMORY, _CUDA_MEMORY = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
+_REGION = "/region/{region}"
 _NAME = re.compile(r"\{(\w+)\}")
+_MAX_INT64 = 2**63 - 1
 OPEN_API = "OpenApi"
 """What answers with the description of these routes."""
 
@@ -129,6 +132,30 @@ def _fill(parameters: Any, body: memoryview) -> None:
             raise InputError(f"parameter {one_line(key, 80)} is no text, boolean or whole number") from error
 
 
+def _read_region(received: Received) -> pb.SystemSharedMemoryRegisterRequest:
+    given = read_object(received.body)
+    key, numbers = given.get("key"), (given.get("offset", 0), given.get("byte_size", -1))
+    if not isinstance(key, str):
+        raise InputError("the request: key is no text, which names the segment")
+    if not all(type(number) is int and 0 <= number <= _MAX_INT64 for number in numbers):
+        raise InputError("the request: offset and byte_size are whole numbers of bytes, from 0 on")
+    try:
+        return pb.SystemSharedMemoryRegisterRequest(
+            name=received.name("region"), key=key, offset=numbers[0], byte_size=numbers[1]
+        )
+    except UnicodeEncodeError as error:
+        raise InputError("the request has a text that is no Unicode") from error
+
+
+def _of_region(kind: Callable[..., Any]) -> Callable[[Received], Any]:
+    """Reads a request for a region of shared memory, or for all of them, which has no body."""
+    return lambda received: kind(name=received.name("region"))
+
+
+def _regions(message: Any, _: object) -> Reply:
+    return json_reply([json_of(region) for region in message.regions.values()])
+
+
 def _named(kind: Callable[..., Any]) -> Callable[[Received], Any]:
     """Reads a request for a model, which has no body."""
     return lambda received: kind(name=received.name("model"), version=received.name("version"))
@@ -137,6 +164,10 @@ def _named(kind: Callable[..., Any]) -> Callable[[Received], Any]:
 def _said(field: str) -> Callable[[Any, Any], Reply]:
     """Answers by the status alone: 200 where the field is true, else 400, as Triton does."""
     return lambda message, _: Reply(status=200 if getattr(message, field) else 400)
+
+
+def _nothing(_: object, __: object) -> Reply:
+    return Reply()
 
 
 def _written(message: Any, _: object) -> Reply:
@@ -159,6 +190,50 @@ _HEALTH = (
         lambda _: pb.ServerReadyRequest(),
         _said("ready"),
         is_open=True,
+    ),
+)
+_SHARED_MEMORY = (
+    Route(
+        "GET",
+        f"{_SYSTEM_MEMORY}/status",
+        "SystemSharedMemoryStatus",
+        _of_region(pb.SystemSharedMemoryStatusRequest),
+        _regions,
+    ),
+    Route(
+        "POST",
+        f"{_SYSTEM_MEMORY}{_REGION}/register",
+        "SystemSharedMemoryRegister",
+        _read_region,
+        _nothing,
+    ),
+    Route(
+        "POST",
+        f"{_SYSTEM_MEMORY}/unregister",
+        "SystemSharedMemoryUnregister",
+        _of_region(pb.SystemSharedMemoryUnregisterRequest),
+        _nothing,
+    ),
+    Route(
+        "GET",
+        f"{_CUDA_MEMORY}/status",
+        "CudaSharedMemoryStatus",
+        _of_region(pb.CudaSharedMemoryStatusRequest),
+        _regions,
+    ),
+    Route(
+        "POST",
+        f"{_CUDA_MEMORY}{_REGION}/register",
+        "CudaSharedMemoryRegister",
+        _of_region(pb.CudaSharedMemoryRegisterRequest),
+        _nothing,
+    ),
+    Route(
+        "POST",
+        f"{_CUDA_MEMORY}/unregister",
+        "CudaSharedMemoryUnregister",
+        _of_region(pb.CudaSharedMemoryUnregisterRequest),
+        _nothing,
     ),
 )
 ROUTES: Sequence[Route] = (
@@ -189,23 +264,30 @@ ROUTES: Sequence[Route] = (
         f"{_REPOSITORY}/models/{{model}}/load",
         "RepositoryModelLoad",
         _read_load,
-        lambda _, __: Reply(),
+        _nothing,
     ),
     Route(
         "POST",
         f"{_REPOSITORY}/models/{{model}}/unload",
         "RepositoryModelUnload",
         _read_unload,
-        lambda _, __: Reply(),
+        _nothing,
     ),
+    *_SHARED_MEMORY,
 )
 """Every route, the one that is used most first."""
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    """What matches a path; a model may have a version after it, and a repository its name."""
+    """What matches a path.
+
+    A model may have a version after it, and a repository its name; of shared memory it is one region or all.
+    """
     path = path.replace(_MODEL, f"{_MODEL}(?:/versions/{{version}})?")
     path = path.replace(f"{_REPOSITORY}/", f"{_REPOSITORY}(?:/{{repository}})?/")
+    for memory in (_SYSTEM_MEMORY, _CUDA_MEMORY):
+        for verb in ("status", "unregister"):
+            path = path.replace(f"{memory}/{verb}", f"{memory}(?:{_REGION})?/{verb}")
     return re.compile(_NAME.sub(r"(?P<\1>[^/]+)", path))
 
 

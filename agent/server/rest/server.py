@@ -68,7 +68,9 @@ class HttpServer(Closeable):
         self._server = _Server(config)
         self._serving: Future[Any] | None = None
         self._socket = _bound(host, port)
-        address = join_address(host, self._socket.getsockname()[1])
+        self.port = int(self._socket.getsockname()[1])
+        """The port that it has."""
+        address = join_address(host, self.port)
         self.url = f"{'https' if tls else 'http'}://{address}"
         """Where it listens."""
 

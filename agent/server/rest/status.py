@@ -24,6 +24,7 @@ HTTP_STATUSES: dict[type[errors.InferometerError], int] = {
     errors.DeviceLostError: 503,
     errors.DatasetError: 400,
     errors.InputError: 400,
+    errors.RegionExistsError: 400,
     errors.PredictionError: 500,
     errors.OutOfMemoryError: 503,
     errors.TrainingError: 500,

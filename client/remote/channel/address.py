@@ -16,9 +16,12 @@ _SECURE = {"grpcs": True, "grpc": False}
 _MAX_PORT = 65535
 CANNOT_BE_REACHED = "cannot be reached:"
 """In the message about a server at whose address nobody listens, if it was not reached before."""
-_KSERVE, _KSERVES = "kserve", "kserves"  # without and with TLS
+_KSERVE, _KSERVES = "kserve", "kserves"  # over gRPC, without and with TLS
+_KSERVE_HTTP, _KSERVE_HTTPS = "kserve+http", "kserve+https"
+_KSERVE_SCHEMES = {_KSERVE, _KSERVES, _KSERVE_HTTP, _KSERVE_HTTPS}
 _KSERVE_ADDRESS = re.compile(
-    r"(?P<scheme>kserves?)://(?P<agent>[^/]+)(/(?P<name>[^/]+)(/(?P<version>[^/]+))?)?/?", re.IGNORECASE
+    r"(?P<scheme>kserves?|kserve\+https?)://(?P<agent>[^/]+)(/(?P<name>[^/]+)(/(?P<version>[^/]+))?)?/?",
+    re.IGNORECASE,
 )
 
 
@@ -64,7 +67,7 @@ class AgentAddress:
 def is_kserve(address: str) -> bool:
     """Whether an agent's address is that of a server of the Open Inference Protocol."""
     scheme, mark, _ = address.strip().partition("://")
-    return bool(mark) and scheme.casefold() in {_KSERVE, _KSERVES}
+    return bool(mark) and scheme.casefold() in _KSERVE_SCHEMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +78,19 @@ class KServeAddress:
         agent: The host and the port.
         model_name: What the server calls the model; None means as its manifest does.
         model_version: Which version of it; None leaves the choice to the server.
+        http: Whether the protocol is spoken over HTTP, and not over gRPC.
     """
 
     agent: AgentAddress
     model_name: str | None = None
     model_version: str | None = None
+    http: bool = False
 
     @classmethod
     def parse(cls, text: str) -> KServeAddress:
         """Reads ``kserve://host:port``, ``…/model`` or ``…/model/version``; ``kserves`` means TLS.
+
+        ``kserve+http`` and ``kserve+https`` are the same over HTTP.
 
         Raises:
             ConfigurationError: The text is invalid.
@@ -91,12 +98,13 @@ class KServeAddress:
         match = _KSERVE_ADDRESS.fullmatch(text.strip())
         if match is None:
             raise _no_address(text)
-        secure = match["scheme"].casefold() == _KSERVES or None
+        scheme = match["scheme"].casefold()
+        secure = scheme in {_KSERVES, _KSERVE_HTTPS} or None
         try:
             agent = replace(AgentAddress.parse(match["agent"]), secure=secure)
         except ConfigurationError as error:
             raise _no_address(text) from error
-        return cls(agent, match["name"], match["version"])
+        return cls(agent, match["name"], match["version"], scheme in {_KSERVE_HTTP, _KSERVE_HTTPS})
 
     @property
     def server(self) -> str:
@@ -104,7 +112,8 @@ class KServeAddress:
         return f"{self.agent.host}:{self.agent.port}"
 
     def __str__(self) -> str:
-        scheme = _KSERVES if self.agent.secure else _KSERVE
+        plain, secure = (_KSERVE_HTTP, _KSERVE_HTTPS) if self.http else (_KSERVE, _KSERVES)
+        scheme = secure if self.agent.secure else plain
         return "/".join(filter(None, (f"{scheme}://{self.server}", self.model_name, self.model_version)))
 
 
@@ -116,5 +125,6 @@ def _masked(text: str) -> str:
 def _no_address(text: str) -> ConfigurationError:
     return ConfigurationError(
         f'agent address "{_masked(text)}" is no kserve://host:port, '
-        "kserve://host:port/model or kserve://host:port/model/version; kserves:// is that with TLS"
+        "kserve://host:port/model or kserve://host:port/model/version; kserves:// is that with TLS, "
+        "kserve+http:// and kserve+https:// are over HTTP"
     )

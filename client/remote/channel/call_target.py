@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
@@ -18,12 +18,16 @@ from inferometer.agent.protocol.metadata import TRACEPARENT_KEY
 from inferometer.agent.tracing.span import SpanKind
 from inferometer.client.remote.channel.connection import Metadata
 from inferometer.evaluators.load.query_tracing import QuerySample
-from inferometer.evaluators.load.target import Answers
+from inferometer.evaluators.load.target import Answers, CheckedAnswers
 from inferometer.manifests.errors import SessionError
 
 MAX_IN_FLIGHT = 10_000
 MAX_BYTES_IN_FLIGHT = 512 * 1024 * 1024
 """Requests take their size again while they are in flight, here and at the server."""
+MAX_KEPT_BYTES = 256 * 1024 * 1024
+"""Replies are kept up to this size, to be read after the run; later ones are read as they come."""
+_KEPT_BYTES = 200
+"""What a reply takes beside its content, about."""
 BeginCall: TypeAlias = Callable[[bytes], "grpc.Future[bytes]"]
 """Sends an encoded request and waits for nothing."""
 _CLOSED = "the load target was closed while the query was in flight"
@@ -47,8 +51,9 @@ class Outcome:
 class CallTarget(Closeable):
     """A server under load; satisfies ``evaluators.load.target.LoadTarget``.
 
-    An answer is received, timed and read in gRPC's thread, so that no query needs a thread. ``close``
-    cancels what is in flight, and closes nothing else.
+    An answer is received and timed in gRPC's thread, so that no query needs a thread. It is read after the
+    run, if whoever receives the answers can wait for that; see ``CallFlight``. ``close`` cancels what is in
+    flight, and closes nothing else.
 
     Args:
         description: The model and what it runs on.
@@ -67,7 +72,8 @@ class CallTarget(Closeable):
         self._max_in_flight = max(1, min(MAX_IN_FLIGHT, MAX_BYTES_IN_FLIGHT // max(1, request_bytes)))
         self._run: CallFlight | None = None
         self._closed = False
-        self._sample: QuerySample | None = None
+        self.sample: QuerySample | None = None
+        """The queries whose calls carry their trace; None for none."""
         self._release = hold()
 
     @abstractmethod
@@ -75,8 +81,12 @@ class CallTarget(Closeable):
         """Sends a query, or has a thread send it; see ``CallFlight``."""
 
     @abstractmethod
-    def outcome(self, call: grpc.Future[bytes]) -> Outcome:
-        """Reads the reply of a call that has ended."""
+    def outcome(self, call: grpc.Future[bytes]) -> Outcome | bytes:
+        """Returns the outcome of a call that has ended, or its reply, for ``read``."""
+
+    def read(self, reply: bytes) -> Outcome:
+        """Reads a reply that ``outcome`` returned."""
+        raise NotImplementedError(f"{type(self).__name__}.outcome returns no replies")
 
     @property
     @abstractmethod
@@ -85,11 +95,11 @@ class CallTarget(Closeable):
 
     def stamp(self, sample: QuerySample | None) -> None:
         """Sends the trace with these queries from now on; see ``query_tracing.StampingTarget``."""
-        self._sample = sample
+        self.sample = sample
 
     def traced_metadata(self, query: int) -> Metadata:
         """Returns what a query's call carries of its trace; nothing where it is not traced."""
-        sample = self._sample
+        sample = self.sample
         if sample is None or query not in sample:
             return ()
         return ((TRACEPARENT_KEY, sample.traceparent(query)),)
@@ -104,7 +114,7 @@ class CallTarget(Closeable):
             raise SessionError("the load target is closed; make another")
         if self._run is not None:
             self._run.cancel()
-        self._run = CallFlight(answers, self.outcome)
+        self._run = CallFlight(answers, self.outcome, self.read)
 
     def submit(self, query: int) -> None:
         """Sends a query; if too many are in flight, it has failed.
@@ -115,7 +125,7 @@ class CallTarget(Closeable):
         run = self._run
         if run is None:
             raise SessionError("no run has begun; call begin before submit")
-        if len(run) >= self._max_in_flight:
+        if len(run.calls) >= self._max_in_flight:
             reason = f"the limit of {self._max_in_flight} queries in flight is reached"
             run.answers.failed(query, time.perf_counter_ns(), reason)
             return
@@ -138,30 +148,48 @@ class CallTarget(Closeable):
 
 
 class CallFlight:
-    """The queries of one run that are in flight. Thread-safe. ``outcome`` reads the reply of a call."""
+    """The queries of one run that are in flight. Thread-safe.
 
-    def __init__(self, answers: Answers, outcome: Callable[[grpc.Future[bytes]], Outcome]) -> None:
+    Reading a reply takes as long as a call, and would delay those that follow. So a reply counts as a right
+    answer at first, and is read once the run is over. Until one was right, replies are read as they come: a
+    server that answers nothing right is found out at once. So are those of a run whose ``answers`` are no
+    ``CheckedAnswers``, and those beyond ``MAX_KEPT_BYTES``.
+
+    Args:
+        answers: Receives the outcomes.
+        outcome: Returns the outcome of a call that has ended, or its reply.
+        read: Reads a reply.
+    """
+
+    def __init__(
+        self,
+        answers: Answers,
+        outcome: Callable[[grpc.Future[bytes]], Outcome | bytes],
+        read: Callable[[bytes], Outcome],
+    ) -> None:
         self.answers = answers
         self._outcome = outcome
+        self._read = read
+        self._checked = answers if isinstance(answers, CheckedAnswers) else None
+        self._trusted = False
+        """Whether a reply was right."""
+        self._kept: list[tuple[int, bytes]] = []
+        self._kept_bytes = 0
         self._lock = threading.Lock()
-        self._calls: dict[int, grpc.Future[bytes] | None] = {}
-        """Those that are in flight, by the number of their query; None is one that is not sent yet."""
+        self.calls: dict[int, grpc.Future[bytes] | None] = {}
+        """What is in flight, by the number of the query; None is a call that is not sent yet."""
         self._ending = False
         self._over = False
         self._idle = threading.Event()
 
-    def __len__(self) -> int:
-        """The number of queries in flight."""
-        return len(self._calls)
-
     def announce(self, query: int) -> None:
         """Registers a query that another thread prepares, and then sends or fails."""
         with self._lock:
-            self._calls[query] = None
+            self.calls[query] = None
 
     def wants(self, query: int) -> bool:
         """Whether an announced query is still to be sent."""
-        return query in self._calls
+        return query in self.calls
 
     def send(self, query: int, request: bytes, begin: BeginCall) -> None:
         """Sends a query's request."""
@@ -174,7 +202,7 @@ class CallFlight:
             if self._over:
                 call.cancel()
                 return
-            self._calls[query] = call
+            self.calls[query] = call
         # called at once, in this thread, where the call is over already
         call.add_done_callback(partial(self._done, query))
 
@@ -183,7 +211,7 @@ class CallFlight:
         with self._lock:
             if self._over:
                 return
-            self._calls.pop(query, None)
+            self.calls.pop(query, None)
             self.answers.failed(query, time.perf_counter_ns(), reason)
             self._check_idle()
 
@@ -191,35 +219,68 @@ class CallFlight:
         """Waits until no query is in flight, or for a time."""
         with self._lock:
             self._ending = True
-            if not self._calls:
+            if not self.calls:
                 return
         self._idle.wait(timeout_s)
 
     def cancel(self, reason: str = "") -> None:
-        """Cancels what is in flight; the queries fail for a reason, or without one are not reported."""
+        """Cancels what is in flight; the queries fail for a reason, or without one are not reported.
+
+        The replies that were kept are read.
+        """
         with self._lock:
             self._over = True
-            calls, self._calls = self._calls, {}
+            calls, self.calls = self.calls, {}
+            kept, self._kept = self._kept, []
         for query, call in calls.items():
             if call is not None:
                 call.cancel()
             if reason:
                 self.answers.failed(query, time.perf_counter_ns(), reason)
 
+        self._check(kept)
+
     def _done(self, query: int, call: grpc.Future[bytes]) -> None:
-        """Receives an answer, in gRPC's thread."""
+        """Receives a reply, in gRPC's thread."""
         done_ns = time.perf_counter_ns()
         outcome = self._outcome(call)
+        if isinstance(outcome, bytes) and not (self._trusted and self._kept_bytes < MAX_KEPT_BYTES):
+            outcome = self._read_now(outcome)
         with self._lock:
-            if self._calls.pop(query, None) is None:  # the run has ended in the meantime
+            if self.calls.pop(query, None) is None:  # the run has ended in the meantime
                 return
-            for _ in range(outcome.answers):
-                self.answers.answered(query, done_ns, **outcome.times)
-            if not outcome.answers:
-                self.answers.failed(query, done_ns, outcome.reason)
+            if isinstance(outcome, bytes):
+                self._kept.append((query, outcome))
+                self._kept_bytes += len(outcome) + _KEPT_BYTES
+                self.answers.answered(query, done_ns)
+            else:
+                for _ in range(outcome.answers):
+                    self.answers.answered(query, done_ns, **outcome.times)
+                if not outcome.answers:
+                    self.answers.failed(query, done_ns, outcome.reason)
             self._check_idle()
+
+    def _read_now(self, reply: bytes) -> Outcome:
+        outcome = self._read(reply)
+        if outcome.answers == 1 and self._checked is not None:
+            self._trusted = True
+        return outcome
+
+    def _check(self, kept: Iterable[tuple[int, bytes]]) -> None:
+        """Reads the replies that count as answers."""
+        checked = self._checked
+        if checked is None:
+            return
+        for query, reply in kept:
+            outcome = self._read(reply)
+            if not outcome.answers:
+                checked.refuted(query, outcome.reason)
+                continue
+            checked.confirmed(query, **outcome.times)
+            for _ in range(outcome.answers - 1):
+                checked.answered(query, 0)
 
     def _check_idle(self) -> None:
         """Under the lock."""
-        if self._ending and not self._calls:
+        if self._ending and not self.calls:
             self._idle.set()

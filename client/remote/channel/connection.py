@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -27,6 +27,7 @@ from inferometer.manifests.errors import AgentError, ConfigurationError, Session
 Metadata = tuple[tuple[str, str], ...]
 ChannelOptions = tuple[tuple[str, int | str], ...]
 _Call = TypeVar("_Call")
+_Given = ParamSpec("_Given")
 CONNECT_TIMEOUT_S = 10.0
 _OPTIONS = (
     # The server limits what it accepts; what it answers is as large as the model's output.
@@ -124,15 +125,22 @@ def open_channel(
         tls = tls or ClientTls()
         named: ChannelOptions = ((_SERVER_NAME_OPTION, tls.server_name),) if tls.server_name else ()
         return grpc.secure_channel(address.target, tls.credentials(), options=(*options, *named))
-    if secret and not is_this_machine(address.host):
+    if secret:
+        warn_of_clear_secret(address)
+    return grpc.insecure_channel(address.target, options=options)
+
+
+def warn_of_clear_secret(address: AgentAddress, scheme: str = "grpcs") -> None:
+    """Logs that a secret goes to another machine unencrypted; ``scheme`` is what avoids that."""
+    if not is_this_machine(address.host):
         _log.warning(
             "INSECURE: the secret goes to %s in clear, where others can read it; "
-            "use TLS: grpcs://%s:%d, or --tls_ca",
+            "use TLS: %s://%s:%d, or --tls_ca",
             address,
+            scheme,
             address.host,
             address.port,
         )
-    return grpc.insecure_channel(address.target, options=options)
 
 
 def is_this_machine(host: str) -> bool:
@@ -177,14 +185,14 @@ class ServerConnection(Closeable):
         watch = health_pb2_grpc.HealthStub(self._channel).Watch(health_pb2.HealthCheckRequest())
         return lambda: watch.cancel()
 
-    def begin(self, send: Callable[[], _Call]) -> _Call:
-        """Begins a call.
+    def begin(self, send: Callable[_Given, _Call], *args: _Given.args, **kwargs: _Given.kwargs) -> _Call:
+        """Begins a call by calling ``send``.
 
         Raises:
             SessionError: The connection is closed.
         """
         try:
-            return send()
+            return send(*args, **kwargs)
         except ValueError as error:  # what gRPC raises then
             raise SessionError(f"the connection to {self._name} is closed; open another") from error
 

@@ -23,6 +23,7 @@ _REASONS = {
     "self signed certificate": "its certificate is self-signed; trust it with --tls_ca",
     "self-signed certificate": "its certificate is self-signed; trust it with --tls_ca",
     "self signed certificate in certificate chain": _UNTRUSTED,
+    "self-signed certificate in certificate chain": _UNTRUSTED,
     "certificate has expired": "its certificate has expired; renew it there",
     "certificate is not yet valid": "its certificate is not valid yet; are the clocks right?",
 }

@@ -10,6 +10,9 @@ from typing import TypeVar
 import grpc
 
 from inferometer.agent.protocol.status import one_line
+from inferometer.agent.protocol.v2_datatypes import Datatype
+from inferometer.agent.tracing.calls import client_call
+from inferometer.agent.tracing.span import SpanKind
 from inferometer.client.remote.channel.address import KServeAddress
 from inferometer.client.remote.channel.connection import (
     CONNECT_TIMEOUT_S,
@@ -19,6 +22,7 @@ from inferometer.client.remote.channel.connection import (
     with_tls,
 )
 from inferometer.client.remote.channel.failures import Hints, explain
+from inferometer.client.remote.kserve.messages import RequestForm
 from inferometer.manifests.errors import AgentError, PredictionError, UnknownModelError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2
@@ -147,6 +151,23 @@ class KServeConnection(ServerConnection):
     ) -> _Answer:
         return method(request, timeout=timeout_s, metadata=self.metadata)
 
+    @property
+    def call(self) -> SpanKind:
+        """The span of a ``ModelInfer``."""
+        at = self.address.agent
+        return client_call(INFER_PATH, at.host, at.port)
+
+    def form(
+        self,
+        model_name: str,
+        model_version: str,
+        input_name: str,
+        datatype: Datatype,
+        outputs: tuple[str, ...],
+    ) -> RequestForm:
+        """Returns the form of the requests to a model."""
+        return RequestForm(model_name, model_version, input_name, datatype, outputs)
+
     def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
         """Sends one encoded ``ModelInferRequest`` and waits for the encoded answer.
 
@@ -168,7 +189,7 @@ class KServeConnection(ServerConnection):
             SessionError: The connection is closed.
         """
         given = (*self.metadata, *metadata) if metadata else self.metadata
-        return self.begin(lambda: self._infer.future(request, timeout=timeout_s, metadata=given))
+        return self.begin(self._infer.future, request, timeout=timeout_s, metadata=given)
 
     def end_infer(self, call: grpc.Future[bytes]) -> bytes:
         """Returns the encoded answer to a call, and waits for it if necessary.
@@ -176,8 +197,10 @@ class KServeConnection(ServerConnection):
         Raises:
             PredictionError, AgentError: See ``translate_infer_errors``.
         """
-        with translate_infer_errors(self.address):
+        try:
             return self.reply(call)
+        except grpc.RpcError as error:
+            raise _infer_error(error, self.address) from error
 
 
 _HINTS = Hints(
@@ -187,6 +210,14 @@ _HINTS = Hints(
     unimplemented="does not speak the Open Inference Protocol over gRPC ({})",
     crashed="the server",
     secure_scheme="kserves:",
+)
+_HTTP_HINTS = Hints(
+    refused="is it the port of HTTP, and not that of gRPC?",
+    no_grpc="does not speak HTTP/1.1 there; give the port of HTTP, and not that of gRPC",
+    unauthenticated="refuses the call: {}; a secret is given with --secret",
+    unimplemented="does not speak the Open Inference Protocol over HTTP ({})",
+    crashed="the server",
+    secure_scheme="kserve+https:",
 )
 _LOST = {
     grpc.StatusCode.CANCELLED,
@@ -231,12 +262,16 @@ def translate_infer_errors(server: KServeAddress) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        kind = AgentError if error.code() in _LOST else PredictionError
-        raise kind(f"server {server.server}: {_explain(error, server)}") from error
+        raise _infer_error(error, server) from error
+
+
+def _infer_error(error: grpc.RpcError, server: KServeAddress) -> AgentError | PredictionError:
+    kind = AgentError if error.code() in _LOST else PredictionError
+    return kind(f"server {server.server}: {_explain(error, server)}")
 
 
 def _explain(error: grpc.RpcError, server: KServeAddress) -> str:
     code, details = error.code(), one_line(error.details() or "")
     if code is grpc.StatusCode.PERMISSION_DENIED:
         code = grpc.StatusCode.UNAUTHENTICATED
-    return explain(code, details, server.agent, _HINTS)
+    return explain(code, details, server.agent, _HTTP_HINTS if server.http else _HINTS)

@@ -24,7 +24,7 @@ from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 _RAW_INPUTS = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 _RAW_OUTPUTS = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
-_TIMES = ("predict_ns", "queue_ns", "batch_size", "batch_ns")
+TIMES = ("predict_ns", "queue_ns", "batch_size", "batch_ns")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +73,10 @@ class RequestForm:
             parameters[OFFSET].int64_param = offset
         return message.SerializeToString()
 
+    def decode(self, answer: bytes) -> InferReply:
+        """Reads the answer to a request; see ``decode_reply``."""
+        return decode_reply(answer)
+
     def _head(self, shape: Sequence[int]) -> pb.ModelInferRequest:
         return pb.ModelInferRequest(
             model_name=self.model_name,
@@ -110,7 +114,7 @@ def decode_reply(content: bytes) -> InferReply:
         except InputError as error:
             raise PredictionError(f"the server's answer: {error}") from error
     return InferReply(
-        outputs, {name: number for name in _TIMES if (number := _number(message, name)) is not None}
+        outputs, {name: number for name in TIMES if (number := _number(message, name)) is not None}
     )
 
 

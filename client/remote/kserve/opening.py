@@ -23,7 +23,7 @@ from inferometer.client.remote.channel.address import KServeAddress
 from inferometer.client.remote.channel.connection import RemoteOptions
 from inferometer.client.remote.kserve.connection import KServeConnection, ServerIdentity
 from inferometer.client.remote.kserve.fitting import Fit, fit
-from inferometer.client.remote.kserve.messages import RequestForm
+from inferometer.client.remote.kserve.server import KServeServer
 from inferometer.client.remote.kserve.session import REMOTE, KServePredictor, KServeSession
 from inferometer.client.remote.kserve.shared_memory import SharedMemory, share_memory
 from inferometer.manifests.catalog import Catalog
@@ -130,7 +130,7 @@ def open_kserve(
             "algorithms; leave out --dtype and --cudnn_benchmark"
         )
     name = where.model_name or choice.find(catalog, options.weights).name
-    connection = KServeConnection(where, remote)
+    connection = _connect(where, remote)
     try:
         connection.require_ready()
         served = _ServedModel.ask(connection, catalog, choice, options.weights, name)
@@ -152,6 +152,14 @@ def open_kserve(
         raise
 
 
+def _connect(where: KServeAddress, remote: RemoteOptions) -> KServeServer:
+    if not where.http:
+        return KServeConnection(where, remote)
+    from inferometer.client.remote.rest.connection import KServeHttpConnection
+
+    return KServeHttpConnection(where, remote)
+
+
 @dataclass(frozen=True, slots=True)
 class _ServedModel:
     """What a server reports about itself and the model, and the manifest that fits."""
@@ -167,7 +175,7 @@ class _ServedModel:
 
     @classmethod
     def ask(
-        cls, connection: KServeConnection, catalog: Catalog, choice: ModelChoice, weights: Weights, name: str
+        cls, connection: KServeServer, catalog: Catalog, choice: ModelChoice, weights: Weights, name: str
     ) -> _ServedModel:
         """Asks a server for the model that it calls ``name``."""
         address = replace(connection.address, model_name=name)
@@ -202,7 +210,7 @@ class _ServedModel:
 
 
 def _session(
-    connection: KServeConnection,
+    connection: KServeServer,
     served: _ServedModel,
     manifest: ModelManifest,
     found: Fit,
@@ -214,7 +222,7 @@ def _session(
     """Assembles what prepares batches, sends them, and reads the outputs."""
     parameters = manifest.inputs[0].parameters
     manifest = _as_served(manifest, served.server, found)
-    form = RequestForm(
+    form = connection.form(
         str(served.address.model_name),
         served.address.model_version or "",
         found.input_name,

@@ -25,14 +25,14 @@ from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, Session
 from inferometer.agent.preprocessing.inputs import Input, Payload
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.agent.protocol.metadata import TRACEPARENT_KEY
-from inferometer.agent.tracing.calls import OK, client_call, ended
+from inferometer.agent.tracing.calls import OK, ended
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.tracing.span import SpanKind, TraceLevel
 from inferometer.client.remote.channel.call_target import BeginCall, CallFlight, CallTarget, Outcome
 from inferometer.client.remote.channel.connection import Metadata
-from inferometer.client.remote.kserve.connection import INFER_PATH, KServeConnection
 from inferometer.client.remote.kserve.fitting import Fit
-from inferometer.client.remote.kserve.messages import InferReply, RequestForm, decode_reply, outputs_in_order
+from inferometer.client.remote.kserve.messages import InferReply, outputs_in_order
+from inferometer.client.remote.kserve.server import InferForm, KServeServer
 from inferometer.client.remote.kserve.shared_memory import SharedMemory, SharedTensors
 from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs
 from inferometer.manifests.errors import InferometerError, InputError, PredictionError, SessionError
@@ -53,9 +53,9 @@ class KServePredictor(Predictor):
 
     def __init__(
         self,
-        connection: KServeConnection,
+        connection: KServeServer,
         manifest: ModelManifest,
-        form: RequestForm,
+        form: InferForm,
         fit: Fit,
         timeout_s: float | None,
         memory: SharedMemory | None = None,
@@ -97,7 +97,7 @@ class KServePredictor(Predictor):
             PredictionError: It is malformed, or lacks an output.
         """
         try:
-            reply = decode_reply(answer)
+            reply = self.form.decode(answer)
             outputs = outputs_in_order(reply.outputs, self.form.outputs)
         except PredictionError as error:
             raise PredictionError(f"{self}: {error}") from error
@@ -130,7 +130,7 @@ class CallRecorder:
     def __init__(self, scope: TraceScope, kind: SpanKind) -> None:
         self._scope = scope
         self._kind = kind
-        self._calls: list[tuple[str, int, int, int]] = []
+        self._calls: list[tuple[str, int | None, int, int, int]] = []
 
     @contextmanager
     def call(self) -> Iterator[Metadata]:
@@ -138,22 +138,23 @@ class CallRecorder:
         recorder = self._scope.recorder
         span_id = recorder.new_id()
         context = replace(recorder.context, span_id=span_id)
-        code, began_ns = "UNKNOWN", recorder.clock()
+        code, status, began_ns = "UNKNOWN", None, recorder.clock()
         try:
             yield ((TRACEPARENT_KEY, context.traceparent),)
             code = OK
         except InferometerError as error:
             if isinstance(error.__cause__, grpc.RpcError):
                 code = error.__cause__.code().name
+                status = getattr(error.__cause__, "http_status", None)
             raise
         finally:
-            self._calls.append((code, span_id, began_ns, recorder.clock()))
+            self._calls.append((code, status, span_id, began_ns, recorder.clock()))
 
     def record(self) -> None:
         """Adds the spans of the requests until now to the trace."""
         recorder, parent_id = self._scope.recorder, self._scope.parent_id
-        for code, span_id, began_ns, ended_ns in self._calls:
-            recorder.add(ended(self._kind, code), began_ns, ended_ns, parent_id, span_id=span_id)
+        for code, status, span_id, began_ns, ended_ns in self._calls:
+            recorder.add(ended(self._kind, code, status), began_ns, ended_ns, parent_id, span_id=span_id)
         self._calls.clear()
 
 
@@ -212,8 +213,7 @@ class KServeSession(Session):
         if trace is None:
             yield
             return
-        at = self.predictor.connection.address.agent
-        calls = self.predictor.trace = CallRecorder(trace, client_call(INFER_PATH, at.host, at.port))
+        calls = self.predictor.trace = CallRecorder(trace, self.predictor.connection.call)
         try:
             yield
         finally:
@@ -261,8 +261,7 @@ class KServeTarget(CallTarget):
     @property
     def call(self) -> SpanKind:
         """The span of a query's call."""
-        at = self._predictor.connection.address.agent
-        return client_call(INFER_PATH, at.host, at.port)
+        return self._predictor.connection.call
 
     def _begin_of(self, query: int) -> BeginCall:
         metadata = self.traced_metadata(query)
@@ -271,21 +270,29 @@ class KServeTarget(CallTarget):
     def send(self, query: int, run: CallFlight) -> None:
         """Sends a query, or has it preprocessed and sent; see ``CallTarget``."""
         if self._pool is None:
-            run.send(query, self._requests[query % len(self._requests)], self._begin_of(query))
+            begin = self._begin if self.sample is None else self._begin_of(query)
+            run.send(query, self._requests[query % len(self._requests)], begin)
             return
         run.announce(query)
         self._pool.submit(self._preprocess_and_send, query, run)
 
-    def outcome(self, call: grpc.Future[bytes]) -> Outcome:
+    def outcome(self, call: grpc.Future[bytes]) -> Outcome | bytes:
+        """Returns a reply, or why there is none; see ``CallTarget``."""
+        try:
+            return self._predictor.connection.end_infer(call)
+        except InferometerError as error:
+            return Outcome(0, str(error))
+
+    def read(self, reply: bytes) -> Outcome:
         """Reads a reply; see ``CallTarget``."""
         try:
-            reply = self._predictor.read(self._predictor.connection.end_infer(call))
-            _, usable = self._postprocessor(reply.outputs, 1)
+            answer = self._predictor.read(reply)
+            _, usable = self._postprocessor(answer.outputs, 1)
         except InferometerError as error:
             return Outcome(0, str(error))
         if not usable.all():
             return Outcome(0, "the model's output is not a finite number")
-        return Outcome(1, "", reply.times)
+        return Outcome(1, "", answer.times)
 
     def close(self) -> None:
         """Cancels what is in flight, and releases the shared memory; calling it again does nothing."""

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.protocol.v2_shared_memory import EXTENSION, SEGMENTS
 from inferometer.client.remote.channel.connection import is_this_machine
-from inferometer.client.remote.kserve.connection import KServeConnection, ServerIdentity
+from inferometer.client.remote.kserve.connection import ServerIdentity
+from inferometer.client.remote.kserve.server import KServeServer
 from inferometer.evaluators.jobs.defaults import SharedMemoryUse
 from inferometer.manifests.errors import AgentError, ConfigurationError
 
@@ -38,7 +39,7 @@ class SharedTensors(Closeable):
         AgentError: There is no room for it, or the server does not take it.
     """
 
-    def __init__(self, connection: KServeConnection, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+    def __init__(self, connection: KServeServer, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
         self._connection = connection
         self.region = f"inferometer-{secrets.token_hex(16)}"
         self.byte_size = max(1, math.prod(shape) * dtype.itemsize)
@@ -73,7 +74,7 @@ class SharedMemory(Closeable):
     ``required`` makes it an error where there is no room; otherwise what finds none is sent as it was.
     """
 
-    def __init__(self, connection: KServeConnection, *, required: bool) -> None:
+    def __init__(self, connection: KServeServer, *, required: bool) -> None:
         self._connection = connection
         self._required = required
         self._lock = threading.Lock()
@@ -130,12 +131,12 @@ class SharedMemory(Closeable):
         except AgentError as error:
             if self._required:
                 raise
-            _log.warning("tensors travel over gRPC, not through shared memory: %s", error)
+            _log.warning("tensors travel in the requests, not through shared memory: %s", error)
             return None
 
 
 def share_memory(
-    connection: KServeConnection,
+    connection: KServeServer,
     server: ServerIdentity,
     use: SharedMemoryUse,
     input_bytes: int,
@@ -159,7 +160,7 @@ def share_memory(
         except AgentError as error:
             reason = str(error)
             if not required:
-                say(f"{address}: tensors travel over gRPC, not through shared memory: {reason}")
+                say(f"{address}: tensors travel in the requests, not through shared memory: {reason}")
         else:
             say(f"{address}: tensors travel through shared memory")
             return memory

@@ -286,10 +286,17 @@ class RemoteTarget(CallTarget):
             begin = partial(self._connection.begin_predict, metadata=metadata)
         run.send(query, self._requests[query % len(self._requests)], begin)
 
-    def outcome(self, call: grpc.Future[bytes]) -> Outcome:
+    def outcome(self, call: grpc.Future[bytes]) -> Outcome | bytes:
+        """Returns a reply, or why there is none; see ``CallTarget``."""
+        try:
+            return self._connection.end_predict(call)
+        except InferometerError as error:
+            return Outcome(0, str(error))
+
+    def read(self, reply: bytes) -> Outcome:
         """Reads a reply; see ``CallTarget``."""
         try:
-            result = self._connection.end_predict(call)
+            result = self._connection.read(reply)
         except InferometerError as error:
             return Outcome(0, str(error))
         if result.failures:

@@ -144,23 +144,22 @@ class Connection(ServerConnection):
         return self.read(answer)
 
     def begin_predict(self, request: bytes, metadata: Metadata = ()) -> grpc.Future[bytes]:
-        """Sends one encoded ``PredictRequest`` without waiting; ``end_predict`` reads the answer.
+        """Sends one encoded ``PredictRequest`` without waiting; ``end_predict`` returns the answer.
 
         Raises:
             SessionError: The connection is closed.
         """
         given = (*self.metadata, *metadata) if metadata else self.metadata
-        return self.begin(lambda: self._predict.future(request, metadata=given))
+        return self.begin(self._predict.future, request, metadata=given)
 
-    def end_predict(self, call: grpc.Future[bytes]) -> BatchResult:
-        """Returns the result of a call, and waits for it if necessary.
+    def end_predict(self, call: grpc.Future[bytes]) -> bytes:
+        """Returns the encoded answer to a call, for ``read``, and waits for it if necessary.
 
         Raises:
             InferometerError: See ``translate_errors``.
         """
         with translate_errors(self.address, opened=True):
-            answer = self.reply(call)
-        return self.read(answer)
+            return self.reply(call)
 
     def stream(self, requests: Iterator[bytes], trace: RemoteTrace | None) -> grpc._CallIterator[bytes]:
         """Begins a stream of encoded ``PredictStreamRequest`` messages, with the metadata of a trace.

@@ -13,6 +13,8 @@ from inferometer.manifests.errors import ConfigurationError
         (" KServe://gpu-1:8001/ ", "gpu-1", None, None, False),
         ("kserve://[::1]:8001/ResNet50", "[::1]", "ResNet50", None, False),
         ("kserves://gpu-1:8001/ResNet50@MXNet/2", "gpu-1", "ResNet50@MXNet", "2", True),
+        ("KServe+HTTP://gpu-1:8001/ResNet50", "gpu-1", "ResNet50", None, False),
+        ("kserve+https://[::1]:8001", "[::1]", None, None, True),
     ],
 )
 def test_an_address_names_a_server_and_may_name_a_model(text, host, name, version, secure):
@@ -22,6 +24,7 @@ def test_an_address_names_a_server_and_may_name_a_model(text, host, name, versio
     assert (address.agent.host, address.agent.port) == (host, 8001)
     assert (address.model_name, address.model_version) == (name, version)
     assert address.agent.secure is (True if secure else None)
+    assert address.http == ("+http" in text.casefold())
     assert KServeAddress.parse(str(address)) == address
 
 
@@ -34,6 +37,7 @@ def test_an_address_names_a_server_and_may_name_a_model(text, host, name, versio
         "kserve:host:1",
         "kserve://a:1/b/c/d",
         "kserve://a:1,b:2",
+        "kserve+http://host",
     ],
 )
 def test_what_is_no_address_is_refused_with_the_form_of_one(text):

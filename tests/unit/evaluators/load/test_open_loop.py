@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +10,13 @@ from load_runs import latencies
 from virtual_system import NS_PER_S, VirtualClock, VirtualServer
 
 from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent, PoissonArrivals
-from inferometer.evaluators.load.issuer import RunLimits, Stop, run_open_loop
+from inferometer.evaluators.load.issuer import RunLimits, Stop, prompt_timers, run_open_loop
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.load.schedule import Schedule
 from inferometer.evaluators.load.summary import LoadSummary
 
 MS = 1_000_000
+SLACK = Path("/proc/self/timerslack_ns")
 
 
 def constant(rate_qps, count):
@@ -144,6 +146,32 @@ def test_progress_tells_what_was_sent_what_waits_and_the_recent_p99():
     assert told[-1].waiting <= 1
     assert told[-1].rate_qps == pytest.approx(100, rel=0.1)
     assert told[-1].p99_ns == pytest.approx(5 * MS, rel=0.05)
+
+
+@pytest.mark.parametrize("oversleep_ns", [5_000, 40_000, 120_000])
+def test_the_sender_spins_about_as_long_as_it_oversleeps(oversleep_ns):
+    """A step of spinning takes 10 µs here."""
+    clock = VirtualClock(reading_ns=10_000, oversleep_ns=oversleep_ns)
+    readings = []
+
+    def counted():
+        readings.append(clock())
+        return readings[-1]
+
+    server = VirtualServer(clock, MS)
+    schedule = constant(100.0, 1000)
+    run = run_open_loop(server, schedule, RunLimits(10_000), clock=counted, sleep=clock.sleep)
+
+    assert np.percentile(run.queries.lag_ns[200:], 75) <= 20_000
+    assert len(readings) < 12 * len(schedule)
+
+
+@pytest.mark.skipif(not SLACK.exists(), reason="only Linux tells the slack of timers")
+def test_timers_are_prompt_in_a_run_and_as_they_were_after_it():
+    before = SLACK.read_text()
+    with prompt_timers():
+        assert SLACK.read_text() == "1\n"
+    assert SLACK.read_text() == before
 
 
 def test_nothing_is_left_frozen_after_a_run():

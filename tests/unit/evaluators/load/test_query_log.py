@@ -50,6 +50,38 @@ def test_what_comes_again_is_counted_apart_and_changes_nothing(first: str, again
     assert log.waiting == 0
 
 
+def test_an_answer_that_is_read_later_keeps_when_it_came() -> None:
+    log = log_of(0, 1, 2)
+    for query in range(3):
+        log.sent(query, BEGAN_NS)
+        log.answered(query, BEGAN_NS + 30 + query)
+    log.confirmed(0, queue_ns=3, batch_ns=7, predict_ns=4, batch_size=2)
+    log.refuted(1, "no number")
+    log.refuted(1, "again")
+    log.confirmed(1, batch_size=5)
+
+    queries = log.queries()
+    assert queries.outcome.tolist() == [Outcome.ANSWERED, Outcome.FAILED, Outcome.ANSWERED]
+    assert queries.done_ns.tolist() == [30, 31, 32]
+    assert queries.queue_ns.tolist() == [3, -1, -1]
+    assert queries.batch_size.tolist() == [2, 0, 0]
+    assert log.reasons == {"no number": 1}
+    assert (log.answered_count, log.replied_count, log.waiting) == (2, 3, 0)
+
+
+def test_what_is_found_in_an_answer_after_its_query_was_given_up_counts_for_nothing() -> None:
+    log = log_of(0)
+    log.sent(0, BEGAN_NS)
+    log.expire(BEGAN_NS + 100, 10)
+    log.answered(0, BEGAN_NS + 110)
+    log.confirmed(0, predict_ns=4)
+    log.refuted(0, "no number")
+
+    assert log.queries().outcome.tolist() == [Outcome.TIMED_OUT]
+    assert log.queries().predict_ns.tolist() == [-1]
+    assert log.reasons == {}
+
+
 def test_a_query_that_is_late_is_given_up_once_and_its_answer_counts_for_nothing() -> None:
     log = log_of(0, 50, 100)
     log.sent(0, BEGAN_NS)

@@ -1,0 +1,175 @@
+"""Requests for inference over HTTP, written whole before they are sent, and the responses to them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.protocol.tensors import array_bytes, read_array
+from inferometer.agent.protocol.v2_datatypes import DATATYPES, Datatype
+from inferometer.agent.protocol.v2_shared_memory import BYTE_SIZE, OFFSET, REGION
+from inferometer.client.remote.kserve.messages import TIMES, InferReply
+from inferometer.client.remote.rest.responses import Response
+from inferometer.manifests.errors import InputError, PredictionError
+
+BINARY_EXTENSION = "binary_tensor_data"
+INFER_TEMPLATE = "/v2/models/{model}/infer"
+_HEAD_LENGTH = "inference-header-content-length"
+_BINARY_SIZE = "binary_data_size"
+
+
+def model_path(name: str, version: str) -> str:
+    """Returns the path of a model, or of one of its versions."""
+    return f"/v2/models/{quote(name, safe='@')}" + (f"/versions/{quote(version, safe='')}" if version else "")
+
+
+def encode_request(verb: str, path: str, fixed: bytes, *body: bytes | memoryview, more: str = "") -> bytes:
+    """Returns a request; ``fixed`` are the lines that all requests to a server have, ``more`` are others."""
+    size = sum(map(len, body))
+    head = f"{verb} {path} HTTP/1.1\r\ncontent-length: {size}\r\n{more}"
+    return b"".join((head.encode("latin-1"), fixed, b"\r\n", *body))
+
+
+def with_headers(request: bytes, headers: Sequence[tuple[str, str]]) -> bytes:
+    """Returns a request with more headers, which come first."""
+    line, end, rest = request.partition(b"\r\n")
+    return b"".join((line, end, *(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers), rest))
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequestForm:
+    """What is the same in all requests to a model; names are the server's.
+
+    Attributes:
+        fixed: The lines that all requests to the server have.
+        model_name: The model.
+        model_version: Which version; empty leaves the choice to the server.
+        input_name: The input.
+        datatype: The input's.
+        outputs: The requested outputs; none means all.
+        is_binary: Whether tensors are sent as they are, and not in JSON.
+    """
+
+    fixed: bytes
+    model_name: str
+    model_version: str
+    input_name: str
+    datatype: Datatype
+    outputs: tuple[str, ...] = ()
+    is_binary: bool = True
+
+    def encode(self, batch: NDArray[Any]) -> bytes:
+        """Returns the request for a batch, whose dtype is that of ``datatype``."""
+        if not self.is_binary:
+            return self._request(batch.shape, {"data": batch.reshape(-1).tolist()})
+        content = array_bytes(batch)
+        return self._request(batch.shape, {"parameters": {_BINARY_SIZE: len(content)}}, content)
+
+    def encode_placed(self, shape: Sequence[int], region: str, offset: int = 0) -> bytes:
+        """Returns the request for a batch of that shape in a region of shared memory."""
+        size = math.prod(shape) * self.datatype.dtype.itemsize
+        parameters: dict[str, Any] = {REGION: region, BYTE_SIZE: size}
+        if offset:
+            parameters[OFFSET] = offset
+        return self._request(shape, {"parameters": parameters})
+
+    def decode(self, answer: bytes) -> InferReply:
+        """Reads a response, whose outputs are binary or in JSON.
+
+        Raises:
+            PredictionError: It is malformed, or its tensors contradict their description.
+        """
+        response = Response.parse(answer)
+        try:
+            return _read_reply(response)
+        except InputError as error:
+            raise PredictionError(f"the server's answer: {error}") from error
+
+    def _request(
+        self, shape: Sequence[int], elements: Mapping[str, Any], content: memoryview | None = None
+    ) -> bytes:
+        tensor = {"name": self.input_name, "datatype": self.datatype.name, "shape": list(shape), **elements}
+        message: dict[str, Any] = {"inputs": [tensor]}
+        if self.outputs:
+            wants = {"parameters": {"binary_data": True}} if self.is_binary else {}
+            message["outputs"] = [{"name": name, **wants} for name in self.outputs]
+        elif self.is_binary:
+            message["parameters"] = {"binary_data_output": True}
+        head = json.dumps(message, separators=(",", ":")).encode()
+        path = f"{model_path(self.model_name, self.model_version)}/infer"
+        if content is None:
+            return encode_request("POST", path, self.fixed, head, more="content-type: application/json\r\n")
+        more = f"content-type: application/octet-stream\r\n{_HEAD_LENGTH}: {len(head)}\r\n"
+        return encode_request("POST", path, self.fixed, head, content, more=more)
+
+
+def read_object(content: bytes | memoryview) -> dict[str, Any]:
+    """Reads an object of JSON; raises InputError if this is none."""
+    try:
+        found = json.loads(str(content, "utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InputError("is no object of JSON")
+    return found
+
+
+def _read_reply(response: Response) -> InferReply:
+    given, body = response.headers.get(_HEAD_LENGTH), response.body
+    if given is not None and not (given.isdecimal() and int(given) <= len(body)):
+        raise InputError(f"header {_HEAD_LENGTH} is {given[:40]}, and the body has {len(body)} bytes")
+    head_bytes = len(body) if given is None else int(given)
+    message, rest = read_object(body[:head_bytes]), body[head_bytes:]
+    items = message.get("outputs")
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise InputError("has no list of outputs")
+    outputs = {}
+    for item in items:
+        name = str(item.get("name"))
+        outputs[name], rest = _read_output(item, f'output "{name}"', rest)
+    if rest:
+        raise InputError(f"has {len(rest)} bytes more than its outputs")
+    parameters = message.get("parameters")
+    known = parameters if isinstance(parameters, dict) else {}
+    return InferReply(outputs, {name: known[name] for name in TIMES if _is_whole(known.get(name))})
+
+
+def _read_output(item: Mapping[str, Any], what: str, rest: memoryview) -> tuple[NDArray[Any], memoryview]:
+    """Reads an output; returns it, and what follows it of the binary tensors."""
+    datatype = DATATYPES.get(str(item.get("datatype")))
+    if datatype is None:
+        raise InputError(f"{what}: datatype {item.get('datatype')} is not numeric")
+    shape = item.get("shape")
+    if not isinstance(shape, list) or not all(map(_is_whole, shape)):
+        raise InputError(f"{what}: shape is no list of whole numbers")
+    parameters = item.get("parameters")
+    size = parameters.get(_BINARY_SIZE) if isinstance(parameters, dict) else None
+    if size is None:
+        return read_array(
+            datatype.dtype.name, shape, _json_elements(item.get("data"), datatype, what), what
+        ), rest
+    if not _is_whole(size) or size > len(rest):
+        raise InputError(f"{what}: {_BINARY_SIZE} is {size}, and {len(rest)} bytes are there")
+    return read_array(datatype.dtype.name, shape, rest[:size], what), rest[size:]
+
+
+def _json_elements(data: Any, datatype: Datatype, what: str) -> memoryview:
+    if not isinstance(data, list):
+        raise InputError(f"{what}: has neither data nor {_BINARY_SIZE}")
+    try:
+        with np.errstate(over="ignore"):
+            found: NDArray[Any] = np.array(data, datatype.dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{what}: data is no list of {datatype.name}") from error
+    return array_bytes(found)
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and value >= 0
