@@ -35,6 +35,7 @@ from inferometer.manifests.errors import (
 from inferometer.manifests.inputs import InputParameters
 from inferometer.manifests.schema import ModelManifest
 
+_NO_TURN = nullcontext()
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 """Arrays in host memory by the name of the model's input or output; the first axis is the batch."""
 
@@ -200,7 +201,7 @@ class Predictor(Closeable):
         A framework that runs one predictor of the process at a time waits here for the others, so that their
         work is not included in the time. The default does not wait.
         """
-        return nullcontext()
+        return _NO_TURN
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the loaded model's layers, and at deeper levels of their operators.

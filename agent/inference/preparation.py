@@ -42,7 +42,8 @@ class Gate:
         self._timeout_s = timeout_s
         self._clock = clock
         self._running_since_s: float | None = None
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
+        self._condition = threading.Condition(self._lock)
         self._preparing = 0
         self._predicting = 0
         self._waiting_to_prepare = 0
@@ -71,7 +72,7 @@ class Gate:
 
     def begin_prediction(self) -> None:
         """Waits until nothing is prepared, and lets nothing be prepared until ``end_prediction``."""
-        with self._condition:
+        with self._lock:
             self._predicting += 1
             try:
                 while self._preparing:
@@ -83,7 +84,7 @@ class Gate:
 
     def end_prediction(self) -> None:
         """Lets those prepare that wait for it."""
-        with self._condition:
+        with self._lock:
             self._end_prediction()
 
     def _end_prediction(self) -> None:

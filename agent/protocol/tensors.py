@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.agent.inference.arrays import SMALL_BYTES, aligned
 from inferometer.manifests.errors import InputError
 from inferometer.protos.inferometer.v1 import tensor_pb2
 
@@ -28,9 +29,6 @@ ELEMENT_TYPES = {
 """The supported element types, by their names in the protocol."""
 MAX_DIMENSIONS = 32
 """The most axes of an array in NumPy 1."""
-_SMALL_BYTES = 16 * 1024
-"""Below this ``tobytes`` is quicker than a copy, which lets other threads run: to get the interpreter back
-takes longer than to copy this."""
 _LITTLE_ENDIAN = sys.byteorder == "little"
 
 
@@ -48,13 +46,13 @@ def read_array(dtype: str, shape: Sequence[int], content: bytes | memoryview, wh
         raise InputError(
             f'{what}: element type "{dtype[:40]}" is not known; allowed: {", ".join(ELEMENT_TYPES)}'
         )
-    return read_elements(element, shape, content, what)
+    return aligned(read_elements(element, shape, content, what))
 
 
 def read_elements(
     element: np.dtype[Any], shape: Sequence[int], content: bytes | memoryview, what: str
 ) -> NDArray[Any]:
-    """Does the same for one of ``ELEMENT_TYPES``; see ``read_array``."""
+    """Does the same for one of ``ELEMENT_TYPES``, and returns a view also where that is not aligned."""
     if len(shape) > MAX_DIMENSIONS:
         raise InputError(f"{what}: a tensor of {len(shape)} axes; at most {MAX_DIMENSIONS} are possible")
     if shape and min(shape) < 0:
@@ -71,20 +69,9 @@ def read_elements(
     if element.kind == "b" and len(content) and np.frombuffer(content, np.uint8).max() > 1:
         raise InputError(f"{what}: a bool is the byte 0 or 1; there are others")
     array: NDArray[Any] = np.frombuffer(content, element if _LITTLE_ENDIAN else element.newbyteorder("<"))
-    if not array.flags.aligned:
-        array = aligned(array)
     if not _LITTLE_ENDIAN:
         array = array.astype(element)
     return array.reshape(tuple(shape))
-
-
-def aligned(array: NDArray[Any]) -> NDArray[Any]:
-    """Returns an array in memory that is aligned, which not every framework can do without."""
-    if array.flags.aligned:
-        return array
-    if array.nbytes < _SMALL_BYTES and array.flags.c_contiguous:
-        return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
-    return array.copy()
 
 
 def read_tensor(message: tensor_pb2.Tensor, what: str) -> NDArray[Any]:
@@ -112,7 +99,7 @@ def array_bytes(array: NDArray[Any]) -> memoryview:
 
     A copy of few bytes takes less time than a view.
     """
-    if array.nbytes < _SMALL_BYTES and array.dtype.isnative and _LITTLE_ENDIAN:
+    if array.nbytes < SMALL_BYTES and array.dtype.isnative and _LITTLE_ENDIAN:
         return memoryview(array.tobytes())
     swapped = array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not _LITTLE_ENDIAN)
     if swapped:

@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.agent.inference.arrays import aligned
 from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.inference.session import Session
@@ -131,17 +132,18 @@ class BatchWorker(Generic[_Request]):
         inputs = requests[0].inputs if len(requests) == 1 else sum([request.inputs for request in requests])
         batch = PredictedBatch(begun_ns, done_ns, batch_ns, predict_ns, inputs)
         answers = self._predictor.split(requests, predicted.outputs)
+        queue_ns = [begun_ns - request.came_ns for request in requests]
         if self._statistics is not None:
             self._statistics.answered(
                 len(requests),
                 inputs,
-                queue_ns=sum([begun_ns - request.came_ns for request in requests]),
+                queue_ns=sum(queue_ns),
                 assemble_ns=batch_ns,
                 predict_ns=predict_ns,
                 split_ns=self._clock() - done_ns,
             )
         if self._observer is not None:
-            self._observer.waited(self._name, [begun_ns - request.came_ns for request in requests])
+            self._observer.waited(self._name, queue_ns)
         # last: it wakes other threads, which then compete for the interpreter
         self._predictor.answer(requests, answers, batch)
 
@@ -154,21 +156,27 @@ class BatchMemory:
         self._memory: NDArray[Any] | None = None
 
     def assemble(self, tensors: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """Returns tensors, each with the batch as its first axis, as one; it is valid until the next call."""
+        """Returns tensors, each with the batch as its first axis, as one; it is valid until the next call.
+
+        It is aligned, which they need not be; one alone that is, is returned as it is.
+        """
         first = tensors[0]
         if len(tensors) == 1:
-            return first
+            return aligned(first)
         if first.dtype.hasobject:  # strings, which the memory would keep
             return np.concatenate(tensors)
         if self._memory is None:
             self._memory = np.empty((self._max_batch_size, *first.shape[1:]), first.dtype)
         return np.concatenate(tensors, out=self._memory[: sum(map(len, tensors))])
 
-    def apart(self, output: NDArray[Any]) -> NDArray[Any]:
-        """Returns an output that the next batch does not overwrite; a model may return its input."""
-        if self._memory is not None and np.may_share_memory(output, self._memory):
-            return output.copy()
-        return output
+    def all_apart(self, outputs: Tensors) -> Tensors:
+        """Returns outputs that the next batch does not overwrite; a model may return its input."""
+        if self._memory is None:
+            return outputs
+        return {
+            name: output.copy() if np.may_share_memory(output, self._memory) else output
+            for name, output in outputs.items()
+        }
 
 
 class SessionPredictor:
@@ -203,7 +211,7 @@ class SessionPredictor:
 
     def split(self, requests: Sequence[Request], outputs: Tensors) -> list[Tensors]:
         """Returns each request's rows, in memory that stays as it is."""
-        outputs = {name: self._memory.apart(output) for name, output in outputs.items()}
+        outputs = self._memory.all_apart(outputs)
         if len(requests) == 1:
             return [outputs]
         rows: list[Tensors] = []

@@ -97,7 +97,9 @@ class LoadedModels:
         self._memory_limit_bytes = memory_limit_bytes
         self._used_bytes = used_bytes
         self._clock = clock
-        self._lock = threading.Condition()
+        self._mutex = threading.RLock()
+        """The lock below, which as a condition takes longer to enter; each request enters it twice."""
+        self._lock = threading.Condition(self._mutex)
         self._slots: dict[Hashable, Slot] = {}
         self._leaving: set[Slot] = set()
         self._left = 0
@@ -149,7 +151,7 @@ class LoadedModels:
 
     def lease_loaded(self, key: Hashable, *, keep: bool = False) -> Lease | None:
         """Lends a model if it is loaded; see ``lease``, which has to find out its size first."""
-        with self._lock:
+        with self._mutex:
             slot = self._slots.get(key)
             if slot is None or slot.model is None or self._closed:
                 return None
@@ -348,7 +350,7 @@ class LoadedModels:
         self._leaving.add(slot)
 
     def _leave(self, slot: Slot) -> None:
-        with self._lock:
+        with self._mutex:
             slot.users -= 1
             slot.last_used_s = self._clock()
             own = isinstance(slot.key, Own)

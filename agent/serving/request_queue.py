@@ -266,10 +266,10 @@ class RequestQueue(Generic[_Request]):
 
     def begin(self, requests: list[_Request]) -> list[_Request]:
         """Begins a batch: returns the requests that are still wanted, none of which can leave any more."""
-        requests = list(filter(self.wanted, requests))
+        wanted = [request for request in requests if self.wanted(request)]
         begun, begun_bytes = [], 0
         with self._lock:
-            for request in requests:
+            for request in wanted:
                 if request.state is WAITING:
                     request.state = _BEGUN
                     begun_bytes += request.nbytes

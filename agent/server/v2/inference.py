@@ -235,20 +235,21 @@ def requested_outputs(
     """
     found: dict[str, RequestedOutput] = {}
     for item in message.outputs:
-        if item.name not in known:
-            raise InputError(f'{what}: has no output "{shown(item.name)}"; {suggestion(item.name, known)}')
-        if item.name in found:
-            raise InputError(f'{what}: output "{item.name}" is requested twice')
+        name = item.name
+        if name not in known:
+            raise InputError(f'{what}: has no output "{shown(name)}"; {suggestion(name, known)}')
+        if name in found:
+            raise InputError(f'{what}: output "{name}" is requested twice')
         if not item.parameters:
-            found[item.name] = RequestedOutput(item.name)
+            found[name] = RequestedOutput(name)
             continue
-        where = f'{what}: output "{item.name}"'
+        where = f'{what}: output "{name}"'
         place = None
         if shared_memory is None:
             check_parameters(item.parameters, where)
         else:
             place = shared_memory.place(item.parameters, where, peer)
-        found[item.name] = RequestedOutput(item.name, _classes(item, where), place)
+        found[name] = RequestedOutput(name, _classes(item, where), place)
     return tuple(found.values())
 
 

@@ -32,7 +32,7 @@ def read_input(call: InferCall, wanted: TensorSignature, max_batch_size: int, wh
     """Returns the input of a request to a model, which errors call ``what``, that has one.
 
     It is of the model's dtype and shape. Another datatype is converted if no value of it is lost. Where the
-    request has it raw and of the model's datatype, it is a read-only view of that unless that is not aligned.
+    request has it raw and of the model's datatype, it is a read-only view of that, which need not be aligned.
 
     Raises:
         InputError: The request has other inputs, or one of another datatype, shape or size.

@@ -346,3 +346,29 @@ def test_many_callers_at_once_get_each_their_own(session):
     assert max(len(batch) for batch in session.batches) <= 16
     model.close()
     assert model.wait_closed(20)
+
+
+def test_request_alone_reaches_the_model_without_a_copy():
+    session, seen = FakeSession(), []
+    session.answer = lambda batch: {"doubled": seen.append(batch) or batch}
+    model = served(session, max_batch_size=4)
+    batch = rows(1, 2)
+    answer = model.infer_checked(batch)
+    model.close()
+    assert seen[0] is batch
+    assert answer.outputs["doubled"] is batch
+
+
+@pytest.mark.parametrize("count", [3, 5000])  # few bytes and many are copied in other ways
+def test_model_is_given_aligned_memory_whatever_a_request_has(count):
+    session, seen = FakeSession(), []
+    session.answer = lambda batch: {"doubled": seen.append(batch) or batch * 2}
+    model = served(session, max_batch_size=1)
+    wanted = rows(*range(100, 100 + count))
+    batch = np.frombuffer(b"x" + wanted.tobytes(), np.uint8)[1:].view(np.float32).reshape(wanted.shape)
+    assert not batch.flags.aligned
+    answer = model.infer_checked(batch)
+    model.close()
+    assert seen[0].flags.aligned
+    np.testing.assert_array_equal(seen[0], wanted)
+    np.testing.assert_array_equal(answer.outputs["doubled"], wanted * 2)

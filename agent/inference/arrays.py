@@ -1,0 +1,21 @@
+"""The memory of arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SMALL_BYTES = 16 * 1024
+"""Below this a copy by ``tobytes`` is quicker than NumPy's, which lets other threads run meanwhile: to get
+the interpreter back takes longer than to copy so little."""
+
+
+def aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """Returns an array in memory that is aligned, which not every framework can do without."""
+    if array.flags.aligned:
+        return array
+    if array.nbytes < SMALL_BYTES:
+        return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
+    return array.copy()
