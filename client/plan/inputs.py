@@ -17,7 +17,7 @@ from inferometer.evaluators.plans.cells import Cell
 from inferometer.evaluators.plans.plan import Value
 from inferometer.evaluators.plans.references import shown
 from inferometer.evaluators.plans.software.cell import IMAGE, LAUNCHER, SOFTWARE
-from inferometer.evaluators.plans.software.section import ContainerSoftware
+from inferometer.evaluators.plans.software_section import ContainerSoftware
 from inferometer.manifests.errors import InferometerError
 
 _DEVICE = "device"

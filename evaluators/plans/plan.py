@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from inferometer.evaluators.plans.software.section import Software
+from inferometer.evaluators.plans.software_section import Software
 from inferometer.manifests.errors import ConfigurationError, one_line
 from inferometer.manifests.strict_yaml import parse_yaml
 

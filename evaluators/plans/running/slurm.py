@@ -14,7 +14,7 @@ from inferometer.evaluators.plans.running.folder import RunFolder
 from inferometer.evaluators.plans.running.local import PROCESS
 from inferometer.evaluators.plans.running.places import JobNews
 from inferometer.evaluators.plans.software.cell import python_of
-from inferometer.evaluators.plans.software.section import Interpreter
+from inferometer.evaluators.plans.software_section import Interpreter
 from inferometer.manifests.errors import ConfigurationError, one_line
 
 _ENDED = {

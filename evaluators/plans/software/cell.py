@@ -17,7 +17,7 @@ from pathlib import Path
 from inferometer.evaluators.plans.cells import CELL, Cell
 from inferometer.evaluators.plans.plan import Plan
 from inferometer.evaluators.plans.references import shown
-from inferometer.evaluators.plans.software.section import (
+from inferometer.evaluators.plans.software_section import (
     Container,
     ContainerSoftware,
     Interpreter,

@@ -32,7 +32,7 @@ from inferometer.evaluators.plans.software.containers import (
     image_problem,
     last_line,
 )
-from inferometer.evaluators.plans.software.section import (
+from inferometer.evaluators.plans.software_section import (
     Container,
     ContainerSoftware,
     Engine,

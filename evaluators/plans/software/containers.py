@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from inferometer.evaluators.plans.software.cell import absolute
-from inferometer.evaluators.plans.software.section import Container, Engine
+from inferometer.evaluators.plans.software_section import Container, Engine
 from inferometer.manifests.errors import one_line
 
 _LIMIT_S = 60.0
