@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor
 from inferometer.evaluators.conversion.encoding import Encoding, added, digest_of, is_grey
-from inferometer.evaluators.conversion.journal import Journal, open_journal
+from inferometer.evaluators.conversion.journal import Journal, is_finished, open_journal
 from inferometer.evaluators.conversion.writers import (
     ArrayWriter,
     DatasetWriter,
@@ -101,6 +101,8 @@ def convert(
     }
     with _writing(target), _locked(partial_folder):
         if os.path.lexists(target):
+            if is_finished(partial_folder):  # a process was killed after it had published
+                shutil.rmtree(partial_folder)
             raise OutputError(f"{target}: exists; remove it, or name another target")
         begun = open_journal(partial_folder, task)
         journal = begun

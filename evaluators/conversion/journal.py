@@ -78,3 +78,11 @@ def open_journal(folder: Path, task: Mapping[str, Any]) -> Journal:
             f"{folder}: is what another conversion has left, with another {differ}; remove it to begin again"
         )
     return found
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether all of a conversion has been written into a folder and checked."""
+    try:
+        return json.loads((folder / FILE).read_text(encoding="utf-8"))["is_checked"] is True
+    except (OSError, ValueError, TypeError, LookupError):
+        return False

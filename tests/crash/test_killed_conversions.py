@@ -63,6 +63,9 @@ def test_a_killed_conversion_goes_on(source: Path, tmp_path: Path, backend: str)
     assert [sample.label for sample in found] == [sample.label for sample in expected]
     if backend != "npz":
         assert [s.read() for s in found] == [s.read() for s in expected]
+    if list(tmp_path.glob("*.partial")):  # killed after it had published: the next one clears up, and says so
+        again = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        assert f"{target}: exists" in again.stderr
     assert not list(tmp_path.glob("*.partial"))
 
 

@@ -318,3 +318,20 @@ def test_a_conversion_says_where_it_went_on(tmp_path: Path) -> None:
 
     assert (done.resumed, done.samples, source.reads) == (7, 7, 0)
     assert read(tmp_path / "out") == IMAGES
+
+
+def test_what_a_process_left_that_was_killed_after_publishing_goes_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = Given([(png(), "0")]), tmp_path / "out.npz"
+    with monkeypatch.context() as killed:
+        killed.setattr("shutil.rmtree", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            convert(source, target, "npz")
+    assert target.exists()
+    assert (tmp_path / "out.npz.partial").is_dir()
+
+    with pytest.raises(OutputError, match=r"out\.npz: exists"):
+        convert(source, target, "npz")
+
+    assert not (tmp_path / "out.npz.partial").exists()
