@@ -131,12 +131,12 @@ def latency_s(call: Callable[[], None]) -> float:
     return statistics.median(times_s)
 
 
-def rate(pool: futures.ThreadPoolExecutor, call: Callable[[], None]) -> float:
-    """Returns the calls per second with ``CALLS_AT_ONCE`` in flight."""
+def rate(pool: futures.ThreadPoolExecutor, call: Callable[[], None], calls: int = THROUGHPUT_CALLS) -> float:
+    """Returns the calls per second with as many in flight as the pool has threads."""
     started_s = time.perf_counter()
-    for done in [pool.submit(call) for _ in range(THROUGHPUT_CALLS)]:
+    for done in [pool.submit(call) for _ in range(calls)]:
         done.result()
-    return THROUGHPUT_CALLS / (time.perf_counter() - started_s)
+    return calls / (time.perf_counter() - started_s)
 
 
 @contextmanager

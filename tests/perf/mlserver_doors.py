@@ -12,7 +12,6 @@ import json
 import statistics
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from contextlib import ExitStack
@@ -23,14 +22,15 @@ import numpy as np
 
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from tests.perf import mlserver_peer
+from tests.perf.grpc_round_trip import rate
 from tests.perf.hot_path import SHAPES, model_name
 from tests.perf.mlserver_peer import PYTHON, mlserver
+from tests.perf.peers import started, when_ready
 from tests.perf.ratios import Row, divided, interleaved
 
 ROUNDS = 5
 IN_FLIGHT = (1, 16)
 _CALLS = {"1 KB": 400, "600 KB": 60}
-_READY_S = 60.0
 _RUNTIME = mlserver_peer.RUNTIME.replace('"first", tensor.reshape(len(tensor), -1)[:, :1]', '"data", tensor')
 Call = Callable[[], None]
 
@@ -56,7 +56,7 @@ def measure() -> list[Row]:
         taken = interleaved(
             ROUNDS,
             {
-                (*key, side, count): partial(_rate, pools[count], call, _CALLS[key[1]])
+                (*key, side, count): partial(rate, pools[count], call, _CALLS[key[1]])
                 for key, pair in calls.items()
                 for side, call in zip(("agent", "mlserver"), pair, strict=True)
                 for count in IN_FLIGHT
@@ -72,16 +72,9 @@ def measure() -> list[Row]:
     return rows
 
 
-def _rate(pool: futures.ThreadPoolExecutor, call: Call, calls: int) -> float:
-    started_s = time.perf_counter()
-    for done in [pool.submit(call) for _ in range(calls)]:
-        done.result()
-    return calls / (time.perf_counter() - started_s)
-
-
 def _agent(stack: ExitStack) -> Sequence[str]:
     """The addresses of an agent's doors."""
-    return mlserver_peer.started(stack, [sys.executable, "-m", "tests.perf.hot_path", "serve", "agent"])
+    return started(stack, [sys.executable, "-m", "tests.perf.hot_path", "serve", "agent"])
 
 
 def _grpc(stack: ExitStack, address: str, model: str) -> Call:
@@ -97,7 +90,7 @@ def _grpc(stack: ExitStack, address: str, model: str) -> Call:
     def call() -> None:
         assert len(infer(encoded, timeout=60.0)) > len(content)
 
-    return _ready(call)
+    return when_ready(call)
 
 
 def _binary(address: str, model: str, shape: Sequence[int]) -> Call:
@@ -134,16 +127,4 @@ def _posted(address: str, model: str, body: bytes, headers: dict[str, str], leas
         assert answer.status == 200, content
         assert len(content) > least
 
-    return _ready(call)
-
-
-def _ready(call: Call) -> Call:
-    deadline_s = time.monotonic() + _READY_S
-    while True:
-        try:
-            call()
-            return call
-        except (grpc.RpcError, OSError, AssertionError, http.client.HTTPException):
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(0.2)
+    return when_ready(call)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -28,12 +27,12 @@ import numpy as np
 
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from tests.perf.grpc_round_trip import CALLS_AT_ONCE, SHAPE, THROUGHPUT_CALLS
+from tests.perf.peers import free_ports, started, when_ready
 from tests.perf.ratios import Row, divided, interleaved
 
 PYTHON = os.environ.get("INFEROMETER_MLSERVER_PYTHON")
 _AGENT = [sys.executable, "-m", "tests.perf.grpc_round_trip", "serve"]
 ROUNDS = 5
-_READY_S = 60.0
 _UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 RUNTIME = """
 import numpy as np
@@ -128,33 +127,14 @@ def _call_of(stack: ExitStack, address: str, model: str) -> Callable[[], None]:
     def call() -> None:
         assert infer(next(requests), timeout=60.0)
 
-    deadline_s = time.monotonic() + _READY_S
-    while True:
-        try:
-            call()
-            return call
-        except grpc.RpcError:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(0.2)
-
-
-def started(stack: ExitStack, command: Sequence[str]) -> Sequence[str]:
-    """Starts a server that ends with its standard input, and returns the addresses that it prints."""
-    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert server.stdin is not None
-    assert server.stdout is not None
-    stack.callback(server.wait)
-    stack.callback(server.stdin.close)
-    stack.callback(server.stdout.close)
-    return server.stdout.readline().split()
+    return when_ready(call)
 
 
 @contextmanager
 def mlserver(python: str, stack: ExitStack, runtime: str = RUNTIME) -> Iterator[tuple[str, str]]:
     """Starts MLServer with one model, ``noop``, and yields its addresses of gRPC and HTTP."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    port, *others = _free_ports(3)
+    port, *others = free_ports(3)
     settings = {"host": "127.0.0.1", "grpc_port": port, "http_port": others[0], "metrics_port": others[1]}
     # without workers the model runs in the server's process, which is faster for a model that does nothing
     (folder / "settings.json").write_text(json.dumps({**settings, "debug": False, "parallel_workers": 0}))
@@ -172,9 +152,3 @@ def mlserver(python: str, stack: ExitStack, runtime: str = RUNTIME) -> Iterator[
     finally:
         server.terminate()
         server.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]

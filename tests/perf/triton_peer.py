@@ -10,13 +10,11 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import ExitStack, contextmanager
@@ -29,13 +27,14 @@ import onnxruntime
 
 import inferometer.manifests
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
+from tests.perf.grpc_round_trip import rate
+from tests.perf.peers import free_ports, when_ready
 from tests.perf.ratios import Row, divided, interleaved
 
 FOLDER = os.environ.get("INFEROMETER_TRITON")
 ROUNDS = 7
 IN_FLIGHT = (1, 4, 16)
 _CALLS = 600
-_READY_S = 60.0
 _MOST = 16
 _MODEL = Path(inferometer.manifests.__file__).parent / "builtin/models/DigitsCNN/digits_cnn.onnx"
 _CONFIG = f"""
@@ -86,7 +85,7 @@ def measure() -> list[Row]:
         taken = interleaved(
             ROUNDS,
             {
-                (name, count): partial(_rate, pools[count], call)
+                (name, count): partial(rate, pools[count], call, _CALLS)
                 for name, call in calls.items()
                 for count in IN_FLIGHT
             },
@@ -99,13 +98,6 @@ def measure() -> list[Row]:
             Row(f"{count} in flight: throughput / that of Triton", divided(ours, theirs), "≥ 0.8", detail)
         )
     return rows
-
-
-def _rate(pool: futures.ThreadPoolExecutor, call: Callable[[], None]) -> float:
-    started_s = time.perf_counter()
-    for done in [pool.submit(call) for _ in range(_CALLS)]:
-        done.result()
-    return _CALLS / (time.perf_counter() - started_s)
 
 
 def _call_of(stack: ExitStack, address: str, model: str) -> Callable[[], None]:
@@ -125,15 +117,7 @@ def _call_of(stack: ExitStack, address: str, model: str) -> Callable[[], None]:
     def call() -> None:
         assert infer(next(requests), timeout=60.0)
 
-    deadline_s = time.monotonic() + _READY_S
-    while True:
-        try:
-            call()
-            return call
-        except grpc.RpcError:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(0.2)
+    return when_ready(call)
 
 
 @contextmanager
@@ -164,7 +148,7 @@ def _triton(folder: Path) -> Iterator[str]:
         [stub] = (folder / "python_backend_stubs" / version).iterdir()
         shutil.copy(stub, backends)  # Triton looks for it beside its library
         (backends / stub.name).chmod(0o755)
-        port = _free_port()
+        [port] = free_ports(1)
         bundled = folder.parents[1] / "nvidia_pytriton.libs"
         libraries = (bundled, sysconfig.get_config_var("LIBDIR"))
         server = subprocess.Popen(
@@ -189,10 +173,3 @@ def _triton(folder: Path) -> Iterator[str]:
         finally:
             server.terminate()
             server.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
