@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.device import CPU, Device
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.hardware.threads import default_threads
+from inferometer.agent.preprocessing.inputs import Tensors as Tensors
 from inferometer.agent.preprocessing.inputs import dtype_of
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
@@ -36,8 +36,6 @@ from inferometer.manifests.inputs import InputParameters
 from inferometer.manifests.schema import ModelManifest
 
 _NO_TURN = nullcontext()
-Tensors: TypeAlias = Mapping[str, NDArray[Any]]
-"""Arrays in host memory by the name of the model's input or output; the first axis is the batch."""
 
 
 class Weights(str, Enum):

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.hardware.device import Device
 from inferometer.agent.hardware.environment import Environment
-from inferometer.agent.inference.predictor import Precision, Tensors, Weights
+from inferometer.agent.inference.predictor import Precision, Weights
+from inferometer.agent.preprocessing.inputs import Tensors
+from inferometer.agent.tasks.predictions import Classifications as Classifications
+from inferometer.agent.tasks.predictions import Predictions
+from inferometer.agent.tasks.predictions import RawOutputs as RawOutputs
 from inferometer.manifests.schema import ModelManifest
 
 
@@ -79,27 +82,7 @@ class InputFailure:
     message: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Classifications:
-    """The best classes of each input, the most probable first.
-
-    Attributes:
-        indices: int64, inputs × k; positions in the model's list of labels.
-        probabilities: float32, inputs × k, after the manifest's transform.
-    """
-
-    indices: NDArray[np.int64]
-    probabilities: NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RawOutputs:
-    """The unprocessed output tensors, each with the batch as its first axis."""
-
-    tensors: Tensors
-
-
-Outputs: TypeAlias = Classifications | RawOutputs
+Outputs: TypeAlias = Predictions | RawOutputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from inferometer.manifests.errors import ConfigurationError, InputError
 from inferometer.manifests.inputs import InputParameters, TensorElementType
+
+Tensors: TypeAlias = Mapping[str, NDArray[Any]]
+"""Arrays by the names of a model's inputs or outputs, each with the batch as its first axis."""
 
 
 @dataclass(frozen=True, slots=True)

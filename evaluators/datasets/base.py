@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inferometer.agent.preprocessing.inputs import Input
+from inferometer.evaluators.datasets.truths import Truth
 
 
 @dataclass(frozen=True, slots=True)
 class Sample(Input):
-    """An input and its class.
+    """An input and its class, or what else is true of it.
 
     Attributes:
         label: The name of the class; None if it is unknown.
         label_is_index: Whether ``label`` is the decimal index of the class instead, from 0, as in formats
             that hold no names.
+        truth: What predictions of other tasks than classification are scored against, or a function that
+            reads it; None if it is unknown.
     """
 
     label: str | None = None
     label_is_index: bool = False
+    truth: Truth | Callable[[], Truth] | None = None
+
+    def read_truth(self) -> Truth | None:
+        """Returns the truth, and reads it first if necessary; raises DatasetError if it cannot be read."""
+        return self.truth() if callable(self.truth) else self.truth
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,230 @@
+"""Predictions: what a model says of the inputs of a batch, in columns, one class for each kind of output.
+
+Columns are plain numeric arrays, so that predictions travel and are kept as such. Where inputs have different
+numbers of entries, such as objects, ``counts`` tells how many each has, and the other columns hold the
+entries of one input after the other.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from inferometer.agent.preprocessing.inputs import Tensors
+
+Columns: TypeAlias = Mapping[str, NDArray[Any]]
+
+
+class Predictions(ABC):
+    """The predictions of the inputs of a batch, in their order.
+
+    A subclass is a frozen dataclass whose fields are its columns.
+
+    Attributes:
+        kind: What the subclass is called on the wire and in a store.
+    """
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of inputs."""
+
+    @abstractmethod
+    def row(self, place: int) -> Self:
+        """Returns the predictions of one input alone."""
+
+    def columns(self) -> Columns:
+        """Returns the columns by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+    @classmethod
+    def of_columns(cls, columns: Columns) -> Self:
+        """Returns predictions from their columns; raises ValueError if they do not fit together."""
+        wanted = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        if missing := [name for name in wanted if name not in columns]:
+            raise ValueError(f"{cls.kind} lack the column {missing[0]}")
+        found = cls(**{name: columns[name] for name in wanted})
+        found.check()
+        return found
+
+    def check(self) -> None:  # noqa: B027 - most have nothing to check
+        """Raises ValueError if the columns do not fit together."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classifications(Predictions):
+    """The best classes of each input, the most probable first.
+
+    Attributes:
+        indices: int64, inputs × k; positions in the model's list of labels.
+        probabilities: float32, inputs × k, after the manifest's transform.
+    """
+
+    kind: ClassVar[str] = "classifications"
+    indices: NDArray[np.int64]
+    probabilities: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def row(self, place: int) -> Classifications:
+        """Returns the classes of one input."""
+        part = slice(place, place + 1)
+        return Classifications(self.indices[part], self.probabilities[part])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RawOutputs:
+    """The unprocessed output tensors, each with the batch as its first axis."""
+
+    tensors: Tensors
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Detections(Predictions):
+    """The objects that are seen in each image, the most certain first.
+
+    Attributes:
+        counts: int64, inputs; how many objects each image has.
+        boxes: float32, objects × 4; left, top, right and bottom in pixels of the image as it was given.
+        scores: float32, objects; 0…1.
+        classes: int64, objects; positions in the model's list of labels.
+    """
+
+    kind: ClassVar[str] = "detections"
+    counts: NDArray[np.int64]
+    boxes: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    classes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def row(self, place: int) -> Detections:
+        """Returns the objects of one image."""
+        end = int(self.counts[: place + 1].sum())
+        part = slice(end - int(self.counts[place]), end)
+        counts = self.counts[place : place + 1]
+        return Detections(counts, self.boxes[part], self.scores[part], self.classes[part])
+
+    def check(self) -> None:
+        """Raises ValueError if the columns do not fit together."""
+        total = int(self.counts.sum())
+        if {len(self.boxes), len(self.scores), len(self.classes)} != {total}:
+            raise ValueError(f"the columns of {total} detections differ in length")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassMaps(Predictions):
+    """The class of each pixel of each image.
+
+    Attributes:
+        sizes: int64, inputs × 2; the height and width of each map: those of the image as it was given.
+        pixels: int32, the maps' pixels one after the other, row by row; positions in the model's labels.
+    """
+
+    kind: ClassVar[str] = "class_maps"
+    sizes: NDArray[np.int64]
+    pixels: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def row(self, place: int) -> ClassMaps:
+        """Returns the map of one image."""
+        areas = self.sizes.prod(axis=1)
+        start = int(areas[:place].sum())
+        return ClassMaps(self.sizes[place : place + 1], self.pixels[start : start + int(areas[place])])
+
+    def map(self, place: int) -> NDArray[np.int32]:
+        """Returns the map of one image, height × width."""
+        found: NDArray[np.int32] = self.row(place).pixels.reshape(tuple(self.sizes[place]))
+        return found
+
+    def check(self) -> None:
+        """Raises ValueError if the columns do not fit together."""
+        if int(self.sizes.prod(axis=1).sum()) != len(self.pixels):
+            raise ValueError(f"{len(self.pixels)} pixels do not fit the sizes of the maps")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Images(Predictions):
+    """An image for each image.
+
+    Attributes:
+        pixels: float32, inputs × height × width × channels (red, green, blue, or grey), 0…1.
+    """
+
+    kind: ClassVar[str] = "images"
+    pixels: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def row(self, place: int) -> Images:
+        """Returns the image of one input."""
+        return Images(self.pixels[place : place + 1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Values(Predictions):
+    """Numbers for each input: those of a regression, or an embedding.
+
+    Attributes:
+        values: float32, inputs × k.
+    """
+
+    kind: ClassVar[str] = "values"
+    values: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def row(self, place: int) -> Values:
+        """Returns the numbers of one input."""
+        return Values(self.values[place : place + 1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Texts(Predictions):
+    """A text for each input, such as an answer.
+
+    Attributes:
+        counts: int64, inputs; the bytes of each text in UTF-8.
+        characters: uint8, the texts one after the other.
+    """
+
+    kind: ClassVar[str] = "texts"
+    counts: NDArray[np.int64]
+    characters: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Texts:
+        """Returns predictions for texts."""
+        encoded = [text.encode("utf-8") for text in texts]
+        counts = np.array([len(each) for each in encoded], np.int64)
+        return cls(counts, np.frombuffer(b"".join(encoded), np.uint8))
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def row(self, place: int) -> Texts:
+        """Returns the text of one input."""
+        end = int(self.counts[: place + 1].sum())
+        return Texts(self.counts[place : place + 1], self.characters[end - int(self.counts[place]) : end])
+
+    def text(self, place: int) -> str:
+        """Returns the text of one input as such."""
+        return self.row(place).characters.tobytes().decode("utf-8", "replace")
+
+    def check(self) -> None:
+        """Raises ValueError if the columns do not fit together."""
+        if int(self.counts.sum()) != len(self.characters):
+            raise ValueError(f"{len(self.characters)} bytes do not fit the lengths of the texts")

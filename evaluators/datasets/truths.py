@@ -1,0 +1,94 @@
+"""Truths of samples other than a class: what the predictions of other tasks are scored against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+IGNORED_CLASS = 255
+"""The pixels of a class map that do not count, as in PASCAL VOC and Cityscapes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLengths:
+    """A mask as COCO encodes it.
+
+    Attributes:
+        height: In pixels.
+        width: In pixels.
+        counts: COCO's compressed run lengths, column by column.
+    """
+
+    height: int
+    width: int
+    counts: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Objects:
+    """The objects in an image; none is a truth too.
+
+    Attributes:
+        height: Of the image, in pixels.
+        width: Of the image, in pixels.
+        boxes: float64, objects × 4: left, top, width and height in pixels, as in COCO.
+        classes: The name of each object's class.
+        areas: float64, objects; in pixels, by which COCO tells small from large ones.
+        crowds: bool, objects; whether it is a crowd, which a prediction neither hits nor misses.
+        masks: The mask of each object; None where there are boxes only.
+    """
+
+    height: int
+    width: int
+    boxes: NDArray[np.float64]
+    classes: tuple[str, ...]
+    areas: NDArray[np.float64]
+    crowds: NDArray[np.bool_]
+    masks: tuple[RunLengths, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassMap:
+    """The class of each pixel of an image.
+
+    Attributes:
+        pixels: int32, height × width; positions in the dataset's list of classes;
+            ``IGNORED_CLASS`` where none counts.
+    """
+
+    pixels: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TargetImage:
+    """The image that a model should make of its input.
+
+    Attributes:
+        pixels: uint8, height × width × channels (red, green, blue, or one of grey).
+    """
+
+    pixels: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TargetValues:
+    """Numbers: the targets of a regression, or the embedding of a reference model.
+
+    Attributes:
+        values: float64, k.
+    """
+
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedAnswers:
+    """The answers to a question that are right; none means that the text does not answer it."""
+
+    texts: tuple[str, ...]
+
+
+Truth: TypeAlias = Objects | ClassMap | TargetImage | TargetValues | AcceptedAnswers
