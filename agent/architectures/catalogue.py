@@ -18,7 +18,7 @@ class BuiltinArchitecture:
     Attributes:
         name: As manifests write it.
         input_shape: The shape of one input, without the batch: channels × height × width, or features.
-        classes: The number of its outputs.
+        classes: The number of its classes, or of what else it tells of an input.
         builder: The class that builds it, as ``"module:Class"`` in a framework's folder, the same in each.
         options: The keyword arguments of the builder.
         frameworks: The frameworks that have the builder.
@@ -63,8 +63,16 @@ def _image(name: str, side: int, builder: str, classes: int = 1000, **options: A
     return BuiltinArchitecture(name, (3, side, side), classes, builder, options)
 
 
+def _digits(name: str, side: int, classes: int) -> BuiltinArchitecture:
+    return BuiltinArchitecture(name, (1, side, side), classes, f"digits_tasks:{name}", frameworks=("PyTorch",))
+
+
 _ALL = (
     BuiltinArchitecture("DigitsCNN", (1, 16, 16), 10, "feed_forward:DigitsCNN"),
+    _digits("DigitsDetector", 64, 10),
+    _digits("DigitsSegmenter", 64, 11),
+    _digits("DigitsDenoiser", 64, 1),
+    _digits("DigitsEmbedder", 16, 16),
     BuiltinArchitecture("acoustic_model", (540,), 8192, "feed_forward:AcousticModel"),
     BuiltinArchitecture("deep_mnist", (784,), 10, "feed_forward:DeepMNIST"),
     BuiltinArchitecture("sensor_net", (784,), 16, "feed_forward:SensorNet"),
