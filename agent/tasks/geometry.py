@@ -32,14 +32,16 @@ class ImageGeometry:
     input_width: int
     input_height: int
 
-    def to_image(self, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns boxes of the input in pixels of the image, clipped to it.
+    def to_image(self, boxes: NDArray[np.float64], *, clipped: bool = True) -> NDArray[np.float64]:
+        """Returns boxes of the input in pixels of the image.
 
         Args:
             boxes: float64, n × 4: left, top, right and bottom in pixels of the model's input.
+            clipped: Whether they end at the borders of the image.
         """
         scale = np.array([self.scale_x, self.scale_y] * 2)
         offset = np.array([self.left, self.top] * 2)
-        limits = np.array([self.width, self.height] * 2, np.float64)
-        clipped: NDArray[np.float64] = np.clip((boxes + offset) / scale, 0.0, limits)
-        return clipped
+        found: NDArray[np.float64] = (boxes + offset) / scale
+        if clipped:
+            np.clip(found, 0.0, np.array([self.width, self.height] * 2, np.float64), out=found)
+        return found

@@ -122,6 +122,69 @@ class Detections(Predictions):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Instances(Predictions):
+    """The objects that are seen in each image, the most certain first, with the pixels of each.
+
+    Attributes:
+        counts: int64, inputs; how many objects each image has.
+        boxes: float32, objects × 4; as in ``Detections``.
+        scores: float32, objects; 0…1.
+        classes: int64, objects; positions in the model's list of labels.
+        sizes: int64, inputs × 2; the height and width of the masks: those of the image as it was given.
+        mask_lengths: int64, objects; the bytes of each mask.
+        masks: uint8, COCO's compressed run lengths of one mask after the other; see ``run_lengths``.
+    """
+
+    kind: ClassVar[str] = "instances"
+    counts: NDArray[np.int64]
+    boxes: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    classes: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    mask_lengths: NDArray[np.int64]
+    masks: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def detections(self) -> Detections:
+        """The objects without their masks."""
+        return Detections(self.counts, self.boxes, self.scores, self.classes)
+
+    def row(self, place: int) -> Instances:
+        """Returns the objects of one image."""
+        end = int(self.counts[: place + 1].sum())
+        start = end - int(self.counts[place])
+        boxes = self.detections.row(place)
+        first, last = int(self.mask_lengths[:start].sum()), int(self.mask_lengths[:end].sum())
+        return Instances(
+            boxes.counts,
+            boxes.boxes,
+            boxes.scores,
+            boxes.classes,
+            self.sizes[place : place + 1],
+            self.mask_lengths[start:end],
+            self.masks[first:last],
+        )
+
+    def run_lengths(self) -> list[bytes]:
+        """Returns COCO's compressed run lengths of each object's mask, in order."""
+        ends = np.cumsum(self.mask_lengths)
+        content = self.masks.tobytes()
+        starts = ends - self.mask_lengths
+        return [content[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def check(self) -> None:
+        """Raises ValueError if the columns do not fit together."""
+        self.detections.check()
+        if len(self.sizes) != len(self.counts) or len(self.mask_lengths) != len(self.scores):
+            raise ValueError(f"the columns of {len(self.scores)} masks differ in length")
+        if int(self.mask_lengths.sum()) != len(self.masks):
+            raise ValueError(f"{len(self.masks)} bytes do not fit the lengths of the masks")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ClassMaps(Predictions):
     """The class of each pixel of each image.
 
