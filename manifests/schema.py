@@ -76,7 +76,17 @@ class Loss(str, Enum):
 
 
 Backend = Literal[
-    "", "recordio", "caffe_lmdb", "image_folder", "npz", "zip", "ilsvrc2012_validation", "cifar10", "mnist"
+    "",
+    "recordio",
+    "caffe_lmdb",
+    "image_folder",
+    "npz",
+    "zip",
+    "ilsvrc2012_validation",
+    "cifar10",
+    "mnist",
+    "coco",
+    "voc",
 ]
 """The format of a dataset; empty where its files show it."""
 

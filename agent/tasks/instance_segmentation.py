@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.tasks.geometry import ImageGeometry
 from inferometer.agent.tasks.object_detection import FoundObjects, ObjectFinder, detections_of, output_of
-from inferometer.agent.tasks.postprocessing import PredictedInputs
+from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
 from inferometer.agent.tasks.predictions import Instances
 from inferometer.agent.tasks.run_lengths import encoded
 from inferometer.manifests.errors import ManifestError, PredictionError
 from inferometer.manifests.schema import MaskFrame, ModelOutput
 
 
-class InstancePostprocessor:
+class InstancePostprocessor(TaskPostprocessor):
     """Turns the outputs of a model into objects with masks. Thread-safe.
 
     A mask is resized with bilinear interpolation between the centres of its pixels, from the box or from the
@@ -32,6 +32,8 @@ class InstancePostprocessor:
     Raises:
         ManifestError: The manifest has no ``masks_layer``, or contradicts itself.
     """
+
+    wants_inputs = True
 
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
         del feature_limit

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.tasks.boxes import BoxNotation, scores_per_class, without_duplicates
 from inferometer.agent.tasks.geometry import ImageGeometry
-from inferometer.agent.tasks.postprocessing import PredictedInputs
+from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
 from inferometer.agent.tasks.predictions import Detections
 from inferometer.manifests.errors import ManifestError, PredictionError
 from inferometer.manifests.schema import ModelOutput, OutputParameters, Transform
@@ -261,7 +261,7 @@ class _Layers:
         )
 
 
-class DetectionPostprocessor:
+class DetectionPostprocessor(TaskPostprocessor):
     """Turns the outputs of a detector into objects. Thread-safe.
 
     ``max_detections`` bounds how many are kept of an image; the feature limit, which is about ranked classes,
@@ -274,6 +274,8 @@ class DetectionPostprocessor:
     Raises:
         ManifestError: The manifest contradicts itself.
     """
+
+    wants_inputs = True
 
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
         del feature_limit

@@ -75,6 +75,8 @@ class TaskRegistry(Generic[Part]):
 _BUILTIN = {
     "classification": "inferometer.agent.tasks.classification:Classification",
     "raw": "inferometer.agent.tasks.raw:Raw",
+    "object_detection": "inferometer.agent.tasks.object_detection:DetectionPostprocessor",
+    "instance_segmentation": "inferometer.agent.tasks.instance_segmentation:InstancePostprocessor",
 }
 POSTPROCESSORS: TaskRegistry[PostprocessorType] = TaskRegistry(
     "postprocessing", "inferometer.postprocessors", _BUILTIN

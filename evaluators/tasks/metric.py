@@ -104,6 +104,9 @@ class TaskMetric(ABC):
         """Returns the scores; None if no sample with a truth was predicted."""
 
 
-_BUILTIN: Mapping[str, str] = {}
+_BUILTIN: Mapping[str, str] = {
+    "object_detection": "inferometer.evaluators.tasks.object_detection:DetectionMetric",
+    "instance_segmentation": "inferometer.evaluators.tasks.instance_segmentation:InstanceMetric",
+}
 METRICS: TaskRegistry[type[TaskMetric]] = TaskRegistry("metric", "inferometer.metrics", _BUILTIN)
 """The metric of each ``output.type``: a line of the table for each of the program's own tasks."""
