@@ -41,6 +41,7 @@ def bootstrap_intervals(
     samples: int,
     figures: int,
     resamples: int = RESAMPLES,
+    around: Sequence[float] | None = None,
 ) -> list[ScoreInterval | None]:
     """Returns the intervals of several figures over the same draws; see ``bootstrap_interval``.
 
@@ -49,11 +50,15 @@ def bootstrap_intervals(
         samples: The number of samples.
         figures: The number of figures.
         resamples: How often to draw.
+        around: The figures over all samples, for figures that drawing with replacement biases: the ends are
+            moved by the difference between them and the means of the draws.
     """
     if samples < _LEAST_SAMPLES or not resamples:
         return [None] * figures
     random = np.random.default_rng(_SEED)
     drawn = np.array([statistics(random.integers(0, samples, samples)) for _ in range(resamples)])
+    if around is not None:
+        drawn += np.asarray(around) - np.nanmean(drawn, axis=0)
     return [_interval(drawn[:, figure]) for figure in range(figures)]
 
 
