@@ -162,7 +162,8 @@ dataset_options = options(
     option(
         "--sample_ids",
         metavar="FILE|LIST",
-        help="Only the samples with these ids: a list with commas, or a file with one a line.  [default: all]",
+        help="Only the samples with these ids: a list with commas, or a file with one a line.  "
+        "[default: all]",
     ),
 )
 """Adds ``dataset_name``, ``dataset_path``, ``data_backend``, ``sample_ids`` and ``synthetic``."""

@@ -21,7 +21,7 @@ from pycocotools.cocoeval import COCOeval
 from inferometer.evaluators.datasets.truths import Polygons, RunLengths
 from inferometer.evaluators.tasks.bootstrap import RESAMPLES, bootstrap_intervals
 from inferometer.evaluators.tasks.coco_results import Annotation
-from inferometer.evaluators.tasks.metric import Score, ScoreInterval
+from inferometer.evaluators.tasks.scores import Score, ScoreInterval
 
 VERSION = metadata.version("pycocotools")
 MOST_DETECTIONS = 100
