@@ -61,6 +61,9 @@ def annotations_of(prediction: Detections | Instances, image: int) -> Iterator[A
     Args:
         prediction: The row.
         image: The place of the image.
+
+    Raises:
+        ValueError: A mask is damaged.
     """
     boxes = prediction.boxes.astype(np.float64)
     boxes[:, 2:] -= boxes[:, :2]
@@ -70,7 +73,7 @@ def annotations_of(prediction: Detections | Instances, image: int) -> Iterator[A
         contents = prediction.run_lengths()
         height, width = prediction.sizes[0].tolist()
         masks = [RunLengths(height, width, content) for content in contents]
-        sizes = areas(contents)
+        sizes = areas(contents, height, width)
     rows = zip(
         boxes.tolist(), sizes, masks, prediction.scores.tolist(), prediction.classes.tolist(), strict=True
     )
@@ -206,13 +209,9 @@ def run_lengths(written: Any) -> RunLengths:
         height, width = (int(side) for side in written["size"])
         counts = written["counts"]
         content = counts.encode("ascii") if isinstance(counts, str) else compressed([int(n) for n in counts])
-        if not isinstance(counts, str) and (min(counts, default=0) < 0 or sum(counts) != height * width):
-            raise ValueError(f"run lengths do not fill {height} × {width} pixels")
-        [inside] = areas([content])
+        areas([content], height, width)
     except (TypeError, KeyError, OverflowError, UnicodeEncodeError) as error:
         raise ValueError("segmentation is no run lengths with size and counts") from error
-    if not 0 <= inside <= height * width:
-        raise ValueError(f"run lengths do not fill {height} × {width} pixels")
     return RunLengths(height, width, content)
 
 
