@@ -35,6 +35,37 @@ class Transform(str, Enum):
     SOFTMAX = "softmax"
 
 
+class BoxFormat(str, Enum):
+    """The order of the four numbers of a box."""
+
+    XYXY = "xyxy"
+    """Left, top, right, bottom."""
+    YXYX = "yxyx"
+    """Top, left, bottom, right, as in TensorFlow."""
+    XYWH = "xywh"
+    """Left, top, width, height, as in COCO."""
+    CXCYWH = "cxcywh"
+    """The centre, width, height, as in YOLO."""
+
+
+class BoxUnits(str, Enum):
+    """What the coordinates of boxes count."""
+
+    PIXELS = "pixels"
+    """Pixels of the model's input."""
+    RELATIVE = "relative"
+    """Shares of the input's width and height, 0…1."""
+
+
+class MaskFrame(str, Enum):
+    """What the masks of objects cover."""
+
+    BOX = "box"
+    """The box of the object, as in Mask R-CNN."""
+    INPUT = "input"
+    """The model's input."""
+
+
 class Loss(str, Enum):
     """The loss that a model is trained with."""
 
@@ -45,7 +76,17 @@ class Loss(str, Enum):
 
 
 Backend = Literal[
-    "", "recordio", "caffe_lmdb", "image_folder", "npz", "zip", "ilsvrc2012_validation", "cifar10", "mnist"
+    "",
+    "recordio",
+    "caffe_lmdb",
+    "image_folder",
+    "npz",
+    "zip",
+    "ilsvrc2012_validation",
+    "cifar10",
+    "mnist",
+    "coco",
+    "voc",
 ]
 """The format of a dataset; empty where its files show it."""
 
@@ -75,7 +116,7 @@ class OutputParameters(Part):
 
     ``probabilities_layer`` is the output's name or its index; ``labels`` are the classes' names in the order
     of the model's scores. The file at ``features_url``, a path or a URL, with one label per line, takes
-    precedence. The fields after ``element_type`` describe types of output without postprocessing.
+    precedence. The fields after ``element_type`` belong to other types of output than classifications.
     """
 
     probabilities_layer: Layer = 0
@@ -90,12 +131,30 @@ class OutputParameters(Part):
     dimensions: tuple[int, ...] = ()
     layout: Layout | None = None
     color_mode: ColorMode | None = None
+    # object detection and instance segmentation; from scale_width on in MLModelScope's notation
+    count_layer: Layer | None = None
+    box_format: BoxFormat | None = None
+    box_units: BoxUnits | None = None
+    class_offset: int = 0
+    score_threshold: float = Field(default=0.0, ge=0, le=1)
+    iou_threshold: float | None = Field(default=None, ge=0, le=1)
+    max_detections: int = Field(default=100, ge=1)
+    mask_frame: MaskFrame = MaskFrame.BOX
+    mask_threshold: float = Field(default=0.5, allow_inf_nan=False)
+    scale_width: int | None = Field(default=None, ge=1)
+    scale_height: int | None = Field(default=None, ge=1)
+    xmin_index: int | None = Field(default=None, ge=0, le=3)
+    ymin_index: int | None = Field(default=None, ge=0, le=3)
+    xmax_index: int | None = Field(default=None, ge=0, le=3)
+    ymax_index: int | None = Field(default=None, ge=0, le=3)
+    background_index: int | None = None
 
 
 class ModelOutput(Part):
-    """The output of a model: ``classification`` means ranked classes, ``raw`` unprocessed tensors.
+    """The output of a model, whose ``type`` is the model's task: see ``docs/tasks.md``.
 
-    ``feature`` is a synonym of classification. Models with other types can be listed, but not opened.
+    ``classification`` means ranked classes, ``raw`` unprocessed tensors. MLModelScope's names are synonyms,
+    as ``feature`` is one of classification. A model of an unknown task can be listed, but not opened.
     """
 
     type: OutputType

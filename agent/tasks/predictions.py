@@ -50,6 +50,8 @@ class Predictions(ABC):
         wanted = [field.name for field in fields(cls)]  # type: ignore[arg-type]
         if missing := [name for name in wanted if name not in columns]:
             raise ValueError(f"{cls.kind} lack the column {missing[0]}")
+        if scalars := [name for name in wanted if not columns[name].ndim]:
+            raise ValueError(f"the column {scalars[0]} of {cls.kind} is a single number")
         found = cls(**{name: columns[name] for name in wanted})
         found.check()
         return found
@@ -78,6 +80,11 @@ class Classifications(Predictions):
         """Returns the classes of one input."""
         part = slice(place, place + 1)
         return Classifications(self.indices[part], self.probabilities[part])
+
+    def check(self) -> None:
+        """Raises ValueError if the columns do not fit together."""
+        if self.indices.ndim != 2 or self.indices.shape != self.probabilities.shape:
+            raise ValueError("the classes and their probabilities differ in number")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,9 +123,74 @@ class Detections(Predictions):
 
     def check(self) -> None:
         """Raises ValueError if the columns do not fit together."""
-        total = int(self.counts.sum())
+        total = _total(self.counts)
         if {len(self.boxes), len(self.scores), len(self.classes)} != {total}:
             raise ValueError(f"the columns of {total} detections differ in length")
+        if self.boxes.shape != (total, 4):
+            raise ValueError(f"boxes of shape {list(self.boxes.shape)}; a box has four numbers")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instances(Predictions):
+    """The objects that are seen in each image, the most certain first, with the pixels of each.
+
+    Attributes:
+        counts: int64, inputs; how many objects each image has.
+        boxes: float32, objects × 4; as in ``Detections``.
+        scores: float32, objects; 0…1.
+        classes: int64, objects; positions in the model's list of labels.
+        sizes: int64, inputs × 2; the height and width of the masks: those of the image as it was given.
+        mask_lengths: int64, objects; the bytes of each mask.
+        masks: uint8, COCO's compressed run lengths of one mask after the other; see ``run_lengths``.
+    """
+
+    kind: ClassVar[str] = "instances"
+    counts: NDArray[np.int64]
+    boxes: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    classes: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    mask_lengths: NDArray[np.int64]
+    masks: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def detections(self) -> Detections:
+        """The objects without their masks."""
+        return Detections(self.counts, self.boxes, self.scores, self.classes)
+
+    def row(self, place: int) -> Instances:
+        """Returns the objects of one image."""
+        end = int(self.counts[: place + 1].sum())
+        start = end - int(self.counts[place])
+        boxes = self.detections.row(place)
+        first, last = int(self.mask_lengths[:start].sum()), int(self.mask_lengths[:end].sum())
+        return Instances(
+            boxes.counts,
+            boxes.boxes,
+            boxes.scores,
+            boxes.classes,
+            self.sizes[place : place + 1],
+            self.mask_lengths[start:end],
+            self.masks[first:last],
+        )
+
+    def run_lengths(self) -> list[bytes]:
+        """Returns COCO's compressed run lengths of each object's mask, in order."""
+        ends = np.cumsum(self.mask_lengths)
+        content = self.masks.tobytes()
+        starts = ends - self.mask_lengths
+        return [content[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def check(self) -> None:
+        """Raises ValueError if the columns do not fit together."""
+        self.detections.check()
+        if len(self.sizes) != len(self.counts) or len(self.mask_lengths) != len(self.scores):
+            raise ValueError(f"the columns of {len(self.scores)} masks differ in length")
+        if int(self.mask_lengths.sum()) != len(self.masks):
+            raise ValueError(f"{len(self.masks)} bytes do not fit the lengths of the masks")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,6 +222,8 @@ class ClassMaps(Predictions):
 
     def check(self) -> None:
         """Raises ValueError if the columns do not fit together."""
+        if self.sizes.ndim != 2 or self.sizes.shape[1] != 2 or (self.sizes < 0).any():
+            raise ValueError("the sizes of the maps are no heights and widths")
         if int(self.sizes.prod(axis=1).sum()) != len(self.pixels):
             raise ValueError(f"{len(self.pixels)} pixels do not fit the sizes of the maps")
 
@@ -226,5 +300,15 @@ class Texts(Predictions):
 
     def check(self) -> None:
         """Raises ValueError if the columns do not fit together."""
-        if int(self.counts.sum()) != len(self.characters):
+        if _total(self.counts) != len(self.characters):
             raise ValueError(f"{len(self.characters)} bytes do not fit the lengths of the texts")
+
+
+def _total(counts: NDArray[np.int64]) -> int:
+    if counts.ndim != 1 or (counts < 0).any():
+        raise ValueError("the counts are no numbers of entries")
+    return int(counts.sum())
+
+
+Outputs: TypeAlias = Predictions | RawOutputs
+"""What postprocessing makes of a model's outputs."""

@@ -149,14 +149,21 @@ dataset_options = options(
         "--dataset_path",
         type=INPUT,
         metavar="PATH",
-        help="Dataset: class folders, a zip of them, an .npz, a .rec, a Caffe LMDB, CIFAR-10, MNIST's idx; "
+        help="Dataset: class folders, a zip of them, an .npz, a .rec, a Caffe LMDB, CIFAR-10, MNIST's idx, "
+        "COCO's JSON, VOC's folders; "
         "with --dataset_name=ilsvrc2012_validation, the folder with its files.",
     ),
     option(
         "--data_backend",
         metavar="NAME",
         help="Format of --dataset_path: recordio, caffe_lmdb, image_folder, npz, zip, ilsvrc2012_validation, "
-        "cifar10 or mnist.  [default: found out]",
+        "cifar10, mnist, coco or voc.  [default: found out]",
+    ),
+    option(
+        "--sample_ids",
+        metavar="FILE|LIST",
+        help="Only the samples with these ids: a list with commas, or a file with one a line.  "
+        "[default: all]",
     ),
 )
-"""Adds ``dataset_name``, ``dataset_path``, ``data_backend`` and ``synthetic``."""
+"""Adds ``dataset_name``, ``dataset_path``, ``data_backend``, ``sample_ids`` and ``synthetic``."""

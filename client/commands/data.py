@@ -27,7 +27,7 @@ _backend_option = option(
     "--data_backend",
     metavar="NAME",
     help="Format of what is read: recordio, caffe_lmdb, image_folder, npz, zip, ilsvrc2012_validation, "
-    "cifar10 or mnist.  [default: found out]",
+    "cifar10, mnist, coco or voc.  [default: found out]",
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ from inferometer.client.cli.invocation import Invocation
 from inferometer.client.discovery.choosing import choose_agents
 from inferometer.evaluators.jobs.defaults import ANSWER_TIMEOUT_S, SharedMemoryUse
 from inferometer.evaluators.jobs.requests import DatasetChoice, SystemRequest
-from inferometer.manifests.errors import ConfigurationError, printable
+from inferometer.manifests.errors import ConfigurationError, one_line, printable
 
 Values = MutableMapping[str, Any]
 """The values of a command's options by name. Each function takes out those that it reads."""
@@ -36,7 +37,32 @@ def take_dataset(values: Values) -> DatasetChoice:
         category=values.pop("dataset_category", None),
         urls_path=values.pop("urls_file_path", None),
         duplicates=values.pop("duplicate_input", 1),
+        sample_ids=_read_ids(values.pop("sample_ids", None)),
     )
+
+
+def _read_ids(given: str | None) -> tuple[str, ...] | None:
+    """Reads ids: those of a file, one a line, or a list with commas.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or there are none.
+    """
+    if given is None:
+        return None
+    path = Path(given)
+    try:
+        is_file = path.is_file()
+        written = path.read_text(encoding="utf-8-sig").splitlines() if is_file else given.split(",")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"sample_ids {printable(given)}: cannot be read: {one_line(error)}"
+        ) from error
+    found = tuple(dict.fromkeys(each.strip() for each in written if each.strip()))
+    if not found:
+        raise ConfigurationError(
+            f"sample_ids {printable(given)}: holds no ids; give a list, or a file of them"
+        )
+    return found
 
 
 def read_precision(name: str | None) -> Precision | None:

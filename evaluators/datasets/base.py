@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from inferometer.agent.preprocessing.inputs import Input
 from inferometer.evaluators.datasets.truths import Truth
+from inferometer.manifests.errors import DatasetError, printable, suggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +108,53 @@ class Dataset(ABC):
 
     def close(self) -> None:  # noqa: B027 - most datasets have no open resources
         """Releases open resources; calling it again does nothing."""
+
+
+class Subset(Dataset):
+    """Some samples of a dataset, in the dataset's order.
+
+    Its name and checksum are those of the whole dataset, its size is its own.
+
+    Args:
+        whole: The dataset; closing the subset closes it.
+        ids: The ids of the samples.
+
+    Raises:
+        DatasetError: There are no ids, or no sample has one of them.
+    """
+
+    def __init__(self, whole: Dataset, ids: Sequence[str]) -> None:
+        self.whole = whole
+        wanted = dict.fromkeys(ids)
+        self._places = [place for place, sample in enumerate(whole) if sample.id in wanted]
+        if len(self._places) < len(wanted) or not wanted:
+            raise DatasetError(self._missing(wanted))
+        super().__init__(replace(whole.identity, size=len(self._places)))
+        self.backend = whole.backend
+        self.labels_are_indices = whole.labels_are_indices
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(self.sample, range(len(self)))
+
+    def sample(self, index: int) -> Sample:
+        """Returns the sample at a place of the subset."""
+        return self.whole.sample(self._places[index])
+
+    def files(self) -> Iterable[Path]:
+        """The files of the whole dataset."""
+        return self.whole.files()
+
+    def close(self) -> None:
+        """Closes the dataset."""
+        self.whole.close()
+
+    def _missing(self, wanted: Iterable[str]) -> str:
+        known = [sample.id for sample in self.whole]
+        found = set(known)
+        missing = next((each for each in wanted if each not in found), None)
+        if missing is None:
+            return f"dataset {self.whole.identity.name}: no sample_ids are given"
+        return (
+            f'dataset {self.whole.identity.name} has no sample "{printable(missing)}"; '
+            f"{suggestion(missing, known)}"
+        )

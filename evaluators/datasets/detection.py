@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import get_args
@@ -14,6 +14,7 @@ from inferometer.evaluators.datasets.caffe_lmdb import DATA_FILE
 from inferometer.evaluators.datasets.files.record_framing import MAGIC_BYTES
 from inferometer.evaluators.datasets.folder import FORMATS, is_image
 from inferometer.evaluators.datasets.recordio import SUFFIX
+from inferometer.evaluators.datasets.tasks import coco, voc
 from inferometer.manifests.errors import DatasetError, printable
 from inferometer.manifests.schema import Backend
 
@@ -22,7 +23,8 @@ BACKENDS: tuple[str, ...] = tuple(filter(None, get_args(Backend)))
 LOOKED_FOR = (
     f"a folder of class folders with images ({', '.join(FORMATS)}), or images alone, a .zip of the same, a "
     ".rec, an LMDB's data.mdb, an .npz, CIFAR-10's data_batch_1, MNIST's train-images-idx3-ubyte, "
-    "and ILSVRC2012_img_val.tar or its images"
+    "ILSVRC2012_img_val.tar or its images, COCO's annotations.json with images, and VOC's Annotations with "
+    "JPEGImages"
 )
 _BEGIN_BYTES = 32
 _PARTS = frozenset({"train", "training", "val", "valid", "validation", "test"})
@@ -104,7 +106,9 @@ def _in_folder(path: Path) -> list[str]:
         for backend, rule in rules.items()
         if any(rule(name, folder) for name, folder in entries.items())
     ]
-    if ilsvrc2012.is_validation(path, entries):
+    if of_objects := _of_objects(path, entries):
+        found.append(of_objects)
+    elif ilsvrc2012.is_validation(path, entries):
         found.append("ilsvrc2012_validation")
     elif any(_is_images(path, name, is_folder, shallow=bool(found)) for name, is_folder in entries.items()):
         found.append("image_folder")
@@ -112,6 +116,14 @@ def _in_folder(path: Path) -> list[str]:
     if not found and any(name.casefold().endswith(".zip") for name in entries):
         found.append("zip")
     return found
+
+
+def _of_objects(path: Path, entries: Mapping[str, bool]) -> str:
+    """The format of a folder with images and their objects, whose images are not the dataset alone."""
+    if entries.get(voc.ANNOTATIONS) and entries.get(voc.IMAGES):
+        return "voc"
+    instances = entries.get(coco.FOLDER) and any((path / coco.FOLDER).glob(coco.INSTANCES))
+    return "coco" if entries.get(coco.FILE) is False or instances else ""
 
 
 def _refuse_parts(path: Path, folders: Sequence[str]) -> None:
@@ -148,6 +160,7 @@ def _of_name(path: Path) -> Iterator[str]:
         ".zip": "zip",
         ".mdb": "caffe_lmdb",
         ".lmdb": "caffe_lmdb",
+        ".json": "coco",
     }
     if not path.is_file():
         if cifar10.is_batch(name) and path.parent.is_file():
@@ -159,6 +172,8 @@ def _of_name(path: Path) -> Iterator[str]:
         yield "cifar10"
     if mnist.is_images_file(name):
         yield "mnist"
+    if voc.is_image_set(path):
+        yield "voc"
     if name == ilsvrc2012.ARCHIVE:
         yield "ilsvrc2012_validation"
 

@@ -20,6 +20,8 @@ from inferometer.evaluators.datasets.folder import FolderDataset
 from inferometer.evaluators.datasets.ilsvrc2012 import ValidationDataset
 from inferometer.evaluators.datasets.mnist import IdxDataset
 from inferometer.evaluators.datasets.recordio import RecordDataset
+from inferometer.evaluators.datasets.tasks.coco import CocoDataset
+from inferometer.evaluators.datasets.tasks.voc import VocDataset
 from inferometer.manifests.errors import (
     IMPORT_FAILURES,
     ArtifactError,
@@ -43,6 +45,8 @@ _READERS: Mapping[str, Callable[..., Dataset]] = {
     "ilsvrc2012_validation": ValidationDataset,
     "cifar10": CifarDataset,
     "mnist": IdxDataset,
+    "coco": CocoDataset,
+    "voc": VocDataset,
 }
 _DIGESTED = frozenset({"npz", "zip"})
 """The formats whose files are read when they are opened; others may be too large to read twice."""

@@ -27,6 +27,17 @@ class RunLengths:
     counts: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Polygons:
+    """A mask as the polygons around its parts, which are filled as COCO does it.
+
+    Attributes:
+        rings: Of each polygon x and y in turn, in pixels of the image.
+    """
+
+    rings: tuple[tuple[float, ...], ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Objects:
     """The objects in an image; none is a truth too.
@@ -47,7 +58,7 @@ class Objects:
     classes: tuple[str, ...]
     areas: NDArray[np.float64]
     crowds: NDArray[np.bool_]
-    masks: tuple[RunLengths, ...] | None = None
+    masks: tuple[RunLengths | Polygons, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

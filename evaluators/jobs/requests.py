@@ -16,7 +16,7 @@ from inferometer.agent.artifacts.cache import ArtifactCache
 from inferometer.agent.inference.given_models import GivenModel
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.span import TraceLevel
-from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.datasets.base import Dataset, Subset
 from inferometer.evaluators.datasets.detection import may_hold_tensors
 from inferometer.evaluators.datasets.memory import ArrayInputs, SyntheticDataset
 from inferometer.evaluators.datasets.opening import open_dataset, open_path
@@ -26,7 +26,7 @@ from inferometer.evaluators.load.arrivals import ArrivalProcess, Extent, arrival
 from inferometer.evaluators.measurements.batches import BatchOptions
 from inferometer.evaluators.measurements.load import LoadOptions, Scenario
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError, DatasetError
 from inferometer.manifests.schema import ModelManifest
 
 SYNTHETIC_INPUTS = 64
@@ -96,6 +96,7 @@ class DatasetChoice:
         duplicates: How many times that list is gone through.
         synthetic: A number of random tensors instead, which ``seed`` draws; for speed only.
         array: Inputs in memory instead: samples × the shape of the model's input.
+        sample_ids: The ids of those of its samples that count; None means all.
 
     Raises:
         ConfigurationError: More than one is named.
@@ -110,8 +111,11 @@ class DatasetChoice:
     synthetic: int | None = None
     seed: int = 0
     array: NDArray[Any] | None = field(default=None, compare=False)
+    sample_ids: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.sample_ids is not None and (self.synthetic is not None or self.array is not None):
+            raise ConfigurationError("sample_ids are those of a dataset; leave them out")
         if self.backend and not self.path:
             raise ConfigurationError("data_backend is the format of what dataset_path names; give both")
         if self.synthetic is not None and (self.is_named or self.array is not None):
@@ -141,6 +145,10 @@ class DatasetChoice:
             DatasetError: It cannot be opened.
             ConfigurationError: A path is given beside the name of a dataset that has its own.
         """
+        opened = self._open(catalog, cache)
+        return None if opened is None else self._subset(opened)
+
+    def _open(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset | None:
         if self.urls_path:
             return UrlsDataset(self.urls_path, duplicate_input=self.duplicates)
         if self.name and self.path:
@@ -155,6 +163,16 @@ class DatasetChoice:
         if self.path:
             return open_path(self.path, self.category or "vision", self.backend)
         return None
+
+    def _subset(self, dataset: Dataset) -> Dataset:
+        """The samples that count."""
+        if self.sample_ids is None:
+            return dataset
+        try:
+            return Subset(dataset, self.sample_ids)
+        except DatasetError:
+            dataset.close()
+            raise
 
     def open_for(self, model: ModelManifest, catalog: Catalog, cache: ArtifactCache | None) -> Dataset:
         """Opens the dataset; where none is chosen, that which a model's manifest names. See ``open``.
@@ -176,7 +194,7 @@ class DatasetChoice:
                 f"model {model.name} names no dataset; give dataset_name (known: {known}) or dataset_path, "
                 "or synthetic for its speed only"
             )
-        return open_dataset(catalog.find_dataset(model.dataset, category=self.category), cache)
+        return self._subset(open_dataset(catalog.find_dataset(model.dataset, category=self.category), cache))
 
 
 def default_batch_size(system: SystemRequest, dataset: DatasetChoice) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.evaluators.tasks.metric import ScoreInterval
+from inferometer.evaluators.tasks.scores import ScoreInterval
 
 RESAMPLES = 1000
 _SEED = 0
@@ -32,12 +32,39 @@ def bootstrap_interval(
     Returns:
         The interval; None for fewer than two samples, or where the statistic is rarely defined.
     """
-    if samples < _LEAST_SAMPLES:
-        return None
+    drawn = bootstrap_intervals(lambda indices: (statistic(indices),), samples, 1, resamples)
+    return drawn[0]
+
+
+def bootstrap_intervals(
+    statistics: Callable[[NDArray[np.int64]], Sequence[float]],
+    samples: int,
+    figures: int,
+    resamples: int = RESAMPLES,
+    around: Sequence[float] | None = None,
+) -> list[ScoreInterval | None]:
+    """Returns the intervals of several figures over the same draws; see ``bootstrap_interval``.
+
+    Args:
+        statistics: Returns the figures, in a fixed order.
+        samples: The number of samples.
+        figures: The number of figures.
+        resamples: How often to draw.
+        around: The figures over all samples, for figures that drawing with replacement biases: the ends are
+            moved by the difference between them and the means of the draws.
+    """
+    if samples < _LEAST_SAMPLES or not resamples:
+        return [None] * figures
     random = np.random.default_rng(_SEED)
-    drawn = [statistic(random.integers(0, samples, samples)) for _ in range(resamples)]
-    finite = np.asarray(drawn)[np.isfinite(drawn)]
-    if len(finite) < resamples / 2:
+    drawn = np.array([statistics(random.integers(0, samples, samples)) for _ in range(resamples)])
+    if around is not None:
+        drawn += np.asarray(around) - np.nanmean(drawn, axis=0)
+    return [_interval(drawn[:, figure]) for figure in range(figures)]
+
+
+def _interval(drawn: NDArray[np.float64]) -> ScoreInterval | None:
+    finite = drawn[np.isfinite(drawn)]
+    if len(finite) < len(drawn) / 2:
         return None
     low, high = np.percentile(finite, _PERCENTILES)
     return ScoreInterval(float(low), float(high))

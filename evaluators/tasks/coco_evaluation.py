@@ -1,0 +1,240 @@
+"""COCO's average precision by pycocotools, and its interval by bootstrap over the images.
+
+This module is imported only when objects are scored, since pycocotools is an extra.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pycocotools import mask as coco_mask
+from pycocotools.cocoeval import COCOeval
+
+from inferometer.evaluators.datasets.truths import Polygons, RunLengths
+from inferometer.evaluators.tasks.bootstrap import RESAMPLES, bootstrap_intervals
+from inferometer.evaluators.tasks.coco_results import Annotation
+from inferometer.evaluators.tasks.scores import Score, ScoreInterval
+
+VERSION = metadata.version("pycocotools")
+MOST_DETECTIONS = 100
+"""COCO's figures are defined for this number of detections of each class in an image."""
+_LAST = -1
+_AREAS = ("all", "small", "medium", "large")
+_BUDGET = 10**9
+_LEAST_RESAMPLES = 100
+_HALF, _THREE_QUARTERS = 0, 5  # the places of 0.5 and 0.75 among the thresholds of IoU
+
+
+@dataclass(frozen=True, slots=True)
+class CocoFigures:
+    """What COCO's evaluation gives.
+
+    Attributes:
+        scores: The figures, AP first.
+        per_class: AP and AP50 of each class by its place; None for a class without objects.
+        precision: The mean precision of the classes at an IoU of 0.5, at the recalls 0, 0.01 … 1.
+    """
+
+    scores: Sequence[Score]
+    per_class: Mapping[int, tuple[float | None, float | None]]
+    precision: Sequence[float]
+
+
+class _Evaluation(COCOeval):  # type: ignore[misc]  # pycocotools has no types
+    """COCO's evaluation of annotations that are in memory."""
+
+    def __init__(self, truths: Sequence[Annotation], predictions: Sequence[Annotation], kind: str) -> None:
+        super().__init__(iouType=kind)
+        self._annotations = truths, predictions
+
+    def _prepare(self) -> None:
+        tables: list[defaultdict[tuple[int, int], list[dict[str, Any]]]] = []
+        for given in self._annotations:
+            found = defaultdict(list)
+            for number, annotation in enumerate(given, start=1):
+                found[annotation.image, annotation.category].append(annotation.as_coco(number))
+            tables.append(found)
+        self._gts, self._dts = tables
+
+
+def evaluate(
+    truths: Sequence[Annotation],
+    predictions: Sequence[Annotation],
+    images: int,
+    kind: Literal["bbox", "segm"],
+) -> CocoFigures:
+    """Returns COCO's figures over the images 0…``images`` - 1 and the classes that they have.
+
+    Source: ``pycocotools.cocoeval.COCOeval`` with its own parameters: the precision at 101 recalls, the mean
+    over ten thresholds of IoU from 0.5 to 0.95 and over the classes with an object that is no crowd; at most
+    100 detections of a class in an image. Predictions of classes that no image has do not count there.
+
+    Args:
+        truths: The objects.
+        predictions: The detections.
+        images: The number of images that were evaluated.
+        kind: Whether boxes or masks are compared.
+    """
+    evaluation = _Evaluation(truths, predictions, kind)
+    evaluation.params.imgIds = list(range(images))
+    evaluation.params.catIds = sorted({each.category for each in truths})
+    if not evaluation.params.catIds:
+        return CocoFigures([Score(name, None) for name in _NAMES], {}, [])
+    with redirect_stdout(io.StringIO()):  # it prints its progress
+        evaluation.evaluate()
+        evaluation.accumulate()
+    precision = evaluation.eval["precision"][..., _LAST]  # thresholds × recalls × classes × areas
+    values = [
+        _mean(precision[..., 0]),
+        _mean(precision[_HALF, ..., 0]),
+        _mean(precision[_THREE_QUARTERS, ..., 0]),
+        *(_mean(precision[..., area]) for area in range(1, len(_AREAS))),
+        _mean(evaluation.eval["recall"][:, :, 0, _LAST]),
+    ]
+    intervals = _intervals(evaluation, images)
+    intervals += [None] * (len(_NAMES) - len(intervals))
+    named = zip(_NAMES, values, intervals, strict=True)
+    half = precision[_HALF, :, :, 0]
+    return CocoFigures(
+        [Score(name, value, None if value is None else interval) for name, value, interval in named],
+        {
+            category: (_mean(precision[:, :, place, 0]), _mean(half[:, place]))
+            for place, category in enumerate(evaluation.params.catIds)
+        },
+        [float(value) for value in half[:, half[0] > -1].mean(axis=1)] if (half > -1).any() else [],
+    )
+
+
+_NAMES = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large", "AR100")
+
+
+def _mean(values: NDArray[np.float64]) -> float | None:
+    """The mean of the figures that are defined; COCO writes -1 for those that are not."""
+    defined = values[values > -1]
+    return float(defined.mean()) if defined.size else None
+
+
+def _intervals(evaluation: COCOeval, images: int) -> list[ScoreInterval | None]:
+    """The intervals of AP, AP50 and AP75, from the matches in each image.
+
+    Drawing images repeatedly raises AP where a class has few objects: precision at a recall is the highest
+    from there on, and a class is left out of a draw that has none of it. Intervals are around the figures.
+    """
+    resampled = ResampledPrecision(evaluation.evalImgs, images, len(evaluation.params.catIds))
+    thresholds = len(evaluation.params.iouThrs)
+    affordable = _BUDGET // max(1, resampled.detections * thresholds)
+    if affordable < _LEAST_RESAMPLES:
+        return [None] * 3
+
+    def figures(indices: NDArray[np.int64]) -> tuple[float, float, float]:
+        of_threshold = resampled.average_precision(np.bincount(indices, minlength=images))
+        return float(of_threshold.mean()), float(of_threshold[_HALF]), float(of_threshold[_THREE_QUARTERS])
+
+    found = bootstrap_intervals(
+        figures, images, 3, min(RESAMPLES, affordable), around=figures(np.arange(images))
+    )
+    return [each and ScoreInterval(max(each.low, 0.0), min(each.high, 1.0)) for each in found]
+
+
+class ResampledPrecision:
+    """Average precision over images that count several times, from the matches that pycocotools found.
+
+    An image that is drawn n times counts as n images with the same detections. Their equal scores stay
+    together, which changes no precision at a recall: within a group of hits the highest precision comes last.
+
+    Args:
+        matches: ``COCOeval.evalImgs``: of each class, area and image.
+        images: The number of images.
+        classes: The number of classes.
+
+    Attributes:
+        detections: The number of detections that count.
+    """
+
+    def __init__(self, matches: Sequence[Any], images: int, classes: int) -> None:
+        scores: list[NDArray[np.float64]] = []
+        self._objects = np.zeros((classes, images))
+        parts: list[tuple[int, int, NDArray[np.bool_], NDArray[np.bool_]]] = []
+        for category in range(classes):
+            begin = category * len(_AREAS) * images
+            for image, match in enumerate(matches[begin : begin + images]):
+                if match is None:
+                    continue
+                self._objects[category, image] = np.count_nonzero(np.asarray(match["gtIgnore"]) == 0)
+                ignored = np.asarray(match["dtIgnore"], np.bool_)
+                hits = np.asarray(match["dtMatches"]) > 0
+                scores.append(np.asarray(match["dtScores"], np.float64))
+                parts.append((category, image, hits & ~ignored, ~hits & ~ignored))
+        lengths = [len(each) for each in scores]
+        category_of = np.repeat([part[0] for part in parts], lengths).astype(np.int64)
+        image_of = np.repeat([part[1] for part in parts], lengths).astype(np.int64)
+        order = np.lexsort((-np.concatenate(scores), category_of)) if scores else np.zeros(0, np.int64)
+        self.detections = len(order)
+        self._classes = classes
+        self._of_class, self._of_image = category_of[order], image_of[order]
+        empty = np.zeros((10, 0), np.bool_)
+        self._hits = np.concatenate([part[2] for part in parts] or [empty], axis=1)[:, order]
+        self._misses = np.concatenate([part[3] for part in parts] or [empty], axis=1)[:, order]
+        self._begins = np.searchsorted(self._of_class, np.arange(classes))
+        self._ends = np.searchsorted(self._of_class, np.arange(classes), side="right")
+        self._recalls = np.linspace(0.0, 1.0, 101)
+
+    def average_precision(self, weights: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Returns the mean over the classes at each threshold of IoU; NaN where no class has an object.
+
+        Args:
+            weights: int64, images; how often each counts.
+        """
+        objects = self._objects @ weights
+        present = objects > 0
+        if not present.any():
+            return np.full(len(self._hits), np.nan)
+        of_detection = weights[self._of_image].astype(np.float64)
+        found = [
+            self._precision(hits * of_detection, misses * of_detection, objects)[present].mean()
+            for hits, misses in zip(self._hits, self._misses, strict=True)
+        ]
+        return np.array(found)
+
+    def _precision(
+        self, hits: NDArray[np.float64], misses: NDArray[np.float64], objects: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """The average precision of each class at one threshold.
+
+        All classes go through each step at once: what must not cross from one to the next is kept apart by
+        twice the number of the class, which is more than a precision or a recall can be.
+        """
+        apart = 2.0 * self._of_class
+        right, wrong = self._within_class(hits), self._within_class(misses)
+        precision = right / (right + wrong + np.spacing(1))
+        backwards = (2.0 * self._classes - apart + precision)[::-1]
+        best = np.maximum.accumulate(backwards)[::-1] - (2.0 * self._classes - apart)
+        recall = right / np.where(objects > 0, objects, 1.0)[self._of_class] + apart
+        wanted = (2.0 * np.arange(self._classes))[:, np.newaxis] + self._recalls
+        places = np.searchsorted(recall, wanted - 1e-12)
+        reached = places < self._ends[:, np.newaxis]
+        at_recall = np.where(reached, np.append(best, 0.0)[np.minimum(places, len(best))], 0.0)
+        of_class: NDArray[np.float64] = at_recall.mean(axis=1)
+        return of_class
+
+    def _within_class(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The sums of values up to each detection of its class."""
+        sums = np.concatenate([[0.0], np.cumsum(values)])
+        within: NDArray[np.float64] = sums[1:] - sums[self._begins][self._of_class]
+        return within
+
+
+def run_lengths_of(mask: RunLengths | Polygons, height: int, width: int) -> RunLengths:
+    """Returns a mask as compressed run lengths; polygons are filled as COCO does it."""
+    if isinstance(mask, RunLengths):
+        return mask
+    parts = coco_mask.frPyObjects([list(ring) for ring in mask.rings], height, width)
+    return RunLengths(height, width, bytes(coco_mask.merge(parts)["counts"]))

@@ -1,0 +1,148 @@
+"""The metric of object detection: COCO's average precision of boxes."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal
+
+from inferometer.agent.tasks.predictions import Detections, Instances, Predictions
+from inferometer.evaluators.accuracy import ClassIndex, decimal
+from inferometer.evaluators.datasets.base import Sample
+from inferometer.evaluators.datasets.truths import Objects, Polygons, RunLengths
+from inferometer.evaluators.tasks.coco_results import Annotation, annotations_of
+from inferometer.evaluators.tasks.metric import TaskMetric, TaskResult
+from inferometer.manifests.errors import DatasetError, FrameworkUnavailableError, PredictionError, printable
+from inferometer.manifests.schema import ModelManifest
+
+
+class DetectionMetric(TaskMetric):
+    """COCO's AP, over the images that were evaluated; see ``docs/tasks.md``.
+
+    A dataset's class is the model's label of the same name. Numbers are indices of labels only where the
+    dataset has no names, and no label is that number.
+    """
+
+    task: ClassVar[str] = "object_detection"
+    what: ClassVar[str] = "COCO AP"
+    kind: ClassVar[Literal["bbox", "segm"]] = "bbox"
+
+    def __init__(self, manifest: ModelManifest) -> None:
+        super().__init__(manifest)
+        self._index = ClassIndex(manifest.output.parameters.labels)
+        self._names: dict[int, str] = {}
+        self._truths: list[Annotation] = []
+        self._masks: list[RunLengths | Polygons | None] = []
+        self._sizes: list[tuple[int, int]] = []
+        self._predictions: list[Annotation] = []
+
+    def check(self, sample: Sample) -> None:
+        """Checks that the model knows the classes of a sample, and that pycocotools is installed.
+
+        Raises:
+            DatasetError: The model has no such class, or the sample has no objects but another truth.
+            FrameworkUnavailableError: pycocotools is not installed.
+        """
+        truth = self._truth(sample)
+        if truth is None:
+            return
+        if importlib.util.find_spec("pycocotools") is None:
+            raise FrameworkUnavailableError(
+                f"{self.task} is scored by pycocotools, which is not installed; install it with: "
+                "pip install 'inferometer[coco]'"
+            )
+        for name in set(truth.classes):
+            self._class_of(name)
+
+    def add(self, sample: Sample, prediction: Predictions) -> None:
+        """Takes the prediction of one sample; see ``TaskMetric``."""
+        truth = self._truth(sample)
+        if truth is None:
+            return
+        objects = self._objects(prediction, truth)
+        image = len(self._sizes)
+        found = [
+            Annotation(
+                image, self._class_of(name), (left, top, width, height), float(area), None, bool(crowd)
+            )
+            for name, (left, top, width, height), area, crowd in zip(
+                truth.classes, truth.boxes.tolist(), truth.areas, truth.crowds, strict=True
+            )
+        ]
+        try:
+            predictions = list(annotations_of(objects, image))
+        except ValueError as error:
+            raise PredictionError(f"a mask of the prediction is damaged: {error}") from error
+        self._sizes.append((truth.height, truth.width))
+        self._truths += found
+        self._masks += truth.masks or (None,) * len(found)
+        self._predictions += predictions
+
+    def result(self) -> TaskResult | None:
+        """Returns the scores; None if no image with a truth was predicted."""
+        if not self._sizes:
+            return None
+        from inferometer.evaluators.tasks import coco_evaluation
+
+        truths = self._truths
+        if self.kind == "segm":
+            truths = [
+                each._replace(mask=coco_evaluation.run_lengths_of(mask, *self._sizes[each.image]))
+                for each, mask in zip(self._truths, self._masks, strict=True)
+                if mask is not None
+            ]
+        figures = coco_evaluation.evaluate(truths, self._predictions, len(self._sizes), self.kind)
+        objects, predictions = _tally(self._truths), _tally(self._predictions)
+        classes: list[dict[str, Any]] = [
+            {
+                "name": self._names[index],
+                "objects": objects[index],
+                "predictions": predictions[index],
+                "AP": precision,
+                "AP50": at_half,
+            }
+            for index, (precision, at_half) in figures.per_class.items()
+        ]
+        recalls = [place / 100 for place in range(len(figures.precision))]
+        return TaskResult(
+            self.task,
+            f"{self.what} (pycocotools {coco_evaluation.VERSION})",
+            len(self._sizes),
+            figures.scores,
+            {"classes": classes, "curve": {"iou": 0.5, "recall": recalls, "precision": figures.precision}},
+        )
+
+    def _truth(self, sample: Sample) -> Objects | None:
+        truth = sample.read_truth()
+        if truth is None or isinstance(truth, Objects):
+            return truth
+        raise DatasetError(
+            f"sample {printable(sample.id)}: its truth is {type(truth).__name__}; {self.task} takes one "
+            "of objects, such as those of COCO"
+        )
+
+    def _objects(self, prediction: Predictions, truth: Objects) -> Detections | Instances:
+        """The objects of a prediction, if they can be compared with the truth."""
+        del truth
+        if isinstance(prediction, Instances):
+            return prediction.detections
+        if isinstance(prediction, Detections):
+            return prediction
+        raise PredictionError(f"the prediction is {prediction.kind}; {self.task} scores objects")
+
+    def _class_of(self, name: str) -> int:
+        try:
+            index = self._index.find(name)
+        except DatasetError:
+            number = decimal(name)
+            if number is None or number >= len(self._index):
+                raise
+            index = number
+        self._names.setdefault(index, name)
+        return index
+
+
+def _tally(annotations: Iterable[Annotation]) -> Counter[int]:
+    """How many objects each class has; crowds are none."""
+    return Counter(each.category for each in annotations if not each.crowd)
