@@ -15,10 +15,12 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from inferometer.manifests.fields import (
     Checksum,
     FilePath,
+    ImageRange,
     Layer,
     Name,
     OutputType,
     Part,
+    PerChannel,
     VersionText,
     check_constraint,
     check_version,
@@ -45,7 +47,20 @@ class Loss(str, Enum):
 
 
 Backend = Literal[
-    "", "recordio", "caffe_lmdb", "image_folder", "npz", "zip", "ilsvrc2012_validation", "cifar10", "mnist"
+    "",
+    "recordio",
+    "caffe_lmdb",
+    "image_folder",
+    "npz",
+    "zip",
+    "ilsvrc2012_validation",
+    "cifar10",
+    "mnist",
+    # semantic segmentation, image enhancement, regression
+    "mask_folder",
+    "voc_segmentation",
+    "paired_folder",
+    "values_csv",
 ]
 """The format of a dataset; empty where its files show it."""
 
@@ -90,6 +105,19 @@ class OutputParameters(Part):
     dimensions: tuple[int, ...] = ()
     layout: Layout | None = None
     color_mode: ColorMode | None = None
+    # semantic segmentation; masks_layer and layout belong to it too
+    class_offset: Annotated[int, Field(ge=0)] = 0
+    masks_interpolation: Literal["nearest", "bilinear"] = "nearest"
+    masks_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    # image enhancement; layout and color_mode belong to it too
+    image_layer: Layer = 0
+    image_range: ImageRange = None
+    mean: PerChannel = (0.0,)
+    scale: PerChannel = (1.0,)
+    score_border: Annotated[int, Field(ge=0)] = 0
+    score_channels: Literal["RGB", "Y"] = "RGB"
+    # regression
+    values_layer: Layer = 0
 
 
 class ModelOutput(Part):
