@@ -233,3 +233,7 @@ class Texts(Predictions):
         """Raises ValueError if the columns do not fit together."""
         if int(self.counts.sum()) != len(self.characters):
             raise ValueError(f"{len(self.characters)} bytes do not fit the lengths of the texts")
+
+
+Outputs: TypeAlias = Predictions | RawOutputs
+"""What postprocessing makes of a model's outputs."""

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from inferometer.agent.tasks.predictions import Predictions
+from inferometer.agent.tasks.registry import TaskRegistry
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.manifests.schema import ModelManifest
 
@@ -104,12 +104,6 @@ class TaskMetric(ABC):
         """Returns the scores; None if no sample with a truth was predicted."""
 
 
-METRICS: Mapping[str, str] = {}
-"""``output.type`` and its ``TaskMetric`` as ``"module:Class"``."""
-
-
-def load_metric(place: str) -> type[TaskMetric]:
-    """Imports a metric."""
-    module, _, name = place.partition(":")
-    found: type[TaskMetric] = getattr(importlib.import_module(module), name)
-    return found
+_BUILTIN: Mapping[str, str] = {}
+METRICS: TaskRegistry[type[TaskMetric]] = TaskRegistry("metric", "inferometer.metrics", _BUILTIN)
+"""The metric of each ``output.type``: a line of the table for each of the program's own tasks."""
