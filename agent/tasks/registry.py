@@ -75,6 +75,9 @@ class TaskRegistry(Generic[Part]):
 _BUILTIN = {
     "classification": "inferometer.agent.tasks.classification:Classification",
     "raw": "inferometer.agent.tasks.raw:Raw",
+    "semantic_segmentation": "inferometer.agent.tasks.semantic_segmentation:SemanticSegmentation",
+    "image_enhancement": "inferometer.agent.tasks.image_enhancement:ImageEnhancement",
+    "regression": "inferometer.agent.tasks.regression:Regression",
 }
 POSTPROCESSORS: TaskRegistry[PostprocessorType] = TaskRegistry(
     "postprocessing", "inferometer.postprocessors", _BUILTIN

@@ -104,6 +104,10 @@ class TaskMetric(ABC):
         """Returns the scores; None if no sample with a truth was predicted."""
 
 
-_BUILTIN: Mapping[str, str] = {}
+_BUILTIN: Mapping[str, str] = {
+    "semantic_segmentation": "inferometer.evaluators.tasks.semantic_segmentation:SemanticSegmentationMetric",
+    "image_enhancement": "inferometer.evaluators.tasks.image_enhancement:ImageEnhancementMetric",
+    "regression": "inferometer.evaluators.tasks.regression:RegressionMetric",
+}
 METRICS: TaskRegistry[type[TaskMetric]] = TaskRegistry("metric", "inferometer.metrics", _BUILTIN)
 """The metric of each ``output.type``: a line of the table for each of the program's own tasks."""
