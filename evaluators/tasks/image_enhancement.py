@@ -73,7 +73,8 @@ class ImageEnhancementMetric(TaskMetric):
             )
         inner = tuple(slice(self._border, side - self._border) for side in truth.shape[:2])
         image = pixels[inner].astype(np.float64)
-        target = np.broadcast_to(truth[inner] / 255, image.shape)
+        exact = truth[inner].astype(np.float32) / np.float32(255)  # so that an equal image is equal
+        target = np.broadcast_to(exact, image.shape).astype(np.float64)
         return (luma(image), luma(target)) if self._luma else (image, target)
 
     def result(self) -> TaskResult | None:
