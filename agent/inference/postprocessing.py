@@ -75,6 +75,9 @@ class Postprocessor:
 
     ``feature_limit`` bounds what a task keeps, such as the best classes of each input; 0 keeps all.
 
+    Attributes:
+        wants_inputs: Whether the task uses what is known of the inputs beside their number.
+
     Raises:
         ConfigurationError: The task has no postprocessing here.
         ManifestError: The manifest lacks what the task requires.
@@ -82,6 +85,7 @@ class Postprocessor:
 
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
         self._task = POSTPROCESSORS.find(output.type)(output, feature_limit)
+        self.wants_inputs = self._task.wants_inputs
 
     def __call__(self, tensors: Tensors, inputs: PredictedInputs | int) -> tuple[Outputs, NDArray[np.bool_]]:
         """Returns the predictions of the valid rows of a batch, and the mask of these rows.

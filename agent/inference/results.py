@@ -27,6 +27,8 @@ class Stage(str, Enum):
     PREPROCESS = "preprocess"
     PREDICT = "predict"
     POSTPROCESS = "postprocess"
+    SCORE = "score"
+    """Not of the pipeline: the evaluation compares a prediction with the dataset's truth."""
 
 
 @dataclass(frozen=True, slots=True)

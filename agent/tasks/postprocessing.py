@@ -7,14 +7,15 @@ against a dataset: an agent knows of no datasets.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Tensors
-from inferometer.agent.tasks.geometry import ImageGeometry
+from inferometer.agent.preprocessing.origins import ImageGeometry, Origin
+from inferometer.agent.preprocessing.origins import TokenizedText as TokenizedText
 from inferometer.agent.tasks.predictions import Outputs
 from inferometer.manifests.schema import ModelOutput
 
@@ -34,18 +35,16 @@ class PredictedInputs:
     geometries: Sequence[ImageGeometry | None] = ()
     texts: Sequence[TokenizedText | None] = ()
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenizedText:
-    """A text as a model takes it.
-
-    Attributes:
-        text: What answers are cut out of: the second text of a pair, or the only one.
-        offsets: int64, tokens × 2; where each token begins and ends in ``text``; -1 for tokens outside of it.
-    """
-
-    text: str
-    offsets: NDArray[np.int64] = field(repr=False)
+    @classmethod
+    def of(cls, size: int, origins: Sequence[Origin | None]) -> PredictedInputs:
+        """Returns what is known of inputs, from their origins; without any, where these were not kept."""
+        if not origins:
+            return cls(size)
+        return cls(
+            size,
+            tuple(each if isinstance(each, ImageGeometry) else None for each in origins),
+            tuple(each if isinstance(each, TokenizedText) else None for each in origins),
+        )
 
 
 class TaskPostprocessor(Protocol):

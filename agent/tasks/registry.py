@@ -14,6 +14,7 @@ from inferometer.manifests.errors import IMPORT_FAILURES, ConfigurationError, on
 
 if TYPE_CHECKING:  # a listing of models needs no NumPy
     from inferometer.agent.tasks.postprocessing import PostprocessorType
+    from inferometer.agent.tasks.predictions import Predictions
 
 Part = TypeVar("Part")
 
@@ -24,12 +25,14 @@ class TaskRegistry(Generic[Part]):
     A plug-in has an entry point whose name is the task. Of two with the same name, the program's own is used.
 
     Args:
-        what: What it holds, in messages.
+        key: What its keys are, in messages.
+        what: What it holds, likewise.
         group: The group of the entry points.
         builtin: ``output.type`` and the place as ``"module:name"``.
     """
 
-    def __init__(self, what: str, group: str, builtin: Mapping[str, str]) -> None:
+    def __init__(self, key: str, what: str, group: str, builtin: Mapping[str, str]) -> None:
+        self._key = key
         self._what = what
         self._group = group
         self._builtin = builtin
@@ -54,19 +57,19 @@ class TaskRegistry(Generic[Part]):
         points = metadata.entry_points(group=self._group, name=task)
         if not points:
             raise ConfigurationError(
-                f'output.type "{task}" has no {self._what} here; {suggestion(task, self.names())}'
+                f'{self._key} "{task}" has no {self._what} here; {suggestion(task, self.names())}'
             )
         point = next(iter(points))
         try:
             found = point.load()
         except IMPORT_FAILURES as error:
             raise ConfigurationError(
-                f'the {self._what} of output.type "{task}", {point.value}, cannot be imported: '
+                f'the {self._what} of {self._key} "{task}", {point.value}, cannot be imported: '
                 f"{one_line(error)}"
             ) from error
         if not callable(found):
             raise ConfigurationError(
-                f'the {self._what} of output.type "{task}", {point.value}, is {type(found).__name__}, '
+                f'the {self._what} of {self._key} "{task}", {point.value}, is {type(found).__name__}, '
                 "and no class or function"
             )
         return cast("Part", found)
@@ -80,6 +83,22 @@ _BUILTIN = {
     "regression": "inferometer.agent.tasks.regression:Regression",
 }
 POSTPROCESSORS: TaskRegistry[PostprocessorType] = TaskRegistry(
-    "postprocessing", "inferometer.postprocessors", _BUILTIN
+    "output.type", "postprocessing", "inferometer.postprocessors", _BUILTIN
 )
 """The postprocessing of each ``output.type``: a line of the table for each of the program's own tasks."""
+
+_PREDICTIONS = "inferometer.agent.tasks.predictions:"
+PREDICTIONS: TaskRegistry[type[Predictions]] = TaskRegistry(
+    "kind of predictions",
+    "class",
+    "inferometer.predictions",
+    {
+        "classifications": f"{_PREDICTIONS}Classifications",
+        "detections": f"{_PREDICTIONS}Detections",
+        "class_maps": f"{_PREDICTIONS}ClassMaps",
+        "images": f"{_PREDICTIONS}Images",
+        "values": f"{_PREDICTIONS}Values",
+        "texts": f"{_PREDICTIONS}Texts",
+    },
+)
+"""The class of each kind of predictions, by which they are read from a wire or a store."""

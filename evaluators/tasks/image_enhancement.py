@@ -46,29 +46,29 @@ class ImageEnhancementMetric(TaskMetric):
         if truth is None:
             return
         if not isinstance(truth, TargetImage):
-            raise DatasetError(f"{sample.id}: has no target image, which image enhancement is scored against")
+            raise DatasetError("has no target image, which image enhancement is scored against")
         if not isinstance(prediction, Images) or len(prediction) != 1:
-            raise PredictionError(f"{sample.id}: the prediction is no image")
-        image, target = self._compared(sample.id, prediction.pixels[0], truth.pixels)
+            raise PredictionError("the prediction is no image")
+        image, target = self._compared(prediction.pixels[0], truth.pixels)
         self._samples += 1
         self._ratios.append(psnr_db(image, target))
         if (similarity := ssim(image, target)) is not None:
             self._similarities.append(similarity)
 
     def _compared(
-        self, name: str, pixels: NDArray[np.float32], truth: NDArray[np.uint8]
+        self, pixels: NDArray[np.float32], truth: NDArray[np.uint8]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The parts of the image and of its target that are compared."""
         if pixels.shape[:2] != truth.shape[:2]:
             raise PredictionError(
-                f"{name}: the predicted image has {pixels.shape[1]} × {pixels.shape[0]} pixels, its target "
+                f"the predicted image has {pixels.shape[1]} × {pixels.shape[0]} pixels, its target "
                 f"{truth.shape[1]} × {truth.shape[0]}"
             )
         if pixels.shape[2] != truth.shape[2] and truth.shape[2] != 1:
-            raise PredictionError(f"{name}: the predicted image is grey, its target is in colour")
+            raise PredictionError("the predicted image is grey, its target is in colour")
         if min(truth.shape[:2]) <= _SIDES * self._border:
             raise PredictionError(
-                f"{name}: nothing is left of {truth.shape[1]} × {truth.shape[0]} pixels without a border of "
+                f"nothing is left of {truth.shape[1]} × {truth.shape[0]} pixels without a border of "
                 f"{self._border}"
             )
         inner = tuple(slice(self._border, side - self._border) for side in truth.shape[:2])
@@ -84,8 +84,8 @@ class ImageEnhancementMetric(TaskMetric):
         ratios = np.array([ratio for ratio in self._ratios if math.isfinite(ratio)])
         identical = self._samples - len(ratios)
         scores = [
-            _mean("psnr", ratios, "dB"),
-            _mean("ssim", np.array(self._similarities), ""),
+            _mean("PSNR", ratios, "dB"),
+            _mean("SSIM", np.array(self._similarities), ""),
             Score("identical_images", float(identical)),
         ]
         details = {"ssim_images": len(self._similarities), "psnr_images": len(ratios)}

@@ -42,19 +42,16 @@ class RegressionMetric(TaskMetric):
         if truth is None:
             return
         if not isinstance(truth, TargetValues):
-            raise DatasetError(f"{sample.id}: has no targets, which a regression is scored against")
+            raise DatasetError("has no targets, which a regression is scored against")
         if not isinstance(prediction, Values) or len(prediction) != 1:
-            raise PredictionError(f"{sample.id}: the prediction has no numbers")
+            raise PredictionError("the prediction has no numbers")
         values = prediction.values[0].astype(np.float64)
         if values.shape != truth.values.shape:
             raise PredictionError(
-                f"{sample.id}: {len(values)} numbers were predicted; "
-                f"the dataset has {truth.values.size} targets"
+                f"{len(values)} numbers were predicted; the dataset has {truth.values.size} targets"
             )
         if self._targets and len(self._targets[0]) != len(truth.values):
-            raise DatasetError(
-                f"{sample.id}: has {len(truth.values)} targets, and others before {len(self._targets[0])}"
-            )
+            raise DatasetError(f"has {len(truth.values)} targets, and others before {len(self._targets[0])}")
         self._predicted.append(values)
         self._targets.append(truth.values)
 
@@ -64,9 +61,9 @@ class RegressionMetric(TaskMetric):
             return None
         predicted, targets = np.stack(self._predicted), np.stack(self._targets)
         figures: dict[str, Callable[[_Numbers, _Numbers], _Numbers]] = {
-            "mae": _absolute,
-            "rmse": _root_of_squares,
-            "r2": _determination,
+            "MAE": _absolute,
+            "RMSE": _root_of_squares,
+            "R2": _determination,
         }
         scores, details = [], {}
         for name, figure in figures.items():

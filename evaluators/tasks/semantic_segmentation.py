@@ -62,19 +62,17 @@ class SemanticSegmentationMetric(TaskMetric):
         if truth is None:
             return
         if not isinstance(truth, ClassMap):
-            raise DatasetError(
-                f"{sample.id}: has no class map, which semantic segmentation is scored against"
-            )
+            raise DatasetError("has no class map, which semantic segmentation is scored against")
         if not isinstance(prediction, ClassMaps) or len(prediction) != 1:
-            raise PredictionError(f"{sample.id}: the prediction is no class map")
+            raise PredictionError("the prediction is no class map")
         found = prediction.map(0)
         if found.shape != truth.pixels.shape:
             raise PredictionError(
-                f"{sample.id}: the predicted map has {found.shape[1]} × {found.shape[0]} pixels, "
+                f"the predicted map has {found.shape[1]} × {found.shape[0]} pixels, "
                 f"the dataset's mask {truth.pixels.shape[1]} × {truth.pixels.shape[0]}"
             )
         self._learn(truth.classes)
-        self._count(sample.id, truth.pixels, found)
+        self._count(truth.pixels, found)
 
     def _learn(self, classes: tuple[str, ...]) -> None:
         """Takes over the dataset's names, and finds the model's label of each."""
@@ -111,11 +109,11 @@ class SemanticSegmentationMetric(TaskMetric):
         matrix[:kept, -1] = self._matrix[:kept, -1]
         self._matrix, self._size = matrix, size
 
-    def _count(self, name: str, truth: NDArray[np.int32], found: NDArray[np.int32]) -> None:
+    def _count(self, truth: NDArray[np.int32], found: NDArray[np.int32]) -> None:
         labelled, seen = truth != IGNORED_CLASS, found != UNSEEN
         counted = labelled & seen
         true, predicted = truth[counted].astype(np.int64), found[counted].astype(np.int64)
-        self._make_room(name, true, predicted)
+        self._make_room(true, predicted)
         if self._places is not None:
             columns = np.where(predicted == NO_CLASS, self._size, self._places[predicted])
         else:
@@ -133,14 +131,14 @@ class SemanticSegmentationMetric(TaskMetric):
             if len(self._counts) * 3 * self._size > MOST_COUNTS:
                 self._counts = None
 
-    def _make_room(self, name: str, true: NDArray[np.int64], predicted: NDArray[np.int64]) -> None:
+    def _make_room(self, true: NDArray[np.int64], predicted: NDArray[np.int64]) -> None:
         """Raises an error for numbers of no class; without any names, there are as many as occur."""
         if not true.size:
             return
         if (wrong := _outside(true, 0, MOST_CLASSES if self._grows else self._size)) is not None:
-            raise DatasetError(f"{name}: the mask has the class {wrong}; {self._known()}")
+            raise DatasetError(f"the mask has the class {wrong}; {self._known()}")
         if (wrong := _outside(predicted, NO_CLASS, len(self._labels) or MOST_CLASSES)) is not None:
-            raise PredictionError(f"{name}: class {wrong} was predicted, which the model does not have")
+            raise PredictionError(f"class {wrong} was predicted, which the model does not have")
         occurring = 1 + int(max(true.max(), predicted.max()))
         if self._grows and occurring > self._size:
             self._resize(occurring)
@@ -158,7 +156,7 @@ class SemanticSegmentationMetric(TaskMetric):
         ious = _ious(_of_classes(self._matrix))
         occurring = int(np.isfinite(ious).sum())
         shown = [
-            Score("mean_iou", _mean(ious), self._interval(_mean_iou)),
+            Score("mean_IoU", _mean(ious), self._interval(_mean_iou)),
             Score("pixel_accuracy", _accuracy_of(self._matrix), self._interval(_accuracy)),
             Score("classes", float(occurring)),
             Score("ignored_pixels", self._ignored / self._pixels if self._pixels else None),

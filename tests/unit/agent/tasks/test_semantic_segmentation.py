@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from inferometer.agent.tasks.geometry import ImageGeometry
+from inferometer.agent.preprocessing.origins import ImageGeometry
 from inferometer.agent.tasks.postprocessing import PredictedInputs
 from inferometer.agent.tasks.predictions import NO_CLASS, UNSEEN, ClassMaps
 from inferometer.agent.tasks.registry import POSTPROCESSORS

@@ -36,24 +36,24 @@ def uniform(value: float, side: int = 16, channels: int = 3) -> Images:
 
 def test_a_uniform_error_of_one_step_of_255_gives_48_1308_db() -> None:
     result = scored(metric_of(TASK), (target(100), uniform(101)))
-    assert result.score("psnr") == pytest.approx(48.1308, abs=5e-5)
+    assert result.score("PSNR") == pytest.approx(48.1308, abs=5e-5)
     assert (result.scores[0].unit, result.samples) == ("dB", 1)
     assert result.definition == "PSNR and SSIM (Wang et al. 2004), range 1, RGB, mean over images, version 1"
 
 
 def test_the_mean_is_over_images() -> None:
     result = scored(metric_of(TASK), (target(100), uniform(101)), (target(100), uniform(110)))
-    assert result.score("psnr") == pytest.approx((48.130804 + 28.130804) / 2, abs=1e-4)
+    assert result.score("PSNR") == pytest.approx((48.130804 + 28.130804) / 2, abs=1e-4)
     assert result.scores[0].interval == pytest.approx((28.1308, 48.1308), abs=1e-4)
 
 
 def test_an_image_that_equals_its_target_is_counted_and_left_out_of_the_mean() -> None:
     result = scored(metric_of(TASK), (target(51), uniform(51)), (target(100), uniform(101)))
-    assert result.score("psnr") == pytest.approx(48.1308, abs=5e-5)
+    assert result.score("PSNR") == pytest.approx(48.1308, abs=5e-5)
     assert result.score("identical_images") == 1
     assert result.samples == 2
     alone = scored(metric_of(TASK), (TargetImage(np.zeros((16, 16, 3), np.uint8)), uniform(0)))
-    assert (alone.score("psnr"), alone.score("ssim")) == (None, 1)
+    assert (alone.score("PSNR"), alone.score("SSIM")) == (None, 1)
     json.dumps(alone.details, allow_nan=False)
 
 
@@ -61,7 +61,7 @@ def test_a_border_is_left_out() -> None:
     pixels = np.full((16, 16, 3), 101 / 255)
     pixels[:2] = pixels[-2:] = pixels[:, :2] = pixels[:, -2:] = 1
     result = scored(metric_of(TASK, score_border=2), (target(100), images(pixels)))
-    assert result.score("psnr") == pytest.approx(48.1308, abs=5e-5)
+    assert result.score("PSNR") == pytest.approx(48.1308, abs=5e-5)
     assert "without a border of 2 pixels" in result.definition
 
 
@@ -70,19 +70,19 @@ def test_luma_is_that_of_bt_601() -> None:
     assert (luma(colours) * 255).ravel() == pytest.approx([16, 235, 81.481])
     result = scored(metric_of(TASK, score_channels="Y"), (target(100), uniform(101)))
     # one step of grey is 219/255 steps of luma
-    assert result.score("psnr") == pytest.approx(48.130804 - 20 * math.log10(219 / 255), abs=1e-3)
+    assert result.score("PSNR") == pytest.approx(48.130804 - 20 * math.log10(219 / 255), abs=1e-3)
     assert "Y of BT.601" in result.definition
 
 
 def test_a_grey_target_is_that_grey_in_each_channel() -> None:
     result = scored(metric_of(TASK), (target(100, channels=1), uniform(101)))
-    assert result.score("psnr") == pytest.approx(48.1308, abs=5e-5)
+    assert result.score("PSNR") == pytest.approx(48.1308, abs=5e-5)
 
 
 def test_an_image_below_the_window_has_a_psnr_and_no_ssim() -> None:
     result = scored(metric_of(TASK), (target(100, side=10), uniform(101, side=10)))
-    assert result.score("psnr") == pytest.approx(48.1308, abs=5e-5)
-    assert (result.score("ssim"), result.details["ssim_images"]) == (None, 0)
+    assert result.score("PSNR") == pytest.approx(48.1308, abs=5e-5)
+    assert (result.score("SSIM"), result.details["ssim_images"]) == (None, 0)
 
 
 @pytest.mark.parametrize(
@@ -167,24 +167,24 @@ def of_values(targets: Any, predicted: Any, **parameters: Any) -> Any:
 
 def test_the_errors_of_a_regression_are_those_by_hand() -> None:
     result = of_values([[1], [2], [3], [4]], [[1], [2], [3], [6]])
-    assert result.score("mae") == 0.5
-    assert result.score("rmse") == 1.0
-    assert result.score("r2") == pytest.approx(1 - 4 / 5)
+    assert result.score("MAE") == 0.5
+    assert result.score("RMSE") == 1.0
+    assert result.score("R2") == pytest.approx(1 - 4 / 5)
     assert (result.samples, result.definition[:3]) == (4, "MAE")
 
 
 def test_r2_is_not_defined_for_targets_that_are_all_the_same() -> None:
     result = of_values([[0.1]] * 3, [[1], [2], [3]])
-    assert result.score("r2") is None
-    assert result.details["scores"]["r2"] == [None]
+    assert result.score("R2") is None
+    assert result.details["scores"]["R2"] == [None]
     both = of_values([[7, 1], [7, 2], [7, 3]], [[7, 1], [7, 2], [8, 3]], labels=["a", "b"])
-    assert both.score("r2") == 1
+    assert both.score("R2") == 1
     assert both.details == {
         "values": ["a", "b"],
         "scores": {
-            "mae": pytest.approx([1 / 3, 0]),
-            "rmse": pytest.approx([3**-0.5, 0]),
-            "r2": [None, 1.0],
+            "MAE": pytest.approx([1 / 3, 0]),
+            "RMSE": pytest.approx([3**-0.5, 0]),
+            "R2": [None, 1.0],
         },
     }
 
@@ -196,9 +196,9 @@ def test_a_regression_has_the_scores_of_scikit_learn(seed: int, samples: int, k:
     targets = random.normal(size=(samples, k))
     predicted = (targets + random.normal(size=(samples, k))).astype(np.float32)
     result = of_values(targets, predicted)
-    assert result.score("mae") == pytest.approx(reference.mean_absolute_error(targets, predicted))
-    assert result.score("rmse") == pytest.approx(reference.root_mean_squared_error(targets, predicted))
-    assert result.score("r2") == pytest.approx(reference.r2_score(targets, predicted))
+    assert result.score("MAE") == pytest.approx(reference.mean_absolute_error(targets, predicted))
+    assert result.score("RMSE") == pytest.approx(reference.root_mean_squared_error(targets, predicted))
+    assert result.score("R2") == pytest.approx(reference.r2_score(targets, predicted))
 
 
 def test_values_that_do_not_fit_are_one_line() -> None:

@@ -42,8 +42,8 @@ def result_of(*pairs: tuple[Any, Any], classes: tuple[str, ...] = (), **paramete
 
 def test_the_mean_is_over_the_dataset_and_not_over_images() -> None:
     result = result_of(([0, 0, 1, 1], [0, 0, 1, 1]), ([0, 2, 2, 1], [0, 2, 2, 2]))
-    assert result.score("mean_iou") == pytest.approx(7 / 9)
-    assert round(result.score("mean_iou") or 0, 4) == 0.7778
+    assert result.score("mean_IoU") == pytest.approx(7 / 9)
+    assert round(result.score("mean_IoU") or 0, 4) == 0.7778
     assert result.score("pixel_accuracy") == 7 / 8
     assert result.score("classes") == 3
     assert result.samples == 2
@@ -56,13 +56,13 @@ def test_the_mean_is_over_the_dataset_and_not_over_images() -> None:
 def test_a_class_that_occurs_nowhere_is_left_out_and_one_that_is_only_predicted_is_not() -> None:
     result = result_of(([0, 0, 0, 0], [0, 0, 0, 3]), labels=["a", "b", "c", "d", "e"])
     assert result.details["class_iou"] == [0.75, None, None, 0.0, None]
-    assert result.score("mean_iou") == 0.375
+    assert result.score("mean_IoU") == 0.375
     assert result.score("classes") == 2
 
 
 def test_ignored_and_unseen_pixels_do_not_count() -> None:
     result = result_of(([0, 1, IGNORED_CLASS, 1], [0, UNSEEN, 1, 1]))
-    assert (result.score("mean_iou"), result.score("pixel_accuracy")) == (1, 1)
+    assert (result.score("mean_IoU"), result.score("pixel_accuracy")) == (1, 1)
     assert result.score("ignored_pixels") == 0.25
     assert result.score("unseen_pixels") == pytest.approx(1 / 3)
     assert result.details["counted_pixels"] == 2
@@ -76,7 +76,7 @@ def test_a_pixel_of_no_class_misses_the_true_one_and_is_taken_for_no_other() -> 
 
 def test_a_map_that_is_ignored_as_a_whole_has_no_scores() -> None:
     result = result_of(([IGNORED_CLASS] * 4, [0] * 4))
-    assert (result.score("mean_iou"), result.score("pixel_accuracy")) == (None, None)
+    assert (result.score("mean_IoU"), result.score("pixel_accuracy")) == (None, None)
     assert (result.samples, result.score("classes")) == (1, 0)
 
 
@@ -125,13 +125,13 @@ def failed(metric: TaskMetric, truth: Any, prediction: Any) -> str:
 @pytest.mark.parametrize(
     ("truth", "prediction", "said"),
     [
-        (truth_of([0, 1]), map_of([[0], [1]]), "PredictionError 1.png: the predicted map has 1 × 2 pixels, "),
-        (truth_of([0, 3]), map_of([0, 1]), "DatasetError 1.png: the mask has the class 3; the model has 2"),
-        (truth_of([0, -7]), map_of([0, 1]), "DatasetError 1.png: the mask has the class -7"),
-        (truth_of([0, 1]), map_of([0, 2]), "PredictionError 1.png: class 2 was predicted, which the model"),
-        (truth_of([0, 1]), map_of([0, -3]), "PredictionError 1.png: class -3 was predicted"),
-        (TargetValues(np.zeros(1)), map_of([0, 1]), "DatasetError 1.png: has no class map"),
-        (truth_of([0]), Values(np.zeros((1, 1), np.float32)), "PredictionError 1.png: the prediction is no"),
+        (truth_of([0, 1]), map_of([[0], [1]]), "PredictionError the predicted map has 1 × 2 pixels, "),
+        (truth_of([0, 3]), map_of([0, 1]), "DatasetError the mask has the class 3; the model has 2"),
+        (truth_of([0, -7]), map_of([0, 1]), "DatasetError the mask has the class -7"),
+        (truth_of([0, 1]), map_of([0, 2]), "PredictionError class 2 was predicted, which the model"),
+        (truth_of([0, 1]), map_of([0, -3]), "PredictionError class -3 was predicted"),
+        (TargetValues(np.zeros(1)), map_of([0, 1]), "DatasetError has no class map"),
+        (truth_of([0]), Values(np.zeros((1, 1), np.float32)), "PredictionError the prediction is no"),
     ],
 )
 def test_what_cannot_be_counted_is_one_line_and_leaves_the_counts_as_they_were(
@@ -190,7 +190,7 @@ def test_the_scores_are_those_of_sets_of_pixels(seed: int, images: int, classes:
     ]
     result = result_of(*pairs)
     mean_iou, accuracy = naive(pairs)
-    for name, expected in (("mean_iou", mean_iou), ("pixel_accuracy", accuracy)):
+    for name, expected in (("mean_IoU", mean_iou), ("pixel_accuracy", accuracy)):
         assert result.score(name) == (None if expected is None else pytest.approx(expected))
 
 
@@ -218,4 +218,4 @@ def test_beyond_the_bound_of_memory_there_is_no_interval(monkeypatch: pytest.Mon
     assert result_of(*two).scores[0].interval is not None
     three = result_of(*two, ([0, 1], [0, 0]))
     assert three.scores[0].interval is None
-    assert three.score("mean_iou") == pytest.approx((3 / 4 + 2 / 3) / 2)
+    assert three.score("mean_IoU") == pytest.approx((3 / 4 + 2 / 3) / 2)
