@@ -26,7 +26,7 @@ TAILS = ("none", "larger", "mean")
 def write_model(
     folder: Path, framework: str, name: str, task: str, tail: str, weight: Any, bias: Any, **parameters: Any
 ) -> None:
-    """Writes a manifest and its files: a convolution of 1 × 1 of images of 8 × 8 pixels, 0…1, and its tail."""
+    """Writes a manifest and its files: a convolution of 1 × 1 over images of 8 × 8 pixels, and its tail."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = np.asarray(weight, np.float32)[:, :, np.newaxis, np.newaxis]
     biases = np.asarray(bias, np.float32)
@@ -73,7 +73,7 @@ def _mxnet(folder: Path, name: str, tail: str, weights: NDArray[Any], biases: ND
     elif tail == "mean":
         net = symbol.Flatten(symbol.Pooling(net, global_pool=True, pool_type="avg", kernel=(1, 1)))
     net.save(str(folder / f"{name}-symbol.json"))
-    arrays = {"arg:conv_weight": mxnet.nd.array(weights), "arg:conv_bias": mxnet.nd.array(biases)}
+    arrays = {"arg:conv_weight": mxnet.nd.from_numpy(weights), "arg:conv_bias": mxnet.nd.from_numpy(biases)}
     mxnet.nd.save(str(folder / f"{name}-0000.params"), arrays)
     return {"graph_path": f"{name}-symbol.json", "weights_path": f"{name}-0000.params"}
 
