@@ -64,7 +64,9 @@ def _image(name: str, side: int, builder: str, classes: int = 1000, **options: A
 
 
 def _digits(name: str, side: int, classes: int) -> BuiltinArchitecture:
-    return BuiltinArchitecture(name, (1, side, side), classes, f"digits_tasks:{name}", frameworks=("PyTorch",))
+    return BuiltinArchitecture(
+        name, (1, side, side), classes, f"digits_tasks:{name}", frameworks=("PyTorch",)
+    )
 
 
 _ALL = (
