@@ -19,7 +19,7 @@ from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.detection import backend_of
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.evaluators.datasets.tasks.masks import read_mask
-from inferometer.evaluators.datasets.tasks.paired_images import read_target
+from inferometer.evaluators.datasets.tasks.pairs import read_target
 from inferometer.evaluators.datasets.truths import ClassMap, TargetImage, TargetValues
 from inferometer.manifests.errors import ConfigurationError, DatasetError
 from tests.task_dataset_files import (
