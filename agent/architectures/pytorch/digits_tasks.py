@@ -34,9 +34,9 @@ class DigitsDetector(nn.Module):
         # of each cell, the centre from which the distances to the sides count, with the signs of the sides
         centre = (torch.arange(_CELLS) + 0.5) * _STRIDE
         x, y = centre.expand(_CELLS, _CELLS), centre[:, None].expand(_CELLS, _CELLS)
-        self.register_buffer("centres", torch.stack([x, y, x, y])[None], persistent=False)
+        self.register_buffer("centres", torch.stack([x, y, x, y])[None])
         signs = torch.tensor([-1.0, -1.0, 1.0, 1.0])[None, :, None, None]
-        self.register_buffer("signs", signs, persistent=False)
+        self.register_buffer("signs", signs)
 
     def grid(self, data: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the boxes, (batch, 4, 16, 16), and the logits, (batch, classes, 16, 16), of each cell."""
