@@ -13,7 +13,7 @@ import pytest
 from inferometer.agent.tasks.predictions import ClassMaps, Detections, Predictions, Texts, Values
 from inferometer.evaluators.measurements.batches import InputPrediction
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
-from inferometer.evaluators.store.prediction_documents import (
+from inferometer.evaluators.store.task_documents import (
     PIECE_BYTES,
     prediction_part,
     predictions_from_documents,
