@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import served
 from PIL import Image
 
+from tests.cli.conftest import served
 from tests.task_dataset_files import grey, saved
 from tests.task_models import FRAMEWORKS, SIDE, write_model
 
@@ -30,10 +30,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labels = ["black", "red", "green"]
     for framework in FRAMEWORKS:
         common = (root / "models", framework)
+        original = {"labels": labels, "masks_layer": "SemanticPredictions", "element_type": "int64"}
         scores = ([[0, 0, 0], [1, 0, 0], [0, 1, 0]], [0.5, 0, 0])
-        write_model(*common, "Seg", "semanticsegment", "none", *scores, labels=labels, masks_layer="x")
+        write_model(*common, "Seg", "semanticsegment", "none", *scores, **original)
         write_model(*common, "Larger", "image", "larger", np.eye(3), [1 / 255] * 3, color_mode="RGB")
         write_model(*common, "Means", "regression", "mean", np.eye(3)[:2], [0, 0])
+    # a map of numbers, of which 1 is no class
+    write_model(
+        root / "models", "ONNXRuntime", "Wrong", "semanticsegment", "none", [[1, 0, 0]], [0], labels=["a"]
+    )
     _masks(root / "Seg")
     _pairs(root / "Larger")
     _table(root / "Means")
@@ -103,6 +108,18 @@ def test_a_mask_of_another_size_fails_its_input_in_one_line(agent, files, tmp_pa
     assert "b.png in score: the predicted map has 16 × 4 pixels, the dataset's mask 5 × 3" in answer.stderr
     assert answer.figure("failures").startswith("1")
     assert answer.figure("mean_IoU").startswith("0.6111")
+
+
+def test_a_number_of_no_class_fails_its_input_in_one_line(agent, files):
+    answer = agent(
+        *("predict", "dataset", "--model_name=Wrong", f"--manifests={files / 'models'}"),
+        *(f"--dataset_path={files / 'Larger'}", "--num_file_parts=-1", "--fail_on_error=false"),
+    )
+    assert answer.code == 1
+    assert (
+        "in postprocess: the model's output has a score that is not finite, or a number of no"
+        in answer.stderr
+    )
 
 
 def test_a_class_that_the_model_lacks_is_said_before_it_runs(agent, files, tmp_path):
