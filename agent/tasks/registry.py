@@ -97,6 +97,7 @@ PREDICTIONS: TaskRegistry[type[Predictions]] = TaskRegistry(
     {
         "classifications": f"{_PREDICTIONS}Classifications",
         "detections": f"{_PREDICTIONS}Detections",
+        "instances": f"{_PREDICTIONS}Instances",
         "class_maps": f"{_PREDICTIONS}ClassMaps",
         "images": f"{_PREDICTIONS}Images",
         "values": f"{_PREDICTIONS}Values",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +13,8 @@ from inferometer.agent.tasks.predictions import Detections, Instances
 from inferometer.agent.tasks.run_lengths import areas, compressed
 from inferometer.evaluators.datasets.truths import RunLengths
 from inferometer.manifests.errors import DatasetError, OutputError, one_line, printable, suggestion
+
+_FAR = 1e9
 
 
 class Annotation(NamedTuple):
@@ -181,14 +182,14 @@ def _annotation(
     if category not in categories:
         known = suggestion(str(category), [str(number) for number in categories])
         raise ValueError(f"category_id {printable(str(category))} is none of the dataset's; {known}")
-    if not math.isfinite(score):
+    if not abs(score) < _FAR:
         raise ValueError(f"score is {score}")
     mask = box = None
     if (written := entry.get("segmentation")) is not None:
         mask = run_lengths(written)
     if (numbers := entry.get("bbox")) is not None:
         box = [float(number) for number in numbers]
-        if len(box) != 4 or not all(map(math.isfinite, box)) or min(box[2:]) < 0:
+        if len(box) != 4 or not all(abs(side) < _FAR for side in box) or min(box[2:]) < 0:
             raise ValueError("bbox is not left, top, width and height")
     if box is None and mask is None:
         raise ValueError("has neither bbox nor segmentation")

@@ -14,6 +14,7 @@ from inferometer.agent.tasks.predictions import (
     Columns,
     Detections,
     Images,
+    Instances,
     Predictions,
     Texts,
     Values,
@@ -31,6 +32,15 @@ EVERY: list[Predictions] = [
     ),
     Detections(
         np.zeros(2, np.int64), np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)
+    ),
+    Instances(
+        np.array([1, 1], np.int64),
+        np.array([[0, 1, 2, 3], [4, 5, 6, 7]], np.float32),
+        np.array([0.9, 0.5], np.float32),
+        np.array([3, 1], np.int64),
+        np.array([[2, 3], [4, 5]], np.int64),
+        np.array([1, 2], np.int64),
+        np.array([54, 48, 68], np.uint8),
     ),
     ClassMaps(np.array([[2, 3], [1, 2]], np.int64), np.arange(8, dtype=np.int32)),
     Images(np.linspace(0, 1, 2 * 4 * 5 * 3, dtype=np.float32).reshape(2, 4, 5, 3)),

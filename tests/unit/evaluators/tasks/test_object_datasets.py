@@ -119,6 +119,8 @@ def _first(**values: Any) -> Change:
         (_first(area=-1), "annotation 0: area is -1"),
         (_first(iscrowd=2), "annotation 0: iscrowd is 2"),
         (_first(segmentation=[[1, 2, 3]]), "annotation 0: segmentation has a polygon"),
+        (_first(segmentation=[[1, 2, 1e300, 2, 3, 4]]), "has a polygon far outside of the 40"),
+        (lambda c: c["images"][0].update(width=10**12), "image 7 has no height and width"),
         (_first(segmentation={"size": [3, 4], "counts": [12]}), "its mask has 3 × 4 pixels, and the image"),
         (_first(segmentation={"size": [30, 40], "counts": [12]}), "run lengths do not fill the 1200 pixels"),
         (_first(segmentation={"size": [30, 40], "counts": "\x01"}), "run lengths"),
