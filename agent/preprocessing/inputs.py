@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -44,7 +44,33 @@ class Url:
     address: str
 
 
-Payload: TypeAlias = EncodedImage | Pixels | Tensor | Url
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text, or a pair of texts, such as a question and what answers it."""
+
+    text: str
+    pair: str | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of both in UTF-8."""
+        return sum(len(part.encode("utf-8", "replace")) for part in (self.text, self.pair or ""))
+
+
+Payload: TypeAlias = EncodedImage | Pixels | Tensor | Url | Text
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenizedText:
+    """A text as a model takes it.
+
+    Attributes:
+        text: What answers are cut out of: the second text of a pair, or the only one.
+        offsets: int64, tokens × 2; where each token begins and ends in ``text``; -1 for tokens outside of it.
+    """
+
+    text: str
+    offsets: NDArray[np.int64] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.inputs import Tensors
+from inferometer.agent.preprocessing.inputs import Tensors, TokenizedText
 from inferometer.agent.tasks.geometry import ImageGeometry
 from inferometer.agent.tasks.predictions import Predictions
 from inferometer.manifests.schema import ModelOutput
@@ -34,19 +34,6 @@ class PredictedInputs:
     size: int
     geometries: Sequence[ImageGeometry | None] = ()
     texts: Sequence[TokenizedText | None] = ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenizedText:
-    """A text as a model takes it.
-
-    Attributes:
-        text: What answers are cut out of: the second text of a pair, or the only one.
-        offsets: int64, tokens × 2; where each token begins and ends in ``text``; -1 for tokens outside of it.
-    """
-
-    text: str
-    offsets: NDArray[np.int64] = field(repr=False)
 
 
 class TaskPostprocessor(Protocol):
@@ -78,7 +65,10 @@ class PostprocessorType(Protocol):
         """
 
 
-POSTPROCESSORS: Mapping[str, str] = {}
+POSTPROCESSORS: Mapping[str, str] = {
+    "embedding": "inferometer.agent.tasks.embedding:EmbeddingVectors",
+    "question_answering": "inferometer.agent.tasks.question_answering:AnswerSpans",
+}
 """``output.type`` and its ``PostprocessorType`` as ``"module:name"``."""
 
 

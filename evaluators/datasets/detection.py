@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -22,9 +23,10 @@ BACKENDS: tuple[str, ...] = tuple(filter(None, get_args(Backend)))
 LOOKED_FOR = (
     f"a folder of class folders with images ({', '.join(FORMATS)}), or images alone, a .zip of the same, a "
     ".rec, an LMDB's data.mdb, an .npz, CIFAR-10's data_batch_1, MNIST's train-images-idx3-ubyte, "
-    "and ILSVRC2012_img_val.tar or its images"
+    "ILSVRC2012_img_val.tar or its images, and texts in a .jsonl, .csv, .tsv or SQuAD's .json"
 )
-_BEGIN_BYTES = 32
+_BEGIN_BYTES = 4096
+_SQUAD = re.compile(rb'"(paragraphs|qas|context)"\s*:')
 _PARTS = frozenset({"train", "training", "val", "valid", "validation", "test"})
 _LMDB_MAGIC = b"\xde\xc0\xef\xbe"
 
@@ -55,9 +57,12 @@ def backend_of(path: Path) -> str:
 
 
 def may_hold_tensors(path: Path) -> bool:
-    """Whether what lies at a path may have tensors, instead of images; not where nothing can be opened."""
+    """Whether what lies at a path may have tensors or texts, instead of images.
+
+    It may not where nothing can be opened.
+    """
     try:
-        return backend_of(path) in {"npz", "caffe_lmdb"}
+        return backend_of(path) in {"npz", "caffe_lmdb", "jsonl", "csv", "squad"}
     except DatasetError:
         return False
 
@@ -148,6 +153,10 @@ def _of_name(path: Path) -> Iterator[str]:
         ".zip": "zip",
         ".mdb": "caffe_lmdb",
         ".lmdb": "caffe_lmdb",
+        ".jsonl": "jsonl",
+        ".ndjson": "jsonl",
+        ".csv": "csv",
+        ".tsv": "csv",
     }
     if not path.is_file():
         if cifar10.is_batch(name) and path.parent.is_file():
@@ -174,3 +183,5 @@ def _of_content(path: Path) -> Iterator[str]:
         yield "caffe_lmdb"
     if zipfile.is_zipfile(path):
         yield "zip"
+    if path.suffix.casefold() == ".json" and _SQUAD.search(begin):
+        yield "squad"

@@ -20,6 +20,7 @@ from inferometer.evaluators.datasets.folder import FolderDataset
 from inferometer.evaluators.datasets.ilsvrc2012 import ValidationDataset
 from inferometer.evaluators.datasets.mnist import IdxDataset
 from inferometer.evaluators.datasets.recordio import RecordDataset
+from inferometer.evaluators.datasets.tasks.text import CsvDataset, JsonLinesDataset, SquadDataset
 from inferometer.manifests.errors import (
     IMPORT_FAILURES,
     ArtifactError,
@@ -43,8 +44,11 @@ _READERS: Mapping[str, Callable[..., Dataset]] = {
     "ilsvrc2012_validation": ValidationDataset,
     "cifar10": CifarDataset,
     "mnist": IdxDataset,
+    "jsonl": JsonLinesDataset,
+    "csv": CsvDataset,
+    "squad": SquadDataset,
 }
-_DIGESTED = frozenset({"npz", "zip"})
+_DIGESTED = frozenset({"npz", "zip", "jsonl", "csv", "squad"})
 """The formats whose files are read when they are opened; others may be too large to read twice."""
 
 

@@ -104,7 +104,11 @@ class TaskMetric(ABC):
         """Returns the scores; None if no sample with a truth was predicted."""
 
 
-METRICS: Mapping[str, str] = {}
+METRICS: Mapping[str, str] = {
+    "embedding": "inferometer.evaluators.tasks.embedding:EmbeddingMetric",
+    "question_answering": "inferometer.evaluators.tasks.question_answering:QuestionAnsweringMetric",
+    "text_classification": "inferometer.evaluators.tasks.text_classification:TextClassificationMetric",
+}
 """``output.type`` and its ``TaskMetric`` as ``"module:Class"``."""
 
 

@@ -29,6 +29,7 @@ from tests.dataset_files import (
 DIGITS = BUILTIN / "datasets" / "digits_validation" / "digits_validation.zip"
 IMAGES = items(4)
 LARGE = items(4, side=32)
+SQUAD = b'{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "1", "question": "", "answers": []}]}]}]}'
 
 
 def _made(folder: Path, name: str, content: bytes) -> Path:
@@ -85,6 +86,9 @@ MAKERS: list[tuple[str, Callable[[Path], Path]]] = [
     ("cifar10", lambda folder: _archive(folder) / "data_batch_1"),
     ("mnist", lambda folder: write_idx(folder, np.zeros((2, 8, 8), np.uint8), np.zeros(2, np.uint8))),
     ("mnist", lambda folder: write_idx(folder, np.zeros((2, 8, 8), np.uint8), np.zeros(2, np.uint8)).parent),
+    ("jsonl", lambda folder: _made(folder, "a.jsonl", b'{"text": "x"}')),
+    ("csv", lambda folder: _made(folder, "a.tsv", b"text\nx\n")),
+    ("squad", lambda folder: _made(folder, "a.json", SQUAD)),
 ]
 
 

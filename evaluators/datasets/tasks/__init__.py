@@ -1,0 +1,1 @@
+"""Datasets of other tasks than the classification of images."""
