@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.results import BatchResult, Classifications
+from inferometer.agent.inference.results import BatchResult, Classifications, Predictions
 from inferometer.agent.preprocessing.inputs import Input
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.measurements.batches import Accuracy
 from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 
+_Sample = TypeVar("_Sample", bound=Input)
 _TOP = 5
 _UNLABELLED = -1
 _SHOWN_LABELS = 3
@@ -136,41 +138,63 @@ class AccuracyCounter:
             PredictionError: The result is not for these samples.
             ConfigurationError: The result has too few classes for top-5.
         """
-        if not self._classifies or not isinstance(result.outputs, Classifications):
+        if not isinstance(result.outputs, Classifications):
             return
-        indices = result.outputs.indices
-        if len(indices) != len(result.input_ids):
-            raise PredictionError(
-                f"{len(result.input_ids)} inputs were predicted, but {len(indices)} answered"
-            )
-        expected = self._expected(samples, result.input_ids)
+        self.count(predicted_samples(samples, result), result.outputs)
+
+    def count(
+        self, samples: Sequence[Input], predictions: Classifications
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
+        """Counts predictions, of which there is a row for each of the samples.
+
+        Returns:
+            Which samples are counted, and for each of these the places 1 to 5 at which its class is found;
+            None if none is counted.
+
+        Raises:
+            DatasetError: The model lacks the class of a sample, or has several of that name.
+            ConfigurationError: There are too few classes for top-5.
+        """
+        if not self._classifies:
+            return None
+        expected = np.array([self._class_of(sample) for sample in samples], np.int64)
         labelled = expected != _UNLABELLED
         if not labelled.any():
-            return
+            return None
+        indices = predictions.indices
         if indices.shape[1] < min(_TOP, len(self._classes) or 1):
             raise ConfigurationError(
                 f"top-5 needs the {_TOP} best classes of each input, but {indices.shape[1]} were kept; "
                 f"set the feature limit to {_TOP} or more, or to 0 for all"
             )
-        hits = indices[labelled, :_TOP] == expected[labelled, np.newaxis]
+        hits: NDArray[np.bool_] = indices[labelled, :_TOP] == expected[labelled, np.newaxis]
         self._top1 += int(hits[:, 0].sum())
         self._top5 += int(hits.any(axis=1).sum())
         self._evaluated += len(hits)
+        return labelled, hits
 
-    def _expected(self, samples: Sequence[Input], input_ids: Sequence[str]) -> NDArray[np.int64]:
-        """The classes of the predicted inputs, int64; -1 for one without a label.
+    def _class_of(self, sample: Input) -> int:
+        index = self._classes.of(sample) if isinstance(sample, Sample) else None
+        return _UNLABELLED if index is None else index
 
-        ``input_ids`` is in the order of ``samples``, without the failed ones.
-        """
-        expected = np.full(len(input_ids), _UNLABELLED, dtype=np.int64)
-        remaining = iter(samples)
-        for row, input_id in enumerate(input_ids):
-            sample = next((sample for sample in remaining if sample.id == input_id), None)
-            if sample is None:
-                raise PredictionError(f"input {input_id}: was answered for, but not asked for in this place")
-            if isinstance(sample, Sample) and (index := self._classes.of(sample)) is not None:
-                expected[row] = index
-        return expected
+
+def predicted_samples(samples: Sequence[_Sample], result: BatchResult) -> list[_Sample]:
+    """Returns the samples of a batch that were predicted, one for each row of the outputs.
+
+    Raises:
+        PredictionError: The result is not for these samples.
+    """
+    outputs = result.outputs
+    if isinstance(outputs, Predictions) and len(outputs) != len(result.input_ids):
+        raise PredictionError(f"{len(result.input_ids)} inputs were predicted, but {len(outputs)} answered")
+    found = []
+    remaining = iter(samples)
+    for input_id in result.input_ids:
+        sample = next((sample for sample in remaining if sample.id == input_id), None)
+        if sample is None:
+            raise PredictionError(f"input {input_id}: was answered for, but not asked for in this place")
+        found.append(sample)
+    return found
 
 
 def _places(names: Iterable[str]) -> dict[str, list[int]]:

@@ -6,20 +6,28 @@ import itertools
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 
 from inferometer.agent.inference.predictor import Weights
-from inferometer.agent.inference.results import BatchResult, Classifications, InputFailure
+from inferometer.agent.inference.results import (
+    LOCAL_AGENT,
+    BatchResult,
+    InputFailure,
+    Predictions,
+    Stage,
+    SystemDescription,
+)
 from inferometer.agent.tracing.recorder import TraceScope, traced
 from inferometer.agent.tracing.span import SpanKind, TraceLevel
-from inferometer.evaluators.accuracy import AccuracyCounter
+from inferometer.evaluators.accuracy import predicted_samples
 from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.measurements.batches import (
+    Accuracy,
     BatchMeasurement,
     BatchOptions,
     BatchTimes,
@@ -27,6 +35,8 @@ from inferometer.evaluators.measurements.batches import (
 )
 from inferometer.evaluators.precision.length import LengthPlan
 from inferometer.evaluators.system import SystemUnderTest
+from inferometer.evaluators.tasks.classification import ClassificationMetric
+from inferometer.evaluators.tasks.metric import METRICS, TaskMetric
 from inferometer.manifests.errors import DatasetError, EvaluationFailed, EvaluationInterrupted
 
 MEASURE = "measure"
@@ -111,8 +121,12 @@ class DatasetRun:
         warmup = options.warmup_num_file_parts * options.partition_list_size
         self._warmup = min(len(dataset), max(warmup, options.batch_size) if warmup else 0)
         self._done, self._total = 0, self._warmup + self._measured
-        self._started_ns = self._ended_ns = 0
-        self._record.accuracy.check(itertools.islice(dataset, self._measured))
+        self._started_ns = self._ended_ns = self._scored_ns = self._scoring_ns = 0
+        description = system.description
+        self._alone = description.agent == LOCAL_AGENT and not description.overlap
+        if self._record.metric is not None:
+            for sample in itertools.islice(dataset, self._measured):
+                self._record.metric.check(sample)
 
     def run(self) -> Evaluation[BatchMeasurement]:
         """Runs the evaluation.
@@ -134,8 +148,8 @@ class DatasetRun:
         self._started_ns = self._ended_ns = self._clock()
         with traced(self._trace, _span_kind(MEASURE, self._options, self._measured)) as scope:
             for samples, result in self._results(scope, self._first(self._measured)):
-                self._ended_ns = self._clock()
-                self._record.add(samples, result, self._keep_predictions)
+                self._end_batch()
+                self._score(samples, result)
             complete = self._record.inputs == self._measured
             if complete and self._options.repeats:
                 complete = self._repeat(scope if self._trace_level > TraceLevel.APPLICATION_TRACE else None)
@@ -150,10 +164,11 @@ class DatasetRun:
             measurement=BatchMeasurement(
                 options=self._options,
                 times=self._record.times(),
-                elapsed_ns=self._ended_ns - self._started_ns,
-                accuracy=self._record.accuracy.result(),
+                elapsed_ns=self._elapsed_ns,
+                accuracy=self._record.accuracy,
                 failures=tuple(self._record.failures),
                 predictions=tuple(self._record.predictions),
+                task_result=self._record.metric.result() if self._record.metric else None,
             ),
             trace_level=self._trace_level,
         )
@@ -169,7 +184,27 @@ class DatasetRun:
 
     @property
     def _elapsed_s(self) -> float:
-        return (self._ended_ns - self._started_ns) / _NS_PER_S
+        return self._elapsed_ns / _NS_PER_S
+
+    @property
+    def _elapsed_ns(self) -> int:
+        return self._ended_ns - self._started_ns - self._scored_ns
+
+    def _score(self, samples: Sequence[Sample], result: BatchResult) -> None:
+        """Takes a batch of the first pass; the time of that does not count where all else waits for it."""
+        record, begun_ns = self._record, self._clock()
+        known = len(record.failures)
+        record.add(samples, result, self._keep_predictions)
+        if self._options.fail_on_error and len(record.failures) > known:
+            raise self._failed(record.failures[known])
+        if self._alone:
+            self._scoring_ns = self._clock() - begun_ns
+
+    def _end_batch(self) -> None:
+        """Takes the time of a result; the scoring of the batch before it took a part of that."""
+        self._ended_ns = self._clock()
+        self._scored_ns += self._scoring_ns
+        self._scoring_ns = 0
 
     def _repeat(self, scope: TraceScope | None) -> bool:
         """Repeats the full batches until enough is measured; returns False if it was stopped before."""
@@ -185,7 +220,7 @@ class DatasetRun:
             self._total = self._done + batches * size
             with closing(self._results(scope, itertools.islice(samples, batches * size))) as results:
                 for _, result in results:
-                    self._ended_ns = self._clock()
+                    self._end_batch()
                     record.add_again(result)
                     if plan.spent(self._elapsed_s):
                         break
@@ -228,9 +263,7 @@ class _Record:
     """The results of the measured batches so far."""
 
     def __init__(self, system: SystemUnderTest) -> None:
-        description = system.description
-        meaningful = description.weights is Weights.PRETRAINED
-        self.accuracy = AccuracyCounter(description.manifest, meaningful=meaningful)
+        self.metric = metric_of(system.description)
         self.failures: list[InputFailure] = []
         self._failed: set[str] = set()
         self.predictions: list[InputPrediction] = []
@@ -238,18 +271,25 @@ class _Record:
         self.sizes: list[int] = []
         self._times: list[tuple[int, int, int, int]] = []
 
+    @property
+    def accuracy(self) -> Accuracy | None:
+        return self.metric.accuracy if isinstance(self.metric, ClassificationMetric) else None
+
     def add(self, samples: Sequence[Sample], result: BatchResult, keep_predictions: bool) -> None:
         """Takes a batch of the first pass."""
         self.inputs += len(samples)
         self.add_again(result)
-        self.accuracy.add(samples, result)
-        if keep_predictions and isinstance(result.outputs, Classifications):
-            labels = {sample.id: sample.label for sample in samples}
+        outputs = result.outputs
+        if not isinstance(outputs, Predictions):  # raw tensors are neither scored nor kept
+            return
+        predicted = predicted_samples(samples, result)
+        if self.metric is not None:
+            refused = self.metric.add_batch(predicted, outputs)
+            self._fail(InputFailure(each.input_id, Stage.SCORE, each.message) for each in refused)
+        if keep_predictions:
             self.predictions += (
-                InputPrediction(id_, labels[id_], indices, probabilities)
-                for id_, indices, probabilities in zip(
-                    result.input_ids, result.outputs.indices, result.outputs.probabilities, strict=True
-                )
+                InputPrediction(sample.id, sample.label, outputs.row(place))
+                for place, sample in enumerate(predicted)
             )
 
     def add_again(self, result: BatchResult) -> None:
@@ -257,7 +297,11 @@ class _Record:
         times = result.times
         self.sizes.append(len(result.input_ids))
         self._times.append((times.read_ns, times.preprocess_ns, times.predict_ns, times.postprocess_ns))
-        new = [failure for failure in result.failures if failure.input_id not in self._failed]
+        self._fail(result.failures)
+
+    def _fail(self, failures: Iterable[InputFailure]) -> None:
+        """Keeps the first failure of each input."""
+        new = [failure for failure in failures if failure.input_id not in self._failed]
         self.failures += new
         self._failed.update(failure.input_id for failure in new)
 
@@ -268,6 +312,19 @@ class _Record:
     def times(self) -> BatchTimes:
         columns = np.asarray(self._times, np.int64).reshape(-1, 4).T
         return BatchTimes(np.asarray(self.sizes, np.int64), *columns)
+
+
+def metric_of(system: SystemDescription) -> TaskMetric | None:
+    """Returns the metric of a model's task; None where the weights are random, or nothing can be scored.
+
+    Raises:
+        ConfigurationError: That of a plug-in cannot be imported.
+        ManifestError: The manifest lacks what the metric requires.
+    """
+    task = system.manifest.output.type
+    if system.weights is not Weights.PRETRAINED or task not in METRICS:
+        return None
+    return METRICS.find(task)(system.manifest)
 
 
 def _span_kind(name: str, options: BatchOptions, inputs: int) -> SpanKind:

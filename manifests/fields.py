@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from packaging.version import Version
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.functional_validators import AfterValidator
 
-from inferometer.manifests.original import layer_name, without_empty_fields
+from inferometer.manifests.original import OUTPUT_TYPES, layer_name, task_name, without_empty_fields
 from inferometer.manifests.versions import Constraint, InvalidConstraintError
 
 MAX_TENSOR_ELEMENTS = 2**28
@@ -70,9 +70,15 @@ TensorDimensions = Annotated[
     Field(min_length=1, max_length=8),
     BeforeValidator(_list_only),
 ]
+_TASK = r"^[A-Za-z][A-Za-z0-9_.-]*$"
 OutputType = Annotated[
-    Literal["feature", "boundingbox", "semanticsegment", "instancesegment", "image", "classification", "raw"],
-    AfterValidator(lambda v: "classification" if v == "feature" else v),
+    str,
+    Field(max_length=200, pattern=_TASK),
+    BeforeValidator(task_name),
+    WithJsonSchema(
+        {"type": "string", "pattern": _TASK, "examples": [*OUTPUT_TYPES, *OUTPUT_TYPES.values(), "raw"]},
+        mode="validation",
+    ),
 ]
 Layer = int | str
 FilePath = Annotated[str | None, AfterValidator(lambda v: v or None)]

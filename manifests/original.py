@@ -1,8 +1,7 @@
 """The notation of MLModelScope's manifests, where it differs from the schema.
 
 MLModelScope reads YAML into Go's zero values: a field without a value counts as left out. An input layer is a
-name or a number, ``dimensions`` may be one number, a checksum may be empty. ``feature`` is the original name
-of the output type ``classification``.
+name or a number, ``dimensions`` may be one number, a checksum may be empty. Output types have other names.
 """
 
 from __future__ import annotations
@@ -21,6 +20,15 @@ HOOKS = (
     "after_postprocess",
 )
 """The fields with code."""
+OUTPUT_TYPES = {
+    "feature": "classification",
+    "boundingbox": "object_detection",
+    "instancesegment": "instance_segmentation",
+    "semanticsegment": "semantic_segmentation",
+    "image": "image_enhancement",
+}
+"""The original names of output types, and the names here."""
+_OF_ANY_SIZE = tuple(task for task in OUTPUT_TYPES.values() if task != "classification")
 
 
 def without_empty_fields(content: object, fields: Collection[str]) -> object:
@@ -52,9 +60,14 @@ def any_size_where_none_is_given(content: object) -> object:
         return content
     output = content.get("output")
     kind = output.get("type") if isinstance(output, Mapping) else None
-    if kind not in ("boundingbox", "semanticsegment", "instancesegment", "image"):
+    if task_name(kind) not in _OF_ANY_SIZE:
         return content
     return {**content, "inputs": [_of_any_size(entry) for entry in inputs]}
+
+
+def task_name(value: object) -> object:
+    """Returns the name here of an output type."""
+    return OUTPUT_TYPES.get(value.strip(), value.strip()) if isinstance(value, str) else value
 
 
 def _of_any_size(entry: object) -> object:

@@ -118,9 +118,10 @@ class OutputParameters(Part):
 
 
 class ModelOutput(Part):
-    """The output of a model: ``classification`` means ranked classes, ``raw`` unprocessed tensors.
+    """The output of a model, whose ``type`` is the model's task: see ``docs/tasks.md``.
 
-    ``feature`` is a synonym of classification. Models with other types can be listed, but not opened.
+    ``classification`` means ranked classes, ``raw`` unprocessed tensors. MLModelScope's names are synonyms,
+    as ``feature`` is one of classification. A model of an unknown task can be listed, but not opened.
     """
 
     type: OutputType

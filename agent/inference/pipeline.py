@@ -40,7 +40,9 @@ from inferometer.agent.inference.results import (
 )
 from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.preprocessing.inputs import Input
+from inferometer.agent.preprocessing.origins import Origin
 from inferometer.agent.preprocessing.preprocessor import Preprocessor
+from inferometer.agent.tasks.postprocessing import PredictedInputs
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.tracing.span import AttributeValue, TraceLevel
@@ -98,6 +100,7 @@ class _PreparedBatch:
     read_ns: int
     preprocess_ns: int
     failures: tuple[InputFailure, ...] = ()
+    origins: tuple[Origin | None, ...] = ()
 
     def failed(
         self, stage: Stage, error: Exception, predict_ns: int = 0, queue: QueueTimes | None = None
@@ -158,7 +161,14 @@ class Pipeline:
         self._clock = clock
         self._ahead = threads > 0
         self._gate = Gate(overlap, timeout_s)
-        self._preparation = Preparation(preprocessor, fetch, self._gate, threads=threads, clock=clock)
+        self._preparation = Preparation(
+            preprocessor,
+            fetch,
+            self._gate,
+            threads=threads,
+            clock=clock,
+            keep_origins=postprocessor.wants_inputs,
+        )
         self._attributes = attributes
         self._profiler: Profiler | None = None
         self._profiled_level = TraceLevel.NO_TRACE
@@ -399,7 +409,8 @@ class Pipeline:
         if len(good) < len(prepared):
             tensor = tensor[[p.place for p in good]]
         preprocess_ns += self._clock() - started
-        batch = _PreparedBatch(tuple(p.input_id for p in good), read_ns, preprocess_ns, failures)
+        origins = tuple(p.origin for p in good) if self._postprocessor.wants_inputs else ()
+        batch = _PreparedBatch(tuple(p.input_id for p in good), read_ns, preprocess_ns, failures, origins)
         return self._run(batch, tensor, tracing, infer)
 
     def _run(
@@ -421,7 +432,9 @@ class Pipeline:
         """The result of a batch, from the outputs of the model."""
         started = self._clock()
         try:
-            predictions, usable = self._postprocessor(inferred.outputs, len(batch.ids))
+            predictions, usable = self._postprocessor(
+                inferred.outputs, PredictedInputs.of(len(batch.ids), batch.origins)
+            )
         except PredictionError as error:
             return batch.failed(Stage.POSTPROCESS, error, inferred.predict_ns, inferred.queue)
         ended = self._clock()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Url
+from inferometer.agent.preprocessing.origins import Origin
 from inferometer.agent.preprocessing.preprocessor import Preprocessor
 from inferometer.manifests.errors import InputError, SessionError
 
@@ -177,6 +178,7 @@ class PreparedInput:
         preprocess_ns: The time to preprocess it, without the wait at the gate.
         read_at_ns: When reading began, on the clock.
         preprocess_at_ns: When preprocessing began; 0 if reading failed.
+        origin: Where the input came from, if that was asked for.
     """
 
     input_id: str
@@ -188,6 +190,7 @@ class PreparedInput:
     read_at_ns: int = 0
     preprocess_at_ns: int = 0
     thread: int = 0
+    origin: Origin | None = None
 
 
 _Slot: TypeAlias = tuple[Input, NDArray[Any], int]
@@ -195,16 +198,27 @@ _Slot: TypeAlias = tuple[Input, NDArray[Any], int]
 
 
 class Preparation:
-    """Reads and preprocesses inputs, with 0 ``threads`` in the calling thread. Thread-safe."""
+    """Reads and preprocesses inputs, with 0 ``threads`` in the calling thread. Thread-safe.
+
+    ``keep_origins`` keeps with each input where it came from.
+    """
 
     def __init__(
-        self, preprocessor: Preprocessor, fetch: Fetch, gate: Gate, *, threads: int, clock: Clock
+        self,
+        preprocessor: Preprocessor,
+        fetch: Fetch,
+        gate: Gate,
+        *,
+        threads: int,
+        clock: Clock,
+        keep_origins: bool = False,
     ) -> None:
         self._preprocessor = preprocessor
         self._fetch = fetch
         self._gate = gate
         self._threads = threads
         self._clock = clock
+        self._keep_origins = keep_origins
         self._closed = False
         self._spare: dict[int, deque[NDArray[Any]]] = {}
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="preprocess") if threads else None
@@ -284,14 +298,16 @@ class Preparation:
         read_ns = self._clock() - read_at
         with self._gate.prepare():
             started = self._clock()
-            failed = None
+            failed = origin = None
             try:
                 self._preprocessor.write(payload, batch[place])
+                if self._keep_origins:
+                    origin = self._preprocessor.origin(payload)
             except InputError as error:
                 failed = InputFailure(item.id, Stage.PREPROCESS, str(error))
             preprocess_ns = self._clock() - started
             return PreparedInput(
-                item.id, batch, place, failed, read_ns, preprocess_ns, read_at, started, thread
+                item.id, batch, place, failed, read_ns, preprocess_ns, read_at, started, thread, origin
             )
 
 

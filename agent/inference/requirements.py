@@ -9,12 +9,12 @@ from __future__ import annotations
 import platform
 
 from inferometer.agent.hardware.environment import container_architecture
-from inferometer.manifests.errors import ManifestError
+from inferometer.agent.tasks.registry import POSTPROCESSORS
+from inferometer.manifests.errors import ManifestError, suggestion
 from inferometer.manifests.inputs import ImageParameters, InputParameters, TensorElementType
 from inferometer.manifests.original import HOOKS, is_numbered_layer
 from inferometer.manifests.schema import ModelManifest
 
-_POSTPROCESSED = ("classification", "raw")
 _WITHOUT_STRINGS = ("mxnet", "pytorch")
 _SCORES = ("", "float32", "float16")
 
@@ -46,10 +46,10 @@ def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
     for place, model_input in enumerate(manifest.inputs):
         found += [f"field inputs.{place}.parameters.{text}" for text in _of_input(model_input.parameters)]
     output = manifest.output
-    if output.type not in _POSTPROCESSED:
+    if output.type not in POSTPROCESSORS:
         found.append(
             f"field output.type: found '{output.type}', which has no postprocessing here; "
-            f"supported: {', '.join(_POSTPROCESSED)}"
+            f"{suggestion(output.type, POSTPROCESSORS.names())}"
         )
     elif output.type == "classification" and output.parameters.element_type not in _SCORES:
         found.append(

@@ -14,7 +14,8 @@ from inferometer.agent.hardware.environment import Environment
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.tasks.predictions import Classifications as Classifications
-from inferometer.agent.tasks.predictions import Predictions
+from inferometer.agent.tasks.predictions import Outputs as Outputs
+from inferometer.agent.tasks.predictions import Predictions as Predictions
 from inferometer.agent.tasks.predictions import RawOutputs as RawOutputs
 from inferometer.manifests.schema import ModelManifest
 
@@ -26,6 +27,8 @@ class Stage(str, Enum):
     PREPROCESS = "preprocess"
     PREDICT = "predict"
     POSTPROCESS = "postprocess"
+    SCORE = "score"
+    """Not of the pipeline: the evaluation compares a prediction with the dataset's truth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +83,6 @@ class InputFailure:
     input_id: str
     stage: Stage
     message: str
-
-
-Outputs: TypeAlias = Predictions | RawOutputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)

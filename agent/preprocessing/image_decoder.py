@@ -8,6 +8,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +68,12 @@ class ImageDecoder(ABC):
     The resulting pixels are uint8, height × width × 3 in the order red, green, blue, or height × width × 1
     for a model with grey input. As in torchvision, the orientation in EXIF data is ignored. No image of more
     than ``max_pixels`` is decoded or resized to.
+
+    Attributes:
+        formats: Pillow's names of the supported formats.
     """
+
+    formats: ClassVar[tuple[str, ...]]
 
     def __init__(self, parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> None:
         self._parameters = parameters
@@ -77,6 +83,17 @@ class ImageDecoder(ABC):
     @abstractmethod
     def versions(self) -> Mapping[str, str]:
         """The versions of the library that decodes and resizes and of its JPEG library, by name."""
+
+    def size(self, content: bytes) -> tuple[int, int]:
+        """Returns the width and height of an image file, of which only the header is read.
+
+        Raises InputError as ``decode`` does.
+        """
+        return open_image(content, self.formats, self._max_pixels).size
+
+    def fit_of(self, width: int, height: int) -> Fit:
+        """Returns how an image of this size becomes the model's input; see ``fit_image``."""
+        return fit_image(self._parameters, width, height, self._max_pixels)
 
     @abstractmethod
     def decode(self, content: bytes) -> NDArray[np.uint8]:

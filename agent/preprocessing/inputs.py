@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -58,19 +58,6 @@ class Text:
 
 
 Payload: TypeAlias = EncodedImage | Pixels | Tensor | Url | Text
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenizedText:
-    """A text as a model takes it.
-
-    Attributes:
-        text: What answers are cut out of: the second text of a pair, or the only one.
-        offsets: int64, tokens × 2; where each token begins and ends in ``text``; -1 for tokens outside of it.
-    """
-
-    text: str
-    offsets: NDArray[np.int64] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,8 @@ class OpenCvDecoder(ImageDecoder):
     OpenCV's own threads are disabled in the whole process: each preprocessing thread processes one image.
     """
 
+    formats = FORMATS
+
     def __init__(self, parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> None:
         super().__init__(parameters, max_pixels)
         cv2.setNumThreads(0)

@@ -34,6 +34,8 @@ _SIXTEEN_BIT_FORMATS = {"PNG", "PPM"}
 class PillowDecoder(ImageDecoder):
     """Decodes and resizes with Pillow, whose filters widen when they shrink an image (antialias)."""
 
+    formats = FORMATS
+
     @property
     def versions(self) -> Mapping[str, str]:
         """Pillow's version, and that of libjpeg-turbo, or of the libjpeg that it was built with."""

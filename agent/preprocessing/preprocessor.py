@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS, ImageDecoder, check_pixels
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text, Url, dtype_of
+from inferometer.agent.preprocessing.origins import ImageGeometry, Origin
 from inferometer.manifests.errors import FrameworkUnavailableError, InputError
 from inferometer.manifests.inputs import (
     ColorMode,
@@ -55,6 +56,16 @@ class Preprocessor(ABC):
             InputError: The payload does not fit the model; the content of ``out`` is then undefined. The
                 message does not name the input, which the caller knows.
         """
+
+    def origin(self, payload: Payload) -> Origin | None:
+        """Returns what postprocessing may want to know of an input that has been written; None for nothing.
+
+        It is called for models of tasks that ask for it, such as the detection of objects.
+
+        Raises:
+            InputError: The payload does not fit the model.
+        """
+        return None
 
     def check(self, array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         """Returns a preprocessed tensor in the model's element type.
@@ -119,6 +130,7 @@ class ImagePreprocessor(Preprocessor):
     def __init__(self, parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> None:
         super().__init__(parameters)
         self._decoder = open_decoder(parameters, max_pixels)
+        self._taken = parameters
         self._floats = parameters.element_type is not ElementType.UINT8
         self._chw = parameters.layout is Layout.CHW
         channels = 1 if parameters.color_mode is ColorMode.GRAY else 3
@@ -145,6 +157,19 @@ class ImagePreprocessor(Preprocessor):
                 raise InputError(f"{payload.address} has to be fetched before it is preprocessed")
             case Text():
                 raise InputError("the model takes images; found a text")
+
+    def origin(self, payload: Payload) -> ImageGeometry | None:
+        """Returns how an image became the input; None for a tensor."""
+        match payload:
+            case EncodedImage():
+                width, height = self._decoder.size(payload.content)
+            case Pixels():
+                height, width = payload.array.shape[:2]
+            case _:
+                return None
+        fit, taken = self._decoder.fit_of(width, height), self._taken
+        scales = fit.width / width, fit.height / height
+        return ImageGeometry(width, height, *scales, fit.left, fit.top, taken.width, taken.height)
 
     def _normalise(self, pixels: NDArray[np.uint8], out: NDArray[Any]) -> None:
         """Converts pixels in red, green and blue, or grey; height × width × channels."""

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.inputs import Text, TokenizedText
+from inferometer.agent.preprocessing.inputs import Text
+from inferometer.agent.preprocessing.origins import TokenizedText
 from inferometer.manifests.errors import ArtifactError, FrameworkUnavailableError, InputError, one_line
 from inferometer.manifests.text_inputs import TextParameters, Truncation
 

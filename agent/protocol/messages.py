@@ -26,16 +26,18 @@ from inferometer.agent.inference.results import (
     Stage,
     StageTimes,
 )
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Text, Url
+from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensors, Text, Url
 from inferometer.agent.protocol.span_messages import TracePart, read_trace_part, trace_part_message
 from inferometer.agent.protocol.tensors import array_bytes, element_name, fill_tensor, read_array, read_tensor
 from inferometer.agent.protocol.wire import Parts, Span, cut_out, length_delimited, padding
-from inferometer.manifests.errors import InputError, PredictionError
+from inferometer.agent.tasks.registry import PREDICTIONS
+from inferometer.manifests.errors import ConfigurationError, InputError, PredictionError
 from inferometer.protos.inferometer.v1 import predict_pb2, tensor_pb2
 
 _BATCH = predict_pb2.PredictRequest.BATCH_FIELD_NUMBER
 _RAW = predict_pb2.PredictResponse.RAW_FIELD_NUMBER
-_TENSORS = predict_pb2.RawOutputs.TENSORS_FIELD_NUMBER
+_TENSORS = predict_pb2.RawOutputs.TENSORS_FIELD_NUMBER  # that of Predictions.columns too
+_PREDICTIONS = predict_pb2.PredictResponse.PREDICTIONS_FIELD_NUMBER
 _TENSOR = tensor_pb2.NamedTensor.TENSOR_FIELD_NUMBER
 _CONTENT = tensor_pb2.Tensor.CONTENT_FIELD_NUMBER
 _TRACE_KEY = bytes([predict_pb2.PredictStreamResponse.TRACE_FIELD_NUMBER << 3 | 2])
@@ -143,10 +145,20 @@ def encode_response(result: BatchResult) -> bytes:
         fill_tensor(message.classifications.indices, result.outputs.indices)
         fill_tensor(message.classifications.probabilities, result.outputs.probabilities)
     head = message.SerializeToString()
-    if not isinstance(result.outputs, RawOutputs):
+    if result.outputs is None or isinstance(result.outputs, Classifications):
         return head
+    if isinstance(result.outputs, RawOutputs):
+        field = length_delimited(_RAW, _named_parts(result.outputs.tensors))
+    else:
+        kind = predict_pb2.Predictions(kind=result.outputs.kind).SerializeToString()
+        field = length_delimited(_PREDICTIONS, [*_named_parts(result.outputs.columns()), kind])
+    return b"".join([_padding(predict_pb2.PredictResponse.PADDING_FIELD_NUMBER, head, field), head, *field])
+
+
+def _named_parts(arrays: Tensors) -> Parts:
+    """The tensors of a message with their names."""
     tensors: Parts = []
-    for name, array in result.outputs.tensors.items():
+    for name, array in arrays.items():
         named = tensor_pb2.NamedTensor(name=name).SerializeToString()
         try:
             content = _tensor_parts(array)
@@ -154,8 +166,7 @@ def encode_response(result: BatchResult) -> bytes:
             raise PredictionError(f"output {name}: {error}") from error
         tensor = length_delimited(_TENSOR, content)
         tensors += length_delimited(_TENSORS, [named, *tensor])
-    field = length_delimited(_RAW, tensors)
-    return b"".join([_padding(predict_pb2.PredictResponse.PADDING_FIELD_NUMBER, head, field), head, *field])
+    return tensors
 
 
 def decode_answer(content: bytes) -> BatchResult | TracePart:
@@ -171,10 +182,15 @@ def decode_answer(content: bytes) -> BatchResult | TracePart:
 def decode_response(content: bytes) -> BatchResult:
     """Reads a ``PredictResponse``; large tensors are views of ``content``. Raises DecodeError."""
     rest, raws = cut_out(content, _RAW)
+    if not raws:
+        rest, others = cut_out(content, _PREDICTIONS)
     message = predict_pb2.PredictResponse.FromString(rest)
     try:
-        outputs = _read_raw(content, raws[0]) if raws else _read_classifications(message)
-    except InputError as error:
+        if raws:
+            outputs: Outputs | None = RawOutputs(_read_tensors(content, raws[0])[1])
+        else:
+            outputs = _read_predictions(content, others[0]) if others else _read_classifications(message)
+    except (InputError, ConfigurationError, ValueError) as error:
         raise DecodeError(str(error)) from error
     times = message.times
     return BatchResult(
@@ -222,15 +238,23 @@ def _read_tensor_view(content: bytes, span: Span) -> TensorView:
     return TensorView(message.dtype, tuple(message.shape), memoryview(content)[start:end])
 
 
-def _read_raw(content: bytes, span: Span) -> Outputs:
+def _read_predictions(content: bytes, span: Span) -> Outputs:
+    rest, columns = _read_tensors(content, span)
+    kind = predict_pb2.Predictions.FromString(rest).kind
+    return PREDICTIONS.find(kind).of_columns(columns)
+
+
+def _read_tensors(content: bytes, span: Span) -> tuple[bytes, Tensors]:
+    """The named tensors of a message, and the rest of it."""
     tensors: dict[str, NDArray[Any]] = {}
-    for named in cut_out(content, _TENSORS, span)[1]:
+    other, found = cut_out(content, _TENSORS, span)
+    for named in found:
         rest, spans = cut_out(content, _TENSOR, named)
         name = tensor_pb2.NamedTensor.FromString(rest).name
         if not spans:
             raise DecodeError(f"output {name} has no tensor")
         tensors[name] = _read_tensor_view(content, spans[-1]).array(f"output {name}")
-    return RawOutputs(tensors)
+    return other, tensors
 
 
 def _read_classifications(message: predict_pb2.PredictResponse) -> Outputs | None:

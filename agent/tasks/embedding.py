@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.tasks.layers import find_layer
-from inferometer.agent.tasks.postprocessing import PredictedInputs
+from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
 from inferometer.agent.tasks.predictions import Values
 from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.schema import ModelOutput
 
 
-class EmbeddingVectors:
+class EmbeddingVectors(TaskPostprocessor):
     """Takes an output of the model, inputs × k, as the embeddings; axes of length 1 after these are dropped.
 
     A vector with a number that is not finite is no prediction. Thread-safe.
@@ -30,8 +30,6 @@ class EmbeddingVectors:
             raise PredictionError(
                 f"output {name} has shape {list(shape)}; embeddings are {inputs.size} inputs × values"
             )
-        if tensor.dtype.kind not in "iuf":
-            raise PredictionError(f"output {name} has element type {tensor.dtype}; embeddings are numbers")
         with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, which is reported
             values = tensor.reshape(shape[:2]).astype(np.float32)
         usable: NDArray[np.bool_] = np.isfinite(values).all(axis=1)

@@ -1,4 +1,4 @@
-"""The interface of postprocessing, and the registry of what makes predictions of a model's outputs.
+"""The interface of postprocessing, which makes predictions of a model's outputs.
 
 A task has one file here, for the agent, and one in ``evaluators.tasks``, which scores its predictions
 against a dataset: an agent knows of no datasets.
@@ -6,17 +6,17 @@ against a dataset: an agent knows of no datasets.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.inputs import Tensors, TokenizedText
-from inferometer.agent.tasks.geometry import ImageGeometry
-from inferometer.agent.tasks.predictions import Predictions
+from inferometer.agent.preprocessing.inputs import Tensors
+from inferometer.agent.preprocessing.origins import ImageGeometry, Origin
+from inferometer.agent.preprocessing.origins import TokenizedText as TokenizedText
+from inferometer.agent.tasks.predictions import Outputs
 from inferometer.manifests.schema import ModelOutput
 
 
@@ -35,18 +35,35 @@ class PredictedInputs:
     geometries: Sequence[ImageGeometry | None] = ()
     texts: Sequence[TokenizedText | None] = ()
 
+    @classmethod
+    def of(cls, size: int, origins: Sequence[Origin | None]) -> PredictedInputs:
+        """Returns what is known of inputs, from their origins; without any, where these were not kept."""
+        if not origins:
+            return cls(size)
+        return cls(
+            size,
+            tuple(each if isinstance(each, ImageGeometry) else None for each in origins),
+            tuple(each if isinstance(each, TokenizedText) else None for each in origins),
+        )
+
 
 class TaskPostprocessor(Protocol):
-    """Makes predictions of a model's outputs. Thread-safe."""
+    """Makes predictions of a model's outputs. Thread-safe. Inherit from it.
 
-    def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[Predictions, NDArray[np.bool_]]:
+    Attributes:
+        wants_inputs: Whether it uses the geometries and texts of the inputs, which are kept only then.
+    """
+
+    wants_inputs: ClassVar[bool] = False
+
+    def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[Outputs, NDArray[np.bool_]]:
         """Returns the predictions of the valid rows of a batch, and the mask of these rows.
 
         The mask has an entry for each input, and is false where an output cannot be a prediction, such as one
         that is not a finite number.
 
         Args:
-            tensors: The outputs, each with the batch as its first axis.
+            tensors: The outputs, each with the batch as its first axis, which is checked before.
             inputs: What is known of the inputs.
 
         Raises:
@@ -63,17 +80,3 @@ class PostprocessorType(Protocol):
         Raises:
             ManifestError: The manifest lacks what the task requires of ``output.parameters``.
         """
-
-
-POSTPROCESSORS: Mapping[str, str] = {
-    "embedding": "inferometer.agent.tasks.embedding:EmbeddingVectors",
-    "question_answering": "inferometer.agent.tasks.question_answering:AnswerSpans",
-}
-"""``output.type`` and its ``PostprocessorType`` as ``"module:name"``."""
-
-
-def load_postprocessor(place: str) -> PostprocessorType:
-    """Imports a postprocessor."""
-    module, _, name = place.partition(":")
-    found: PostprocessorType = getattr(importlib.import_module(module), name)
-    return found

@@ -50,6 +50,8 @@ class Predictions(ABC):
         wanted = [field.name for field in fields(cls)]  # type: ignore[arg-type]
         if missing := [name for name in wanted if name not in columns]:
             raise ValueError(f"{cls.kind} lack the column {missing[0]}")
+        if scalars := [name for name in wanted if not columns[name].ndim]:
+            raise ValueError(f"the column {scalars[0]} of {cls.kind} is a single number")
         found = cls(**{name: columns[name] for name in wanted})
         found.check()
         return found
@@ -78,6 +80,11 @@ class Classifications(Predictions):
         """Returns the classes of one input."""
         part = slice(place, place + 1)
         return Classifications(self.indices[part], self.probabilities[part])
+
+    def check(self) -> None:
+        """Raises ValueError if the columns do not fit together."""
+        if self.indices.ndim != 2 or self.indices.shape != self.probabilities.shape:
+            raise ValueError("the classes and their probabilities differ in number")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,9 +123,11 @@ class Detections(Predictions):
 
     def check(self) -> None:
         """Raises ValueError if the columns do not fit together."""
-        total = int(self.counts.sum())
+        total = _total(self.counts)
         if {len(self.boxes), len(self.scores), len(self.classes)} != {total}:
             raise ValueError(f"the columns of {total} detections differ in length")
+        if self.boxes.shape != (total, 4):
+            raise ValueError(f"boxes of shape {list(self.boxes.shape)}; a box has four numbers")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,6 +159,8 @@ class ClassMaps(Predictions):
 
     def check(self) -> None:
         """Raises ValueError if the columns do not fit together."""
+        if self.sizes.ndim != 2 or self.sizes.shape[1] != 2 or (self.sizes < 0).any():
+            raise ValueError("the sizes of the maps are no heights and widths")
         if int(self.sizes.prod(axis=1).sum()) != len(self.pixels):
             raise ValueError(f"{len(self.pixels)} pixels do not fit the sizes of the maps")
 
@@ -226,5 +237,15 @@ class Texts(Predictions):
 
     def check(self) -> None:
         """Raises ValueError if the columns do not fit together."""
-        if int(self.counts.sum()) != len(self.characters):
+        if _total(self.counts) != len(self.characters):
             raise ValueError(f"{len(self.characters)} bytes do not fit the lengths of the texts")
+
+
+def _total(counts: NDArray[np.int64]) -> int:
+    if counts.ndim != 1 or (counts < 0).any():
+        raise ValueError("the counts are no numbers of entries")
+    return int(counts.sum())
+
+
+Outputs: TypeAlias = Predictions | RawOutputs
+"""What postprocessing makes of a model's outputs."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.inputs import Tensors, TokenizedText
+from inferometer.agent.preprocessing.inputs import Tensors
+from inferometer.agent.preprocessing.origins import TokenizedText
 from inferometer.agent.tasks.layers import find_layer
-from inferometer.agent.tasks.postprocessing import PredictedInputs
+from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
 from inferometer.agent.tasks.predictions import Texts
 from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.schema import ModelOutput
 
 
-class AnswerSpans:
+class AnswerSpans(TaskPostprocessor):
     """Cuts the best answer out of each text.
 
     The answer is the span of tokens with the highest sum of the score of its first token as a start and of
@@ -26,6 +27,8 @@ class AnswerSpans:
     arXiv 1810.04805, section 4.3). Thread-safe.
     """
 
+    wants_inputs: ClassVar[bool] = True
+
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
         parameters = output.parameters
         self._start, self._end = parameters.start_layer, parameters.end_layer
@@ -34,8 +37,13 @@ class AnswerSpans:
 
     def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[Texts, NDArray[np.bool_]]:
         """Returns the answers; see ``TaskPostprocessor``."""
-        starts = _scores(tensors, self._start, inputs)
-        ends = _scores(tensors, self._end, inputs)
+        start_name, starts = _scores(tensors, self._start, inputs)
+        end_name, ends = _scores(tensors, self._end, inputs)
+        if start_name == end_name:
+            raise PredictionError(
+                f"output {start_name} would be the scores of starts and of ends; give start_layer and "
+                "end_layer by number"
+            )
         if starts.shape != ends.shape:
             raise PredictionError(
                 f"the scores of starts have shape {list(starts.shape)}, those of ends {list(ends.shape)}"
@@ -84,14 +92,14 @@ def best_span(start: NDArray[np.float64], end: NDArray[np.float64], longest: int
     return first, int(lasts[first]), float(best[first])
 
 
-def _scores(tensors: Tensors, layer: int | str, inputs: PredictedInputs) -> NDArray[np.float64]:
+def _scores(tensors: Tensors, layer: int | str, inputs: PredictedInputs) -> tuple[str, NDArray[np.float64]]:
     name, tensor = find_layer(tensors, layer)
     if len(inputs.texts) != inputs.size:
         raise PredictionError("answers are cut out of texts, and the inputs are tensors; give texts")
     array: NDArray[Any] = tensor.reshape(tensor.shape[:2]) if tensor.shape[2:] == (1,) else tensor
-    if array.ndim != 2 or len(array) != inputs.size or array.dtype.kind not in "biuf":
+    if array.ndim != 2 or len(array) != inputs.size:
         raise PredictionError(
-            f"output {name} is {tensor.dtype} of shape {list(tensor.shape)}; scores of tokens are numbers, "
-            f"{inputs.size} inputs × tokens"
+            f"output {name} has shape {list(tensor.shape)}; scores of tokens are {inputs.size} inputs × "
+            "tokens"
         )
-    return array.astype(np.float64)
+    return name, array.astype(np.float64)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import InputFailure
+from inferometer.agent.tasks.predictions import Classifications, Predictions
 from inferometer.evaluators.precision.intervals import (
     Interval,
     batches_for_interval,
@@ -17,6 +18,7 @@ from inferometer.evaluators.precision.intervals import (
     serial_percentile_interval,
 )
 from inferometer.evaluators.statistics import carried_percentile, trimmed_mean
+from inferometer.evaluators.tasks.scores import TaskResult
 from inferometer.manifests.errors import ConfigurationError
 
 _NS_PER_S = 1_000_000_000
@@ -160,14 +162,24 @@ class InputPrediction:
     Attributes:
         input_id: The input.
         expected_label: Its class, where the dataset has one.
-        indices: int64, k; the best classes, the most probable first.
-        probabilities: float32, k.
+        prediction: Predictions of one row.
     """
 
     input_id: str
     expected_label: str | None
-    indices: NDArray[np.int64]
-    probabilities: NDArray[np.float32]
+    prediction: Predictions
+
+    @property
+    def indices(self) -> NDArray[np.int64]:
+        """int64, k; the best classes, the most probable first; empty unless the model classifies."""
+        found = self.prediction
+        return found.indices[0] if isinstance(found, Classifications) else np.empty(0, np.int64)
+
+    @property
+    def probabilities(self) -> NDArray[np.float32]:
+        """float32, k; those of ``indices``."""
+        found = self.prediction
+        return found.probabilities[0] if isinstance(found, Classifications) else np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,6 +191,8 @@ class BatchMeasurement:
         times: The raw times.
         elapsed_ns: From the first measured batch's reading to the last one's postprocessing.
         accuracy: None if the dataset has no labels or the model does not classify.
+        task_result: How well the model did its task, a classification too; None if no sample has a truth, the
+            weights are random, or the task has no metric, and in evaluations of earlier versions.
         failures: The failed inputs.
         predictions: Empty unless requested, and empty in an evaluation that the store returns.
     """
@@ -191,6 +205,7 @@ class BatchMeasurement:
     accuracy: Accuracy | None
     failures: tuple[InputFailure, ...] = ()
     predictions: tuple[InputPrediction, ...] = ()
+    task_result: TaskResult | None = None
 
     @property
     def batch_size(self) -> int:

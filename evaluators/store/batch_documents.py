@@ -1,11 +1,9 @@
-"""The documents of a measurement batch by batch: times, accuracy, failures and predictions."""
+"""The documents of a measurement batch by batch: times, accuracy, failures; others have the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-
-import numpy as np
 
 from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.evaluators.evaluation import Evaluation
@@ -14,10 +12,11 @@ from inferometer.evaluators.measurements.batches import (
     BatchMeasurement,
     BatchOptions,
     BatchTimes,
-    InputPrediction,
 )
 from inferometer.evaluators.store.measurement_documents import Document, Part, Stored, joined
-from inferometer.evaluators.store.values import checked, fields_of, restored, storable, storable_text
+from inferometer.evaluators.store.prediction_documents import prediction_part, predictions_from_documents
+from inferometer.evaluators.store.task_documents import task_result_documents, task_result_from_documents
+from inferometer.evaluators.store.values import checked, fields_of, restored
 
 BATCHES_PER_DOCUMENT = 20_000
 _FAILURE_CHARACTERS_PER_DOCUMENT = 1_000_000
@@ -38,6 +37,8 @@ class BatchDocuments:
         times = [{n: getattr(measured.times, n)[piece].tolist() for n in _TIMES} for piece in pieces]
         accuracy = [accuracy_document(measured.accuracy)] if measured.accuracy else []
         failures = failure_documents(measured.failures)
+        result = task_result_documents(measured.task_result)
+        labels = evaluation.system.manifest.output.parameters.labels
         document = {
             "options": fields_of(measured.options),
             "batch_count": len(measured.times.sizes),
@@ -48,7 +49,8 @@ class BatchDocuments:
             "performance": Part(len(times), times),
             "model_accuracy": Part(len(accuracy), accuracy),
             "input_failure": Part(len(failures), failures),
-            "input_prediction": Part(len(measured.predictions), _prediction_documents(evaluation)),
+            "input_prediction": prediction_part(measured.predictions, labels),
+            "task_result": Part(len(result), result),
         }
 
     def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> BatchMeasurement:
@@ -72,38 +74,9 @@ class BatchDocuments:
             elapsed_ns=int(head["elapsed_ns"]),
             accuracy=accuracy_from_documents(parts["model_accuracy"]),
             failures=failures,
-            predictions=tuple(map(prediction_from_document, parts.get("input_prediction", ()))),
+            predictions=tuple(predictions_from_documents(parts.get("input_prediction", ()))),
+            task_result=task_result_from_documents(parts.get("task_result", ())),
         )
-
-
-def prediction_from_document(document: Stored) -> InputPrediction:
-    """Returns the prediction that a document of ``input_prediction`` holds."""
-    features = document["features"]
-    return InputPrediction(
-        input_id=document["input_id"],
-        expected_label=document["expected_label"],
-        indices=np.array([feature["index"] for feature in features], np.int64),
-        probabilities=np.array([restored(feature["probability"]) for feature in features], np.float32),
-    )
-
-
-def _prediction_documents(evaluation: Evaluation[BatchMeasurement]) -> Iterator[Document]:
-    labels = evaluation.system.manifest.output.parameters.labels
-    for place, prediction in enumerate(evaluation.measurement.predictions):
-        best = zip(prediction.indices.tolist(), prediction.probabilities.tolist(), strict=True)
-        yield {
-            "input_id": storable_text(prediction.input_id),
-            "input_index": place,
-            "expected_label": storable(prediction.expected_label),
-            "features": [
-                {
-                    "index": index,
-                    "label": labels[index] if 0 <= index < len(labels) else None,
-                    "probability": storable(probability),
-                }
-                for index, probability in best
-            ],
-        }
 
 
 def accuracy_document(accuracy: Accuracy) -> Document:

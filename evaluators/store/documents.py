@@ -6,7 +6,8 @@
 | ``performance`` | the raw times of batches, at most ``BATCHES_PER_DOCUMENT`` per document |
 | ``model_accuracy`` | one per evaluation with an accuracy |
 | ``input_failure`` | the failed inputs, many per document |
-| ``input_prediction`` | one per input, with the best classes |
+| ``input_prediction`` | one per input, with its best classes or columns; more for large columns |
+| ``task_result`` | one per evaluation with a score; more where its details are long |
 | ``load_query`` | the queries of its runs under load, in columns |
 | ``operator_row`` | the rows of operators, each with its raw times |
 | ``training_step`` | the raw times of the steps of each rank, in columns |
@@ -49,7 +50,10 @@ from inferometer.evaluators.store.values import checked, fields_of, restored, st
 from inferometer.manifests.errors import ConfigurationError, StoreError
 from inferometer.manifests.schema import ModelManifest
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+_WITHOUT_TASKS = 2
+"""The version of evaluations that programs without other tasks than these two can read."""
+_FIRST_TASKS = ("classification", "raw")
 _SYSTEM = tuple(
     f.name for f in fields(SystemDescription) if f.name not in {"manifest", "device", "environment"}
 )
@@ -191,7 +195,7 @@ def _evaluation_document(evaluation: Evaluation) -> Document:
     environment = system.environment
     return {
         "_id": evaluation.id,
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": _WITHOUT_TASKS if manifest.output.type in _FIRST_TASKS else SCHEMA_VERSION,
         "kind": evaluation.measurement.kind,
         "created_at": to_the_millisecond(evaluation.created_at),
         "status": evaluation.status.value,

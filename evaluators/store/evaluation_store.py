@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from inferometer.agent.inference.predictor import Weights
@@ -15,7 +16,6 @@ from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.measurements.batches import InputPrediction
 from inferometer.evaluators.store import documents_v1
-from inferometer.evaluators.store.batch_documents import prediction_from_document
 from inferometer.evaluators.store.documents import (
     Documents,
     from_documents,
@@ -27,6 +27,7 @@ from inferometer.evaluators.store.documents import (
     to_documents,
 )
 from inferometer.evaluators.store.measurement_documents import PART_COLLECTIONS, SPANS, Document
+from inferometer.evaluators.store.prediction_documents import predictions_from_documents
 from inferometer.evaluators.store.span_documents import chunk_from_document
 from inferometer.manifests.errors import ConfigurationError, StoreError
 
@@ -52,6 +53,7 @@ _CHOICES = {
 }
 _DOCUMENTS_PER_INSERT = {_PREDICTIONS: 1000}
 _LARGE_DOCUMENTS_PER_INSERT = 4  # a document of any other part holds thousands of values
+_CHARACTERS_PER_INSERT = 8_000_000
 _TELLING = ("created_at", "kind", "model_key", "elapsed_ns")
 """Fields that distinguish two evaluations with the same id."""
 
@@ -271,8 +273,9 @@ class EvaluationStore(Collections):
                     f"{self.location}: evaluation {evaluation_id} is damaged: {len(found)} of "
                     f"its {count} predictions are there; evaluate again"
                 )
-            found.sort(key=lambda document: int(document["input_index"]))
-            return [self._read(prediction_from_document, each, "a prediction") for each in found]
+            # of version 1 none has a sequence, and each is a document of its own
+            found.sort(key=lambda each: (int(each["input_index"]), int(each.get("sequence", 0))))
+            return self._read(lambda: list(predictions_from_documents(found)), evaluation_id, "a prediction")
 
     def spans(self, evaluation_id: str) -> Iterator[SpanChunk]:
         """Yields the stored spans of an evaluation's trace, chunk by chunk, in order; nothing if it has none.
@@ -289,7 +292,7 @@ class EvaluationStore(Collections):
                         f"{self.location}: evaluation {evaluation_id} is damaged: piece "
                         f"{sequence} of {len(ids)} of its spans is missing; evaluate again"
                     )
-                yield self._read(chunk_from_document, document, "spans")
+                yield self._read(partial(chunk_from_document, document), evaluation_id, "spans")
 
     def _head(self, evaluation_id: str) -> Document:
         """The evaluation's own document, in the present schema."""
@@ -303,7 +306,7 @@ class EvaluationStore(Collections):
         for name, part in documents.parts.items():
             remaining = iter(part)
             most = _DOCUMENTS_PER_INSERT.get(name, _LARGE_DOCUMENTS_PER_INSERT)
-            while piece := list(itertools.islice(remaining, most)):
+            while piece := list(_few(remaining, most)):
                 self._connection.database[name].insert_many(piece)
         self._connection.database["evaluation"].insert_one(documents.evaluation)
 
@@ -354,12 +357,12 @@ class EvaluationStore(Collections):
                 report(error)
         return evaluations
 
-    def _read(self, read: Callable[[Document], _Read], document: Document, what: str) -> _Read:
+    def _read(self, read: Callable[[], _Read], evaluation_id: str, what: str) -> _Read:
         try:
-            return read(document)
+            return read()
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(
-                f"{self.location}: evaluation {document['evaluation_id']} is damaged: {what} "
+                f"{self.location}: evaluation {evaluation_id} is damaged: {what} "
                 f"cannot be read: {type(error).__name__}: {error}"
             ) from error
 
@@ -377,6 +380,16 @@ class EvaluationStore(Collections):
             query = {"_id": {"$in": list(ids[start : start + _IDS_PER_QUERY])}}
             found |= {document["_id"]: document for document in self._connection.database[name].find(query)}
         return found
+
+
+def _few(documents: Iterator[Document], most: int) -> Iterator[Document]:
+    """The next documents, fewer where they hold pieces of large columns."""
+    characters = 0
+    for document in itertools.islice(documents, most):
+        yield document
+        characters += len(document.get("data", ""))
+        if characters >= _CHARACTERS_PER_INSERT:
+            return
 
 
 def _query(wanted: EvaluationFilter) -> Document:

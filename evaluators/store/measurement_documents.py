@@ -81,7 +81,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "batches": Kind(
             f"{_HERE}batch_documents:BatchDocuments",
-            ("performance", "model_accuracy", "input_failure", "input_prediction"),
+            ("performance", "model_accuracy", "input_failure", "input_prediction", "task_result"),
             on_demand=("input_prediction",),
         ),
         "load": Kind(f"{_HERE}load_documents:LoadDocuments", ("load_query",)),

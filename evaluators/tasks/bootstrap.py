@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.evaluators.tasks.metric import ScoreInterval
+from inferometer.evaluators.tasks.scores import ScoreInterval
 
 RESAMPLES = 1000
 _SEED = 0

@@ -5,62 +5,27 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
 from inferometer.agent.tasks.predictions import Predictions
+from inferometer.agent.tasks.registry import TaskRegistry
 from inferometer.evaluators.datasets.base import Sample
+from inferometer.evaluators.tasks.scores import Score as Score
+from inferometer.evaluators.tasks.scores import ScoreInterval as ScoreInterval
+from inferometer.evaluators.tasks.scores import TaskResult as TaskResult
+from inferometer.manifests.errors import DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 
 
-class ScoreInterval(NamedTuple):
-    """The ends of a 95 % interval of a score."""
-
-    low: float
-    high: float
-
-
 @dataclass(frozen=True, slots=True)
-class Score:
-    """One figure of a task.
+class ScoringFailure:
+    """A sample whose prediction cannot be scored, and why, in one line."""
 
-    Attributes:
-        name: The name in reports, such as ``AP50``; the same in every evaluation of the task.
-        value: The figure; None where it is not defined, as a recall without any object.
-        interval: Its 95 % interval by bootstrap over the samples; None where there is none.
-        unit: Such as ``dB``; empty for a share, 0…1, or a plain number.
-    """
-
-    name: str
-    value: float | None
-    interval: ScoreInterval | None = None
-    unit: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskResult:
-    """How well a model did its task, over the samples that were evaluated and no others.
-
-    Attributes:
-        task: The ``output.type``.
-        definition: What defines the figures, with its version, such as ``COCO AP (pycocotools 2.0.11)``.
-        samples: The number of samples that have a truth and a prediction.
-        scores: The figures, the most important one first.
-        details: What pictures are drawn of, such as a confusion matrix; plain JSON.
-    """
-
-    task: str
-    definition: str
-    samples: int
-    scores: Sequence[Score]
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-    def score(self, name: str) -> float | None:
-        """Returns the figure of a name; None if there is none."""
-        return next((each.value for each in self.scores if each.name == name), None)
+    input_id: str
+    message: str
 
 
 class TaskMetric(ABC):
@@ -96,24 +61,36 @@ class TaskMetric(ABC):
         Raises:
             DatasetError: The truth cannot be read, or does not fit the model.
             PredictionError: The prediction cannot be scored against this truth, such as a map of
-                another size. The sample then counts as failed.
+                another size. With either, the sample counts as failed.
         """
+
+    def add_batch(self, samples: Sequence[Sample], predictions: Predictions) -> Sequence[ScoringFailure]:
+        """Takes the predictions of several samples; those that ``add`` refuses are in the result.
+
+        Args:
+            samples: The samples.
+            predictions: Predictions of a row for each of them.
+        """
+        failures = []
+        for place, sample in enumerate(samples):
+            try:
+                self.add(sample, predictions.row(place))
+            except (DatasetError, PredictionError) as error:
+                failures.append(ScoringFailure(sample.id, str(error)))
+        return failures
 
     @abstractmethod
     def result(self) -> TaskResult | None:
         """Returns the scores; None if no sample with a truth was predicted."""
 
 
-METRICS: Mapping[str, str] = {
+_BUILTIN: Mapping[str, str] = {
+    "classification": "inferometer.evaluators.tasks.classification:ClassificationMetric",
     "embedding": "inferometer.evaluators.tasks.embedding:EmbeddingMetric",
     "question_answering": "inferometer.evaluators.tasks.question_answering:QuestionAnsweringMetric",
     "text_classification": "inferometer.evaluators.tasks.text_classification:TextClassificationMetric",
 }
-"""``output.type`` and its ``TaskMetric`` as ``"module:Class"``."""
-
-
-def load_metric(place: str) -> type[TaskMetric]:
-    """Imports a metric."""
-    module, _, name = place.partition(":")
-    found: type[TaskMetric] = getattr(importlib.import_module(module), name)
-    return found
+METRICS: TaskRegistry[type[TaskMetric]] = TaskRegistry(
+    "output.type", "metric", "inferometer.metrics", _BUILTIN
+)
+"""The metric of each ``output.type``: a line of the table for each of the program's own tasks."""

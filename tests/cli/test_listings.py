@@ -98,7 +98,7 @@ def test_what_is_built_in_code_runs_in_onnx_runtime_only_beside_pytorch(
 def test_a_model_that_cannot_run_here_is_listed_with_its_obstacle(agent, write) -> None:
     write("Gone")
     write("Newer", needs=">=99")
-    write("Strange", files="architecture: resnet18", output="semanticsegment")
+    write("Strange", files="architecture: resnet18", output="speech")
     write("Unknown", files="architecture: resnet19")
     write("Code", files="architecture: resnet18")
 
@@ -107,7 +107,7 @@ def test_a_model_that_cannot_run_here_is_listed_with_its_obstacle(agent, write) 
     obstacles = {name: rows[name]["obstacle"] for name in ("Gone", "Newer", "Strange", "Unknown", "Code")}
     assert obstacles["Gone"] == "its files are missing"
     assert obstacles["Newer"].startswith("needs ONNXRuntime >=99; installed is ")
-    assert obstacles["Strange"].startswith("field output.type: found 'semanticsegment'")
+    assert obstacles["Strange"].startswith("field output.type: found 'speech'")
     assert 'unknown ONNXRuntime architecture "resnet19"' in obstacles["Unknown"]
     assert obstacles["Code"] == ""
     assert all((rows[name]["runnable"] == "true") == (not told) for name, told in obstacles.items())

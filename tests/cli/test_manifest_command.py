@@ -54,11 +54,11 @@ def test_what_of_a_model_can_run_code_is_said(agent, tmp_path: Path, framework, 
 
 def test_what_would_be_refused_on_opening_is_said_and_is_no_error(agent, tmp_path: Path) -> None:
     path = tmp_path / "boxes.yml"
-    path.write_text(MODEL % "boundingbox" + "preprocess: |\n  import os\n")
+    path.write_text(MODEL % "speech" + "preprocess: |\n  import os\n")
     answer = agent("manifest", "check", path)
     assert answer.code == 0
     lines = answer.stdout.splitlines()
-    assert lines[2].startswith("  cannot be opened: field output.type: found 'boundingbox'")
+    assert lines[2].startswith("  cannot be opened: field output.type: found 'speech'")
     assert lines[3] == "  cannot be opened: field preprocess: holds code, and code in a manifest is never run"
 
 
@@ -113,7 +113,7 @@ def test_a_model_with_something_unsupported_is_listed_and_refused_when_it_is_ope
     agent, tmp_path: Path
 ) -> None:
     path = tmp_path / "boxes.yml"
-    path.write_text((MODEL % "boundingbox").replace("MXNet", "ONNXRuntime"))
+    path.write_text((MODEL % "speech").replace("MXNet", "ONNXRuntime"))
     listed = agent("info", "models", "--manifests", tmp_path, "-f", "csv")
     assert "Old" in {row["name"] for row in listed.rows}
     (tmp_path / "data").mkdir()
@@ -127,7 +127,7 @@ def test_a_model_with_something_unsupported_is_listed_and_refused_when_it_is_ope
         "--dataset_name=digits_validation",
     )
     assert answer.code == 2
-    assert "model Old 1.0 cannot be opened: field output.type: found 'boundingbox'" in answer.stderr
+    assert "model Old 1.0 cannot be opened: field output.type: found 'speech'" in answer.stderr
 
 
 DIGITS = """\

@@ -23,6 +23,7 @@ import pymongo
 from inferometer.agent.hardware.device import Device
 from inferometer.agent.hardware.environment import Environment, Gpu
 from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
+from inferometer.agent.tasks.predictions import Classifications
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
@@ -73,8 +74,9 @@ def make_predictions(count: int) -> tuple[InputPrediction, ...]:
         InputPrediction(
             input_id=f"图-{i}",
             expected_label=None if i % 3 else "二",
-            indices=np.array([2, 0, 1], np.int64),
-            probabilities=np.array([0.7, 0.2, 0.1], np.float32),
+            prediction=Classifications(
+                np.array([[2, 0, 1]], np.int64), np.array([[0.7, 0.2, 0.1]], np.float32)
+            ),
         )
         for i in range(count)
     )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from inferometer.agent.hardware.device import Device, DeviceKind
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.agent.tasks.predictions import Classifications
 from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.measurements.batches import Accuracy, InputPrediction
@@ -137,7 +138,8 @@ def test_predictions_of_an_unknown_evaluation_are_an_error(store: EvaluationStor
 
 def test_a_probability_that_is_no_number_is_kept(store: EvaluationStore) -> None:
     strange = np.array([np.nan, np.inf, -np.inf], np.float32)
-    prediction = InputPrediction("a", None, np.array([0, 1, 2], np.int64), strange)
+    classes = Classifications(np.array([[0, 1, 2]], np.int64), strange[np.newaxis])
+    prediction = InputPrediction("a", None, classes)
     evaluation = make_evaluation(predictions=(prediction,))
     store.save(evaluation)
     assert_kept(store, evaluation)
@@ -357,7 +359,7 @@ def test_a_newer_schema_is_an_error_that_asks_for_an_update(
     backend: StoreBackend, name: str, store: EvaluationStore
 ) -> None:
     with backend.documents(name) as documents:
-        documents["evaluation"].insert_one({"_id": "future", "schema_version": 3, "status": "complete"})
+        documents["evaluation"].insert_one({"_id": "future", "schema_version": 4, "status": "complete"})
     with pytest.raises(StoreError, match=r"evaluation future was written by a newer inferometer.*update"):
         store.find(ALL)
 
@@ -408,7 +410,7 @@ def test_who_asks_to_be_told_gets_all_that_can_be_read(
     store.save(damaged)
     with backend.documents(name) as documents:
         documents["performance"].delete_many({"evaluation_id": damaged.id})
-        documents["evaluation"].insert_one({"_id": "future", "schema_version": 3, "status": "complete"})
+        documents["evaluation"].insert_one({"_id": "future", "schema_version": 4, "status": "complete"})
     told: list[StoreError] = []
     assert [evaluation.id for evaluation in store.find(ALL, told.append)] == [good.id]
     assert sorted(damaged.id in str(error) for error in told) == [False, True]

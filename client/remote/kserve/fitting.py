@@ -101,9 +101,12 @@ def _fit_input(
 def _fit_output(
     manifest: ModelManifest, outputs: Sequence[TensorMetadata], where: str
 ) -> tuple[str | int, tuple[str, ...]]:
-    """The name of the output with the scores, and the outputs to request."""
+    """The name of the output with the scores, and the outputs to request; none requests all.
+
+    Those of other tasks than classification are checked by their postprocessing.
+    """
     layer = manifest.output.parameters.probabilities_layer
-    if not outputs or manifest.output.type == "raw":
+    if not outputs or manifest.output.type != "classification":
         return layer, ()
     found = _find_output(layer, outputs, where)
     what = f'{where}: output "{found.name}"'

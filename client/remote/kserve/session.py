@@ -102,7 +102,7 @@ class KServePredictor(Predictor):
         except PredictionError as error:
             raise PredictionError(f"{self}: {error}") from error
         wanted = self.manifest.output.parameters.probabilities_layer
-        if self.manifest.output.type != "raw" and isinstance(wanted, str) and len(outputs) == 1:
+        if self.manifest.output.type == "classification" and isinstance(wanted, str) and len(outputs) == 1:
             # The only output has the name that the manifest has for it.
             outputs = {wanted: next(iter(outputs.values()))}
         return replace(reply, outputs=outputs)

@@ -94,6 +94,8 @@ class _StageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Stage.ValueType
     STAGE_PREPROCESS: _Stage.ValueType  # 2
     STAGE_PREDICT: _Stage.ValueType  # 3
     STAGE_POSTPROCESS: _Stage.ValueType  # 4
+    STAGE_SCORE: _Stage.ValueType  # 5
+    """in an evaluation: a prediction that cannot be compared with the dataset's truth"""
 
 class Stage(_Stage, metaclass=_StageEnumTypeWrapper): ...
 
@@ -102,6 +104,8 @@ STAGE_READ: Stage.ValueType  # 1
 STAGE_PREPROCESS: Stage.ValueType  # 2
 STAGE_PREDICT: Stage.ValueType  # 3
 STAGE_POSTPROCESS: Stage.ValueType  # 4
+STAGE_SCORE: Stage.ValueType  # 5
+"""in an evaluation: a prediction that cannot be compared with the dataset's truth"""
 Global___Stage: _TypeAlias = Stage  # noqa: Y015
 
 @_typing.final
@@ -933,6 +937,34 @@ class RawOutputs(_message.Message):
 Global___RawOutputs: _TypeAlias = RawOutputs  # noqa: Y015
 
 @_typing.final
+class Predictions(_message.Message):
+    """The predictions of any task, in columns."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """Such as "detections"."""
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]:
+        """The columns of the kind, as docs/tasks.md describes them."""
+
+    def __init__(
+        self,
+        *,
+        columns: _abc.Iterable[_tensor_pb2.NamedTensor] | None = ...,
+        kind: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "kind", b"kind"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Predictions: _TypeAlias = Predictions  # noqa: Y015
+
+@_typing.final
 class StageTimes(_message.Message):
     """Nanoseconds of a monotonic clock; read and preprocess are sums over inputs that threads may share."""
 
@@ -981,6 +1013,7 @@ class PredictResponse(_message.Message):
     INPUT_IDS_FIELD_NUMBER: _builtins.int
     CLASSIFICATIONS_FIELD_NUMBER: _builtins.int
     RAW_FIELD_NUMBER: _builtins.int
+    PREDICTIONS_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
     PADDING_FIELD_NUMBER: _builtins.int
@@ -993,6 +1026,10 @@ class PredictResponse(_message.Message):
     @_builtins.property
     def raw(self) -> Global___RawOutputs: ...
     @_builtins.property
+    def predictions(self) -> Global___Predictions:
+        """Those of other tasks, unless they are raw."""
+
+    @_builtins.property
     def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputFailure]: ...
     @_builtins.property
     def times(self) -> Global___StageTimes: ...
@@ -1002,15 +1039,16 @@ class PredictResponse(_message.Message):
         input_ids: _abc.Iterable[_builtins.str] | None = ...,
         classifications: Global___Classifications | None = ...,
         raw: Global___RawOutputs | None = ...,
+        predictions: Global___Predictions | None = ...,
         failures: _abc.Iterable[Global___InputFailure] | None = ...,
         times: Global___StageTimes | None = ...,
         padding: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["classifications", b"classifications", "outputs", b"outputs", "raw", b"raw", "times", b"times"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["classifications", b"classifications", "outputs", b"outputs", "predictions", b"predictions", "raw", b"raw", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classifications", b"classifications", "failures", b"failures", "input_ids", b"input_ids", "outputs", b"outputs", "padding", b"padding", "raw", b"raw", "times", b"times"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classifications", b"classifications", "failures", b"failures", "input_ids", b"input_ids", "outputs", b"outputs", "padding", b"padding", "predictions", b"predictions", "raw", b"raw", "times", b"times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_outputs: _TypeAlias = _typing.Literal["classifications", "raw"]  # noqa: Y015
+    _WhichOneofReturnType_outputs: _TypeAlias = _typing.Literal["classifications", "raw", "predictions"]  # noqa: Y015
     _WhichOneofArgType_outputs: _TypeAlias = _typing.Literal["outputs", b"outputs"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outputs) -> _WhichOneofReturnType_outputs | None: ...
 
@@ -1025,6 +1063,7 @@ class PredictStreamResponse(_message.Message):
     INPUT_IDS_FIELD_NUMBER: _builtins.int
     CLASSIFICATIONS_FIELD_NUMBER: _builtins.int
     RAW_FIELD_NUMBER: _builtins.int
+    PREDICTIONS_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
     PADDING_FIELD_NUMBER: _builtins.int
@@ -1036,6 +1075,10 @@ class PredictStreamResponse(_message.Message):
     def classifications(self) -> Global___Classifications: ...
     @_builtins.property
     def raw(self) -> Global___RawOutputs: ...
+    @_builtins.property
+    def predictions(self) -> Global___Predictions:
+        """Those of other tasks, unless they are raw."""
+
     @_builtins.property
     def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputFailure]: ...
     @_builtins.property
@@ -1050,16 +1093,17 @@ class PredictStreamResponse(_message.Message):
         input_ids: _abc.Iterable[_builtins.str] | None = ...,
         classifications: Global___Classifications | None = ...,
         raw: Global___RawOutputs | None = ...,
+        predictions: Global___Predictions | None = ...,
         failures: _abc.Iterable[Global___InputFailure] | None = ...,
         times: Global___StageTimes | None = ...,
         padding: _builtins.bytes = ...,
         trace: Global___TracePart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["classifications", b"classifications", "outputs", b"outputs", "raw", b"raw", "times", b"times", "trace", b"trace"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["classifications", b"classifications", "outputs", b"outputs", "predictions", b"predictions", "raw", b"raw", "times", b"times", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classifications", b"classifications", "failures", b"failures", "input_ids", b"input_ids", "outputs", b"outputs", "padding", b"padding", "raw", b"raw", "times", b"times", "trace", b"trace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classifications", b"classifications", "failures", b"failures", "input_ids", b"input_ids", "outputs", b"outputs", "padding", b"padding", "predictions", b"predictions", "raw", b"raw", "times", b"times", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_outputs: _TypeAlias = _typing.Literal["classifications", "raw"]  # noqa: Y015
+    _WhichOneofReturnType_outputs: _TypeAlias = _typing.Literal["classifications", "raw", "predictions"]  # noqa: Y015
     _WhichOneofArgType_outputs: _TypeAlias = _typing.Literal["outputs", b"outputs"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outputs) -> _WhichOneofReturnType_outputs | None: ...
 

@@ -103,7 +103,7 @@ def test_a_version_is_text(written: object, version: str) -> None:
         ("framework.version", ">>1", ["field framework.version", "'>>1'", ">=1.1.0"]),
         ("inputs", [], ["field inputs", "[]", "at least 1"]),
         ("inputs.0.type", "sound", ["field inputs.0.type", "'sound'", "'image'"]),
-        ("output.type", "box", ["field output.type", "'box'", "'classification' or 'raw'"]),
+        ("output.type", "a box", ["field output.type", "a box"]),
         (f"{IMAGE}.dimensions", [224, 224], ["dimensions", "[224, 224]", "3 items"]),
         (f"{IMAGE}.dimensions", [3, 0, 8], ["dimensions.1", "0", "greater than or equal to 1"]),
         (f"{IMAGE}.dimensions", [3, "a", 8], ["dimensions.1", "'a'", "integer"]),

@@ -140,10 +140,19 @@ def test_one_number_stands_for_a_square_of_three_channels(
     assert parsed(content).inputs[0].parameters.dimensions == meant
 
 
-@pytest.mark.parametrize("kind", ["boundingbox", "semanticsegment", "instancesegment", "image"])
-def test_models_of_every_type_can_be_listed_also_without_dimensions(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("boundingbox", "object_detection"),
+        ("semanticsegment", "semantic_segmentation"),
+        ("instancesegment", "instance_segmentation"),
+        ("image", "image_enhancement"),
+        ("object_detection", "object_detection"),
+    ],
+)
+def test_models_of_every_type_can_be_listed_also_without_dimensions(kind: str, name: str) -> None:
     found = parsed({**yaml.safe_load(SEGMENTATION), "output": {"type": kind}})
-    assert found.output.type == kind
+    assert found.output.type == name
     assert found.inputs[0].parameters.dimensions == ()
 
 
@@ -164,7 +173,7 @@ def test_a_classification_needs_dimensions() -> None:
         ("preproces", "code", 'did you mean "preprocess"'),
         (f"{IMAGE}.dimensions", [1, 3, 224, 224], "without the batch"),
         (f"{IMAGE}.max_dimension", 0, "greater than or equal to 1"),
-        ("output.type", "features", "'feature'"),
+        ("output.type", "a feature", "'a feature'"),
         ("model.graph_checksum", "123", "pattern"),
         ("name", None, "field name: is missing"),
         ("model.graph_path", "", "needs graph_path"),
@@ -199,7 +208,7 @@ def test_the_json_schema_allows_what_the_loader_allows() -> None:
     assert image["dimensions"]["type"] == ["integer", "array"]
     assert image["mean"]["type"] == ["number", "array"]
     assert image["input_layer"]["type"] == ["string", "integer"]
-    assert "feature" in known["ModelOutput"]["properties"]["type"]["enum"]
+    assert "feature" in known["ModelOutput"]["properties"]["type"]["examples"]
     assert known["ModelFiles"]["properties"]["graph_checksum"]["type"] == ["string", "null"]
 
 

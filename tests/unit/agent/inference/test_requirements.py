@@ -49,10 +49,12 @@ def output(kind: str, **parameters: object) -> Change:
 
 
 UNSUPPORTED: list[tuple[Change, str]] = [
-    (output("boundingbox", boxes_layer=2), "field output.type: found 'boundingbox'"),
-    (output("semanticsegment", element_type="int64"), "field output.type: found 'semanticsegment'"),
-    (output("instancesegment"), "field output.type: found 'instancesegment'"),
-    (output("image"), "field output.type: found 'image'"),
+    (
+        output("clasification"),
+        "field output.type: found 'clasification', which has no postprocessing here; did you mean "
+        '"classification"',
+    ),
+    (output("speech"), "field output.type: found 'speech', which has no postprocessing here; known: "),
     (output("classification", element_type="int64"), "field output.parameters.element_type: found 'int64'"),
     (lambda c: c.update(inputs=c["inputs"] * 2), "field inputs: found 2"),
     (image(max_dimension=300), "field inputs.0.parameters.max_dimension: found 300"),

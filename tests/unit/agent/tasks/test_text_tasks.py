@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.inputs import TokenizedText
-from inferometer.agent.tasks.postprocessing import POSTPROCESSORS, PredictedInputs, load_postprocessor
+from inferometer.agent.preprocessing.origins import TokenizedText
+from inferometer.agent.tasks.postprocessing import PredictedInputs
 from inferometer.agent.tasks.question_answering import best_span
+from inferometer.agent.tasks.registry import POSTPROCESSORS
 from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.schema import ModelOutput, OutputParameters
 
@@ -31,7 +32,7 @@ def postprocess(
 ) -> Any:
     output = ModelOutput(type="raw", parameters=OutputParameters(**parameters))
     size = len(texts) or len(next(iter(tensors.values())))
-    return load_postprocessor(POSTPROCESSORS[task])(output, 5)(tensors, PredictedInputs(size, texts=texts))
+    return POSTPROCESSORS.find(task)(output, 5)(tensors, PredictedInputs(size, texts=texts))
 
 
 def scores(**at: float) -> NDArray[np.float32]:
@@ -101,6 +102,9 @@ def test_layers_are_found_by_name() -> None:
     assert predictions.text(0) == "1984"
     with pytest.raises(PredictionError, match='no output "begin"; it has: other, end, start'):
         postprocess("question_answering", tensors, (TEXT,), start_layer="begin")
+    unnamed = {"output0": scores(t4=3), "output1": scores(t4=3)}
+    with pytest.raises(PredictionError, match="output0 would be the scores of starts and of ends"):
+        postprocess("question_answering", unnamed, (TEXT,), start_layer="start", end_layer="end")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +112,7 @@ def test_layers_are_found_by_name() -> None:
     [
         (scores(), (), "cut out of texts, and the inputs are tensors"),
         (scores()[:, :10], (TEXT,), r"starts have shape \[1, 10\], those of ends \[1, 14\]"),
-        (np.zeros((1, 14, 2), np.float32), (TEXT,), "scores of tokens are numbers, 1 inputs × tokens"),
+        (np.zeros((1, 14, 2), np.float32), (TEXT,), "scores of tokens are 1 inputs × tokens"),
     ],
 )
 def test_scores_that_do_not_fit_are_refused(

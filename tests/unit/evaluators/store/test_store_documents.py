@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from inferometer.agent.inference.predictor import Precision
 from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.agent.tasks.predictions import Classifications
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.measurements.batches import (
@@ -78,8 +79,7 @@ def input_predictions(draw: st.DrawFn) -> InputPrediction:
     return InputPrediction(
         draw(texts),
         draw(st.none() | texts),
-        np.array(draw(indices), np.int64),
-        np.array(draw(shares), np.float32),
+        Classifications(np.array([draw(indices)], np.int64), np.array([draw(shares)], np.float32)),
     )
 
 
@@ -169,7 +169,7 @@ def test_the_documents_have_the_fields_of_mlmodelscope() -> None:
     assert documents.evaluation.keys() >= {
         "created_at", "framework", "model", "machine_architecture", "using_gpu", "batch_size", "hostname",
     }  # fmt: skip
-    assert documents.evaluation["schema_version"] == SCHEMA_VERSION
+    assert documents.evaluation["schema_version"] == 2  # which earlier programs read
     assert documents.evaluation["model"]["name"] == "DigitsCNN"
     [accuracy] = documents.parts["model_accuracy"]
     assert documents.evaluation["measurement"]["model_accuracy_id"] == accuracy["_id"]
@@ -200,7 +200,7 @@ def measuring(**changes: Any) -> Callable[[Document], Document]:
     [
         (without("schema_version"), "has no schema_version"),
         (having(schema_version="1"), "has no schema_version"),
-        (having(schema_version=SCHEMA_VERSION + 1), "newer inferometer .schema 3"),
+        (having(schema_version=SCHEMA_VERSION + 1), "newer inferometer .schema 4"),
         (without("elapsed_ns"), "damaged: KeyError: 'elapsed_ns'"),
         (having(status="excellent"), "'excellent' is not a valid Status"),
         (having(kind="levitation"), "newer inferometer .it measured levitation"),

@@ -1,0 +1,104 @@
+"""The registry of what is made for a task: a table of the program's own, and the entry points of plug-ins.
+
+That of postprocessing is here; ``evaluators.tasks.metric`` has that of metrics.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from importlib import metadata
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from inferometer.manifests.errors import IMPORT_FAILURES, ConfigurationError, one_line, suggestion
+
+if TYPE_CHECKING:  # a listing of models needs no NumPy
+    from inferometer.agent.tasks.postprocessing import PostprocessorType
+    from inferometer.agent.tasks.predictions import Predictions
+
+Part = TypeVar("Part")
+
+
+class TaskRegistry(Generic[Part]):
+    """What is made for each task, such as its postprocessors, by ``output.type``; imported on demand.
+
+    A plug-in has an entry point whose name is the task. Of two with the same name, the program's own is used.
+
+    Args:
+        key: What its keys are, in messages.
+        what: What it holds, likewise.
+        group: The group of the entry points.
+        builtin: ``output.type`` and the place as ``"module:name"``.
+    """
+
+    def __init__(self, key: str, what: str, group: str, builtin: Mapping[str, str]) -> None:
+        self._key = key
+        self._what = what
+        self._group = group
+        self._builtin = builtin
+
+    def names(self) -> tuple[str, ...]:
+        """The tasks, the program's own first; a lookup that imports none."""
+        announced = (point.name for point in metadata.entry_points(group=self._group))
+        return tuple(dict.fromkeys((*self._builtin, *announced)))
+
+    def __contains__(self, task: object) -> bool:
+        return task in self._builtin or bool(metadata.entry_points(group=self._group, name=str(task)))
+
+    def find(self, task: str) -> Part:
+        """Imports what is made for a task.
+
+        Raises:
+            ConfigurationError: There is none, or that of a plug-in cannot be imported.
+        """
+        if place := self._builtin.get(task):
+            module, _, name = place.partition(":")
+            return cast("Part", getattr(importlib.import_module(module), name))
+        points = metadata.entry_points(group=self._group, name=task)
+        if not points:
+            raise ConfigurationError(
+                f'{self._key} "{task}" has no {self._what} here; {suggestion(task, self.names())}'
+            )
+        point = next(iter(points))
+        try:
+            found = point.load()
+        except IMPORT_FAILURES as error:
+            raise ConfigurationError(
+                f'the {self._what} of {self._key} "{task}", {point.value}, cannot be imported: '
+                f"{one_line(error)}"
+            ) from error
+        if not callable(found):
+            raise ConfigurationError(
+                f'the {self._what} of {self._key} "{task}", {point.value}, is {type(found).__name__}, '
+                "and no class or function"
+            )
+        return cast("Part", found)
+
+
+_BUILTIN = {
+    "classification": "inferometer.agent.tasks.classification:Classification",
+    "embedding": "inferometer.agent.tasks.embedding:EmbeddingVectors",
+    "question_answering": "inferometer.agent.tasks.question_answering:AnswerSpans",
+    "raw": "inferometer.agent.tasks.raw:Raw",
+    "text_classification": "inferometer.agent.tasks.text_classification:TextClassification",
+}
+POSTPROCESSORS: TaskRegistry[PostprocessorType] = TaskRegistry(
+    "output.type", "postprocessing", "inferometer.postprocessors", _BUILTIN
+)
+"""The postprocessing of each ``output.type``: a line of the table for each of the program's own tasks."""
+
+_PREDICTIONS = "inferometer.agent.tasks.predictions:"
+PREDICTIONS: TaskRegistry[type[Predictions]] = TaskRegistry(
+    "kind of predictions",
+    "class",
+    "inferometer.predictions",
+    {
+        "classifications": f"{_PREDICTIONS}Classifications",
+        "detections": f"{_PREDICTIONS}Detections",
+        "class_maps": f"{_PREDICTIONS}ClassMaps",
+        "images": f"{_PREDICTIONS}Images",
+        "values": f"{_PREDICTIONS}Values",
+        "texts": f"{_PREDICTIONS}Texts",
+    },
+)
+"""The class of each kind of predictions, by which they are read from a wire or a store."""

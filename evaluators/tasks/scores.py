@@ -1,0 +1,60 @@
+"""The result of a task: its scores with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class ScoreInterval(NamedTuple):
+    """The ends of a 95 % interval of a score."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One figure of a task.
+
+    Attributes:
+        name: The name in reports, such as ``AP50``; the same in every evaluation of the task.
+        value: The figure; None where it is not defined, as a recall without any object.
+        interval: Its 95 % interval, by bootstrap over the samples or as the task defines it; None where there
+            is none.
+        unit: Such as ``dB``; empty for a share, 0…1, or a plain number.
+    """
+
+    name: str
+    value: float | None
+    interval: ScoreInterval | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """How well a model did its task, over the samples that were evaluated and no others.
+
+    Attributes:
+        task: The ``output.type``.
+        definition: What defines the figures, with its version, such as ``COCO AP (pycocotools 2.0.11)``.
+        samples: The number of samples that have a truth and a prediction.
+        scores: The figures, the most important one first.
+        details: What pictures are drawn of, such as a confusion matrix; plain JSON.
+    """
+
+    task: str
+    definition: str
+    samples: int
+    scores: Sequence[Score]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def first(self) -> Score | None:
+        """The most important score that is known; None without any."""
+        return next((each for each in self.scores if each.value is not None), None)
+
+    def score(self, name: str) -> float | None:
+        """Returns the figure of a name; None if there is none."""
+        return next((each.value for each in self.scores if each.name == name), None)
