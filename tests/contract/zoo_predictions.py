@@ -12,6 +12,7 @@ from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import Classifications, RawOutputs
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
+from inferometer.agent.tasks.predictions import ClassMaps, Detections, Images, Values
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.schema import ModelManifest
 
@@ -21,6 +22,12 @@ MODELS = [
     if model.model.architecture is not None and model.model.graph_path is None
 ]
 CLASSES = {"AcousticModel": 8192, "DeepMNIST": 10, "SensorNet": 16, "CIFAR10_LeNet": 10, "DigitsCNN": 10}
+TASKS = {
+    "DigitsDetector": Detections,
+    "DigitsSegmenter": ClassMaps,
+    "DigitsDenoiser": Images,
+    "DigitsEmbedder": Values,
+}
 RAW = {"DeepSpeech2": (67, 842), "SingleConvolution": (32, 256, 256)}
 
 
@@ -53,6 +60,9 @@ def check_prediction(session: Session, model: ModelManifest) -> None:
         assert output.shape == (1, *RAW[model.name])
         assert np.isfinite(output).all()
         assert output.std() > 0
+    elif model.name in TASKS:
+        assert isinstance(result.outputs, TASKS[model.name])
+        assert len(result.outputs) == 1
     else:
         assert isinstance(result.outputs, Classifications)
         probabilities = result.outputs.probabilities

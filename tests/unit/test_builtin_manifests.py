@@ -74,12 +74,16 @@ def test_every_builtin_dataset_has_its_checksum_and_licence(catalog: Catalog) ->
         assert dataset.references
         if dataset.obtain:
             continue
+        assert dataset.source is not None
+        if (dataset.source.parent / dataset.path).is_dir():
+            assert dataset.backend  # which a folder of several kinds of files does not show
+            continue
         assert dataset.checksum.startswith("sha256:")
         assert get_file(refer(dataset, "path", dataset.path, dataset.checksum)).path.is_file()
 
 
-def test_builtin_files_have_at_most_1_mb_together() -> None:
-    assert sum(path.stat().st_size for path in BUILTIN.rglob("*") if path.is_file()) <= 1_000_000
+def test_builtin_files_have_at_most_5_mb_together() -> None:
+    assert sum(path.stat().st_size for path in BUILTIN.rglob("*") if path.is_file()) <= 5_000_000
 
 
 def test_digits_cnn_is_there_for_every_framework(digits_cnn: dict[str, ModelManifest]) -> None:

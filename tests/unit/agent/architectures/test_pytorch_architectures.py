@@ -37,6 +37,10 @@ TRAINABLE_PARAMETERS = {
     "vgg19": 143_667_240,
     "deep_speech2": 67_819_562,
     "cifar10_lenet": 62_006,
+    "DigitsDetector": 66_302,
+    "DigitsSegmenter": 94_439,
+    "DigitsDenoiser": 16_081,
+    "DigitsEmbedder": 38_672,
     "single_convolution": 9_216,
 }
 # DLBS counts what a Caffe file holds: also the running mean, the running variance and one counter of each

@@ -16,7 +16,8 @@ from inferometer.agent.inference.results import (
     Stage,
     StageTimes,
 )
-from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Tensor, Url
+from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Tensor, Text, Url
+from inferometer.agent.protocol.conversion import read_inputs
 from inferometer.agent.protocol.messages import (
     decode_request,
     decode_response,
@@ -86,6 +87,12 @@ def test_inputs_of_every_kind_arrive():
     inputs = decode_request(content).message.inputs
     assert [i.id for i in inputs] == ["a", "b", "c", "d"]
     assert [i.WhichOneof("data") for i in inputs] == ["encoded_image", "url", "pixels", "tensor"]
+
+
+def test_texts_and_pairs_arrive_as_they_are():
+    texts = [Text("seven is not less\nthan – three"), Text("who?", "Ada."), Text("", "")]
+    content = encode_inputs_request("s", [(str(n), text) for n, text in enumerate(texts)])
+    assert [each.data for each in read_inputs(decode_request(content).message.inputs)] == texts
 
 
 def test_raw_response_is_what_protobuf_itself_reads_and_comes_back():
