@@ -41,6 +41,7 @@ from inferometer.agent.server.security.binding import (
 )
 from inferometer.agent.server.security.client_limits import ClientLimits
 from inferometer.agent.server.security.credentials import ServerTls
+from inferometer.agent.server.security.host_names import HostNames
 from inferometer.agent.server.security.limits import Limits, StreamLimit
 from inferometer.agent.server.security.secret import SecretCheck
 from inferometer.agent.server.telemetry.agent_load import AgentLoad
@@ -93,6 +94,7 @@ class ServerOptions:
         shared_memory: Whether processes of the same user on this host may pass tensors in shared memory.
         http_port: The port of the Open Inference Protocol over HTTP, with the secret and the TLS of the
             other; 0 takes a free one, None serves none.
+        allowed_hosts: The names in ``Host`` that are answered over HTTP; see ``HostNames.of``.
     """
 
     host: str = "127.0.0.1"
@@ -112,6 +114,7 @@ class ServerOptions:
     metrics_host: str = "127.0.0.1"
     shared_memory: bool = False
     http_port: int | None = None
+    allowed_hosts: tuple[str, ...] | None = None
 
 
 class AgentServer:
@@ -243,8 +246,10 @@ class AgentServer:
                 'pip install "inferometer[http]", or serve over gRPC only'
             ) from error
         options = self._options
-        app = RestApp(self._dispatcher.calls, service.methods(), service.input_of, options.max_message_bytes)
-        return HttpServer(app, options.host, port, options.tls, options.limits, options.max_message_bytes)
+        names = HostNames.of(options.allowed_hosts, options.host, secret=options.secret is not None)
+        most = options.max_message_bytes
+        app = RestApp(self._dispatcher.calls, service.methods(), service.input_of, most, names)
+        return HttpServer(app, options.host, port, options.tls, options.limits, most)
 
     def _observe(self) -> Observation:
         return Observation(

@@ -49,6 +49,7 @@ class SafetySettings(_Part):
     tls_key: Path | None = None
     tls_ca: Path | None = None
     insecure: bool | None = None
+    allowed_hosts: tuple[str, ...] | None = None
     max_message_mb: Annotated[int, Field(ge=1, le=2047)] | None = None
     max_sessions: _Count | None = None
     max_inputs: _Count | None = None

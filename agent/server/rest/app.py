@@ -28,7 +28,8 @@ from inferometer.agent.server.rest.status import NOT_ADMITTED as NOT_ADMITTED_ST
 from inferometer.agent.server.rest.status import HttpRequestError, http_status
 from inferometer.agent.server.rpc import UNKNOWN, CallContext, Method
 from inferometer.agent.server.security.client_limits import RETRY_KEY
-from inferometer.manifests.errors import AgentError
+from inferometer.agent.server.security.host_names import HostNames
+from inferometer.manifests.errors import AgentError, one_line
 
 Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 """ASGI's way to send."""
@@ -55,7 +56,7 @@ class RestApp:
     """Answers requests over HTTP by the methods of the service that gRPC's clients call. For one event loop.
 
     ``signature`` returns the input of a model by its name and version. A request, also inflated, has at most
-    ``max_bytes``.
+    ``max_bytes``. ``names`` are those that the agent answers to.
     """
 
     def __init__(
@@ -64,8 +65,10 @@ class RestApp:
         methods: Iterable[Method],
         signature: Callable[[str, str], TensorSignature],
         max_bytes: int,
+        names: HostNames,
     ) -> None:
         self._calls = calls
+        self._names = names
         self._behaviours = {
             method.path.rpartition("/")[2]: (method.behaviour, method.aside) for method in methods
         }
@@ -119,7 +122,7 @@ class RestApp:
             if self._calls.secret is not None and not self._calls.secret.admits("", call.metadata):
                 call.fail(NOT_ADMITTED)
                 return None
-            _check_origin(headers)
+            self._check_site(headers)
         if client.is_refused:
             raise AgentError("the agent has as many connections as it may; try again later")
         if isinstance(found, HttpRequestError):
@@ -137,6 +140,18 @@ class RestApp:
         else:
             answer = await call.in_thread(behaviour, given, call)
         return await self._compressed(route.write(answer, request), headers, call)
+
+    def _check_site(self, headers: Mapping[str, str]) -> None:
+        """Raises HttpRequestError for a request that a browser sends for a page of another site."""
+        host = headers.get("host")
+        if not self._names.admits(host):
+            raise HttpRequestError(
+                421,
+                f'the agent does not answer to the name "{one_line(host, 80)}"; use its IP address, or serve '
+                "it with --allowed_hosts",
+            )
+        if not self._names.admits_origin(headers.get("origin"), host):
+            raise HttpRequestError(403, "the agent answers no requests of pages of other hosts")
 
     async def _receive(
         self, names: Mapping[str, str], headers: Mapping[str, str], receive: Receive, call: HttpCall
@@ -175,13 +190,6 @@ class RestApp:
 
 async def _describe(_: object, __: CallContext) -> dict[str, Any]:
     return described_routes()
-
-
-def _check_origin(headers: Mapping[str, str]) -> None:
-    """Raises HttpRequestError for a request that a browser sends for another page than one of this host."""
-    origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != headers.get("host"):
-        raise HttpRequestError(403, "the agent answers no requests of pages of other hosts")
 
 
 def _failure(call: HttpCall) -> Reply:
