@@ -21,9 +21,17 @@ from inferometer.agent.server.rest.bodies import (
 )
 from inferometer.agent.server.rest.call import TIMEOUT_HEADER, HttpCall
 from inferometer.agent.server.rest.infer_request import InferRequest
+from inferometer.agent.server.rest.json_text import LONG_BYTES
 from inferometer.agent.server.rest.openapi import described_routes
-from inferometer.agent.server.rest.replies import Reply, json_reply
-from inferometer.agent.server.rest.routes import OPEN_API, Received, Route, find_route, head_length
+from inferometer.agent.server.rest.replies import Reply, json_bytes, json_reply
+from inferometer.agent.server.rest.routes import (
+    INFER,
+    OPEN_API,
+    Received,
+    Route,
+    find_route,
+    head_length,
+)
 from inferometer.agent.server.rest.status import NOT_ADMITTED as NOT_ADMITTED_STATUS
 from inferometer.agent.server.rest.status import HttpRequestError, http_status
 from inferometer.agent.server.rpc import UNKNOWN, CallContext, Method
@@ -34,8 +42,6 @@ from inferometer.manifests.errors import AgentError, one_line
 Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 """ASGI's way to send."""
 _JOINED_BYTES = 64 * 1024
-_LONG_BYTES = 64 * 1024
-"""A response that is larger is compressed in a thread."""
 _SMALL_BYTES = 1024
 """A compressed body that is smaller has at most a thousand times as many bytes, and is inflated at once."""
 _CHALLENGE = ("www-authenticate", "Bearer")
@@ -133,13 +139,21 @@ class RestApp:
             self._calls.admit(call, client.who, aside=aside)
         if TIMEOUT_HEADER in headers:
             call.limit_time(headers[TIMEOUT_HEADER])
-        request = route.read(await self._receive(names, headers, receive, call))
+        received = await self._receive(route, names, headers, receive, call)
+        if received.head_bytes > LONG_BYTES:
+            request = await call.in_thread(route.read, received)
+        else:
+            request = route.read(received)
         given = request.call if isinstance(request, InferRequest) else request
         if self._is_async[route.method]:
             answer = await behaviour(given, call)
         else:
             answer = await call.in_thread(behaviour, given, call)
-        return await self._compressed(route.write(answer, request), headers, call)
+        if isinstance(request, InferRequest) and json_bytes(answer, request) > LONG_BYTES:
+            reply = await call.in_thread(route.write, answer, request)
+        else:
+            reply = route.write(answer, request)
+        return await self._compressed(reply, headers, call)
 
     def _check_site(self, headers: Mapping[str, str]) -> None:
         """Raises HttpRequestError for a request that a browser sends for a page of another site."""
@@ -154,9 +168,14 @@ class RestApp:
             raise HttpRequestError(403, "the agent answers no requests of pages of other hosts")
 
     async def _receive(
-        self, names: Mapping[str, str], headers: Mapping[str, str], receive: Receive, call: HttpCall
+        self,
+        route: Route,
+        names: Mapping[str, str],
+        headers: Mapping[str, str],
+        receive: Receive,
+        call: HttpCall,
     ) -> Received:
-        head_bytes = head_length(headers)
+        head_bytes = head_length(headers) if route.method == INFER else None
         encoding = headers.get("content-encoding", "").strip().lower()
         body = await receive_body(receive, headers, self._max_bytes, head_bytes or 0)
         if is_compressed(encoding):
@@ -174,7 +193,7 @@ class RestApp:
         size = sum(map(len, reply.parts))
         if encoding is None or not worth_compressing(size):
             return reply
-        if size < _LONG_BYTES:
+        if size < LONG_BYTES:
             content = deflated(reply.parts, encoding)
         else:
             content = await call.in_thread(deflated, reply.parts, encoding)
