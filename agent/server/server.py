@@ -226,6 +226,7 @@ class AgentServer:
             self._tracing.listens_at(options.host, port)
             if options.http_port is not None:
                 self._http = self._open_http(v2, options.http_port)
+                self.registry_service.http_port = self._http.port
         except ConfigurationError:
             self._close_unbound()
             raise
