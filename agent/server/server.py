@@ -22,6 +22,7 @@ from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.inference.preparation import Fetch
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server import health, reflection
+from inferometer.agent.server.calls import Calls
 from inferometer.agent.server.grpc_server import GrpcServer
 from inferometer.agent.server.health import Health
 from inferometer.agent.server.native import predict_service, registry_service
@@ -209,14 +210,14 @@ class AgentServer:
 
     def _dispatch(self, methods: list[Method], secret: SecretCheck | None) -> Dispatcher:
         limits = self._options.limits
-        return Dispatcher(
-            methods,
+        calls = Calls(
             self._workers,
             self._side,
             observers=self._observation.calls,
             secret=secret,
             limits=ClientLimits(limits) if ClientLimits.wanted(limits) else None,
         )
+        return Dispatcher(methods, calls)
 
     def _open_doors(self, v2: InferenceService) -> int:
         """Binds the ports, and returns that of gRPC."""
