@@ -90,7 +90,7 @@ class ServingSettings(SafetySettings):
     default_priority_level: _Count | None = None
     default_queue_policy: str | None = None
     priority_queue_policy: tuple[str, ...] | None = None
-    version_policy: str | None = None
+    version_policy: str | tuple[str, ...] | None = None
 
 
 class Configuration(_Part):
