@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from inferometer.client.cli.paths import expanded
 from inferometer.client.slurm.profiles import ClusterProfile
@@ -40,6 +40,11 @@ class AgentTlsSettings(_Part):
     cert: Path | None = None
     key: Path | None = None
     server_name: str | None = None
+
+
+def _listed(value: object) -> object:
+    """A text alone as a list of one."""
+    return (value,) if isinstance(value, str) else value
 
 
 class SafetySettings(_Part):
@@ -90,7 +95,7 @@ class ServingSettings(SafetySettings):
     default_priority_level: _Count | None = None
     default_queue_policy: str | None = None
     priority_queue_policy: tuple[str, ...] | None = None
-    version_policy: str | tuple[str, ...] | None = None
+    version_policy: Annotated[tuple[str, ...], BeforeValidator(_listed)] | None = None
 
 
 class Configuration(_Part):

@@ -175,5 +175,5 @@ def serving_options(
         batching=BatchingOptions(**{name: value for name, value in values.items() if value is not None}),
         session=session,
         memory_limit_bytes=None if memory_mib is None else round(memory_mib * _BYTES_PER_MIB),
-        versions=VersionPolicies.parse((versions,) if isinstance(versions, str) else versions or ()),
+        versions=VersionPolicies.parse(versions or ()),
     )
