@@ -126,28 +126,17 @@ def test_the_same_weights_give_the_same_logits(name: str) -> None:
 
 LOADED = """
 import sys
-import torch
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
-from inferometer.agent.frameworks.pytorch.optimizers import make_optimizer
-from inferometer.agent.training.trainer import OptimizerOptions
 
 for name in sys.argv[1:]:
     module = BUILTIN_ARCHITECTURES.find(name, "PyTorch").build(initialize=False)
     assert not any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())), name
-weight = torch.nn.Parameter(torch.ones(2))
-for name in ("sgd", "nag", "adam", "adamw", "rmsprop"):
-    optimizer = make_optimizer([weight], OptimizerOptions(name=name, learning_rate=0.1))
-    optimizer.zero_grad(set_to_none=True)
-    before = weight.detach().clone()
-    weight.sum().backward()
-    optimizer.step()
-    assert not torch.equal(weight, before) and weight.requires_grad, name
-sys.exit(bool({"sympy", "torch._dynamo"} & sys.modules.keys()))
+sys.exit("sympy" in sys.modules)
 """
 
 
-def test_a_network_is_built_and_trained_without_importing_what_it_does_not_need() -> None:
-    """torch's symbolic shapes and compiler: 2 s of each start, and 35 MiB of each agent."""
+def test_a_network_is_built_for_its_weights_without_importing_what_it_does_not_need() -> None:
+    """torch's symbolic shapes: half a second of each start, and 35 MiB of each agent."""
     names = ["digitscnn", "resnet50", "inception3", "deep_speech2"]
     assert set(names) <= set(ARCHITECTURES)
     subprocess.run([sys.executable, "-c", LOADED, *names], check=True)

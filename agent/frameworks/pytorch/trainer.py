@@ -25,13 +25,13 @@ from inferometer.agent.frameworks.pytorch.modules import (
     reason_of,
     use_threads,
 )
-from inferometer.agent.frameworks.pytorch.optimizers import make_optimizer
 from inferometer.agent.frameworks.pytorch.ranks import Ranks, communication_of
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import Precision, prediction_failure
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.agent.training.trainer import (
+    OptimizerOptions,
     PlacedBatch,
     StepParts,
     StepResult,
@@ -361,7 +361,7 @@ class _Training:
     def __init__(self, module: torch.nn.Module, device: torch.device, options: TrainerOptions) -> None:
         self.module = module.train()
         self.parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
-        self.optimizer = make_optimizer(list(self.parameters.values()), options.optimizer)
+        self.optimizer = _optimizer(list(self.parameters.values()), options.optimizer)
         self.output_shape: tuple[int, ...] = ()
         self._type = _AUTOCAST.get(options.predictor.precision)
         self._scaler = torch.amp.GradScaler(device.type, enabled=self._type is torch.float16)
@@ -433,3 +433,20 @@ def _restore(devices: tuple[torch.device, ...], states: list[torch.Tensor]) -> N
             torch.set_rng_state(state)
         else:
             torch.cuda.set_rng_state(state, device)
+
+
+def _optimizer(parameters: list[torch.nn.Parameter], options: OptimizerOptions) -> torch.optim.Optimizer:
+    """PyTorch's optimizer; those of Adam have its defaults, and RMSProp forgets as PyTorch has it."""
+    rate, momentum, decay = options.learning_rate, options.momentum, options.weight_decay
+    match options.name:
+        case "sgd":
+            return torch.optim.SGD(parameters, rate, momentum, weight_decay=decay)
+        case "nag":  # which without momentum is SGD, and PyTorch refuses it
+            return torch.optim.SGD(parameters, rate, momentum, weight_decay=decay, nesterov=momentum > 0)
+        case "adam":
+            return torch.optim.Adam(parameters, rate, weight_decay=decay)
+        case "adamw":
+            return torch.optim.AdamW(parameters, rate, weight_decay=decay)
+        case "rmsprop":
+            return torch.optim.RMSprop(parameters, rate, weight_decay=decay, momentum=momentum)
+    raise ConfigurationError(f"optimizer is {options.name}, which PyTorch's trainer does not have")
