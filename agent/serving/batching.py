@@ -31,9 +31,10 @@ class BatchingOptions:
         default_priority_level: That of requests without one.
         default_queue_policy: What becomes of requests that wait too long or are too many.
         priority_queue_policy: The same for single priorities.
-        inline_predict_us: Up to what mean processor time of a prediction of one input, in microseconds, a request that
-            need not wait is predicted on the event loop, without a change of threads; 0 for never. It holds
-            for models whose predictor allows it (``Predictor.any_thread``), without a ``max_queue_delay_ms``.
+        inline_predict_us: Up to what mean processor time of a prediction of one input, in microseconds, a
+            request that need not wait is predicted on the event loop, without a change of threads; 0 for
+            never. It holds for models whose predictor allows it (``Predictor.any_thread``), and without a
+            ``max_queue_delay_ms``.
 
     Raises:
         ConfigurationError: A number is too small, a preferred size is more than a batch may have, or a
