@@ -95,6 +95,7 @@ class ServingSettings(SafetySettings):
     default_priority_level: _Count | None = None
     default_queue_policy: str | None = None
     priority_queue_policy: tuple[str, ...] | None = None
+    inline_predict_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     version_policy: Annotated[tuple[str, ...], BeforeValidator(_listed)] | None = None
 
 

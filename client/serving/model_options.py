@@ -32,7 +32,7 @@ _BYTES_PER_MIB = 1024 * 1024
 BATCHING = (
     *("max_batch_size", "max_queue_delay_ms", "preferred_batch_sizes", "max_queue", "memory_limit"),
     *("priority_levels", "default_priority_level", "default_queue_policy", "priority_queue_policy"),
-    "version_policy",
+    *("inline_predict_us", "version_policy"),
 )
 """The options of the queue, of the memory and of versions, which ``serving_options`` takes."""
 _DEFAULTS = BatchingOptions()
@@ -99,6 +99,13 @@ model_options = options(
         multiple=True,
         metavar="LEVEL:NAME=VALUE,…",
         help="Policy of one priority; repeat the option for several.",
+    ),
+    option(
+        "--inline_predict_us",
+        type=NOT_NEGATIVE,
+        metavar="US",
+        help="Predict on the event loop while a prediction takes less of its time than this; 0: never.  "
+        f"[default: {_DEFAULTS.inline_predict_us:g}]",
     ),
     option(
         "--memory_limit",

@@ -46,6 +46,9 @@ def test_the_configuration_file_has_the_names_of_the_flags(tmp_path):
     file.write_text("serving: {max_batch_size: 8, preferred_batch_sizes: [4], max_queue: 7}")
     assert chosen(configured=load_configuration(file).serving).batching == BatchingOptions(8, 0.0, (4,), 7)
 
+    file.write_text("serving: {inline_predict_us: 0}")
+    assert chosen(configured=load_configuration(file).serving).batching.inline_predict_us == 0
+
     file.write_text("serving: {max_batch: 8}")
     with pytest.raises(ConfigurationError, match=r"serving\.max_batch: is not known; .* max_batch_size,"):
         load_configuration(file)
@@ -112,6 +115,10 @@ def test_priorities_and_their_policies_have_tritons_names(tmp_path):
         (["--preferred_batch_sizes=4,x"], '"4,x" is no list of sizes; give numbers with commas, such as 4,8'),
         (["--preferred_batch_sizes=8"], "preferred_batch_sizes has 8; allowed: 1 to max_batch_size, 1"),
         (["--max_queue_delay_ms=nan"], "nan is not a finite number"),
+        (
+            ["--inline_predict_us=20000"],
+            "inline_predict_us is 20000; allowed: 0 to 10000, since all other calls",
+        ),
         (["--gpu_device_id=1"], "--gpu_device_id chooses a GPU; give --gpu with it"),
     ],
 )
