@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import BatchResult, SystemDescription
-from inferometer.agent.preprocessing.inputs import Input
+from inferometer.agent.preprocessing.inputs import Input, Tensors
 from inferometer.agent.tracing.recorder import TraceScope
 
 
@@ -54,6 +54,6 @@ class SystemUnderTest(Protocol):
 class TensorSystem(SystemUnderTest, Protocol):
     """A system that also predicts preprocessed inputs, which load needs."""
 
-    def predict_tensor(self, batch: NDArray[Any]) -> BatchResult:
-        """Predicts one batch of preprocessed inputs."""
+    def predict_tensor(self, batch: Tensors | NDArray[Any]) -> BatchResult:
+        """Predicts one batch of preprocessed tensors by name, or of the model's only one."""
         ...

@@ -14,6 +14,9 @@ from inferometer.manifests.versions import Constraint, InvalidConstraintError
 MAX_TENSOR_ELEMENTS = 2**28
 """The most elements of one input: 1 GiB of float32, far more than any model requires."""
 
+DYNAMIC_AXIS = -1
+"""What stands for a dynamic axis in the dimensions of a tensor."""
+
 
 def _version_text(value: object) -> object:
     """YAML reads ``1.0`` as a number; a version is text."""

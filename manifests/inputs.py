@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
 from inferometer.manifests.fields import (
+    DYNAMIC_AXIS,
     MAX_TENSOR_ELEMENTS,
     Dimensions,
     InputLayer,
@@ -55,6 +57,49 @@ class TensorElementType(str, Enum):
     INT32 = "int32"
     INT64 = "int64"
     STRING = "string"
+
+
+DYNAMIC_SIZE = 128
+"""The size that a dynamic axis has where nothing tells one, as in synthetic inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One of the tensors that a model takes.
+
+    Attributes:
+        name: What the framework knows it by: the ``input_layer``.
+        element_type: Its dtype.
+        dimensions: Its shape without the batch; None is a dynamic axis, whose size may differ by batch.
+    """
+
+    name: str
+    element_type: TensorElementType
+    dimensions: tuple[int | None, ...]
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether an axis is dynamic."""
+        return None in self.dimensions
+
+    def takes(self, dimensions: tuple[int, ...]) -> bool:
+        """Returns whether a shape without the batch fits; no axis may be empty."""
+        return dimensions == self.dimensions or (
+            len(dimensions) == len(self.dimensions)
+            and all(
+                size > 0 if wanted is None else size == wanted
+                for size, wanted in zip(dimensions, self.dimensions, strict=True)
+            )
+        )
+
+    def sized(self, size: int = DYNAMIC_SIZE) -> tuple[int, ...]:
+        """Returns the shape without the batch, in which dynamic axes have a size."""
+        return tuple(size if each is None else each for each in self.dimensions)
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """The dimensions as manifests and messages have them, with -1 for a dynamic axis."""
+        return self.sized(DYNAMIC_AXIS)
 
 
 class CropMethod(str, Enum):
@@ -114,6 +159,11 @@ class ImageParameters(Part):
     _three_dimensions = model_validator(mode="before")(full_dimensions)
 
     @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The one tensor that an image becomes."""
+        return (TensorSpec(self.input_layer, TensorElementType(self.element_type.value), self.dimensions),)
+
+    @property
     def channels(self) -> int:
         """The number of channels."""
         return self.dimensions[0 if self.layout is Layout.CHW else 2]
@@ -171,6 +221,12 @@ class TensorParameters(Part):
     dimensions: TensorDimensions
     element_type: TensorElementType = TensorElementType.FLOAT32
     input_layer: InputLayer = FIRST_INPUT
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The one tensor."""
+        dimensions = tuple(None if size == DYNAMIC_AXIS else size for size in self.dimensions)
+        return (TensorSpec(self.input_layer, self.element_type, dimensions),)
 
     @field_validator("dimensions")
     @classmethod

@@ -23,7 +23,7 @@ from inferometer.manifests.fields import (
     check_constraint,
     check_version,
 )
-from inferometer.manifests.inputs import ColorMode, Layout, ModelInput
+from inferometer.manifests.inputs import ColorMode, Layout, ModelInput, TensorSpec
 from inferometer.manifests.original import any_size_where_none_is_given
 from inferometer.manifests.versions import Constraint
 
@@ -189,6 +189,11 @@ class ModelManifest(Manifest):
 
     _any_size = model_validator(mode="before")(any_size_where_none_is_given)
     _version = field_validator("version")(check_version)
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The tensors of all inputs, in order."""
+        return tuple(tensor for each in self.inputs for tensor in each.parameters.tensors)
 
     @property
     def loss(self) -> Loss:

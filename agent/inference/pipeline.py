@@ -39,14 +39,14 @@ from inferometer.agent.inference.results import (
     StageTimes,
 )
 from inferometer.agent.inference.run_tracing import RunTracing
-from inferometer.agent.preprocessing.inputs import Input
+from inferometer.agent.preprocessing.inputs import Input, batch_size
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.origins import Origin
-from inferometer.agent.preprocessing.preprocessor import Preprocessor
 from inferometer.agent.tasks.postprocessing import PredictedInputs
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.tracing.span import AttributeValue, TraceLevel
-from inferometer.manifests.errors import HungError, InputError, PredictionError
+from inferometer.manifests.errors import HungError, PredictionError
 
 _SHORTEST_WAIT_S = 0.001
 
@@ -143,9 +143,8 @@ class Pipeline:
     def __init__(
         self,
         predictor: Predictor,
-        preprocessor: Preprocessor,
+        preprocessor: ModelPreprocessor,
         postprocessor: Postprocessor,
-        input_layer: str,
         *,
         fetch: Fetch,
         threads: int,
@@ -157,7 +156,6 @@ class Pipeline:
         self._predictor = predictor
         self._preprocessor = preprocessor
         self._postprocessor = postprocessor
-        self._input_layer = input_layer
         self._clock = clock
         self._ahead = threads > 0
         self._gate = Gate(overlap, timeout_s)
@@ -190,7 +188,7 @@ class Pipeline:
         tracing = None if trace is None else RunTracing(trace, None, self._attributes)
         return self._finish(list(self._preparation.begin(inputs)), tracing, infer)
 
-    def infer(self, batch: NDArray[Any], tracing: RunTracing | None = None) -> Inferred:
+    def infer(self, batch: Tensors, tracing: RunTracing | None = None) -> Inferred:
         """Runs the model alone, on a batch as ``checked`` returns it.
 
         Only that is timed: waits for other batches, sessions and the gate are not included.
@@ -199,14 +197,13 @@ class Pipeline:
             PredictionError: The framework failed.
             SessionError: The pipeline is closed.
         """
-        inputs = {self._input_layer: batch}
         with self._one_at_a_time, self._predictor.turn(), self._gate.predict():
             if self._closed:
                 raise closed_error()
             if tracing is not None:
-                return self._traced_predict(inputs, tracing)
+                return self._traced_predict(batch, tracing)
             started = self._clock()
-            outputs = self._predictor.predict(inputs)
+            outputs = self._predictor.predict(batch)
             return Inferred(outputs, self._clock() - started)
 
     @contextmanager
@@ -229,56 +226,58 @@ class Pipeline:
             finally:
                 tracing.end_batch(begun, self._clock())
 
-    def checked(self, batch: NDArray[Any]) -> NDArray[Any]:
+    def checked(self, batch: Tensors) -> Tensors:
         """Returns a batch of preprocessed inputs in the form that the model requires.
 
         Raises:
-            InputError: The batch is empty, or its shape or element type does not fit the model.
+            InputError: The batch is empty, or a name, shape or element type does not fit the model.
         """
-        if batch.ndim == 0 or not len(batch):
-            raise InputError("the batch is empty; it needs at least one input")
-        return self._preprocessor.check(batch, (len(batch), *self._preprocessor.dimensions))
+        return self._preprocessor.checked(batch)
 
     def predict_tensor(
-        self, batch: NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
+        self, batch: Tensors | NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
     ) -> BatchResult:
-        """Runs a batch that is one preprocessed tensor, with the batch as its first axis.
+        """Runs a batch of preprocessed tensors by name, each with the batch as its first axis.
+
+        An array alone is the tensor of a model that takes one.
 
         The inputs' ids are ``"0"``, ``"1"``, …. ``trace`` receives the spans; ``infer``, as in ``predict``,
         is not for traced batches.
 
         Raises:
-            InputError: The batch is empty, or its shape or element type does not fit the model.
+            InputError: The batch is empty, or a name, shape or element type does not fit the model.
             SessionError: The pipeline is closed.
             PredictionError: The framework's profiler cannot be used.
         """
         started = self._clock()
-        prepared, tensor = self._prepared_tensor(batch, started)
+        prepared, tensors = self._prepared_tensors(batch, started)
         if trace is None:
-            return self._run(prepared, tensor, infer=infer)
+            return self._run(prepared, tensors, infer=infer)
         tracing = RunTracing(trace, self._open_profiler(trace), self._attributes)
         with self._collecting(tracing):
             tracing.begin_tensor(len(prepared.ids), started, started + prepared.preprocess_ns)
             begun = self._clock()
-            result = self._run(prepared, tensor, tracing)
+            result = self._run(prepared, tensors, tracing)
             tracing.end_batch(begun, self._clock())
         return result
 
     async def predict_tensor_async(
-        self, batch: NDArray[Any], infer: Callable[[NDArray[Any]], Awaitable[Inferred]]
+        self, batch: Tensors | NDArray[Any], infer: Callable[[Tensors], Awaitable[Inferred]]
     ) -> BatchResult:
         """Does the same with a model that an event loop awaits; see ``predict_tensor``."""
-        prepared, tensor = self._prepared_tensor(batch, self._clock())
+        prepared, tensors = self._prepared_tensors(batch, self._clock())
         try:
-            inferred = await infer(tensor)
+            inferred = await infer(tensors)
         except PredictionError as error:
             return prepared.failed(Stage.PREDICT, error)
         return self._answered(prepared, inferred)
 
-    def _prepared_tensor(self, batch: NDArray[Any], started: int) -> tuple[_PreparedBatch, NDArray[Any]]:
-        tensor = self.checked(batch)
-        ids = tuple(map(str, range(len(batch))))
-        return _PreparedBatch(ids, read_ns=0, preprocess_ns=self._clock() - started), tensor
+    def _prepared_tensors(
+        self, batch: Tensors | NDArray[Any], started: int
+    ) -> tuple[_PreparedBatch, Tensors]:
+        tensors = self._preprocessor.checked(batch)
+        ids = tuple(map(str, range(batch_size(tensors))))
+        return _PreparedBatch(ids, read_ns=0, preprocess_ns=self._clock() - started), tensors
 
     def predict_batches(
         self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
@@ -360,7 +359,7 @@ class Pipeline:
                     inputs = list(itertools.islice(prepared, len(batch)))
                     result = self._finish(inputs, tracing)
                     if not _shares_memory(result.outputs, inputs[0].batch):
-                        self._preparation.take_back(inputs[0].batch)
+                        self._preparation.take_back(inputs[0].batch, len(batch))
                     yield result
         finally:
             self._preparation.forget_spare()
@@ -405,23 +404,22 @@ class Pipeline:
         preprocess_ns = sum(p.preprocess_ns for p in prepared)
         if not good:
             return BatchResult((), None, failures, StageTimes(read_ns, preprocess_ns, 0, 0))
-        tensor = good[0].batch
-        if len(good) < len(prepared):
-            tensor = tensor[[p.place for p in good]]
+        places = [p.place for p in good] if len(good) < len(prepared) else None
+        tensors = self._preprocessor.assembled(good[0].batch, places, [p.rows for p in good])
         preprocess_ns += self._clock() - started
         origins = tuple(p.origin for p in good) if self._postprocessor.wants_inputs else ()
         batch = _PreparedBatch(tuple(p.input_id for p in good), read_ns, preprocess_ns, failures, origins)
-        return self._run(batch, tensor, tracing, infer)
+        return self._run(batch, tensors, tracing, infer)
 
     def _run(
         self,
         batch: _PreparedBatch,
-        tensor: NDArray[Any],
+        tensors: Tensors,
         tracing: RunTracing | None = None,
         infer: Infer | None = None,
     ) -> BatchResult:
         try:
-            inferred = infer(tensor) if infer else self.infer(tensor, tracing)
+            inferred = infer(tensors) if infer else self.infer(tensors, tracing)
         except PredictionError as error:
             return batch.failed(Stage.PREDICT, error)
         return self._answered(batch, inferred, tracing)
@@ -455,8 +453,8 @@ class Pipeline:
         return Inferred(outputs, ended - started)
 
 
-def _shares_memory(outputs: Outputs | None, batch: NDArray[Any]) -> bool:
+def _shares_memory(outputs: Outputs | None, batch: Tensors) -> bool:
     """Whether outputs may share the memory of the batch, for instance if a model returns its input."""
     return isinstance(outputs, RawOutputs) and any(
-        np.may_share_memory(tensor, batch) for tensor in outputs.tensors.values()
+        np.may_share_memory(tensor, array) for tensor in outputs.tensors.values() for array in batch.values()
     )

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -32,7 +33,7 @@ from inferometer.manifests.errors import (
     OutOfMemoryError,
     PredictionError,
 )
-from inferometer.manifests.inputs import InputParameters
+from inferometer.manifests.inputs import TensorSpec
 from inferometer.manifests.schema import ModelManifest
 
 _NO_TURN = nullcontext()
@@ -153,7 +154,7 @@ class Predictor(Closeable):
         """Runs the model on a batch and returns its outputs once the device has finished.
 
         Args:
-            inputs: The batch, of any size, by the manifest's ``input_layer``.
+            inputs: The batch, of any size, by the names of ``tensors``.
 
         Returns:
             The outputs in the model's order, in host memory, valid beyond the next call.
@@ -177,8 +178,8 @@ class Predictor(Closeable):
         wanted = self.options.precision
         default = wanted is Precision.FLOAT32 and not asked
         if has_own_precision(self.manifest) or self.artifacts.in_memory is not None:
-            # of a file, the element type of the input is all that tells its precision
-            halves = self.manifest.inputs[0].parameters.element_type.value == Precision.FLOAT16.value
+            # of a file, the element types of the inputs are all that tells its precision
+            halves = Precision.FLOAT16.value in {each.element_type.value for each in self.tensors}
             if not default and wanted is not (Precision.FLOAT16 if halves else Precision.FLOAT32):
                 place = "in memory" if self.artifacts.in_memory is not None else "a file"
                 raise ConfigurationError(
@@ -227,11 +228,39 @@ class Predictor(Closeable):
         Raises:
             PredictionError: The name, the element type or the shape does not match, or the batch is empty.
         """
-        wanted = self.manifest.inputs[0].parameters
-        if set(inputs) != {wanted.input_layer}:
+        if len(self.tensors) > 1:
+            raise PredictionError(f"{self}: takes {len(self.tensors)} inputs, and is run with one")
+        [array] = self.checked_inputs(inputs).values()
+        return array
+
+    def checked_inputs(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
+        """Returns the arrays of all inputs, in C order and in the manifest's order, if they match it.
+
+        Implementations call it first, so that an invalid batch gives the same error in every framework.
+
+        Raises:
+            PredictionError: A name, an element type or a shape does not match, the batch is empty, or its
+                size is not the same in all tensors.
+        """
+        model, tensors = str(self), self.tensors
+        names = [each.name for each in tensors]
+        if len(inputs) != len(names) or any(name not in inputs for name in names):
             found = ", ".join(f'"{name}"' for name in inputs) or "none"
-            raise PredictionError(f'{self}: found the inputs {found}; it takes one, "{wanted.input_layer}"')
-        return checked_array(str(self), wanted, inputs[wanted.input_layer], PredictionError)
+            takes = ", ".join(f'"{name}"' for name in names)
+            takes = f"one, {takes}" if len(names) == 1 else takes
+            raise PredictionError(f"{model}: found the inputs {found}; it takes {takes}")
+        checked = {
+            each.name: checked_array(model, each, inputs[each.name], PredictionError) for each in tensors
+        }
+        if len(checked) > 1 and len({len(array) for array in checked.values()}) > 1:
+            sizes = ", ".join(f"{len(array)} of {name}" for name, array in checked.items())
+            raise PredictionError(f"{model}: the batch differs in size: {sizes}")
+        return checked
+
+    @cached_property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The tensors that the model takes, in the manifest's order."""
+        return self.manifest.tensors
 
     def __str__(self) -> str:
         return f"model {self.manifest.name} {self.manifest.version}"
@@ -254,18 +283,18 @@ class Predictor(Closeable):
 
 
 def checked_array(
-    model: str, wanted: InputParameters, array: NDArray[Any], error: type[InferometerError]
+    model: str, wanted: TensorSpec, array: NDArray[Any], error: type[InferometerError]
 ) -> NDArray[Any]:
-    """Returns the array of a model's input, in C order, if it matches the manifest.
+    """Returns the array of one of a model's tensors, in C order, if it matches the manifest.
 
     Raises an ``error`` that begins with the ``model``: the element type or the shape does not match, or the
     batch is empty.
     """
-    where, allowed = f'{model}: input "{wanted.input_layer}"', wanted.element_type.value
+    where, allowed = f'{model}: input "{wanted.name}"', wanted.element_type.value
     if array.dtype != dtype_of(wanted):
         raise error(f"{where}: found {array.dtype}; allowed: {allowed}")
-    if not array.size or array.shape[1:] != wanted.dimensions:
-        allowed = ", ".join(map(str, ("batch", *wanted.dimensions)))
+    if not array.size or not wanted.takes(array.shape[1:]):
+        allowed = ", ".join(map(str, ("batch", *wanted.written)))
         raise error(f"{where}: found the shape {array.shape}; allowed: ({allowed})")
     return np.ascontiguousarray(array)
 

@@ -9,15 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TypeAlias
 
 from inferometer.agent.inference.results import InputFailure, Stage
-from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Url
+from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Tensors, Url
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.origins import Origin
-from inferometer.agent.preprocessing.preprocessor import Preprocessor
 from inferometer.manifests.errors import InputError, SessionError
 
 _OPEN = nullcontext()
@@ -170,19 +167,20 @@ _SHARES = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedInput:
-    """One input after reading and preprocessing: its tensor, or its failure.
+    """One input after reading and preprocessing: its tensors, or its failure.
 
     Attributes:
-        batch: The tensor of the whole batch, which holds that of the input at its place.
+        batch: The tensors of the whole batch, which hold those of the input at its place.
         read_ns: The time to read it.
         preprocess_ns: The time to preprocess it, without the wait at the gate.
         read_at_ns: When reading began, on the clock.
         preprocess_at_ns: When preprocessing began; 0 if reading failed.
         origin: Where the input came from, if that was asked for.
+        rows: The input's tensors with dynamic axes, which are in no batch yet; None if there are none.
     """
 
     input_id: str
-    batch: NDArray[Any]
+    batch: Tensors
     place: int
     failure: InputFailure | None
     read_ns: int
@@ -191,10 +189,11 @@ class PreparedInput:
     preprocess_at_ns: int = 0
     thread: int = 0
     origin: Origin | None = None
+    rows: Tensors | None = None
 
 
-_Slot: TypeAlias = tuple[Input, NDArray[Any], int]
-"""An input, the tensor of its batch, and its place in it, which saves a copy."""
+_Slot: TypeAlias = tuple[Input, Tensors, int]
+"""An input, the tensors of its batch, and its place in them, which saves a copy."""
 
 
 class Preparation:
@@ -205,7 +204,7 @@ class Preparation:
 
     def __init__(
         self,
-        preprocessor: Preprocessor,
+        preprocessor: ModelPreprocessor,
         fetch: Fetch,
         gate: Gate,
         *,
@@ -220,7 +219,7 @@ class Preparation:
         self._clock = clock
         self._keep_origins = keep_origins
         self._closed = False
-        self._spare: dict[int, deque[NDArray[Any]]] = {}
+        self._spare: dict[int, deque[Tensors]] = {}
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="preprocess") if threads else None
 
     def begin(self, inputs: Sequence[Input]) -> Preparing:
@@ -235,8 +234,8 @@ class Preparation:
         if not all(batches):
             raise InputError("the batch is empty; it needs at least one input")
         slots = [
-            (item, tensor, place)
-            for batch, tensor in zip(batches, map(self._new_batch, batches), strict=True)
+            (item, tensors, place)
+            for batch, tensors in zip(batches, map(self._new_batch, batches), strict=True)
             for place, item in enumerate(batch)
         ]
         if not self._pool:
@@ -252,12 +251,12 @@ class Preparation:
                 raise closed() from error
             raise
 
-    def take_back(self, batch: NDArray[Any]) -> None:
-        """Takes back the tensor of a finished batch, for another batch of the same size.
+    def take_back(self, batch: Tensors, size: int) -> None:
+        """Takes back the tensors of a finished batch of ``size`` inputs, for another one.
 
         New memory costs a page fault for every 4 KiB, which is a tenth of the preparation time.
         """
-        self._spare.setdefault(len(batch), deque()).append(batch)
+        self._spare.setdefault(size, deque()).append(batch)
 
     def forget_spare(self) -> None:
         """Frees the memory that was taken back."""
@@ -269,11 +268,11 @@ class Preparation:
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
 
-    def _new_batch(self, inputs: Sequence[Input]) -> NDArray[Any]:
+    def _new_batch(self, inputs: Sequence[Input]) -> Tensors:
         try:
             return self._spare[len(inputs)].pop()
         except LookupError:
-            return np.empty((len(inputs), *self._preprocessor.dimensions), self._preprocessor.dtype)
+            return self._preprocessor.new_batch(len(inputs))
 
     def _prepare_all(self, slots: Sequence[_Slot]) -> list[PreparedInput]:
         prepared = []
@@ -283,7 +282,7 @@ class Preparation:
             prepared.append(self._prepare(*slot))
         return prepared
 
-    def _prepare(self, item: Input, batch: NDArray[Any], place: int) -> PreparedInput:
+    def _prepare(self, item: Input, batch: Tensors, place: int) -> PreparedInput:
         """Reads and preprocesses one input; the time at the gate counts to neither."""
         thread = threading.get_native_id() if self._pool else 0
         read_at = self._clock()
@@ -298,16 +297,16 @@ class Preparation:
         read_ns = self._clock() - read_at
         with self._gate.prepare():
             started = self._clock()
-            failed = origin = None
+            failed = origin = rows = None
             try:
-                self._preprocessor.write(payload, batch[place])
+                rows = self._preprocessor.prepare(payload, batch, place)
                 if self._keep_origins:
                     origin = self._preprocessor.origin(payload)
             except InputError as error:
                 failed = InputFailure(item.id, Stage.PREPROCESS, str(error))
             preprocess_ns = self._clock() - started
             return PreparedInput(
-                item.id, batch, place, failed, read_ns, preprocess_ns, read_at, started, thread, origin
+                item.id, batch, place, failed, read_ns, preprocess_ns, read_at, started, thread, origin, rows
             )
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
-
-from numpy.typing import NDArray
+from typing import TypeAlias
 
 from inferometer.agent.hardware.device import Device
 from inferometer.agent.hardware.environment import Environment
@@ -72,7 +70,7 @@ class Inferred:
     queue: QueueTimes | None = None
 
 
-Infer: TypeAlias = Callable[[NDArray[Any]], Inferred]
+Infer: TypeAlias = Callable[[Tensors], Inferred]
 """Runs a model on a preprocessed batch."""
 
 

@@ -33,8 +33,8 @@ from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import BatchResult, Infer, Inferred, SystemDescription
 from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
-from inferometer.agent.preprocessing.inputs import Input
-from inferometer.agent.preprocessing.preprocessor import preprocessor_of
+from inferometer.agent.preprocessing.inputs import Input, Tensors
+from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
 from inferometer.agent.tracing.recorder import TraceScope, traced
 from inferometer.agent.tracing.span import AttributeValue, SpanKind, TraceLevel
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, InputError
@@ -142,8 +142,7 @@ def open_session(
         ConfigurationError: The model cannot be given the precision.
     """
     require_supported(manifest, container_architecture(machine or platform.machine()))
-    parameters = manifest.inputs[0].parameters
-    preprocessor = preprocessor_of(parameters, max_pixels)
+    preprocessor = model_preprocessor_of(manifest, max_pixels)
     entry = registry.find(manifest.framework.name)
     predictor_type = entry.load()
     random = options.weights is Weights.RANDOM
@@ -179,7 +178,6 @@ def open_session(
             predictor,
             preprocessor,
             Postprocessor(manifest.output, options.feature_limit),
-            parameters.input_layer,
             fetch=fetch,
             threads=threads,
             overlap=overlap,
@@ -264,7 +262,7 @@ class Session(Closeable):
         """Predicts one batch and waits for it; see ``Pipeline.predict``."""
         return self._pipeline.predict(inputs, infer, trace)
 
-    def infer(self, batch: NDArray[Any], tracing: RunTracing | None = None) -> Inferred:
+    def infer(self, batch: Tensors, tracing: RunTracing | None = None) -> Inferred:
         """Runs the model alone; see ``Pipeline.infer``."""
         return self._pipeline.infer(batch, tracing)
 
@@ -274,14 +272,14 @@ class Session(Closeable):
         with self._sampled(trace), self._pipeline.traced_batch(trace, name, size, requests) as tracing:
             yield tracing
 
-    def checked(self, batch: NDArray[Any]) -> NDArray[Any]:
+    def checked(self, batch: Tensors) -> Tensors:
         """Returns a batch in the form that the model requires; see ``Pipeline.checked``."""
         return self._pipeline.checked(batch)
 
     def predict_tensor(
-        self, batch: NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
+        self, batch: Tensors | NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
     ) -> BatchResult:
-        """Predicts a batch that is one preprocessed tensor; see ``Pipeline.predict_tensor``."""
+        """Predicts a batch of preprocessed tensors, or of the only one; see ``Pipeline.predict_tensor``."""
         if trace is None:
             return self._pipeline.predict_tensor(batch, infer=infer)
         with self._sampled(trace):

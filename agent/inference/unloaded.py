@@ -9,7 +9,7 @@ from inferometer.agent.hardware.environment import container_architecture, read_
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import SystemDescription
-from inferometer.agent.preprocessing.preprocessor import preprocessor_of
+from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
 from inferometer.manifests.schema import ModelManifest
 
 
@@ -24,7 +24,7 @@ def describe_unloaded(
         FrameworkUnavailableError: The library that decodes the model's images is not installed.
     """
     require_supported(manifest, container_architecture(platform.machine()))
-    preprocessor = preprocessor_of(manifest.inputs[0].parameters)
+    preprocessor = model_preprocessor_of(manifest)
     return SystemDescription(
         manifest=manifest,
         checksums={},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.manifests.errors import ConfigurationError, InputError
-from inferometer.manifests.inputs import InputParameters, TensorElementType
+from inferometer.manifests.inputs import InputParameters, TensorElementType, TensorSpec
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 """Arrays by the names of a model's inputs or outputs, each with the batch as its first axis."""
@@ -37,6 +37,13 @@ class Tensor:
     array: NDArray[Any]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class NamedTensors:
+    """The preprocessed tensors of a model with several, by their names, without the batch axis."""
+
+    arrays: Tensors
+
+
 @dataclass(frozen=True, slots=True)
 class Url:
     """The URL of an encoded image, which the agent that runs the model fetches."""
@@ -57,7 +64,7 @@ class Text:
         return sum(len(part.encode("utf-8", "replace")) for part in (self.text, self.pair or ""))
 
 
-Payload: TypeAlias = EncodedImage | Pixels | Tensor | Url | Text
+Payload: TypeAlias = EncodedImage | Pixels | Tensor | NamedTensors | Url | Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ class Input:
             raise InputError(f"input {self.id}: cannot be read: {error.strerror or error}") from error
 
 
-def dtype_of(parameters: InputParameters) -> np.dtype[Any]:
+def dtype_of(parameters: InputParameters | TensorSpec) -> np.dtype[Any]:
     """Returns the dtype of a model's input; strings are Python's own, in arrays of objects."""
     if parameters.element_type is TensorElementType.STRING:
         return np.dtype(object)
@@ -101,7 +108,30 @@ def numeric_dtype_of(parameters: InputParameters) -> np.dtype[Any]:
     return dtype
 
 
-def blank_batch(parameters: InputParameters, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Returns a batch of zeros, or of empty strings."""
-    dtype = dtype_of(parameters)
+def batch_size(batch: Tensors) -> int:
+    """Returns the number of inputs in a batch."""
+    return len(next(iter(batch.values())))
+
+
+def blank(tensor: TensorSpec, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Returns zeros, or empty strings, of the tensor's dtype."""
+    dtype = dtype_of(tensor)
     return np.full(shape, "", dtype) if dtype.hasobject else np.zeros(shape, dtype)
+
+
+def blank_batch(tensors: Iterable[TensorSpec], batch_size: int = 1) -> dict[str, NDArray[Any]]:
+    """Returns a batch of zeros, or of empty strings; dynamic axes have ``DYNAMIC_SIZE``."""
+    return {each.name: blank(each, (batch_size, *each.sized())) for each in tensors}
+
+
+def padded(tensor: TensorSpec, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Returns the rows of a tensor as a batch, padded with zeros at the end to the longest of them."""
+    first = rows[0].shape
+    if all(row.shape == first for row in rows):
+        return np.stack(rows)
+    longest = tuple(max(sizes) for sizes in zip(*(row.shape for row in rows), strict=True))
+    batch = blank(tensor, (len(rows), *longest))
+    for place, row in enumerate(rows):
+        part = (place, *map(slice, row.shape))
+        batch[part] = row
+    return batch

@@ -12,7 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS, ImageDecoder, check_pixels
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text, Url, dtype_of
+from inferometer.agent.preprocessing.inputs import (
+    EncodedImage,
+    NamedTensors,
+    Payload,
+    Pixels,
+    Tensor,
+    Tensors,
+    Text,
+    Url,
+    dtype_of,
+)
 from inferometer.agent.preprocessing.origins import ImageGeometry, Origin
 from inferometer.manifests.errors import FrameworkUnavailableError, InputError
 from inferometer.manifests.inputs import (
@@ -23,16 +33,22 @@ from inferometer.manifests.inputs import (
     InputParameters,
     Layout,
     TensorParameters,
+    TensorSpec,
 )
 
 
 class Preprocessor(ABC):
-    """Creates the input tensors of one model, of the shape ``dimensions`` and a ``dtype``. Thread-safe.
+    """Creates the input tensors of one of a model's inputs, mostly of a shape and a dtype. Thread-safe.
 
-    ``tensor_bytes`` is the memory that one input tensor takes.
+    Attributes:
+        tensors: What it creates; here, one.
+        dimensions: Its shape without the batch, with -1 for a dynamic axis.
+        dtype: Its dtype.
+        tensor_bytes: The memory that it takes; with dynamic axes, about.
     """
 
     def __init__(self, parameters: InputParameters) -> None:
+        self.tensors: tuple[TensorSpec, ...] = parameters.tensors
         self.dimensions: tuple[int, ...] = parameters.dimensions
         self.dtype: np.dtype[Any] = dtype_of(parameters)
         self.tensor_bytes = tensor_bytes(parameters)
@@ -47,6 +63,23 @@ class Preprocessor(ABC):
         tensor = np.empty(self.dimensions, self.dtype)
         self.write(payload, tensor)
         return tensor
+
+    def prepare(self, payload: Payload, batch: Tensors, place: int) -> Tensors | None:
+        """Writes the tensors of a fixed shape into their row of a batch; returns the others' rows, if any.
+
+        Args:
+            payload: The input.
+            batch: The tensors of the batch that have a fixed shape, with the batch as their first axis.
+            place: The row.
+
+        Raises:
+            InputError: As ``write``.
+        """
+        tensor = self.tensors[0]
+        if tensor.is_dynamic:
+            return {tensor.name: self(payload)}
+        self.write(payload, batch[tensor.name][place])
+        return None
 
     @abstractmethod
     def write(self, payload: Payload, out: NDArray[Any]) -> None:
@@ -68,29 +101,58 @@ class Preprocessor(ABC):
         return None
 
     def check(self, array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-        """Returns a preprocessed tensor in the model's element type.
+        """Returns a preprocessed tensor in the model's element type; see ``check_tensor``.
 
         Raises InputError if it has another shape, or an element type that would lose values.
         """
         if array.shape != shape:
-            raise InputError(f"tensor has shape {list(array.shape)}; the model takes {list(shape)}")
-        # floats only lose precision; an integer that is too large would wrap around
-        casting: Literal["same_kind", "safe"] = "same_kind" if self.dtype.kind == "f" else "safe"
-        strings = self.dtype.hasobject  # to which NumPy converts everything
-        if strings != array.dtype.hasobject or not np.can_cast(array.dtype, self.dtype, casting):
-            taken = "strings" if strings else self.dtype
-            raise InputError(f"tensor has element type {array.dtype}; the model takes {taken}")
-        with np.errstate(over="ignore"):  # overflow is detected below
-            tensor = np.ascontiguousarray(array, self.dtype)
-        exact = np.can_cast(array.dtype, self.dtype, "safe")
-        if not exact and (np.isinf(tensor) & np.isfinite(array)).any():
-            raise InputError(f"tensor of {array.dtype} has a value that {self.dtype} cannot hold")
-        return tensor
+            raise _wrong_shape(array, shape)
+        return check_elements(array, self.dtype)
+
+
+def check_tensor(array: NDArray[Any], tensor: TensorSpec, batch: tuple[int, ...] = ()) -> NDArray[Any]:
+    """Returns a preprocessed tensor in the model's element type and in C order.
+
+    Args:
+        array: The tensor of one input, or of a batch.
+        tensor: What the model takes.
+        batch: The size of the batch, if it is one.
+
+    Raises:
+        InputError: It has another shape, or an element type that would lose values.
+    """
+    axes = len(batch)
+    if array.shape[:axes] != batch or not tensor.takes(array.shape[axes:]):
+        raise _wrong_shape(array, (*batch, *tensor.written))
+    return check_elements(array, dtype_of(tensor))
+
+
+def check_elements(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Returns a tensor as ``dtype`` and in C order; raises InputError if that would lose values."""
+    # floats only lose precision; an integer that is too large would wrap around
+    casting: Literal["same_kind", "safe"] = "same_kind" if dtype.kind == "f" else "safe"
+    strings = dtype.hasobject  # to which NumPy converts everything
+    if strings != array.dtype.hasobject or not np.can_cast(array.dtype, dtype, casting):
+        taken = "strings" if strings else dtype
+        raise InputError(f"tensor has element type {array.dtype}; the model takes {taken}")
+    with np.errstate(over="ignore"):  # overflow is detected below
+        tensor = np.ascontiguousarray(array, dtype)
+    exact = np.can_cast(array.dtype, dtype, "safe")
+    if not exact and (np.isinf(tensor) & np.isfinite(array)).any():
+        raise InputError(f"tensor of {array.dtype} has a value that {dtype} cannot hold")
+    return tensor
+
+
+def _wrong_shape(array: NDArray[Any], shape: tuple[int, ...]) -> InputError:
+    return InputError(f"tensor has shape {list(array.shape)}; the model takes {list(shape)}")
 
 
 def tensor_bytes(parameters: InputParameters) -> int:
-    """Returns the size of one input tensor in bytes, without importing a decoder."""
-    return math.prod(parameters.dimensions) * dtype_of(parameters).itemsize
+    """Returns the size of an input's tensors in bytes, without importing a decoder.
+
+    Dynamic axes count with their size in synthetic inputs.
+    """
+    return sum(math.prod(each.sized()) * dtype_of(each).itemsize for each in parameters.tensors)
 
 
 def open_decoder(parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> ImageDecoder:
@@ -153,6 +215,8 @@ class ImagePreprocessor(Preprocessor):
                 self._normalise(self._decoder.fit(check_pixels(payload.array)), out)
             case Tensor():
                 out[...] = self.check(payload.array, self.dimensions)
+            case NamedTensors():
+                raise InputError(f"found named tensors {list(payload.arrays)}; the input is an image")
             case Url():
                 raise InputError(f"{payload.address} has to be fetched before it is preprocessed")
             case Text():
@@ -192,16 +256,17 @@ class ImagePreprocessor(Preprocessor):
 class TensorPreprocessor(Preprocessor):
     """Accepts tensors of the model's shape, and rejects images, for which the manifest has no parameters."""
 
-    def write(self, payload: Payload, out: NDArray[Any]) -> None:
-        """Writes a tensor as the model's element type; see ``check``."""
+    def __call__(self, payload: Payload) -> NDArray[Any]:
+        """Returns a tensor as the model's element type; see ``check_tensor``."""
         match payload:
             case Tensor():
-                out[...] = self.check(payload.array, self.dimensions)
-                return
+                return check_tensor(payload.array, self.tensors[0])
             case EncodedImage():
                 found = f"an encoded image of {len(payload.content)} bytes"
             case Pixels():
                 found = f"a decoded image of shape {list(payload.array.shape)}"
+            case NamedTensors():
+                found = f"named tensors {list(payload.arrays)}"
             case Url():
                 found = payload.address
             case Text():
@@ -209,6 +274,10 @@ class TensorPreprocessor(Preprocessor):
         raise InputError(
             f"the model takes tensors of {self.dtype} of shape {list(self.dimensions)}; found {found}"
         )
+
+    def write(self, payload: Payload, out: NDArray[Any]) -> None:
+        """Writes a tensor as the model's element type; see ``check_tensor``."""
+        out[...] = self(payload)
 
 
 def preprocessor_of(parameters: InputParameters, max_pixels: int = MAX_PIXELS) -> Preprocessor:

@@ -26,7 +26,15 @@ from inferometer.agent.inference.results import (
     Stage,
     StageTimes,
 )
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensors, Text, Url
+from inferometer.agent.preprocessing.inputs import (
+    EncodedImage,
+    NamedTensors,
+    Payload,
+    Pixels,
+    Tensors,
+    Text,
+    Url,
+)
 from inferometer.agent.protocol.span_messages import TracePart, read_trace_part, trace_part_message
 from inferometer.agent.protocol.tensors import array_bytes, element_name, fill_tensor, read_array, read_tensor
 from inferometer.agent.protocol.wire import Parts, Span, cut_out, length_delimited, padding
@@ -104,6 +112,10 @@ def encode_inputs_request(
             item.text.text = payload.text
             if payload.pair is not None:
                 item.text.pair = payload.pair
+        elif isinstance(payload, NamedTensors):
+            raise InputError(
+                f"input {id_}: found the tensors {', '.join(payload.arrays)}; an agent is sent one"
+            )
         else:
             fill_tensor(item.tensor, payload.array)
     return message.SerializeToString()

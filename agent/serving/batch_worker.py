@@ -15,6 +15,7 @@ from inferometer.agent.inference.arrays import aligned
 from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.inference.session import Session
+from inferometer.agent.preprocessing.inputs import batch_size
 from inferometer.agent.serving.batching import Batcher, BatchingOptions
 from inferometer.agent.serving.model_statistics import ModelStatistics
 from inferometer.agent.serving.observers import QueueObserver
@@ -153,30 +154,44 @@ class BatchMemory:
 
     def __init__(self, max_batch_size: int) -> None:
         self._max_batch_size = max_batch_size
-        self._memory: NDArray[Any] | None = None
+        self._memory: dict[str, NDArray[Any]] = {}
 
-    def assemble(self, tensors: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """Returns tensors, each with the batch as its first axis, as one; it is valid until the next call.
+    def assemble(self, batches: Sequence[Tensors]) -> Tensors:
+        """Returns batches of the same tensors as one; it is valid until the next call.
 
-        It is aligned, which they need not be; one alone that is, is returned as it is.
+        Its tensors are aligned, which theirs need not be; those of one alone are returned as they are.
+
+        Raises:
+            InputError: A tensor has not the same shape in all of them, but for the batch.
         """
+        if len(batches) == 1:
+            return {name: aligned(tensor) for name, tensor in batches[0].items()}
+        return {name: self._joined(name, [each[name] for each in batches]) for name in batches[0]}
+
+    def _joined(self, name: str, tensors: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """The rows of a tensor of several batches."""
         first = tensors[0]
-        if len(tensors) == 1:
-            return aligned(first)
+        shape = first.shape[1:]
+        if any(tensor.shape[1:] != shape for tensor in tensors):
+            raise InputError(f'input "{name}": the requests differ in shape, and make no batch')
         if first.dtype.hasobject:  # strings, which the memory would keep
             return np.concatenate(tensors)
-        if self._memory is None:
-            self._memory = np.empty((self._max_batch_size, *first.shape[1:]), first.dtype)
-        return np.concatenate(tensors, out=self._memory[: sum(map(len, tensors))])
+        memory = self._memory.get(name)
+        if memory is None or memory.shape[1:] != shape:
+            memory = self._memory[name] = np.empty((self._max_batch_size, *shape), first.dtype)
+        return np.concatenate(tensors, out=memory[: sum(map(len, tensors))])
 
     def all_apart(self, outputs: Tensors) -> Tensors:
         """Returns outputs that the next batch does not overwrite; a model may return its input."""
-        if self._memory is None:
+        if not self._memory:
             return outputs
         return {
-            name: output.copy() if np.may_share_memory(output, self._memory) else output
-            for name, output in outputs.items()
+            name: output.copy() if self._may_overwrite(output) else output for name, output in outputs.items()
         }
+
+    def _may_overwrite(self, output: NDArray[Any]) -> bool:
+        """Whether an output may be in this memory."""
+        return any(np.may_share_memory(output, memory) for memory in self._memory.values())
 
 
 class SessionPredictor:
@@ -200,12 +215,13 @@ class SessionPredictor:
             return self._predict(requests, tracing)
 
     def _predict(self, requests: Sequence[Request], tracing: RunTracing | None = None) -> Predicted:
-        tensor = self._memory.assemble([request.batch for request in requests])
-        inferred = self._session.infer(tensor, tracing) if tracing else self._session.infer(tensor)
+        batch = self._memory.assemble([request.batch for request in requests])
+        inferred = self._session.infer(batch, tracing) if tracing else self._session.infer(batch)
+        size = batch_size(batch)
         for name, output in inferred.outputs.items():
-            if output.ndim == 0 or len(output) != len(tensor):
+            if output.ndim == 0 or len(output) != size:
                 raise PredictionError(
-                    f"output {name} has shape {list(output.shape)} for a batch of {len(tensor)} inputs"
+                    f"output {name} has shape {list(output.shape)} for a batch of {size} inputs"
                 )
         return Predicted(inferred.outputs, inferred.predict_ns)
 

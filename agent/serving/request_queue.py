@@ -8,9 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
-
-from numpy.typing import NDArray
+from typing import Generic, Protocol, TypeVar
 
 from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.inference.results import Inferred, QueueTimes
@@ -78,9 +76,9 @@ class QueuedRequest(Protocol):
 class Request:
     """One request of a served model, until its caller has the answer; see ``QueuedRequest``.
 
-    ``batch`` is a preprocessed batch as the model takes it. ``priority`` and ``timeout_ns`` are what its
-    caller asks for, 0 and None for the default; a ``PriorityQueue`` makes them its level, and when it is
-    rejected or delayed while it waits. ``trace`` is the request's own span, None where it is not traced.
+    ``batch`` has tensors as the model takes them. ``priority`` and ``timeout_ns`` are what its caller asks
+    for, 0 and None for the default; a ``PriorityQueue`` makes them its level, and when it is rejected or
+    delayed while it waits. ``trace`` is the request's own span, None where it is not traced.
     """
 
     __slots__ = (
@@ -103,7 +101,7 @@ class Request:
 
     def __init__(
         self,
-        batch: NDArray[Any],
+        batch: Tensors,
         came_ns: int,
         deadline_ns: int | None,
         is_active: Callable[[], bool],
@@ -111,10 +109,12 @@ class Request:
     ) -> None:
         self.trace = trace
         self.batch = batch
-        self.inputs = len(batch)
-        self.nbytes = batch.nbytes
-        if batch.dtype.hasobject:  # strings, beside whose references there is their text
-            self.nbytes += sum(map(len, batch.flat))
+        self.inputs = self.nbytes = 0
+        for array in batch.values():
+            self.inputs = len(array)
+            self.nbytes += array.nbytes
+            if array.dtype.hasobject:  # strings, beside whose references there is their text
+                self.nbytes += sum(map(len, array.flat))
         self.came_ns = came_ns
         self.deadline_ns: int | None = deadline_ns
         self.is_active: Callable[[], bool] | None = is_active

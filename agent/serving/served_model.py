@@ -6,15 +6,13 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
-
-from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import Inferred, SystemDescription
 from inferometer.agent.inference.session import Session
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.serving.batch_worker import BatchWorker, SessionPredictor
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.model_statistics import ModelStatistics
@@ -103,7 +101,6 @@ class ServedModel:
         self.options = options
         self.statistics = ModelStatistics(unix_ns)
         self._name = f"{manifest.name} {manifest.version}"
-        self._input = manifest.inputs[0].parameters.input_layer
         self._clock = clock
         self._closed = threading.Event()
         self._on_closed = on_closed
@@ -149,7 +146,7 @@ class ServedModel:
 
     def infer(
         self,
-        tensors: Mapping[str, NDArray[Any]],
+        tensors: Tensors,
         *,
         deadline_ns: int | None = None,
         is_active: Callable[[], bool] = always,
@@ -169,16 +166,11 @@ class ServedModel:
             HungError: The prediction under way takes too long.
             SessionError: The model was closed.
         """
-        if set(tensors) != {self._input}:
-            found = ", ".join(f'"{name}"' for name in tensors) or "none"
-            raise InputError(f'model {self._name} takes one input, "{self._input}"; found {found}')
-        return self.infer_checked(
-            self._checked(tensors[self._input]), deadline_ns=deadline_ns, is_active=is_active
-        )
+        return self.infer_checked(self._checked(tensors), deadline_ns=deadline_ns, is_active=is_active)
 
     def infer_checked(
         self,
-        batch: NDArray[Any],
+        batch: Tensors,
         *,
         deadline_ns: int | None = None,
         is_active: Callable[[], bool] = always,
@@ -199,7 +191,7 @@ class ServedModel:
 
     async def infer_async(
         self,
-        batch: NDArray[Any],
+        batch: Tensors,
         *,
         deadline_ns: int | None = None,
         is_active: Callable[[], bool] = always,
@@ -235,7 +227,7 @@ class ServedModel:
 
     def _submit(
         self,
-        batch: NDArray[Any],
+        batch: Tensors,
         deadline_ns: int | None,
         is_active: Callable[[], bool],
         trace: TraceScope | None = None,
@@ -248,9 +240,9 @@ class ServedModel:
         came_ns = self._clock()
         is_about(self.manifest.name)
         try:
-            self._check_size(batch)
-            self._check_not_hung()
             request = Request(batch, came_ns, deadline_ns, is_active, trace)
+            self._check_size(request.inputs)
+            self._check_not_hung()
             if priority or timeout_ns is not None:
                 request.priority, request.timeout_ns = priority, timeout_ns
             self._queue.put(request)
@@ -301,17 +293,17 @@ class ServedModel:
                 f"take {limit_ns / 1e9:g} s; the agent may have to be restarted"
             )
 
-    def _checked(self, batch: NDArray[Any]) -> NDArray[Any]:
+    def _checked(self, batch: Tensors) -> Tensors:
         try:
             return self.session.checked(batch)
         except InputError as error:
-            raise InputError(f'model {self._name}, input "{self._input}": {error}') from error
+            raise InputError(f"model {self._name}: {error}") from error
 
-    def _check_size(self, batch: NDArray[Any]) -> None:
+    def _check_size(self, inputs: int) -> None:
         limit = self.options.max_batch_size
-        if 1 < limit < len(batch):
+        if 1 < limit < inputs:
             raise InputError(
-                f"model {self._name}: the request has {len(batch)} inputs; at most {limit} are taken "
+                f"model {self._name}: the request has {inputs} inputs; at most {limit} are taken "
                 "(--max_batch_size)"
             )
 

@@ -289,7 +289,7 @@ class Trainer(Closeable):
 
     def checked_inputs(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Returns inputs in C order, if they match the manifest; raises TrainingError if not."""
-        return checked_array(str(self), self.manifest.inputs[0].parameters, inputs, TrainingError)
+        return checked_array(str(self), self.manifest.tensors[0], inputs, TrainingError)
 
     def check_parameters(
         self, parameters: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]

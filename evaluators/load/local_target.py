@@ -6,13 +6,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
-
-from numpy.typing import NDArray
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.inference.results import BatchResult, Stage, SystemDescription
-from inferometer.agent.preprocessing.inputs import Input, Payload
+from inferometer.agent.preprocessing.inputs import Input, Payload, Tensors
 from inferometer.agent.serving.batch_worker import BatchMemory, BatchWorker, Predicted
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.request_queue import WAITING, PredictedBatch, RequestQueue, RequestState
@@ -231,10 +228,11 @@ class _Batches:
 
     def __init__(self, session: TensorSystem, inputs: LoadInputs, max_batch_size: int) -> None:
         self._session = session
-        self._rows: list[NDArray[Any]] = []
+        self._rows: list[Tensors] = []
         self._payloads: Sequence[Payload] = ()
         if isinstance(inputs, PreparedInputs):
-            self._rows = [inputs.tensors[n : n + 1] for n in range(len(inputs))]
+            name = session.description.manifest.tensors[0].name
+            self._rows = [{name: inputs.tensors[n : n + 1]} for n in range(len(inputs))]
         else:
             self._payloads = inputs.payloads
         self._ids = tuple(map(str, range(max_batch_size)))

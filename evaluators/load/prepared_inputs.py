@@ -19,12 +19,13 @@ from inferometer.agent.preprocessing.inputs import (
     Payload,
     Pixels,
     Tensor,
-    Text,
     Url,
     numeric_dtype_of,
 )
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of, tensor_bytes
 from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.loading.samples import size_of
 from inferometer.evaluators.statistics import random_state
 from inferometer.manifests.errors import DatasetError, InputError
 from inferometer.manifests.inputs import ImageParameters, InputParameters
@@ -98,7 +99,8 @@ def prepare_inputs(
     if not samples:
         raise DatasetError(f"dataset {dataset.identity.name} is empty; load needs at least one input")
     gate = Gate(overlap=True)  # nothing is predicted yet
-    preparation = Preparation(preprocessor_of(parameters), fetch, gate, threads=1, clock=time.perf_counter_ns)
+    preprocessor = ModelPreprocessor([preprocessor_of(parameters)])
+    preparation = Preparation(preprocessor, fetch, gate, threads=1, clock=time.perf_counter_ns)
     try:
         prepared = list(preparation.begin(samples))
     finally:
@@ -106,7 +108,7 @@ def prepare_inputs(
     failures = tuple(item.failure for item in prepared if item.failure is not None)
     good = [item.place for item in prepared if item.failure is None]
     source = _source(dataset, len(good), failures)
-    tensors = prepared[0].batch
+    [tensors] = prepared[0].batch.values()
     return PreparedInputs(tensors[good] if failures else tensors, source, failures)
 
 
@@ -129,13 +131,7 @@ def read_inputs(
         except InputError as error:
             failures.append(InputFailure(item.id, Stage.READ, str(error)))
             continue
-        match read:
-            case EncodedImage():
-                taken_bytes += len(read.content)
-            case Text():
-                taken_bytes += read.nbytes
-            case _:
-                taken_bytes += read.array.nbytes
+        taken_bytes += size_of(read)
         if payloads and taken_bytes > max_bytes:
             break
         payloads.append(read)

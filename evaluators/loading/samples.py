@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import InputFailure, Stage
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text, Url
+from inferometer.agent.preprocessing.inputs import (
+    EncodedImage,
+    NamedTensors,
+    Payload,
+    Pixels,
+    Tensor,
+    Text,
+    Url,
+)
 from inferometer.agent.preprocessing.preprocessor import Preprocessor, preprocessor_of
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.manifests.errors import InputError
@@ -125,5 +133,7 @@ def size_of(payload: Payload) -> int:
             return payload.array.nbytes
         case Text():
             return payload.nbytes
+        case NamedTensors():
+            return sum(array.nbytes for array in payload.arrays.values())
         case Url():
             return 0

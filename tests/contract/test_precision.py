@@ -170,7 +170,7 @@ manifest = select_model(Catalog(), registry, "DeepSpeech2", framework="ONNXRunti
 options = SessionOptions(weights=Weights.RANDOM, precision=Precision.FLOAT16)
 with open_session(manifest, options, registry) as session:
     shape = (1, *manifest.inputs[0].parameters.dimensions)
-    [output] = session.infer(np.zeros(shape, np.float32)).outputs.values()
+    [output] = session.infer({manifest.tensors[0].name: np.zeros(shape, np.float32)}).outputs.values()
     print(output.dtype, session.description.environment.settings["optimisers left out"])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)

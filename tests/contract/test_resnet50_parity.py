@@ -16,7 +16,7 @@ from inferometer.agent.architectures.catalogue import ARCHITECTURES
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import Classifications, Inferred
 from inferometer.agent.inference.session import SessionOptions, open_session
-from inferometer.agent.preprocessing.inputs import EncodedImage, Input
+from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Tensors
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.schema import ModelManifest
 
@@ -81,7 +81,7 @@ def answers(framework: str, weights: Path, images: list[Input]) -> dict[str, np.
     logits: list[np.ndarray] = []
     with open_session(shipped(framework, weights), SessionOptions(feature_limit=0), Registry()) as session:
 
-        def infer(batch: np.ndarray) -> Inferred:
+        def infer(batch: Tensors) -> Inferred:
             inferred = session.infer(batch)
             (tensor,) = inferred.outputs.values()
             logits.append(np.array(tensor))

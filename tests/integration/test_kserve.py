@@ -79,7 +79,7 @@ def test_accuracy_on_digits_is_that_of_this_process(typed):
     with open_session(manifest, SessionOptions(), registry) as local:
 
         def model(batch):
-            [scores] = local.infer(batch).outputs.values()
+            [scores] = local.infer({manifest.tensors[0].name: batch}).outputs.values()
             return {"logits": scores, "unused": scores[:, :1]}
 
         digits = served(

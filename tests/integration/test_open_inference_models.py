@@ -43,7 +43,7 @@ def outputs_of(catalog, name, batch, framework=None, **options):
     chosen = SessionOptions(**options)
     manifest = select_model(catalog, Registry(), name, None, framework, chosen.weights)
     with open_session(manifest, chosen, Registry()) as session:
-        return session.infer(batch).outputs
+        return session.infer({manifest.tensors[0].name: batch}).outputs
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

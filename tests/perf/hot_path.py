@@ -100,7 +100,7 @@ def _to_served_model(stack: ExitStack) -> Callable[[], Sequence[float]]:
     model = ServedModel(session, BatchingOptions())
     stack.callback(model.wait_closed, 5.0)
     stack.callback(model.close)
-    batch = np.zeros(SHAPES["1 KB"], np.float32)
+    batch = {session.description.manifest.tensors[0].name: np.zeros(SHAPES["1 KB"], np.float32)}
     return lambda: _until_called(lambda _: model.infer_checked(batch))
 
 

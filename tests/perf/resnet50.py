@@ -24,6 +24,7 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, SessionOptions, no_fetch, open_session
 from inferometer.agent.preprocessing.inputs import Tensor
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.evaluators.dataset_run import DatasetRun
 from inferometer.evaluators.datasets.base import Dataset, Sample
@@ -157,9 +158,8 @@ def _our_pipeline(
     predictor = _NullPredictor(manifest, Artifacts(), PredictorOptions())
     pipeline = Pipeline(
         predictor,
-        preprocessor,
+        ModelPreprocessor([preprocessor]),
         Postprocessor(manifest.output.model_copy(update={"type": "raw"}), 5),  # which ranks nothing
-        manifest.inputs[0].parameters.input_layer,
         fetch=no_fetch,
         threads=WORKERS,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,7 +34,7 @@ from inferometer.agent.inference.predictor import (
     Tensors,
     prediction_failure,
 )
-from inferometer.agent.preprocessing.inputs import blank_batch
+from inferometer.agent.preprocessing.inputs import batch_size, blank
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.manifests.errors import (
@@ -69,7 +70,7 @@ class ONNXRuntimePredictor(Predictor):
         self._session: Any = None
         self._profiled: Any = None
         self._output_names: list[str] = []
-        self._shape: tuple[int, ...] | None = None
+        self._shapes: dict[str, tuple[int, ...]] = {}
         self._precision: Precision | None = None
 
     @classmethod
@@ -108,13 +109,13 @@ class ONNXRuntimePredictor(Predictor):
         """Runs the session, which waits for its device and copies the outputs back; see ``Predictor``."""
         if self._session is None:
             raise PredictionError(f"{self}: is not loaded")
-        array = self.checked_input(inputs)
-        self._shape = array.shape
+        arrays = self.checked_inputs(inputs)
+        self._shapes = {name: array.shape for name, array in arrays.items()}
         try:
-            outputs = (self._profiled or self._session).run(None, self._feed(array))
+            outputs = (self._profiled or self._session).run(None, self._feed(arrays))
         except Exception as error:  # of any class, as plug-in operators raise what they like
             raise prediction_failure(
-                f"{self}: ONNX Runtime failed on a batch of {len(array)}: {reason(error)}", error
+                f"{self}: ONNX Runtime failed on a batch of {batch_size(arrays)}: {reason(error)}", error
             ) from error
         for name, output in zip(self._output_names, outputs, strict=True):
             if not isinstance(output, np.ndarray):
@@ -148,10 +149,10 @@ class ONNXRuntimePredictor(Predictor):
         PredictionError if the prediction of zeros fails.
         """
         session = self._open(graph, prefix)
-        if self._shape is not None:
-            blank = blank_batch(self.manifest.inputs[0].parameters, self._shape)
+        if self._shapes:
+            zeros = {each.name: blank(each, self._shapes[each.name]) for each in self.tensors}
             try:
-                session.run(None, self._feed(blank))
+                session.run(None, self._feed(zeros))
             except FAILURES as error:
                 raise PredictionError(f"{self}: ONNX Runtime failed on zeros: {reason(error)}") from error
         return session
@@ -183,10 +184,12 @@ class ONNXRuntimePredictor(Predictor):
         """Frees the session with its threads and its memory on the device."""
         self._session = self._profiled = None
 
-    def _feed(self, array: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        if self._precision is not None and array.dtype.kind == "f":
-            array = array.astype(self._precision.value)
-        return {self.manifest.inputs[0].parameters.input_layer: array}
+    def _feed(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """The batch as the graph takes it: floats in the precision that the model is cast to."""
+        precision = self._precision
+        if precision is None:
+            return arrays
+        return {n: a.astype(precision.value) if a.dtype.kind == "f" else a for n, a in arrays.items()}
 
     def _open(self, graph: Path, profile_prefix: Path | None = None) -> Any:
         """Builds the session of an ``.onnx`` file."""
@@ -255,12 +258,19 @@ class ONNXRuntimePredictor(Predictor):
             )
 
     def _check_inputs(self, names: list[str]) -> None:
-        wanted = self.manifest.inputs[0].parameters.input_layer
-        if names != [wanted]:
+        wanted = [each.name for each in self.tensors]
+        if sorted(names) == sorted(wanted):
+            return
+        if len(wanted) == 1:
             advice = (
-                suggestion(wanted, names) if len(names) == 1 else f"it has {len(names)}: {', '.join(names)}"
+                suggestion(wanted[0], names)
+                if len(names) == 1
+                else f"it has {len(names)}: {', '.join(names)}"
             )
-            raise ArtifactError(f'{self.artifacts.graph}: has no single input "{wanted}"; {advice}')
+            raise ArtifactError(f'{self.artifacts.graph}: has no single input "{wanted[0]}"; {advice}')
+        raise ArtifactError(
+            f"{self.artifacts.graph}: has the inputs {', '.join(names)}, and its manifest {', '.join(wanted)}"
+        )
 
 
 _ELEMENT_TYPES = {"float": "float32", "double": "float64"}

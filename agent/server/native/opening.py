@@ -62,7 +62,7 @@ class QueuedSession(Session):
         clock: Callable[[], int],
         trace: TraceScope | None = None,
     ) -> BatchResult:
-        """Predicts a batch that is one preprocessed tensor, without a thread; see ``infer_for``."""
+        """Predicts a batch of the model's only tensor, without a thread; see ``infer_for``."""
         infer = partial(
             self._lease.model.infer_async,
             deadline_ns=call.deadline_ns(clock),

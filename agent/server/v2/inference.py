@@ -89,7 +89,7 @@ class Inference:
             request = self._shared_memory.with_inputs(request, call.record.peer)
         deadline_ns, queueing = self._limits(message, call)
         found = self._repository.find(message.model_name, message.model_version)
-        batch = read_input(request, found.input, self._max_batch_size, found.title)
+        array = read_input(request, found.input, self._max_batch_size, found.title)
         read_ns = self._clock()
         lease = self._repository.lease_loaded(found)
         if lease is None:
@@ -98,7 +98,11 @@ class Inference:
             model = lease.model
             wanted = await self._wanted(message, model, found, call)
             inferred = await model.infer_async(
-                batch, deadline_ns=deadline_ns, is_active=call.is_active, trace=trace, **queueing
+                {found.input.name: array},
+                deadline_ns=deadline_ns,
+                is_active=call.is_active,
+                trace=trace,
+                **queueing,
             )
             inferred_ns = self._clock()
             response = pb.ModelInferResponse(

@@ -131,9 +131,7 @@ class Repository:
         """
         known = self._outputs.get(model)
         if known is None:
-            wanted = input_of(model.manifest)
-            parameters = model.manifest.inputs[0].parameters
-            inferred = model.session.infer(blank_batch(parameters, (1, *wanted.dimensions)))
+            inferred = model.session.infer(blank_batch(model.manifest.tensors))
             for name, array in inferred.outputs.items():
                 if array.ndim == 0 or len(array) != 1:
                     raise PredictionError(f'output "{name}" has shape {list(array.shape)} for one input')

@@ -16,7 +16,8 @@ from inferometer.agent.inference.preparation import Fetch
 from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, SessionOptions, no_fetch
-from inferometer.agent.preprocessing.preprocessor import preprocessor_of, tensor_bytes
+from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
+from inferometer.agent.preprocessing.preprocessor import tensor_bytes
 from inferometer.agent.protocol.v2_datatypes import input_of
 from inferometer.agent.protocol.v2_versions import v2_version
 from inferometer.client.remote.channel.address import KServeAddress
@@ -220,7 +221,6 @@ def _session(
     memory: SharedMemory | None,
 ) -> KServeSession:
     """Assembles what prepares batches, sends them, and reads the outputs."""
-    parameters = manifest.inputs[0].parameters
     manifest = _as_served(manifest, served.server, found)
     form = connection.form(
         str(served.address.model_name),
@@ -230,7 +230,7 @@ def _session(
         found.output_names,
     )
     predictor = KServePredictor(connection, manifest, form, found, remote.call_timeout_s, memory)
-    preprocessor = preprocessor_of(parameters)
+    preprocessor = model_preprocessor_of(manifest)
     postprocessor = Postprocessor(manifest.output, options.feature_limit)
     threads = options.preprocess_threads
     if threads is None:
@@ -240,7 +240,6 @@ def _session(
         predictor,
         preprocessor,
         postprocessor,
-        parameters.input_layer,
         fetch=fetch,
         threads=threads,
         overlap=overlap,

@@ -182,9 +182,9 @@ class KServeSession(Session):
         return KServeTarget(self, inputs)
 
     def predict_tensor(
-        self, batch: NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
+        self, batch: Tensors | NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
     ) -> BatchResult:
-        """Predicts a batch that is one preprocessed tensor; see ``Pipeline.predict_tensor``."""
+        """Predicts a batch of preprocessed tensors, or of the only one; see ``Pipeline.predict_tensor``."""
         with self._propagating(trace):
             return super().predict_tensor(batch, trace, infer)
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import grpc
+import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.closeable import Closeable
@@ -16,7 +17,7 @@ from inferometer.agent.hardware.conditions import ConditionCounters
 from inferometer.agent.inference.preparation import round_size
 from inferometer.agent.inference.results import BatchResult, SystemDescription
 from inferometer.agent.inference.session import SessionOptions
-from inferometer.agent.preprocessing.inputs import Input
+from inferometer.agent.preprocessing.inputs import Input, Tensors
 from inferometer.agent.preprocessing.preprocessor import tensor_bytes
 from inferometer.agent.protocol.conversion import open_request, read_description
 from inferometer.agent.protocol.messages import encode_batch_request, encode_inputs_request
@@ -30,7 +31,7 @@ from inferometer.client.remote.native.failures import translate_errors
 from inferometer.client.remote.native.reading import LocalBatch
 from inferometer.client.remote.native.tracing import RemoteTrace, call_to
 from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs
-from inferometer.manifests.errors import DeadlineError, InferometerError, SessionError
+from inferometer.manifests.errors import DeadlineError, InferometerError, InputError, SessionError
 from inferometer.protos.inferometer.v1 import predict_pb2
 
 _ID = "0"
@@ -150,16 +151,21 @@ class RemoteAgent(Closeable):
         request = encode_inputs_request(self.session_id, readable)
         return batch.merge(self.connection.predict(request, self._remote.call_timeout_s))
 
-    def predict_tensor(self, batch: NDArray[Any]) -> BatchResult:
-        """Predicts a batch that is one preprocessed tensor, with the batch as its first axis.
+    def predict_tensor(self, batch: Tensors | NDArray[Any]) -> BatchResult:
+        """Predicts a batch of the model's only tensor, with the batch as its first axis.
 
         The inputs' ids are ``"0"``, ``"1"``, ….
 
         Raises:
-            InputError: The batch is empty, or not of the shape or element type that the model takes.
+            InputError: There are several tensors, or the batch is empty, or not of the shape or element type
+                that the model takes.
             AgentError: The agent was lost, or did not answer in time.
         """
         self._check_open()
+        if not isinstance(batch, np.ndarray):
+            if len(batch) != 1:
+                raise InputError(f"found the tensors {', '.join(batch)}; an agent is sent one")
+            [batch] = batch.values()
         request = encode_batch_request(self.session_id, batch)
         return self.connection.predict(request, self._remote.call_timeout_s)
 

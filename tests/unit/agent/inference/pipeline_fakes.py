@@ -17,7 +17,8 @@ from inferometer.agent.inference.postprocessing import Postprocessor
 from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors
 from inferometer.agent.inference.results import BatchResult, Classifications, Stage
 from inferometer.agent.preprocessing.inputs import Input, Payload, Tensor
-from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
+from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor, Preprocessor
 from inferometer.manifests.errors import InputError
 from inferometer.manifests.schema import ModelManifest
 
@@ -149,18 +150,19 @@ def opened(
     predictor: EchoPredictor | None = None,
     *,
     threads: int = 2,
-    preprocessor: ImagePreprocessor | None = None,
+    preprocessor: Preprocessor | ModelPreprocessor | None = None,
     postprocessor: Postprocessor | None = None,
     fetch: Callable[[str], bytes] = no_fetch,
     **options: Any,
 ) -> Iterator[Pipeline]:
     predictor = predictor or EchoPredictor()
     model = predictor.manifest
+    if not isinstance(preprocessor, ModelPreprocessor):
+        preprocessor = ModelPreprocessor([preprocessor or ImagePreprocessor(model.inputs[0].parameters)])
     pipeline = Pipeline(
         predictor,
-        preprocessor or ImagePreprocessor(model.inputs[0].parameters),
+        preprocessor,
         postprocessor or Postprocessor(model.output, 1),
-        "number",
         fetch=fetch,
         threads=threads,
         **options,

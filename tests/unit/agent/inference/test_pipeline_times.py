@@ -32,6 +32,7 @@ from inferometer.agent.inference.postprocessing import Postprocessor
 from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.inference.results import Outputs, Stage, StageTimes
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Url
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.manifests.errors import InputError
 
@@ -86,12 +87,13 @@ def test_a_tensors_check_counts_as_preprocessing() -> None:
     predictor = EchoPredictor()
     predictor.during = lambda _: clock.advance(PREDICT_NS)
 
-    class Checking(TimedPreprocessor):
-        def check(self, array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    class Checking(ModelPreprocessor):
+        def checked(self, batch: Tensors | NDArray[Any]) -> dict[str, NDArray[Any]]:
             clock.advance(5)
-            return super().check(array, shape)
+            return super().checked(batch)
 
-    with opened(predictor, preprocessor=Checking(clock), clock=clock) as pipeline:
+    checking = Checking([TimedPreprocessor(clock)])
+    with opened(predictor, preprocessor=checking, clock=clock) as pipeline:
         result = pipeline.predict_tensor(np.zeros((2, 1, 1, 1), np.float32))
     assert result.times == StageTimes(0, 5, PREDICT_NS, 0)
 

@@ -49,12 +49,16 @@ class FakeSession:
     def hold(self) -> None:
         self.go.clear()
 
-    def checked(self, batch):
+    def checked(self, tensors):
+        if set(tensors) != {LAYER}:
+            raise InputError(f"found {list(tensors)}; the model takes {LAYER}")
+        batch = tensors[LAYER]
         if batch.shape[1:] != (2,):
             raise InputError(f"tensor has shape {list(batch.shape)}; the model takes [n, 2]")
-        return batch.astype(np.float32)
+        return {LAYER: batch.astype(np.float32)}
 
-    def infer(self, batch) -> Inferred:
+    def infer(self, tensors) -> Inferred:
+        batch = tensors[LAYER]
         assert not self.closed
         self.batches.append(batch.tolist())
         assert self.go.wait(DEADLINE_S)

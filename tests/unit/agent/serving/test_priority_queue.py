@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served_fakes import Caller, Clock, FakeSession, rows, served, wait_for
+from served_fakes import LAYER, Caller, Clock, FakeSession, rows, served, wait_for
 
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.priority_queue import PriorityQueue
@@ -39,7 +39,7 @@ class Queue(PriorityQueue):
         super().__init__(chosen, "Double 1.0", self.clock, **more)
 
     def add(self, number: int, priority: int = 0, timeout_ns: int | None = None) -> Request:
-        request = Request(np.full((1, 1), number), self.clock(), None, lambda: True)
+        request = Request({"x": np.full((1, 1), number)}, self.clock(), None, lambda: True)
         request.priority, request.timeout_ns = priority, timeout_ns
         self.put(request)
         return request
@@ -52,7 +52,7 @@ class Queue(PriorityQueue):
                 request = self.get(False)
             except Empty:
                 return found
-            found += [int(each.batch[0, 0]) for each in self.begin([request])]
+            found += [int(each.batch["x"][0, 0]) for each in self.begin([request])]
 
 
 def test_higher_priorities_come_first_and_equal_ones_in_their_order():
@@ -147,7 +147,7 @@ def test_the_end_mark_comes_after_all_that_wait_and_a_closed_queue_takes_no_more
     queue = Queue(options())
     queue.add(0, 3)
     queue.close()
-    assert queue.get().batch[0, 0] == 0
+    assert queue.get().batch["x"][0, 0] == 0
     assert queue.get() is None
     with pytest.raises(SessionError):
         queue.add(1)
@@ -196,11 +196,11 @@ def test_a_model_predicts_its_requests_by_priority_if_it_has_levels(levels, orde
     model = served(session, priority_levels=levels, default_priority_level=min(levels, 2))
 
     async def ask() -> None:
-        asked = [asyncio.ensure_future(model.infer_async(rows(1)))]
+        asked = [asyncio.ensure_future(model.infer_async({LAYER: rows(1)}))]
         while not session.batches:
             await asyncio.sleep(0)
         for number, priority in ((2, 3), (3, 1), (4, 0)):
-            asked.append(asyncio.ensure_future(model.infer_async(rows(number), priority=priority)))
+            asked.append(asyncio.ensure_future(model.infer_async({LAYER: rows(number)}, priority=priority)))
             while model.waiting < len(asked) - 1:
                 await asyncio.sleep(0)
         session.go.set()

@@ -12,7 +12,7 @@ MIB = 1024 * 1024
 
 
 def request(mebibytes: int) -> Request:
-    return Request(np.zeros((1, mebibytes, MIB), np.uint8), 0, None, lambda: True)
+    return Request({"x": np.zeros((1, mebibytes, MIB), np.uint8)}, 0, None, lambda: True)
 
 
 def test_as_much_waits_as_may_until_a_batch_begins_or_a_caller_leaves() -> None:
@@ -41,7 +41,7 @@ def test_one_that_is_larger_than_all_that_may_wait_waits_alone() -> None:
 def test_strings_take_the_memory_of_their_text() -> None:
     queue = RequestQueue(100, "Words 1.0", lambda: 0, max_bytes=4 * MIB)
     words = np.array([["x" * 3 * MIB, ""]], object)
-    queue.put(Request(words, 0, None, lambda: True))
-    queue.put(Request(words[:, 1:], 0, None, lambda: True))
+    queue.put(Request({"x": words}, 0, None, lambda: True))
+    queue.put(Request({"x": words[:, 1:]}, 0, None, lambda: True))
     with pytest.raises(QueueFullError, match="as much waits as may"):
-        queue.put(Request(words, 0, None, lambda: True))
+        queue.put(Request({"x": words}, 0, None, lambda: True))

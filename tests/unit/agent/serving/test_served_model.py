@@ -275,11 +275,11 @@ def test_an_output_in_the_memory_of_the_batch_stays_as_it_is(make, session):
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"other": rows(1)}, 'model Double 1.0 takes one input, "numbers"; found "other"'),
-        ({}, 'model Double 1.0 takes one input, "numbers"; found none'),
+        ({"other": rows(1)}, "model Double 1.0: found ['other']; the model takes numbers"),
+        ({}, "model Double 1.0: found []; the model takes numbers"),
         (
             {LAYER: np.zeros((1, 3), np.float32)},
-            'model Double 1.0, input "numbers": tensor has shape [1, 3]; the model takes [n, 2]',
+            "model Double 1.0: tensor has shape [1, 3]; the model takes [n, 2]",
         ),
         (
             {LAYER: rows(1, 2, 3)},
@@ -353,7 +353,7 @@ def test_request_alone_reaches_the_model_without_a_copy():
     session.answer = lambda batch: {"doubled": seen.append(batch) or batch}
     model = served(session, max_batch_size=4)
     batch = rows(1, 2)
-    answer = model.infer_checked(batch)
+    answer = model.infer_checked({LAYER: batch})
     model.close()
     assert seen[0] is batch
     assert answer.outputs["doubled"] is batch
@@ -367,7 +367,7 @@ def test_model_is_given_aligned_memory_whatever_a_request_has(count):
     wanted = rows(*range(100, 100 + count))
     batch = np.frombuffer(b"x" + wanted.tobytes(), np.uint8)[1:].view(np.float32).reshape(wanted.shape)
     assert not batch.flags.aligned
-    answer = model.infer_checked(batch)
+    answer = model.infer_checked({LAYER: batch})
     model.close()
     assert seen[0].flags.aligned
     np.testing.assert_array_equal(seen[0], wanted)

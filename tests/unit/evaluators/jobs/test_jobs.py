@@ -15,6 +15,7 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import BatchResult, RawOutputs, StageTimes
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
+from inferometer.agent.preprocessing.inputs import batch_size
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.dataset_run import Progress
@@ -67,7 +68,7 @@ class Instant:
     description = dataclasses.replace(description("raw"), threads=1)
 
     def predict_tensor(self, batch: Any) -> BatchResult:
-        ids = tuple(map(str, range(len(batch))))
+        ids = tuple(map(str, range(batch_size(batch))))
         return BatchResult(ids, RawOutputs({"raw": np.zeros((len(ids), 1))}), (), StageTimes(0, 0, 1, 0))
 
     def close(self) -> None:

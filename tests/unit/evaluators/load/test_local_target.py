@@ -4,6 +4,7 @@ import sys
 import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ class Told:
 class FakeSession:
     """Predicts nothing; each batch waits until ``gate`` is open."""
 
-    description = None
+    description = SimpleNamespace(manifest=SimpleNamespace(tensors=[SimpleNamespace(name="numbers")]))
 
     def __init__(self):
         self.batches = []
@@ -58,7 +59,7 @@ class FakeSession:
         self.bad_value = None
 
     def predict_tensor(self, batch):
-        return self._predict([float(row.flat[0]) for row in batch])
+        return self._predict([float(row.flat[0]) for row in batch["numbers"]])
 
     def predict(self, inputs):
         return self._predict([float(item.read().array.flat[0]) for item in inputs])
