@@ -65,6 +65,7 @@ def _image(name: str, side: int, builder: str, classes: int = 1000, **options: A
 
 _ALL = (
     BuiltinArchitecture("DigitsCNN", (1, 16, 16), 10, "feed_forward:DigitsCNN"),
+    BuiltinArchitecture("StatementsCNN", (-1,), 2, "text_convolution:StatementsCNN", frameworks=("PyTorch",)),
     BuiltinArchitecture("acoustic_model", (540,), 8192, "feed_forward:AcousticModel"),
     BuiltinArchitecture("deep_mnist", (784,), 10, "feed_forward:DeepMNIST"),
     BuiltinArchitecture("sensor_net", (784,), 16, "feed_forward:SensorNet"),
