@@ -166,23 +166,25 @@ class PyTorchPredictor(Predictor):
         """Runs the module without gradients and copies its outputs to the host; see ``Predictor``."""
         if self._module is None:
             raise PredictionError(f"{self}: is not loaded")
-        array = self.checked_input(inputs)
+        # a tensor shares the memory, and is always writable
+        arrays = [a if a.flags.writeable else a.copy() for a in self.checked_inputs(inputs).values()]
         use_threads(self._threads)
-        if not array.flags.writeable:  # a tensor shares the memory, and is always writable
-            array = array.copy()
         try:
             with torch.inference_mode():
-                answer = self._module(self._on_device(torch.from_numpy(array)))
+                answer = self._module(*(self._on_device(torch.from_numpy(array)) for array in arrays))
                 outputs = {name: self._on_host(tensor).numpy() for name, tensor in named_tensors(answer)}
             if self._device.type == "cuda":
                 # The copies above wait for their own stream only; a model may use others.
                 torch.cuda.synchronize(self._device)
         except Exception as error:  # of any class: the code of a model raises what it likes
             raise prediction_failure(
-                f"{self}: PyTorch failed on a batch of {len(array)}: {reason_of(error)}", error
+                f"{self}: PyTorch failed on a batch of {len(arrays[0])}: {reason_of(error)}", error
             ) from error
         # a model may return its input, or a view of it
-        return {n: o.copy() if np.may_share_memory(o, array) else o for n, o in outputs.items()}
+        return {
+            n: o.copy() if any(np.may_share_memory(o, array) for array in arrays) else o
+            for n, o in outputs.items()
+        }
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the module's operators; see ``Predictor``."""

@@ -152,7 +152,7 @@ def test_an_unknown_name_lists_the_nearest() -> None:
         Catalog().find_dataset("digits-validation")
     assert one_line(caught_dataset) == (
         'unknown dataset "digits-validation"; did you mean "digits_validation" or '
-        '"ilsvrc2012_validation" or "digits_training"?'
+        '"statements_validation" or "ilsvrc2012_validation"?'
     )
 
 
@@ -189,7 +189,9 @@ def test_a_dataset_is_found_within_its_category(tmp_path: Path) -> None:
     assert catalog.find_dataset("words", category="text").name == "words"
     with pytest.raises(UnknownDatasetError):
         catalog.find_dataset("words", category="vision")
-    with pytest.raises(UnknownDatasetError, match='no dataset is of category "sound"; known: Text, vision'):
+    with pytest.raises(
+        UnknownDatasetError, match='no dataset is of category "sound"; known: Text, text, vision'
+    ):
         catalog.find_dataset("words", category="sound")
 
 
