@@ -38,6 +38,13 @@ def check_constraint(value: str) -> str:
     return value
 
 
+def _two_ends(value: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Requires that the first number is below the second."""
+    if value is not None and not value[0] < value[1]:
+        raise ValueError("allowed: the value of black and the larger one of white, such as [-1, 1]")
+    return value
+
+
 def _list_only(value: object) -> object:
     """Requires a list, because for an image one number means its height and width."""
     if not isinstance(value, list | tuple):
@@ -80,6 +87,8 @@ OutputType = Annotated[
         mode="validation",
     ),
 ]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+ImageRange = Annotated[tuple[_Finite, _Finite] | None, AfterValidator(_two_ends)]
 Layer = int | str
 FilePath = Annotated[str | None, AfterValidator(lambda v: v or None)]
 # also the first 8 digits of SHA-256, as in torchvision's file names; MLModelScope's MD5 has no prefix

@@ -15,10 +15,12 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from inferometer.manifests.fields import (
     Checksum,
     FilePath,
+    ImageRange,
     Layer,
     Name,
     OutputType,
     Part,
+    PerChannel,
     VersionText,
     check_constraint,
     check_version,
@@ -87,6 +89,11 @@ Backend = Literal[
     "mnist",
     "coco",
     "voc",
+    # semantic segmentation, image enhancement, regression
+    "mask_folder",
+    "voc_segmentation",
+    "paired_folder",
+    "values_csv",
 ]
 """The format of a dataset; empty where its files show it."""
 
@@ -148,6 +155,18 @@ class OutputParameters(Part):
     xmax_index: int | None = Field(default=None, ge=0, le=3)
     ymax_index: int | None = Field(default=None, ge=0, le=3)
     background_index: int | None = None
+    # semantic segmentation; masks_layer, layout and class_offset belong to it too
+    masks_interpolation: Literal["nearest", "bilinear"] = "nearest"
+    masks_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    # image enhancement; layout and color_mode belong to it too
+    image_layer: Layer = 0
+    image_range: ImageRange = None
+    mean: PerChannel = (0.0,)
+    scale: PerChannel = (1.0,)
+    score_border: Annotated[int, Field(ge=0)] = 0
+    score_channels: Literal["RGB", "Y"] = "RGB"
+    # regression
+    values_layer: Layer = 0
 
 
 class ModelOutput(Part):

@@ -19,6 +19,10 @@ from typing_extensions import Self
 from inferometer.agent.preprocessing.inputs import Tensors
 
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
+NO_CLASS = -1
+"""A pixel that a model takes for none of its labels, such as a background that is no label."""
+UNSEEN = -2
+"""A pixel that the model did not see, because preprocessing cropped it away."""
 
 
 class Predictions(ABC):
@@ -199,7 +203,8 @@ class ClassMaps(Predictions):
 
     Attributes:
         sizes: int64, inputs × 2; the height and width of each map: those of the image as it was given.
-        pixels: int32, the maps' pixels one after the other, row by row; positions in the model's labels.
+        pixels: int32, the maps' pixels one after the other, row by row; positions in the model's labels,
+            ``NO_CLASS`` or ``UNSEEN``.
     """
 
     kind: ClassVar[str] = "class_maps"

@@ -80,6 +80,9 @@ _BUILTIN = {
     "raw": "inferometer.agent.tasks.raw:Raw",
     "object_detection": "inferometer.agent.tasks.object_detection:DetectionPostprocessor",
     "instance_segmentation": "inferometer.agent.tasks.instance_segmentation:InstancePostprocessor",
+    "semantic_segmentation": "inferometer.agent.tasks.semantic_segmentation:SemanticSegmentation",
+    "image_enhancement": "inferometer.agent.tasks.image_enhancement:ImageEnhancement",
+    "regression": "inferometer.agent.tasks.regression:Regression",
 }
 POSTPROCESSORS: TaskRegistry[PostprocessorType] = TaskRegistry(
     "output.type", "postprocessing", "inferometer.postprocessors", _BUILTIN

@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 from inferometer.agent.preprocessing.inputs import Payload, Pixels, Tensor
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from inferometer.evaluators.datasets.folder import printable
+from inferometer.evaluators.datasets.tasks.values import targets_of
+from inferometer.evaluators.datasets.truths import TargetValues
 from inferometer.manifests.errors import DatasetError, one_line
 
 _TENSORS = "inputs"
 _SAMPLES = (_TENSORS, "images", "x", "data")
 _LABELS = ("labels", "y")
+_TARGETS = "targets"
 _LARGEST_ELEMENT_BYTES = 8
 _LEAST_LIMIT_BYTES = 256 * 1024 * 1024
 _MOST_INFLATION = 100
@@ -31,7 +34,8 @@ class ArraysDataset(Dataset):
     preprocessed: N × height × width (grey), N × height × width × 1 (grey) or N × height × width × 3 (RGB).
     With floating-point elements it contains tensors, which are not preprocessed: N × the shape of the
     model's input. ``inputs``, instead, contains tensors of any element type. The optional ``labels`` (or
-    ``y``) contains N integers or texts. Nothing is unpickled.
+    ``y``) contains N integers or texts, and the optional ``targets`` N or N × k numbers. Nothing is
+    unpickled.
 
     The arguments are those of ``ArchiveDataset``.
 
@@ -51,9 +55,10 @@ class ArraysDataset(Dataset):
         version: str | None = None,
     ) -> None:
         self._path = path
-        array_name, samples, labels = _load(path)
+        array_name, samples, labels, targets = _load(path)
         self._samples, self._payload = _payloads(array_name, samples, path)
         self._labels = None if labels is None else _texts(labels, len(samples), path)
+        self._targets = None if targets is None else targets_of(targets, len(samples), str(path))
         super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(samples)))
 
     def __iter__(self) -> Iterator[Sample]:
@@ -62,7 +67,8 @@ class ArraysDataset(Dataset):
     def sample(self, index: int) -> Sample:
         """Returns a sample, which is in memory."""
         label = None if self._labels is None else self._labels[index]
-        return Sample(str(index), self._payload(self._samples[index]), label)
+        truth = None if self._targets is None else TargetValues(self._targets[index])
+        return Sample(str(index), self._payload(self._samples[index]), label, truth=truth)
 
     def __reduce__(self) -> tuple[Callable[..., ArraysDataset], tuple[Path, DatasetIdentity]]:
         """Pickles the path; another process reads the file again."""
@@ -79,8 +85,8 @@ def _reopened(path: Path, identity: DatasetIdentity) -> ArraysDataset:
     )
 
 
-def _load(path: Path) -> tuple[str, NDArray[Any], NDArray[Any] | None]:
-    """Reads the samples with their array's name and, where there are any, the labels."""
+def _load(path: Path) -> tuple[str, NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]:
+    """Reads the samples with their array's name and, where there are any, the labels and the targets."""
     try:
         with path.open("rb") as file:
             content = np.load(file, allow_pickle=False)
@@ -95,7 +101,8 @@ def _load(path: Path) -> tuple[str, NDArray[Any], NDArray[Any] | None]:
                 wanted = "has no array" if not named else "needs one array of"
                 raise DatasetError(f"{path}: {wanted} images (or x, data) or inputs; it has: {found}")
             samples = _array(content, named[0])
-            return named[0], samples, None if labels is None else _array(content, labels)
+            targets = _array(content, _TARGETS) if _TARGETS in content.files else None
+            return named[0], samples, None if labels is None else _array(content, labels), targets
     except DatasetError:
         raise
     except OSError as error:

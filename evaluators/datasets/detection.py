@@ -14,7 +14,8 @@ from inferometer.evaluators.datasets.caffe_lmdb import DATA_FILE
 from inferometer.evaluators.datasets.files.record_framing import MAGIC_BYTES
 from inferometer.evaluators.datasets.folder import FORMATS, is_image
 from inferometer.evaluators.datasets.recordio import SUFFIX
-from inferometer.evaluators.datasets.tasks import coco, voc
+from inferometer.evaluators.datasets.tasks import coco, masks, paired_images, voc
+from inferometer.evaluators.datasets.tasks.values import is_values_table
 from inferometer.manifests.errors import DatasetError, printable
 from inferometer.manifests.schema import Backend
 
@@ -23,9 +24,16 @@ BACKENDS: tuple[str, ...] = tuple(filter(None, get_args(Backend)))
 LOOKED_FOR = (
     f"a folder of class folders with images ({', '.join(FORMATS)}), or images alone, a .zip of the same, a "
     ".rec, an LMDB's data.mdb, an .npz, CIFAR-10's data_batch_1, MNIST's train-images-idx3-ubyte, "
-    "ILSVRC2012_img_val.tar or its images, COCO's annotations.json with images, and VOC's Annotations with "
-    "JPEGImages"
+    "ILSVRC2012_img_val.tar or its images, COCO's annotations.json with images, VOC's Annotations with "
+    "JPEGImages, folders of images and masks, inputs and targets, or VOC's SegmentationClass, and a .csv of "
+    "files and numbers"
 )
+_PAIRS = {
+    "mask_folder": {masks.IMAGES, masks.MASKS},
+    "voc_segmentation": {masks.VOC_IMAGES, masks.VOC_MASKS},
+    "paired_folder": {paired_images.INPUTS, paired_images.TARGETS},
+}
+"""Folders that are one dataset where they lie beside each other, and no class folders."""
 _BEGIN_BYTES = 32
 _PARTS = frozenset({"train", "training", "val", "valid", "validation", "test"})
 _LMDB_MAGIC = b"\xde\xc0\xef\xbe"
@@ -92,6 +100,9 @@ def _in_folder(path: Path) -> list[str]:
     """The formats in a folder."""
     with os.scandir(path) as listed:
         entries = {entry.name: entry.is_dir() for entry in listed if not entry.name.startswith(".")}
+    folders = {name for name, is_folder in entries.items() if is_folder}
+    if pairs := [backend for backend, names in _PAIRS.items() if names <= folders]:
+        return pairs
     rules: dict[str, Callable[[str, bool], bool]] = {
         "recordio": lambda name, is_folder: not is_folder and name.casefold().endswith(SUFFIX),
         "caffe_lmdb": lambda name, is_folder: not is_folder and name == DATA_FILE,
@@ -166,6 +177,10 @@ def _of_name(path: Path) -> Iterator[str]:
         if cifar10.is_batch(name) and path.parent.is_file():
             yield "cifar10"
         return
+    if is_values_table(path):
+        yield "values_csv"
+    if masks.is_voc_list(path):
+        yield "voc_segmentation"
     if suffix in by_suffix:
         yield by_suffix[suffix]
     if cifar10.is_batch(name) or name in cifar10.ARCHIVES:

@@ -21,6 +21,9 @@ from inferometer.evaluators.datasets.ilsvrc2012 import ValidationDataset
 from inferometer.evaluators.datasets.mnist import IdxDataset
 from inferometer.evaluators.datasets.recordio import RecordDataset
 from inferometer.evaluators.datasets.tasks.coco import CocoDataset
+from inferometer.evaluators.datasets.tasks.masks import MaskFolderDataset, VocSegmentationDataset
+from inferometer.evaluators.datasets.tasks.paired_images import PairedFolderDataset
+from inferometer.evaluators.datasets.tasks.values import ValuesTableDataset
 from inferometer.evaluators.datasets.tasks.voc import VocDataset
 from inferometer.manifests.errors import (
     IMPORT_FAILURES,
@@ -47,8 +50,12 @@ _READERS: Mapping[str, Callable[..., Dataset]] = {
     "mnist": IdxDataset,
     "coco": CocoDataset,
     "voc": VocDataset,
+    "mask_folder": MaskFolderDataset,
+    "voc_segmentation": VocSegmentationDataset,
+    "paired_folder": PairedFolderDataset,
+    "values_csv": ValuesTableDataset,
 }
-_DIGESTED = frozenset({"npz", "zip"})
+_DIGESTED = frozenset({"npz", "zip", "values_csv"})
 """The formats whose files are read when they are opened; others may be too large to read twice."""
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-IGNORED_CLASS = 255
-"""The pixels of a class map that do not count, as in PASCAL VOC and Cityscapes."""
+IGNORED_CLASS = -1
+"""The pixels of a class map that do not count: 255 in the files of PASCAL VOC and Cityscapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,23 @@ class ClassMap:
     Attributes:
         pixels: int32, height × width; positions in the dataset's list of classes;
             ``IGNORED_CLASS`` where none counts.
+        classes: The names of the dataset's classes; empty where it has none.
     """
 
     pixels: NDArray[np.int32]
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadClassMap:
+    """A class map that is read when it is called, with the names of the classes, which are known before."""
+
+    read: Callable[[], ClassMap]
+    classes: tuple[str, ...] = ()
+
+    def __call__(self) -> ClassMap:
+        """Reads the class map; raises DatasetError if it cannot be read."""
+        return self.read()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

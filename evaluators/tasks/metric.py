@@ -88,6 +88,9 @@ _BUILTIN: Mapping[str, str] = {
     "classification": "inferometer.evaluators.tasks.classification:ClassificationMetric",
     "object_detection": "inferometer.evaluators.tasks.object_detection:DetectionMetric",
     "instance_segmentation": "inferometer.evaluators.tasks.instance_segmentation:InstanceMetric",
+    "semantic_segmentation": "inferometer.evaluators.tasks.semantic_segmentation:SemanticSegmentationMetric",
+    "image_enhancement": "inferometer.evaluators.tasks.image_enhancement:ImageEnhancementMetric",
+    "regression": "inferometer.evaluators.tasks.regression:RegressionMetric",
 }
 METRICS: TaskRegistry[type[TaskMetric]] = TaskRegistry(
     "output.type", "metric", "inferometer.metrics", _BUILTIN

@@ -25,6 +25,7 @@ from tests.dataset_files import (
     write_npz,
     write_records,
 )
+from tests.task_dataset_files import mask_folder, paired_folder, table, voc
 
 DIGITS = BUILTIN / "datasets" / "digits_validation" / "digits_validation.zip"
 IMAGES = items(4)
@@ -78,6 +79,10 @@ MAKERS: list[tuple[str, Callable[[Path], Path]]] = [
     ("ilsvrc2012_validation", _validation),
     ("ilsvrc2012_validation", _tar),
     ("ilsvrc2012_validation", lambda folder: _tar(folder).parent),
+    ("mask_folder", mask_folder),
+    ("voc_segmentation", voc),
+    ("paired_folder", paired_folder),
+    ("values_csv", lambda folder: table(folder)),
     ("cifar10", lambda folder: _made(folder, "data_batch_1.bin", cifar_records(LARGE))),
     ("cifar10", lambda folder: _made(folder, "data_batch_1", cifar_pickle(LARGE)).parent),
     ("cifar10", _archive),

@@ -1,0 +1,41 @@
+"""Finding the output of a model that a manifest names."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from numpy.typing import NDArray
+
+from inferometer.agent.preprocessing.inputs import Tensors
+from inferometer.manifests.errors import PredictionError
+
+_UNNAMED = re.compile(r"output\d+")
+
+
+def find_layer(tensors: Tensors, layer: int | str) -> tuple[str, NDArray[Any]]:
+    """Returns the name of an output and its numbers.
+
+    Any name means the only output, and the first of a model whose outputs have no names: PyTorch's programs
+    have none, and MLModelScope's manifests give them one all the same.
+
+    Args:
+        tensors: The outputs; those without a name are called ``output0``, ``output1``, …
+        layer: The name, or the place from 0.
+
+    Raises:
+        PredictionError: There is no such output, or it has no numbers.
+    """
+    names = list(tensors)
+    if isinstance(layer, int):
+        if not 0 <= layer < len(names):
+            raise PredictionError(f"the model has no output number {layer}; it has {len(names)}")
+        layer = names[layer]
+    if layer not in tensors:
+        if not (len(names) == 1 or (names and all(map(_UNNAMED.fullmatch, names)))):
+            raise PredictionError(f'the model has no output "{layer}"; it has: {", ".join(names)}')
+        layer = names[0]
+    tensor: NDArray[Any] = tensors[layer]
+    if tensor.dtype.kind not in "biuf":
+        raise PredictionError(f"output {layer} has element type {tensor.dtype}; predictions are numbers")
+    return layer, tensor

@@ -1,0 +1,193 @@
+"""Semantic segmentation: the class of each pixel of each image, in the size of the image as it was given."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.preprocessing.inputs import Tensors
+from inferometer.agent.preprocessing.origins import ImageGeometry
+from inferometer.agent.tasks.layers import find_layer
+from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
+from inferometer.agent.tasks.predictions import NO_CLASS, UNSEEN, ClassMaps
+from inferometer.manifests.errors import PredictionError
+from inferometer.manifests.inputs import Layout
+from inferometer.manifests.schema import ModelOutput
+
+_MOST_CLASSES = 65536
+_BLOCK_ELEMENTS = 2**22
+"""How many scores are interpolated at once: 16 MiB."""
+
+
+class SemanticSegmentation(TaskPostprocessor):
+    """Makes class maps of scores for each class, or of a map of class numbers. Thread-safe.
+
+    Scores are N × C × height × width, or N × height × width × C with ``layout: HWC``; the highest wins, and
+    of equal ones the first. A map of class numbers is N × height × width, also with one channel. With
+    ``masks_threshold``, one channel of scores means class 1 where it is above, else class 0.
+
+    A map is brought to the size of the image. With ``masks_interpolation: nearest``, the class at the centre
+    of each pixel is taken: what is scored is what the model says, and no class appears that it did not
+    choose.
+    ``bilinear`` interpolates the scores before the highest is chosen, as many papers do; both take pixels as
+    areas (``align_corners=False``). Pixels that preprocessing cropped away are ``UNSEEN``. Without a
+    geometry, the map has the size of the output.
+
+    ``class_offset`` is subtracted from class numbers; below 0 is ``NO_CLASS``.
+    """
+
+    wants_inputs = True
+
+    def __init__(self, output: ModelOutput, feature_limit: int) -> None:
+        parameters = output.parameters
+        self._layer = 0 if parameters.masks_layer is None else parameters.masks_layer
+        self._channels = 3 if parameters.layout is Layout.HWC else 1
+        self._offset = parameters.class_offset
+        self._labels = len(parameters.labels)
+        self._interpolated = parameters.masks_interpolation == "bilinear"
+        self._threshold = parameters.masks_threshold
+
+    def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[ClassMaps, NDArray[np.bool_]]:
+        """Returns the maps of the valid rows, and their mask.
+
+        A row is valid if its scores are finite, or its class numbers are whole and in the model's labels.
+
+        Raises:
+            PredictionError: The output is neither scores nor a map, or has other classes than the labels.
+        """
+        name, tensor = find_layer(tensors, self._layer)
+        scores = self._scores(name, tensor)
+        numbers = self._numbers(name, tensor) if scores is None else None
+        good = _finite(scores) if scores is not None else self._known(numbers)
+        geometries = inputs.geometries or (None,) * inputs.size
+        found = []
+        for row in np.flatnonzero(good):
+            geometry = geometries[row]
+            if scores is not None and self._interpolated and geometry is not None:
+                found.append(_interpolated(scores[row], geometry))
+                continue
+            classes = scores[row].argmax(axis=0) if scores is not None else numbers[row]  # type: ignore[index]
+            classes = classes.astype(np.int32)
+            found.append(classes if geometry is None else _nearest(classes, geometry))
+        return self._maps(found), good
+
+    def _maps(self, found: list[NDArray[np.int32]]) -> ClassMaps:
+        """The maps in columns, with the classes as places among the labels."""
+        sizes = np.array([each.shape for each in found], np.int64).reshape(len(found), 2)
+        pixels = np.concatenate([each.ravel() for each in found]) if found else np.empty(0, np.int32)
+        if self._offset:
+            seen = pixels != UNSEEN
+            pixels[seen] = np.maximum(pixels[seen] - self._offset, NO_CLASS)
+        return ClassMaps(sizes, pixels)
+
+    def _scores(self, name: str, tensor: NDArray[Any]) -> NDArray[Any] | None:
+        """Scores as N × C × height × width; None where the output is a map."""
+        if tensor.ndim != 4:
+            if tensor.ndim == 3 and self._threshold is not None:
+                return self._against_threshold(tensor)
+            return None
+        scores = np.moveaxis(tensor, self._channels, 1)
+        if scores.shape[1] == 1:
+            return None if self._threshold is None else self._against_threshold(scores[:, 0])
+        wanted = self._labels + self._offset
+        if self._labels and scores.shape[1] != wanted:
+            raise PredictionError(
+                f"output {name} of shape {list(tensor.shape)} has {scores.shape[1]} classes; the manifest "
+                f"has {self._labels} labels" + (f" and class_offset {self._offset}" if self._offset else "")
+            )
+        return scores
+
+    def _against_threshold(self, scores: NDArray[Any]) -> NDArray[Any]:
+        """The threshold and the scores as those of two classes; equal ones are class 0."""
+        threshold = np.full_like(scores, self._threshold, np.result_type(scores, np.float32))
+        return np.stack([threshold, scores], axis=1)
+
+    def _numbers(self, name: str, tensor: NDArray[Any]) -> NDArray[Any]:
+        """Class numbers as N × height × width."""
+        if tensor.ndim == 4 and tensor.shape[self._channels] == 1:
+            return tensor.squeeze(self._channels)
+        if tensor.ndim == 3:
+            return tensor
+        raise PredictionError(
+            f"output {name} has shape {list(tensor.shape)}; a segmentation is N × classes × height × width, "
+            "or with layout HWC N × height × width × classes, or N × height × width with class numbers"
+        )
+
+    def _known(self, numbers: Any) -> NDArray[np.bool_]:
+        """Which maps have whole numbers of classes only."""
+        limit = self._labels + self._offset if self._labels else _MOST_CLASSES
+        with np.errstate(invalid="ignore"):
+            right = (numbers >= 0) & (numbers < limit) & (numbers == np.floor(numbers))
+        known: NDArray[np.bool_] = right.all(axis=(1, 2))
+        return known
+
+
+def _finite(scores: NDArray[Any]) -> NDArray[np.bool_]:
+    finite: NDArray[np.bool_] = np.isfinite(scores).all(axis=(1, 2, 3))
+    return finite
+
+
+class _Axis(NamedTuple):
+    """Where the pixels of an image lie in a model's output, along one axis.
+
+    Attributes:
+        places: float64; their centres, in pixels of the output, where 0 is the centre of the first.
+        seen: bool; whether they are in the model's input.
+    """
+
+    places: NDArray[np.float64]
+    seen: NDArray[np.bool_]
+
+
+def _axes(geometry: ImageGeometry, height: int, width: int) -> tuple[_Axis, _Axis]:
+    """The pixels of the image in an output of this size: rows, columns."""
+    g = geometry
+    return (
+        _axis(g.height, g.scale_y, g.top, g.input_height, height),
+        _axis(g.width, g.scale_x, g.left, g.input_width, width),
+    )
+
+
+def _axis(pixels: int, scale: float, offset: float, input_pixels: int, output_pixels: int) -> _Axis:
+    inside = (np.arange(pixels) + 0.5) * scale - offset
+    return _Axis(inside * output_pixels / input_pixels - 0.5, (inside >= 0) & (inside < input_pixels))
+
+
+def _nearest(classes: NDArray[np.int32], geometry: ImageGeometry) -> NDArray[np.int32]:
+    rows, columns = _axes(geometry, *classes.shape)
+    first, second = (
+        np.clip(np.floor(axis.places + 0.5).astype(np.int64), 0, size - 1)
+        for axis, size in zip((rows, columns), classes.shape, strict=True)
+    )
+    return _where_seen(classes[np.ix_(first, second)], rows, columns)
+
+
+def _interpolated(scores: NDArray[Any], geometry: ImageGeometry) -> NDArray[np.int32]:
+    """The classes of the scores, C × height × width, that are interpolated at the image's pixels."""
+    rows, columns = _axes(geometry, *scores.shape[1:])
+    left, right, part = _neighbours(columns, scores.shape[2])
+    upper, lower, share = _neighbours(rows, scores.shape[1])
+    found = np.empty((geometry.height, geometry.width), np.int32)
+    step = max(1, _BLOCK_ELEMENTS // (len(scores) * max(geometry.width, scores.shape[2])))
+    for start in range(0, geometry.height, step):
+        block = slice(start, start + step)
+        above, below = (scores[:, place[block]].astype(np.float32, copy=False) for place in (upper, lower))
+        lines = above + (below - above) * share[block, np.newaxis]
+        before = lines[:, :, left]
+        found[block] = (before + (lines[:, :, right] - before) * part).argmax(axis=0)
+    return _where_seen(found, rows, columns)
+
+
+def _neighbours(axis: _Axis, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """The pixels before and after each place, and how far it is from the first to the second."""
+    places = np.clip(axis.places, 0, size - 1)
+    before = np.floor(places).astype(np.int64)
+    return before, np.minimum(before + 1, size - 1), (places - before).astype(np.float32)
+
+
+def _where_seen(classes: NDArray[np.int32], rows: _Axis, columns: _Axis) -> NDArray[np.int32]:
+    classes[~rows.seen] = UNSEEN
+    classes[:, ~columns.seen] = UNSEEN
+    return classes

@@ -1,0 +1,111 @@
+"""The metric of regression: how far numbers are from their targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.tasks.predictions import Predictions, Values
+from inferometer.evaluators.datasets.base import Sample
+from inferometer.evaluators.datasets.truths import TargetValues
+from inferometer.evaluators.tasks.bootstrap import bootstrap_interval
+from inferometer.evaluators.tasks.metric import Score, TaskMetric, TaskResult
+from inferometer.manifests.errors import DatasetError, PredictionError
+from inferometer.manifests.schema import ModelManifest
+
+DEFINITION = "MAE, RMSE and R² of each number, mean over the numbers, version 1"
+
+_Numbers = NDArray[np.float64]
+
+
+class RegressionMetric(TaskMetric):
+    """Compares N × k numbers with their targets.
+
+    The mean absolute error, the root of the mean squared error and the coefficient of determination are
+    those of each of the k numbers over the samples; a score is their mean, as scikit-learn's with
+    ``multioutput="uniform_average"``. R² is not defined for targets that are all the same, which are left
+    out of its mean; without others it is None.
+    """
+
+    task = "regression"
+
+    def __init__(self, manifest: ModelManifest) -> None:
+        super().__init__(manifest)
+        self._predicted: list[_Numbers] = []
+        self._targets: list[_Numbers] = []
+
+    def add(self, sample: Sample, prediction: Predictions) -> None:
+        """Takes the numbers of one input; see ``TaskMetric``."""
+        truth = sample.read_truth()
+        if truth is None:
+            return
+        if not isinstance(truth, TargetValues):
+            raise DatasetError("has no targets, which a regression is scored against")
+        if not isinstance(prediction, Values) or len(prediction) != 1:
+            raise PredictionError("the prediction has no numbers")
+        values = prediction.values[0].astype(np.float64)
+        if values.shape != truth.values.shape:
+            raise PredictionError(
+                f"{len(values)} numbers were predicted; the dataset has {truth.values.size} targets"
+            )
+        if self._targets and len(self._targets[0]) != len(truth.values):
+            raise DatasetError(f"has {len(truth.values)} targets, and others before {len(self._targets[0])}")
+        self._predicted.append(values)
+        self._targets.append(truth.values)
+
+    def result(self) -> TaskResult | None:
+        """Returns the scores; None if no input with targets was predicted."""
+        if not self._targets:
+            return None
+        predicted, targets = np.stack(self._predicted), np.stack(self._targets)
+        figures: dict[str, Callable[[_Numbers, _Numbers], _Numbers]] = {
+            "MAE": _absolute,
+            "RMSE": _root_of_squares,
+            "R2": _determination,
+        }
+        scores, details = [], {}
+        for name, figure in figures.items():
+            each = figure(predicted, targets)
+            details[name] = [float(value) if np.isfinite(value) else None for value in each]
+
+            def mean(
+                rows: NDArray[np.int64], figure: Callable[[_Numbers, _Numbers], _Numbers] = figure
+            ) -> float:
+                return _mean(figure(predicted[rows], targets[rows]))
+
+            value = _mean(each)
+            defined = bool(np.isfinite(value))
+            interval = bootstrap_interval(mean, len(targets)) if defined else None
+            scores.append(Score(name, value if defined else None, interval))
+        labels = self.manifest.output.parameters.labels
+        return TaskResult(
+            self.task, DEFINITION, len(targets), scores, {"values": list(labels), "scores": details}
+        )
+
+
+def _absolute(predicted: _Numbers, targets: _Numbers) -> _Numbers:
+    errors: _Numbers = np.abs(predicted - targets).mean(axis=0)
+    return errors
+
+
+def _root_of_squares(predicted: _Numbers, targets: _Numbers) -> _Numbers:
+    errors: _Numbers = np.sqrt(np.square(predicted - targets).mean(axis=0))
+    return errors
+
+
+def _determination(predicted: _Numbers, targets: _Numbers) -> _Numbers:
+    """R² of each number, ``1 - Σ(y - ŷ)² / Σ(y - ȳ)²``; NaN where the targets are all the same."""
+    errors = np.square(predicted - targets).sum(axis=0)
+    varied = np.ptp(targets, axis=0) > 0
+    spread = np.square(targets - targets.mean(axis=0)).sum(axis=0)
+    missed = np.divide(errors, spread, out=np.full(len(spread), np.nan), where=varied & (spread > 0))
+    shares: _Numbers = 1.0 - missed
+    return shares
+
+
+def _mean(each: _Numbers) -> float:
+    """The mean of what is defined; NaN if nothing is."""
+    finite = each[np.isfinite(each)]
+    return float(finite.mean()) if len(finite) else np.nan

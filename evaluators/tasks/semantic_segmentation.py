@@ -1,0 +1,234 @@
+"""The metric of semantic segmentation: intersection over union, and pixel accuracy, over a whole dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.tasks.predictions import NO_CLASS, UNSEEN, ClassMaps, Predictions
+from inferometer.evaluators.accuracy import ClassIndex
+from inferometer.evaluators.datasets.base import Sample
+from inferometer.evaluators.datasets.truths import IGNORED_CLASS, ClassMap
+from inferometer.evaluators.tasks.bootstrap import bootstrap_interval
+from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskMetric, TaskResult
+from inferometer.manifests.errors import DatasetError, PredictionError
+from inferometer.manifests.schema import ModelManifest
+
+DEFINITION = "mean IoU over the dataset's confusion matrix, version 1"
+MOST_CLASSES = 4096
+"""A dataset has at most so many classes: the matrix then has 128 MiB."""
+MOST_COUNTS = 2**24
+"""The interval requires three counts of each image and class; beyond 128 MiB there is none."""
+MOST_SHOWN_CLASSES = 256
+"""The matrix is among the details for at most so many classes."""
+
+
+class SemanticSegmentationMetric(TaskMetric):
+    """Counts the pixels of each class of the truth by the class that was predicted.
+
+    A dataset's class is the model's label of the same name, as ``ClassIndex`` finds it; where either has no
+    names, the class of the same number. The confusion matrix, int64, has a row for each of the dataset's
+    classes and one column more, for pixels that the model takes for none of them.
+
+    The intersection over union of a class is its pixels that were recognised, by those that belong to it,
+    were taken for it, or both, over all images (Everingham et al., "The PASCAL Visual Object Classes
+    Challenge", 2015). Classes that occur neither in the truth nor in predictions are left out of the mean.
+    Ignored pixels, and those that preprocessing cropped away, do not count.
+    """
+
+    task = "semantic_segmentation"
+
+    def __init__(self, manifest: ModelManifest) -> None:
+        super().__init__(manifest)
+        self._labels = manifest.output.parameters.labels
+        self._classes: tuple[str, ...] = ()
+        self._places: NDArray[np.int64] | None = None
+        self._size = len(self._labels)
+        self._grows = not self._labels
+        self._matrix = np.zeros((self._size, self._size + 1), np.int64)
+        self._counts: list[NDArray[np.int64]] | None = []
+        self._samples = self._pixels = self._ignored = self._unseen = 0
+
+    def check(self, sample: Sample) -> None:
+        """Checks that the model has the dataset's classes; reads no map."""
+        self._learn(getattr(sample.truth, "classes", ()))
+
+    def add(self, sample: Sample, prediction: Predictions) -> None:
+        """Counts the pixels of one image; see ``TaskMetric``."""
+        truth = sample.read_truth()
+        if truth is None:
+            return
+        if not isinstance(truth, ClassMap):
+            raise DatasetError("has no class map, which semantic segmentation is scored against")
+        if not isinstance(prediction, ClassMaps) or len(prediction) != 1:
+            raise PredictionError("the prediction is no class map")
+        found = prediction.map(0)
+        if found.shape != truth.pixels.shape:
+            raise PredictionError(
+                f"the predicted map has {found.shape[1]} × {found.shape[0]} pixels, "
+                f"the dataset's mask {truth.pixels.shape[1]} × {truth.pixels.shape[0]}"
+            )
+        self._learn(truth.classes)
+        self._count(truth.pixels, found)
+
+    def _learn(self, classes: tuple[str, ...]) -> None:
+        """Takes over the dataset's names, and finds the model's label of each."""
+        if not classes or classes == self._classes:
+            return
+        if self._classes or len(classes) > MOST_CLASSES:
+            raise DatasetError(
+                f"the dataset has {len(classes)} classes, of other names than before"
+                if self._classes
+                else f"the dataset has {len(classes)} classes; at most {MOST_CLASSES} are counted"
+            )
+        if self._samples:
+            raise DatasetError("only some class maps of the dataset have names of classes")
+        if self._labels:
+            index = ClassIndex(self._labels)
+            places = np.full(len(self._labels), len(classes), np.int64)
+            for place, name in enumerate(classes):
+                label = index.find(name)
+                if places[label] != len(classes):
+                    raise DatasetError(
+                        f'the dataset\'s classes "{classes[places[label]]}" and "{name}" are one of the '
+                        f'model: "{self._labels[label]}"'
+                    )
+                places[label] = place
+            self._places = places
+        self._classes, self._grows = classes, False
+        self._resize(len(classes))
+
+    def _resize(self, size: int) -> None:
+        """Makes room for classes; the last column, for none of them, stays the last."""
+        matrix = np.zeros((size, size + 1), np.int64)
+        kept = min(self._size, size)
+        matrix[:kept, :kept] = self._matrix[:kept, :kept]
+        matrix[:kept, -1] = self._matrix[:kept, -1]
+        self._matrix, self._size = matrix, size
+
+    def _count(self, truth: NDArray[np.int32], found: NDArray[np.int32]) -> None:
+        labelled, seen = truth != IGNORED_CLASS, found != UNSEEN
+        counted = labelled & seen
+        true, predicted = truth[counted].astype(np.int64), found[counted].astype(np.int64)
+        self._make_room(true, predicted)
+        if self._places is not None:
+            columns = np.where(predicted == NO_CLASS, self._size, self._places[predicted])
+        else:
+            # where the dataset has fewer classes than the model, the others are none of them
+            columns = np.where((predicted == NO_CLASS) | (predicted >= self._size), self._size, predicted)
+        flat = np.bincount(true * (self._size + 1) + columns, minlength=self._matrix.size)
+        matrix = flat.reshape(self._matrix.shape)
+        self._matrix += matrix
+        self._samples += 1
+        self._pixels += truth.size
+        self._ignored += int(truth.size - np.count_nonzero(labelled))
+        self._unseen += int(np.count_nonzero(labelled & ~seen))
+        if self._counts is not None:
+            self._counts.append(_of_classes(matrix))
+            if len(self._counts) * 3 * self._size > MOST_COUNTS:
+                self._counts = None
+
+    def _make_room(self, true: NDArray[np.int64], predicted: NDArray[np.int64]) -> None:
+        """Raises an error for numbers of no class; without any names, there are as many as occur."""
+        if not true.size:
+            return
+        if (wrong := _outside(true, 0, MOST_CLASSES if self._grows else self._size)) is not None:
+            raise DatasetError(f"the mask has the class {wrong}; {self._known()}")
+        if (wrong := _outside(predicted, NO_CLASS, len(self._labels) or MOST_CLASSES)) is not None:
+            raise PredictionError(f"class {wrong} was predicted, which the model does not have")
+        occurring = 1 + int(max(true.max(), predicted.max()))
+        if self._grows and occurring > self._size:
+            self._resize(occurring)
+
+    def _known(self) -> str:
+        if self._grows:
+            return f"at most {MOST_CLASSES} classes are counted"
+        whose = "dataset" if self._classes else "model"
+        return f"the {whose} has {self._size} classes, 0 to {self._size - 1}"
+
+    def result(self) -> TaskResult | None:
+        """Returns the scores; None if no map with a truth was predicted."""
+        if not self._samples:
+            return None
+        ious = _ious(_of_classes(self._matrix))
+        occurring = int(np.isfinite(ious).sum())
+        shown = [
+            Score("mean_IoU", _mean(ious), self._interval(_mean_iou)),
+            Score("pixel_accuracy", _accuracy_of(self._matrix), self._interval(_accuracy)),
+            Score("classes", float(occurring)),
+            Score("ignored_pixels", self._ignored / self._pixels if self._pixels else None),
+            Score("unseen_pixels", _share(self._unseen, self._pixels - self._ignored)),
+        ]
+        return TaskResult(self.task, DEFINITION, self._samples, shown, self._details(ious))
+
+    def _interval(self, statistic: Any) -> ScoreInterval | None:
+        """The interval over the images, of which each has counts of its classes."""
+        if self._counts is None:
+            return None
+        counts = np.zeros((len(self._counts), 3, self._size))
+        for place, each in enumerate(self._counts):
+            counts[place, :, : each.shape[1]] = each
+        table = counts.reshape(len(counts), -1)
+
+        def of(indices: NDArray[np.int64]) -> float:
+            times = np.bincount(indices, minlength=len(table)).astype(np.float64)
+            result: float = statistic((times @ table).reshape(3, -1))
+            return result
+
+        return bootstrap_interval(of, len(table))
+
+    def _details(self, ious: NDArray[np.float64]) -> dict[str, Any]:
+        names: Sequence[str] = self._classes or self._labels or tuple(map(str, range(self._size)))
+        details: dict[str, Any] = {
+            "classes": list(names),
+            "class_iou": [float(iou) if np.isfinite(iou) else None for iou in ious],
+            "counted_pixels": int(self._matrix.sum()),
+        }
+        if self._size <= MOST_SHOWN_CLASSES:
+            details["confusion_matrix"] = self._matrix.tolist()
+        return details
+
+
+def _outside(numbers: NDArray[np.int64], least: int, limit: int) -> int | None:
+    """One of the numbers that is not from ``least`` to below ``limit``; None if all are."""
+    low, high = int(numbers.min()), int(numbers.max())
+    return low if low < least else high if high >= limit else None
+
+
+def _of_classes(matrix: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Counts for each class, 3 × classes: recognised, in the truth, predicted."""
+    return np.stack([matrix.diagonal(), matrix.sum(axis=1), matrix[:, :-1].sum(axis=0)])
+
+
+def _ious(counts: NDArray[Any]) -> NDArray[np.float64]:
+    """The intersection over union of each class; NaN where it does not occur."""
+    recognised, true, predicted = counts
+    union = true + predicted - recognised
+    ious: NDArray[np.float64] = np.divide(recognised, union, out=np.full(len(union), np.nan), where=union > 0)
+    return ious
+
+
+def _mean_iou(counts: NDArray[Any]) -> float:
+    mean = _mean(_ious(counts))
+    return np.nan if mean is None else mean
+
+
+def _mean(ious: NDArray[np.float64]) -> float | None:
+    finite = ious[np.isfinite(ious)]
+    return float(finite.mean()) if len(finite) else None
+
+
+def _accuracy(counts: NDArray[Any]) -> float:
+    total = float(counts[1].sum())
+    return float(counts[0].sum()) / total if total else np.nan
+
+
+def _accuracy_of(matrix: NDArray[np.int64]) -> float | None:
+    return _share(int(matrix.trace()), int(matrix.sum()))
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
