@@ -12,7 +12,7 @@ import click
 
 from inferometer.client.cli.command import boolean, format_option, option, options
 from inferometer.client.cli.paths import FILE
-from inferometer.evaluators.reports.base import Column, Report, Row
+from inferometer.evaluators.reports.base import Column, Report, Row, Table
 from inferometer.evaluators.reports.selection import choose_columns, sort_rows
 from inferometer.evaluators.reports.table import folded
 from inferometer.evaluators.reports.writer import Format, write
@@ -64,6 +64,31 @@ def on_a_page(
     """Returns a report as it is printed: in Markdown its own form for it, unless columns are chosen."""
     in_markdown = format_name.lower() == Format.MARKDOWN.value and chosen is None and order is None
     return report.on_a_page() if in_markdown else report
+
+
+def as_tables(
+    report: Report[Any],
+    *,
+    format_name: str,
+    output: Path | None,
+    chosen: str | None,
+    order: str | None,
+    **_: object,
+) -> bool:
+    """Whether a report is printed as its tables for people: to no file, and without chosen columns."""
+    plain = output is None and chosen is None and order is None
+    for_people = (Format.TABLE.value, Format.MARKDOWN.value)
+    return report.has_tables and plain and format_name.lower() in for_people
+
+
+def print_tables(tables: Sequence[Table], **printing: Any) -> int:
+    """Prints tables, each below its title if there are several, and returns the number of their rows."""
+    count = 0
+    for place, table in enumerate(tables):
+        if len(tables) > 1:
+            click.echo(f"\n{table.title}\n" if place else f"{table.title}\n")
+        count += print_rows(table.columns, table.rows, **printing)
+    return count
 
 
 def print_rows(

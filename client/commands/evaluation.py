@@ -13,7 +13,14 @@ import click
 
 from inferometer.client.cli.command import COUNT, Command, Group, boolean, option
 from inferometer.client.cli.invocation import current_invocation
-from inferometer.client.cli.output import OUTPUT_NAMES, on_a_page, output_options, print_rows
+from inferometer.client.cli.output import (
+    OUTPUT_NAMES,
+    as_tables,
+    on_a_page,
+    output_options,
+    print_rows,
+    print_tables,
+)
 from inferometer.client.cli.paths import FILE
 from inferometer.client.reports.evaluation_filter import (
     ChosenEvaluations,
@@ -145,7 +152,10 @@ def _report(
         shown = rows if picture is None else list(rows)  # a picture takes them a second time
         paged = on_a_page(report, **printing)
         printed = shown if paged is report else paged.rows(evaluations)
-        count = print_rows(paged.columns, printed, **printing)
+        if as_tables(report, **printing):
+            count = print_tables(report.tables(evaluations), **printing)
+        else:
+            count = print_rows(paged.columns, printed, **printing)
         if isinstance(report, TraceReport):
             explain(report, evaluations, count)
         if picture is not None:

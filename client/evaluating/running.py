@@ -72,7 +72,7 @@ def run_evaluation(
 
         def start(what: JobStart) -> None:
             console.start(what)
-            if publish_predictions and what.system.manifest.output.type != "classification":
+            if publish_predictions and what.system.manifest.output.type == "raw":
                 say("--publish_predictions keeps nothing: the model's output has no classes")
 
         worst = SUCCESS

@@ -10,6 +10,7 @@ import click
 from inferometer.agent.hardware.device import DeviceKind
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.results import LOCAL_AGENT, InputFailure
+from inferometer.agent.tasks.predictions import Classifications
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.datasets.folder import printable
 from inferometer.evaluators.evaluation import Evaluation
@@ -20,6 +21,8 @@ from inferometer.evaluators.precision.processes import ProcessGroup
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.evaluators.reports.writer import Format, write
 from inferometer.evaluators.statistics import values_for_percentile
+from inferometer.evaluators.tasks.metric import METRICS
+from inferometer.evaluators.tasks.scores import Score, TaskResult
 from inferometer.manifests.errors import one_line
 
 SHOWN_INPUTS = 20
@@ -29,6 +32,8 @@ _COLUMNS = (
     Column("label", "top-1"),
     Column("probability", "probability", decimals=4),
 )
+_SHAPES = (Column("input", "input"), Column("kind", "prediction"), Column("columns", "columns"))
+_TOPS = ("top-1", "top-5")
 _NS_PER_MS = 1_000_000
 _WITH_NETWORK = (("", "from the request to the answer of the server: the network is in it"),)
 _PROFILED = (("", "under the framework's profiler, which slows the model down; --leveled measures both"),)
@@ -49,7 +54,7 @@ def summary_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, s
     """Accuracy, failures, latency and throughput, by name; a row without one belongs to the row above."""
     latency = LatencySummary.of(evaluation.measurement)
     return (
-        *_accuracy_rows(evaluation),
+        *accuracy_rows(evaluation),
         ("failures", str(len(evaluation.measurement.failures))),
         ("latency", _latency(latency, evaluation.measurement, _whose(evaluation))),
         *_precision_rows(evaluation.measurement, latency),
@@ -82,19 +87,44 @@ def trace_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
     return (("trace", f"{trace.span_count} spans{dropped}{place}"), *notes)
 
 
-def _accuracy_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, str], ...]:
-    output = evaluation.system.manifest.output.type
-    if output != "classification":
-        return (("accuracy", f"not counted: the model's output is {output}, without classes"),)
+def accuracy_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, str], ...]:
+    """How well the model did its task, by name, or why that is not known."""
+    task, measured = evaluation.system.manifest.output.type, evaluation.measurement
+    result, accuracy = measured.task_result, measured.accuracy
+    if result is None and task not in METRICS:
+        what = "output is raw, without classes" if task == "raw" else f"task is {task}, which has no metric"
+        return (("accuracy", f"not counted: the model's {what}"),)
     if evaluation.system.weights is Weights.RANDOM:
         return (("accuracy", f"not counted: the weights are random (seed {evaluation.system.seed})"),)
-    accuracy = evaluation.measurement.accuracy
-    if accuracy is None or accuracy.top1_share is None or accuracy.top5_share is None:
-        return (("accuracy", "not known: no input with a label was predicted"),)
-    return (
-        ("top-1", f"{accuracy.top1_share:.4f}  ({accuracy.top1} of {accuracy.evaluated} inputs)"),
-        ("top-5", f"{accuracy.top5_share:.4f}  ({accuracy.top5} of {accuracy.evaluated} inputs)"),
-    )
+    if accuracy is not None and accuracy.top1_share is not None and accuracy.top5_share is not None:
+        return (
+            _share_row("top-1", accuracy.top1_share, accuracy.top1, accuracy.evaluated, result),
+            _share_row("top-5", accuracy.top5_share, accuracy.top5, accuracy.evaluated, result),
+            *(_score_row(each) for each in (result.scores if result else ()) if each.name not in _TOPS),
+        )
+    if result is None or not result.samples:
+        missing = "label" if task == "classification" else "truth"
+        return (("accuracy", f"not known: no input with a {missing} was predicted"),)
+    return (*map(_score_row, result.scores), ("metric", f"{result.definition}, over {result.samples} inputs"))
+
+
+def _share_row(name: str, share: float, hits: int, count: int, result: TaskResult | None) -> tuple[str, str]:
+    score = next((each for each in (result.scores if result else ()) if each.name == name), None)
+    return name, f"{share:.4f}{_score_ends(score)}  ({hits} of {count} inputs)"
+
+
+def _score_row(score: Score) -> tuple[str, str]:
+    if score.value is None:
+        return score.name, "not defined for these inputs"
+    unit = f" {score.unit}" if score.unit else ""
+    return score.name, f"{score.value:.4f}{_score_ends(score)}{unit}"
+
+
+def _score_ends(score: Score | None) -> str:
+    """The 95 % interval of a score."""
+    if score is None or score.interval is None:
+        return ""
+    return f" [{score.interval.low:.4f}, {score.interval.high:.4f}]"
 
 
 def _whose(evaluation: Evaluation) -> str:
@@ -160,9 +190,17 @@ def _throughput(latency: LatencySummary) -> str:
 
 
 def print_predictions(evaluation: Evaluation[BatchMeasurement]) -> None:
-    """Prints the most probable class of the first inputs, as a table on stdout, if there are any."""
+    """Prints the most probable class of the first inputs, as a table on stdout, if there are any.
+
+    Predictions of other tasks than classification are printed by their columns' sizes.
+    """
     predictions = evaluation.measurement.predictions
     if not predictions:
+        return
+    if not isinstance(predictions[0].prediction, Classifications):
+        write(_SHAPES, map(_shapes_row, predictions[:SHOWN_INPUTS]), Format.TABLE, sys.stdout)
+        _echo_rest(len(predictions), "predictions", "--publish_predictions keeps all in the database")
+        click.echo()
         return
     labels = evaluation.system.manifest.output.parameters.labels
     rows = [_row(prediction, labels) for prediction in predictions[:SHOWN_INPUTS]]
@@ -185,6 +223,12 @@ def print_failures(evaluation: Evaluation[BatchMeasurement]) -> None:
 def failure_line(failure: InputFailure) -> str:
     """Returns which input failed, in which stage and why, on one line, whatever a server has put into it."""
     return printable(f"{failure.input_id} in {failure.stage.value}: {failure.message}")
+
+
+def _shapes_row(prediction: InputPrediction) -> Row:
+    columns = prediction.prediction.columns()
+    shapes = ", ".join(f"{name} {' × '.join(map(str, column.shape))}" for name, column in columns.items())
+    return {"input": prediction.input_id, "kind": prediction.prediction.kind, "columns": shapes}
 
 
 def _row(prediction: InputPrediction, labels: tuple[str, ...]) -> Row:

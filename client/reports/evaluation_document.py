@@ -15,6 +15,7 @@ from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOption
 from inferometer.evaluators.measurements.operators import OperatorMeasurement
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.measurements.training import TrainingMeasurement
+from inferometer.evaluators.reports.accuracy import AccuracyReport
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
@@ -24,7 +25,7 @@ from inferometer.evaluators.reports.base import (
     Row,
     describe,
 )
-from inferometer.evaluators.reports.batches import AccuracyReport, LatencyReport
+from inferometer.evaluators.reports.batches import LatencyReport
 from inferometer.evaluators.reports.ingestion import IngestionReport
 from inferometer.evaluators.reports.layers import LayersReport
 from inferometer.evaluators.reports.load import MaxQpsReport, ProbesReport, WorkloadReport

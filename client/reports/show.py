@@ -20,7 +20,7 @@ from inferometer.client.cli.output import echo
 from inferometer.client.evaluating.ingestion_summary import ingestion_rows
 from inferometer.client.evaluating.load_summary import load_rows
 from inferometer.client.evaluating.operator_summary import operator_lines
-from inferometer.client.evaluating.summary import conditions_rows, summary_rows
+from inferometer.client.evaluating.summary import accuracy_rows, conditions_rows, summary_rows
 from inferometer.client.evaluating.training_summary import training_rows
 from inferometer.client.reports.evaluation_document import as_document, heaviest, stage_shares
 from inferometer.client.reports.evaluation_filter import whole_id
@@ -257,9 +257,8 @@ def _figures(
     )
     if timed is not evaluation:
         yield "", f"of {timed.id} ({timed.trace_level.name}): no profiler slowed it down"
-    for name, text in summary_rows(evaluation):
-        if name in {"accuracy", "top-1", "top-5", "failures"}:
-            yield name, text
+    yield from accuracy_rows(evaluation)
+    yield "failures", str(len(evaluation.measurement.failures))
 
 
 def _layers(evaluation: Evaluation, spans: SpanSource) -> Lines:

@@ -24,6 +24,7 @@ from inferometer.evaluators.measurements.measurement import Measurement
 from inferometer.evaluators.measurements.operators import OperatorMeasurement
 from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.measurements.training import TrainingMeasurement
+from inferometer.evaluators.tasks.scores import TaskResult
 from inferometer.manifests.errors import ConfigurationError
 
 DIFFERS = "differs: "
@@ -94,6 +95,12 @@ class Side:
         """The accuracies with evaluated inputs."""
         every = [each.measurement.accuracy for each in of_kind(self.evaluations, BatchMeasurement)]
         return [accuracy for accuracy in every if accuracy is not None and accuracy.evaluated]
+
+    @property
+    def first_result(self) -> TaskResult | None:
+        """The first evaluation's result of a task; None if none has one."""
+        every = (each.measurement.task_result for each in of_kind(self.evaluations, BatchMeasurement))
+        return next((each for each in every if each is not None), None)
 
     @property
     def answers(self) -> Sequence[RateAnswer]:

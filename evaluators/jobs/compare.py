@@ -25,6 +25,7 @@ from inferometer.evaluators.measurements.operators import OperatorMeasurement
 from inferometer.evaluators.measurements.training import TrainingMeasurement
 from inferometer.evaluators.precision.processes import processes_of
 from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.tasks.scores import TaskResult
 from inferometer.manifests.errors import ConfigurationError
 
 
@@ -215,6 +216,22 @@ def _conditions(side: Side) -> Iterator[str]:
         yield f"{side.name}: {which}; its difference may be that of the conditions"
 
 
+def _scores(a: Side, b: Side) -> Iterator[str]:
+    """The first score of each side, in one line, for tasks that are not judged: all but classification."""
+    results = a.first_result, b.first_result
+    told = [f"{side.name} {_score(result)}" for side, result in zip((a, b), results, strict=True) if result]
+    if len(told) == len(results) and results[0] and results[0].task != "classification":
+        yield f"{results[0].task}: {', '.join(told)}; scores of this task are not judged"
+
+
+def _score(result: TaskResult) -> str:
+    score = result.first
+    if score is None or score.value is None:
+        return "has no score"
+    unit = f" {score.unit}" if score.unit else ""
+    return f"{score.name} {score.value:.4f}{unit} over {result.samples} inputs"
+
+
 def _notes(request: ComparisonRequest, figures: Sequence[str]) -> Iterator[str]:
     """What qualifies the rows: the source of the thresholds, what differs, and single runs."""
     a, b, noise = request.a, request.b, request.noise
@@ -224,6 +241,7 @@ def _notes(request: ComparisonRequest, figures: Sequence[str]) -> Iterator[str]:
         default = f"threshold {100 * THRESHOLD:g} %, the default"
         yield f"{default}; --noise measures it, --threshold gives another"
     yield from (f"{DIFFERS}{difference}" for difference in a.differences(b))
+    yield from _scores(a, b)
     yield from (f"warning: {line}" for side in (a, b) for line in _conditions(side))
     single = [side.name for side in (a, b) if processes_of(side.evaluations) == 1]
     if single and noise is None and set(figures) != {TOP1}:

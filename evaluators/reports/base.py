@@ -49,6 +49,21 @@ class Column:
     wraps: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows with columns of their own.
+
+    Attributes:
+        title: What stands above it where there are several.
+        columns: The columns.
+        rows: The rows, once.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: Iterator[Row]
+
+
 class Report(ABC, Generic[M]):
     """One kind of report, on evaluations of measurement ``M``."""
 
@@ -59,6 +74,8 @@ class Report(ABC, Generic[M]):
     """The kinds of measurement that it reports on; other evaluations are not passed to it."""
     undisturbed: ClassVar[bool] = False
     """Whether the report excludes evaluations that ran under the framework's profiler."""
+    has_tables: ClassVar[bool] = False
+    """Whether ``tables`` differs from the columns and rows of files."""
 
     def taken(self, evaluations: Iterable[Evaluation]) -> list[Evaluation[M]]:
         """Returns the ``evaluations`` of a kind that the report takes, in their order."""
@@ -68,6 +85,10 @@ class Report(ABC, Generic[M]):
     @abstractmethod
     def rows(self, evaluations: Sequence[Evaluation[M]]) -> Iterator[Row]:
         """Yields the report's rows, in the order of the ``evaluations``."""
+
+    def tables(self, evaluations: Sequence[Evaluation[M]]) -> Sequence[Table]:
+        """Returns the report as tables for people, which may have other columns than files."""
+        return (Table(self.name, self.columns, self.rows(evaluations)),)
 
     def on_a_page(self) -> Report[M]:
         """Returns the report as Markdown has it, which may have other columns and rows."""

@@ -1,4 +1,4 @@
-"""Reports on batches: latency and throughput, accuracy, and the raw times of every batch."""
+"""Reports on batches: latency and throughput, and the raw times of every batch."""
 
 from __future__ import annotations
 
@@ -63,40 +63,6 @@ class LatencyReport(Report[BatchMeasurement]):
                 "measured_batches": summary.measured_batches,
                 "process": evaluation.process,
                 "trace_level": evaluation.trace_level.name,
-            }
-
-
-class AccuracyReport(Report[BatchMeasurement]):
-    """One row for each evaluation, with accuracy as a fraction, 0…1, of the evaluated inputs.
-
-    Evaluated inputs have a label and a prediction; without any, accuracy is empty.
-    """
-
-    name = "accuracy"
-    summary = "top-1 and top-5 accuracy, with the inputs they are counted over"
-    takes = (BatchMeasurement,)
-    columns = (
-        *EVALUATION_COLUMNS,
-        Column("top1_accuracy", "top-1 (share)", decimals=4, stays=True),
-        Column("top5_accuracy", "top-5 (share)", decimals=4, stays=True),
-        Column("evaluated_inputs", "evaluated inputs"),
-        Column("failed_inputs", "failed inputs"),
-        Column("dataset_name", "dataset"),
-        STATUS_COLUMN,
-        CONDITIONS_COLUMN,
-    )
-
-    def rows(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Iterator[Row]:
-        """Yields one row for each evaluation."""
-        for evaluation in evaluations:
-            accuracy = evaluation.measurement.accuracy
-            yield {
-                **describe(evaluation),
-                "top1_accuracy": accuracy.top1_share if accuracy else None,
-                "top5_accuracy": accuracy.top5_share if accuracy else None,
-                "evaluated_inputs": accuracy.evaluated if accuracy else 0,
-                "failed_inputs": len(evaluation.measurement.failures),
-                "dataset_name": evaluation.dataset.name,
             }
 
 

@@ -15,7 +15,7 @@ ENTRY_POINTS = "inferometer.reports"
 REPORTS: Mapping[str, str] = MappingProxyType(
     {
         "latency": "inferometer.evaluators.reports.batches:LatencyReport",
-        "accuracy": "inferometer.evaluators.reports.batches:AccuracyReport",
+        "accuracy": "inferometer.evaluators.reports.accuracy:AccuracyReport",
         "duration": "inferometer.evaluators.reports.batches:DurationReport",
         "layers": "inferometer.evaluators.reports.layers:LayersReport",
         "layer_tree": "inferometer.evaluators.reports.layers:LayerTreeReport",

@@ -41,7 +41,7 @@ def test_summary_says_what_was_measured(agent, framework):
         rf"DigitsCNN 1\.0 on {framework} \S+ \(cpu, threads: \d+, local\) over digits_validation, 450 inputs",
         answer.stdout.splitlines()[0],
     )
-    top1 = re.fullmatch(r"(0\.\d{4})  \((\d+) of 450 inputs\)", answer.figure("top-1"))
+    top1 = re.fullmatch(r"(0\.\d{4}) \[0\.\d{4}, 0\.\d{4}\]  \((\d+) of 450 inputs\)", answer.figure("top-1"))
     assert top1
     assert float(top1[1]) == pytest.approx(int(top1[2]) / 450, abs=5e-5)
     assert float(top1[1]) >= 0.97
@@ -156,7 +156,7 @@ def test_dataset_path_may_be_a_folder_a_zip_or_arrays(agent, tmp_path, kind):
         "8",
     )
     assert answer.code == 0
-    assert answer.figure("top-1") == "1.0000  (20 of 20 inputs)"
+    assert answer.figure("top-1") == "1.0000 [0.8389, 1.0000]  (20 of 20 inputs)"
     assert "over 2 full batches" in answer.figure("latency")
 
 
@@ -166,7 +166,7 @@ def test_corrupt_image_is_counted_reported_and_fails_the_call(agent, tmp_path):
     broken.write_bytes(broken.read_bytes()[:40])
     answer = agent("predict", "dataset", "--num_file_parts=-1", "--dataset_path", folder, "-b", "4")
     assert answer.code == 1
-    assert answer.figure("top-1") == "1.0000  (11 of 11 inputs)"
+    assert answer.figure("top-1") == "1.0000 [0.7412, 1.0000]  (11 of 11 inputs)"
     assert answer.figure("failures") == "1"
     assert "over 2 full batches" in answer.figure("latency")
     assert answer.stderr.splitlines()[-1].startswith("failed inputs: 1; the first: ")
@@ -225,8 +225,8 @@ def test_fewer_than_five_classes_do_not_break_top5(agent, tmp_path):
         "4",
     )
     assert answer.code == 0, answer.stderr
-    assert answer.figure("top-1") == f"1.0000  ({count} of {count} inputs)"
-    assert answer.figure("top-5") == f"1.0000  ({count} of {count} inputs)"
+    assert answer.figure("top-1").endswith(f", 1.0000]  ({count} of {count} inputs)")
+    assert answer.figure("top-5").endswith(f", 1.0000]  ({count} of {count} inputs)")
 
 
 def test_predictions_are_published_only_when_asked_for(agent, tmp_path):

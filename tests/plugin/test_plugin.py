@@ -125,7 +125,9 @@ def test_a_model_of_the_framework_is_evaluated_over_a_dataset_of_the_plugin(
     right = int((manifests / "right").read_text())
 
     assert IMAGES / 2 < right < IMAGES
-    assert re.search(rf"top-1 +{right / IMAGES:.4f} +\({right} of {IMAGES} inputs\)", printed), printed
+    assert re.search(
+        rf"top-1 +{right / IMAGES:.4f} \[0\.\d+, 0\.\d+\]  \({right} of {IMAGES} inputs\)", printed
+    ), printed
     (accuracy,) = json.loads(agent("info", "evaluation", "accuracy", "-f", "json"))
     assert accuracy["top1_accuracy"] * IMAGES == pytest.approx(right)
     assert accuracy["evaluated_inputs"] == IMAGES

@@ -19,6 +19,7 @@ from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.measurements.batches import Accuracy, BatchMeasurement, BatchOptions, BatchTimes
 from inferometer.evaluators.plots.base import PLOTS
+from inferometer.evaluators.tasks.scores import Score, ScoreInterval, TaskResult
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
 from tests.ingestion_evaluations import few, many
@@ -108,6 +109,16 @@ def on_cpu() -> Evaluation:
             elapsed_ns=50_000_000,
             accuracy=Accuracy(top1=98, top5=100, evaluated=100),
             failures=(),
+            task_result=TaskResult(
+                "classification",
+                "top-k accuracy, Wilson intervals",
+                100,
+                (
+                    Score("top-1", 0.98, ScoreInterval(0.93, 0.9945)),
+                    Score("top-5", 1.0, ScoreInterval(0.963, 1.0)),
+                    Score("ECE", 0.0125),
+                ),
+            ),
         ),
         trace_level=TraceLevel.APPLICATION_TRACE,
         conditions=DISTURBED,
