@@ -105,6 +105,11 @@ def accuracy_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, 
     if result is None or not result.samples:
         missing = "label" if task == "classification" else "truth"
         return (("accuracy", f"not known: no input with a {missing} was predicted"),)
+    return score_rows(result)
+
+
+def score_rows(result: TaskResult) -> tuple[tuple[str, str], ...]:
+    """The scores of a task by name, with their intervals, and what defines them."""
     return (*map(_score_row, result.scores), ("metric", f"{result.definition}, over {result.samples} inputs"))
 
 
