@@ -188,7 +188,7 @@ def _manifest(task: str, labels: Sequence[str], parameters: Mapping[str, Any]) -
         {
             "name": "predictions",
             "framework": {"name": "none"},
-            "inputs": [{"type": "raw", "parameters": {"dimensions": [1]}}],
+            "inputs": [{"type": "tensor", "parameters": {"dimensions": [1]}}],
             "output": {"type": task, "parameters": {**parameters, "labels": list(labels)}},
             "model": {"graph_path": "none"},
         }
