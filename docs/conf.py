@@ -47,10 +47,13 @@ html_show_sphinx = False
 # The sections of the reference, and the modules whose public names stand there; the first that fits counts.
 _SECTIONS = {
     "docs/library-reference": ("Functions", "Results"),
-    "docs/plugin-reference": ("Frameworks", "Datasets", "Reports", "Errors"),
+    "docs/plugin-reference": ("Frameworks", "Tasks", "Datasets", "Reports", "Errors"),
 }
 _OWNERS = (
     ("client", "Results"),
+    ("agent.tasks", "Tasks"),
+    ("agent.preprocessing.origins", "Tasks"),
+    ("evaluators.tasks", "Tasks"),
     ("evaluators.datasets", "Datasets"),
     ("evaluators", "Reports"),
     ("manifests.errors", "Errors"),

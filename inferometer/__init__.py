@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from inferometer.agent.inference.predictor import Precision, Predictor, PredictorOptions, Tensors, Weights
     from inferometer.agent.inference.registry import FrameworkEntry
     from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Tensor, Url
+    from inferometer.agent.preprocessing.origins import ImageGeometry, TokenizedText
+    from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
+    from inferometer.agent.tasks.predictions import (
+        Classifications,
+        ClassMaps,
+        Detections,
+        Images,
+        Predictions,
+        Texts,
+        Values,
+    )
     from inferometer.agent.tracing.profiler import LayerWriter, PredictWindow, Profiler
     from inferometer.agent.tracing.recorder import SpanRecorder
     from inferometer.agent.tracing.span import SpanKind, TraceLevel
@@ -55,6 +66,14 @@ if TYPE_CHECKING:
         benchmark_operators,
     )
     from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+    from inferometer.evaluators.datasets.truths import (
+        AcceptedAnswers,
+        ClassMap,
+        Objects,
+        RunLengths,
+        TargetImage,
+        TargetValues,
+    )
     from inferometer.evaluators.evaluation import Evaluation
     from inferometer.evaluators.measurements.batches import BatchMeasurement
     from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
@@ -63,6 +82,9 @@ if TYPE_CHECKING:
     from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
     from inferometer.evaluators.measurements.training import TrainingMeasurement
     from inferometer.evaluators.reports.base import Column, Report, Row
+    from inferometer.evaluators.tasks.bootstrap import bootstrap_interval
+    from inferometer.evaluators.tasks.metric import TaskMetric
+    from inferometer.evaluators.tasks.scores import Score, ScoreInterval, TaskResult
     from inferometer.manifests.errors import (
         ArtifactError,
         ConfigurationError,
@@ -75,12 +97,16 @@ if TYPE_CHECKING:
         PredictionError,
         TrainingError,
     )
-    from inferometer.manifests.schema import Loss, ModelManifest
+    from inferometer.manifests.schema import Loss, ModelManifest, ModelOutput
 
 __all__ = [
+    "AcceptedAnswers",
     "ArtifactError",
     "Artifacts",
     "BatchMeasurement",
+    "ClassMap",
+    "ClassMaps",
+    "Classifications",
     "Column",
     "Comparison",
     "ConfigurationError",
@@ -88,6 +114,7 @@ __all__ = [
     "Dataset",
     "DatasetError",
     "DatasetIdentity",
+    "Detections",
     "Device",
     "DeviceError",
     "DeviceKind",
@@ -97,6 +124,8 @@ __all__ = [
     "Evaluations",
     "FrameworkDetails",
     "FrameworkEntry",
+    "ImageGeometry",
+    "Images",
     "InferometerError",
     "Ingestion",
     "IngestionMeasurement",
@@ -109,7 +138,9 @@ __all__ = [
     "LoadMeasurement",
     "Loss",
     "ModelManifest",
+    "ModelOutput",
     "ModelSignature",
+    "Objects",
     "OperatorArguments",
     "OperatorMeasurement",
     "OperatorRun",
@@ -120,7 +151,9 @@ __all__ = [
     "PlacedBatch",
     "Precision",
     "PredictWindow",
+    "PredictedInputs",
     "PredictionError",
+    "Predictions",
     "Predictor",
     "PredictorOptions",
     "Profiler",
@@ -131,16 +164,26 @@ __all__ = [
     "Row",
     "Rows",
     "Run",
+    "RunLengths",
     "Runs",
     "Sample",
+    "Score",
+    "ScoreInterval",
     "ServedAgent",
     "SpanKind",
     "SpanRecorder",
     "StepPartTimes",
     "StepParts",
     "StepResult",
+    "TargetImage",
+    "TargetValues",
+    "TaskMetric",
+    "TaskPostprocessor",
+    "TaskResult",
     "Tensor",
     "Tensors",
+    "Texts",
+    "TokenizedText",
     "TopAccuracy",
     "TraceLevel",
     "Trainer",
@@ -151,10 +194,12 @@ __all__ = [
     "TrainingError",
     "TrainingMeasurement",
     "Url",
+    "Values",
     "Weights",
     "WorkloadRun",
     "__version__",
     "benchmark_operators",
+    "bootstrap_interval",
     "compare",
     "evaluate",
     "evaluations",
@@ -175,6 +220,38 @@ _OWNERS = {
     "agent.inference.predictor": ("Precision", "Predictor", "PredictorOptions", "Tensors", "Weights"),
     "agent.inference.registry": ("FrameworkEntry",),
     "agent.preprocessing.inputs": ("EncodedImage", "Pixels", "Tensor", "Url"),
+    "agent.preprocessing.origins": (
+        "ImageGeometry",
+        "TokenizedText",
+    ),
+    "agent.tasks.postprocessing": (
+        "PredictedInputs",
+        "TaskPostprocessor",
+    ),
+    "agent.tasks.predictions": (
+        "ClassMaps",
+        "Classifications",
+        "Detections",
+        "Images",
+        "Predictions",
+        "Texts",
+        "Values",
+    ),
+    "evaluators.datasets.truths": (
+        "AcceptedAnswers",
+        "ClassMap",
+        "Objects",
+        "RunLengths",
+        "TargetImage",
+        "TargetValues",
+    ),
+    "evaluators.tasks.bootstrap": ("bootstrap_interval",),
+    "evaluators.tasks.metric": ("TaskMetric",),
+    "evaluators.tasks.scores": (
+        "Score",
+        "ScoreInterval",
+        "TaskResult",
+    ),
     "agent.tracing.profiler": ("LayerWriter", "PredictWindow", "Profiler"),
     "agent.tracing.recorder": ("SpanRecorder",),
     "agent.tracing.span": ("SpanKind", "TraceLevel"),
@@ -214,7 +291,7 @@ _OWNERS = {
     "evaluators.measurements.rate_search": ("RateSearchMeasurement",),
     "evaluators.measurements.training": ("TrainingMeasurement",),
     "evaluators.reports.base": ("Column", "Report", "Row"),
-    "manifests.schema": ("Loss", "ModelManifest"),
+    "manifests.schema": ("Loss", "ModelManifest", "ModelOutput"),
 }
 
 if not TYPE_CHECKING:  # a type checker reads the imports above, and reports a name that is not there

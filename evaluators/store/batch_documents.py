@@ -14,8 +14,12 @@ from inferometer.evaluators.measurements.batches import (
     BatchTimes,
 )
 from inferometer.evaluators.store.measurement_documents import Document, Part, Stored, joined
-from inferometer.evaluators.store.prediction_documents import prediction_part, predictions_from_documents
-from inferometer.evaluators.store.task_documents import task_result_documents, task_result_from_documents
+from inferometer.evaluators.store.task_documents import (
+    prediction_part,
+    predictions_from_documents,
+    task_result_documents,
+    task_result_from_documents,
+)
 from inferometer.evaluators.store.values import checked, fields_of, restored
 
 BATCHES_PER_DOCUMENT = 20_000

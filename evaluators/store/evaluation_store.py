@@ -27,8 +27,8 @@ from inferometer.evaluators.store.documents import (
     to_documents,
 )
 from inferometer.evaluators.store.measurement_documents import PART_COLLECTIONS, SPANS, Document
-from inferometer.evaluators.store.prediction_documents import predictions_from_documents
 from inferometer.evaluators.store.span_documents import chunk_from_document
+from inferometer.evaluators.store.task_documents import predictions_from_documents
 from inferometer.manifests.errors import ConfigurationError, StoreError
 
 INDEXES = {

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from inferometer.agent.hardware.device import Device, DeviceKind
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.results import InputFailure, Stage
-from inferometer.agent.tasks.predictions import Classifications
+from inferometer.agent.tasks.predictions import Classifications, ClassMaps, Values
 from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.measurements.batches import Accuracy, InputPrediction
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
+from inferometer.evaluators.tasks.scores import Score, ScoreInterval, TaskResult
 from inferometer.manifests.errors import ConfigurationError, StoreError
 from tests.contract.store_fixtures import (
     StoreBackend,
@@ -129,6 +130,27 @@ def test_predictions_carry_the_names_of_their_classes(
     with backend.documents(name) as documents:
         [prediction] = documents["input_prediction"].find({})
     assert [feature["label"] for feature in prediction["features"]] == ["二", "zéro", "один"]
+
+
+def test_the_predictions_and_the_result_of_another_task_are_kept(store: EvaluationStore) -> None:
+    large = ClassMaps(np.array([[1, 3_000_000]], np.int64), np.arange(3_000_000, dtype=np.int32))
+    each = (large, Values(np.array([[0.5, np.nan]], np.float32)))
+    result = TaskResult("regression", "MAE", 2, (Score("MAE", 0.5, ScoreInterval(0.25, np.inf)),), {"a.b": 1})
+    evaluation = make_evaluation(
+        system=make_system(manifest=make_manifest(output={"type": "regression"})),
+        accuracy=None,
+        predictions=tuple(InputPrediction(f"{n}.png", None, one) for n, one in enumerate(each)),
+        task_result=result,
+    )
+    store.save(evaluation)
+
+    [found] = store.find(ALL)
+    assert found.measurement.task_result == result
+    kept = store.predictions(evaluation.id)
+    assert [prediction.input_id for prediction in kept] == ["0.png", "1.png"]
+    for one, other in zip(each, kept, strict=True):
+        for name, column in one.columns().items():
+            np.testing.assert_array_equal(other.prediction.columns()[name], column, strict=True)
 
 
 def test_predictions_of_an_unknown_evaluation_are_an_error(store: EvaluationStore) -> None:

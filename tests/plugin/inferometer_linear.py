@@ -1,4 +1,4 @@
-"""A plug-in: linear models as a framework, images in a CSV file as a dataset, and a report.
+"""A plug-in: linear models as a framework, counting as a task, images in a CSV file, and a report.
 
 It imports ``inferometer`` and NumPy, and no module of inferometer's folders.
 """
@@ -22,13 +22,23 @@ from inferometer import (
     DeviceError,
     Evaluation,
     FrameworkEntry,
+    ModelManifest,
+    ModelOutput,
     Pixels,
+    PredictedInputs,
     PredictionError,
+    Predictions,
     Predictor,
     Report,
     Row,
     Sample,
+    Score,
+    TaskMetric,
+    TaskPostprocessor,
+    TaskResult,
     Tensors,
+    Values,
+    bootstrap_interval,
 )
 
 LINEAR = FrameworkEntry(
@@ -72,6 +82,46 @@ class LinearPredictor(Predictor):
     def close(self) -> None:
         """Drops the arrays."""
         self._matrix = self._bias = None
+
+
+class Counting(TaskPostprocessor):
+    """The task of telling a number: the place of the largest output."""
+
+    def __init__(self, output: ModelOutput, feature_limit: int) -> None:
+        """Takes the manifest's output, of which it uses nothing."""
+
+    def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[Values, NDArray[np.bool_]]:
+        """Returns the numbers; see ``TaskPostprocessor``."""
+        (scores,) = tensors.values()
+        numbers = scores.argmax(axis=1)[:, np.newaxis].astype(np.float32)
+        return Values(numbers), np.ones(inputs.size, np.bool_)
+
+
+class CountingMetric(TaskMetric):
+    """The mean error of the numbers; a number that is labelled "9" cannot be told from 6."""
+
+    task: ClassVar[str] = "counting"
+
+    def __init__(self, manifest: ModelManifest) -> None:
+        super().__init__(manifest)
+        self._errors: list[float] = []
+
+    def add(self, sample: Sample, prediction: Predictions) -> None:
+        """Takes the prediction of one image; see ``TaskMetric``."""
+        if not isinstance(prediction, Values) or sample.label is None:
+            return
+        if sample.label == "9":
+            raise DatasetError("9 looks like 6")
+        self._errors.append(abs(float(prediction.values[0, 0]) - int(sample.label)))
+
+    def result(self) -> TaskResult | None:
+        """Returns the mean error; see ``TaskMetric``."""
+        if not self._errors:
+            return None
+        errors = np.array(self._errors)
+        interval = bootstrap_interval(lambda chosen: float(errors[chosen].mean()), len(errors))
+        scores = (Score("MAE", float(errors.mean()), interval, "digits"),)
+        return TaskResult(self.task, "counting 1.2", len(errors), scores)
 
 
 class CsvDataset(Dataset):

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import inferometer
+from inferometer.agent.tasks.registry import POSTPROCESSORS
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.evaluators.reports.registry import find_report
 
@@ -76,6 +77,10 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> Path:
     right = np.argmax(images.astype(np.float32) / 255 @ matrix + bias, axis=1) == labels
     (folder / "right").write_text(str(right.sum()))
     (folder / "model.yml").write_text(MODEL)
+    counting = MODEL.replace("LinearDigits", "Counter").replace("type: classification", "type: counting")
+    (folder / "counter.yml").write_text(counting)
+    errors = abs(np.argmax(images.astype(np.float32) / 255 @ matrix + bias, axis=1) - labels)[labels != 9]
+    (folder / "errors").write_text(f"{errors.mean()} {len(errors)}")
     (folder / "dataset.yml").write_text(DATASET)
     return folder
 
@@ -88,7 +93,7 @@ def agent(installed: Path, manifests: Path, tmp_path: Path) -> Agent:
     own = {"PYTHONPATH": search, "AGENT_DATA_DIR": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
     program = "from inferometer.client.cli.main import main; main()"
 
-    def call(*arguments: str) -> str:
+    def call(*arguments: str, code: int = 0) -> str:
         done = subprocess.run(
             [sys.executable, "-c", program, *arguments],
             cwd=tmp_path,
@@ -97,7 +102,7 @@ def agent(installed: Path, manifests: Path, tmp_path: Path) -> Agent:
             text=True,
             timeout=120,
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == code, done.stderr
         return done.stdout
 
     return call
@@ -125,14 +130,30 @@ def test_a_model_of_the_framework_is_evaluated_over_a_dataset_of_the_plugin(
     right = int((manifests / "right").read_text())
 
     assert IMAGES / 2 < right < IMAGES
-    assert re.search(
-        rf"top-1 +{right / IMAGES:.4f} \[0\.\d+, 0\.\d+\]  \({right} of {IMAGES} inputs\)", printed
-    ), printed
+    share = rf"{right / IMAGES:.4f} \[0\.\d+, 0\.\d+\]"
+    assert re.search(rf"top-1 +{share}  \({right} of {IMAGES} inputs\)", printed), printed
     (accuracy,) = json.loads(agent("info", "evaluation", "accuracy", "-f", "json"))
     assert accuracy["top1_accuracy"] * IMAGES == pytest.approx(right)
     assert accuracy["evaluated_inputs"] == IMAGES
     (covered,) = json.loads(agent("info", "evaluation", "coverage", "-f", "json"))
     assert covered == {"id": accuracy["id"], "dataset_name": "csv_digits", "dataset_samples": IMAGES}
+
+
+def test_a_model_of_a_task_of_the_plugin_is_scored_kept_and_reported(agent: Agent, manifests: Path) -> None:
+    evaluating = ("predict", "dataset", "--num_file_parts=-1", f"--manifests={manifests}")
+    printed = agent(*evaluating, "--model_name=Counter", "--publish_predictions", code=1)
+    mean, count = (manifests / "errors").read_text().split()
+
+    found = re.search(r"^MAE +(\d\.\d{4}) \[(\d\.\d+), (\d\.\d+)\] digits$", printed, re.MULTILINE)
+    assert found, printed
+    assert float(found[2]) <= float(found[1]) <= float(found[3])
+    assert float(found[1]) == pytest.approx(float(mean), abs=1e-4)
+    assert re.search(rf"^metric +counting 1.2, over {count} inputs$", printed, re.MULTILINE), printed
+    (row,) = json.loads(agent("info", "evaluation", "accuracy", "-f", "json"))
+    assert (row["task"], row["definition"], row["score_name"]) == ("counting", "counting 1.2", "MAE")
+    assert row["score"] == pytest.approx(float(mean))
+    assert row["evaluated_inputs"] == int(count) == IMAGES - row["failed_inputs"]
+    assert (row["top1_accuracy"], row["score_unit"]) == (None, "digits")
 
 
 def test_the_report_is_in_the_help(agent: Agent) -> None:
@@ -149,6 +170,7 @@ def broken(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
+        "[inferometer.postprocessors]\nspeech = broken_module:Speech\n"
         "[inferometer.datasets]\nrec = broken_module:Records\n"
         "[inferometer.reports]\ncost = broken_module:Cost\nlatency = broken_module:Latency\n"
     )
@@ -160,6 +182,12 @@ def test_a_dataset_that_cannot_be_imported_is_named(broken: None, tmp_path: Path
 
     with pytest.raises(inferometer.DatasetError, match=r"images\.rec: broken_module:Records cannot be imp"):
         open_path(tmp_path / "images.rec", "vision")
+
+
+def test_a_task_that_cannot_be_imported_is_named(broken: None) -> None:
+    assert "speech" in POSTPROCESSORS
+    with pytest.raises(inferometer.ConfigurationError, match='"speech", broken_module:Speech, cannot be imp'):
+        POSTPROCESSORS.find("speech")
 
 
 def test_a_report_that_cannot_be_imported_is_named(broken: None) -> None:
