@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import pickle
 import struct
 import tarfile
@@ -139,3 +140,39 @@ def write_idx(
     for path, array in zip(paths, (images, labels), strict=True):
         path.write_bytes(gzip.compress(idx(array), mtime=0) if zipped else idx(array))
     return paths[0]
+
+
+def write_coco(folder: Path, made: Sequence[Item]) -> Path:
+    """Images in ``images``, each with an object, described in COCO's JSON."""
+    (folder / "images").mkdir(parents=True)
+    content: dict[str, list[object]] = {
+        "images": [],
+        "annotations": [],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    for number, item in enumerate(made, start=1):
+        (folder / "images" / f"{number}.png").write_bytes(item.content)
+        height, width = item.pixels.shape[:2]
+        image = {"id": number, "file_name": f"{number}.png", "height": height, "width": width}
+        content["images"].append(image)
+        content["annotations"].append(
+            {"id": number, "image_id": number, "category_id": 1, "bbox": [1, 2, 3, 4]}
+        )
+    (folder / "annotations.json").write_text(json.dumps(content))
+    return folder
+
+
+def write_voc(folder: Path, made: Sequence[Item]) -> Path:
+    """The folders of PASCAL VOC, each image with an object, and a list of all images."""
+    for name in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (folder / name).mkdir(parents=True)
+    for number, item in enumerate(made):
+        (folder / "JPEGImages" / f"{number}.png").write_bytes(item.content)
+        height, width = item.pixels.shape[:2]
+        box = "<xmin>1</xmin><ymin>1</ymin><xmax>4</xmax><ymax>4</ymax>"
+        (folder / "Annotations" / f"{number}.xml").write_text(
+            f"<annotation><size><width>{width}</width><height>{height}</height></size>"
+            f"<object><name>cat</name><bndbox>{box}</bndbox></object></annotation>"
+        )
+    (folder / "ImageSets" / "Main" / "val.txt").write_text("".join(f"{n}\n" for n in range(len(made))))
+    return folder

@@ -169,7 +169,8 @@ class ObjectFinder:
                 raise PredictionError(f"the model's boxes {error}") from error
             whole, clipped = geometry.to_image(inside, clipped=False), geometry.to_image(inside)
         # as they are kept, so that none loses its area by rounding
-        clipped = clipped.astype(np.float32).astype(np.float64)
+        with np.errstate(over="ignore"):  # without an image, a box may be beyond float32, and is infinite
+            clipped = clipped.astype(np.float32).astype(np.float64)
         area = (clipped[:, 2] > clipped[:, 0]) & (clipped[:, 3] > clipped[:, 1])
         return FoundObjects(places, whole, clipped, scores, classes)[area]
 

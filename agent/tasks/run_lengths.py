@@ -59,16 +59,14 @@ def decoded(content: bytes, height: int, width: int) -> NDArray[np.bool_]:
     Raises:
         ValueError: They are damaged, or of a mask of another size.
     """
-    counts = _lengths(content)
-    if any(count < 0 for count in counts) or sum(counts) != height * width:
-        raise ValueError(f"run lengths do not make a mask of {height} × {width} pixels")
+    counts = _lengths(content, height * width)
     inside = np.arange(len(counts)) % 2 == 1
     pixels: NDArray[Any] = np.repeat(inside, counts)
     return pixels.reshape((height, width), order="F")
 
 
-def _lengths(content: bytes) -> list[int]:
-    """The run lengths of COCO's text; source: ``rleFrString`` in ``maskApi.c``."""
+def _lengths(content: bytes, pixels: int) -> list[int]:
+    """The run lengths of COCO's text, which fill the pixels; source: ``rleFrString`` in ``maskApi.c``."""
     counts: list[int] = []
     value = shift = 0
     for character in content:
@@ -87,9 +85,16 @@ def _lengths(content: bytes) -> list[int]:
         value = shift = 0
     if shift:
         raise ValueError("run lengths end in the middle of a number")
+    if any(count < 0 for count in counts) or sum(counts) != pixels:
+        raise ValueError(f"run lengths do not fill the {pixels} pixels of the mask")
     return counts
 
 
-def areas(contents: Sequence[bytes]) -> list[int]:
-    """Returns the pixels in each mask; raises ValueError for damaged run lengths."""
-    return [sum(itertools.islice(_lengths(content), 1, None, 2)) for content in contents]
+def areas(contents: Sequence[bytes], height: int, width: int) -> list[int]:
+    """Returns the pixels in each mask, height × width.
+
+    Raises:
+        ValueError: Run lengths are damaged, or of a mask of another size, which pycocotools does not check.
+    """
+    pixels = height * width
+    return [sum(itertools.islice(_lengths(content, pixels), 1, None, 2)) for content in contents]

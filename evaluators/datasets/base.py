@@ -124,7 +124,7 @@ class Subset(Dataset):
     """
 
     def __init__(self, whole: Dataset, ids: Sequence[str]) -> None:
-        self._whole = whole
+        self.whole = whole
         wanted = dict.fromkeys(ids)
         self._places = [place for place, sample in enumerate(whole) if sample.id in wanted]
         if len(self._places) < len(wanted) or not wanted:
@@ -138,23 +138,23 @@ class Subset(Dataset):
 
     def sample(self, index: int) -> Sample:
         """Returns the sample at a place of the subset."""
-        return self._whole.sample(self._places[index])
+        return self.whole.sample(self._places[index])
 
     def files(self) -> Iterable[Path]:
         """The files of the whole dataset."""
-        return self._whole.files()
+        return self.whole.files()
 
     def close(self) -> None:
         """Closes the dataset."""
-        self._whole.close()
+        self.whole.close()
 
     def _missing(self, wanted: Iterable[str]) -> str:
-        known = [sample.id for sample in self._whole]
+        known = [sample.id for sample in self.whole]
         found = set(known)
         missing = next((each for each in wanted if each not in found), None)
         if missing is None:
-            return f"dataset {self._whole.identity.name}: no sample_ids are given"
+            return f"dataset {self.whole.identity.name}: no sample_ids are given"
         return (
-            f'dataset {self._whole.identity.name} has no sample "{printable(missing)}"; '
+            f'dataset {self.whole.identity.name} has no sample "{printable(missing)}"; '
             f"{suggestion(missing, known)}"
         )

@@ -58,7 +58,9 @@ def bootstrap_intervals(
     random = np.random.default_rng(_SEED)
     drawn = np.array([statistics(random.integers(0, samples, samples)) for _ in range(resamples)])
     if around is not None:
-        drawn += np.asarray(around) - np.nanmean(drawn, axis=0)
+        for figure, value in enumerate(around):
+            if (finite := drawn[np.isfinite(drawn[:, figure]), figure]).size:
+                drawn[:, figure] += value - finite.mean()
     return [_interval(drawn[:, figure]) for figure in range(figures)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +13,8 @@ from inferometer.agent.tasks.predictions import Detections, Instances
 from inferometer.agent.tasks.run_lengths import areas, compressed
 from inferometer.evaluators.datasets.truths import RunLengths
 from inferometer.manifests.errors import DatasetError, OutputError, one_line, printable, suggestion
+
+_FAR = 1e9
 
 
 class Annotation(NamedTuple):
@@ -61,6 +62,9 @@ def annotations_of(prediction: Detections | Instances, image: int) -> Iterator[A
     Args:
         prediction: The row.
         image: The place of the image.
+
+    Raises:
+        ValueError: A mask is damaged.
     """
     boxes = prediction.boxes.astype(np.float64)
     boxes[:, 2:] -= boxes[:, :2]
@@ -70,7 +74,7 @@ def annotations_of(prediction: Detections | Instances, image: int) -> Iterator[A
         contents = prediction.run_lengths()
         height, width = prediction.sizes[0].tolist()
         masks = [RunLengths(height, width, content) for content in contents]
-        sizes = areas(contents)
+        sizes = areas(contents, height, width)
     rows = zip(
         boxes.tolist(), sizes, masks, prediction.scores.tolist(), prediction.classes.tolist(), strict=True
     )
@@ -178,14 +182,14 @@ def _annotation(
     if category not in categories:
         known = suggestion(str(category), [str(number) for number in categories])
         raise ValueError(f"category_id {printable(str(category))} is none of the dataset's; {known}")
-    if not math.isfinite(score):
+    if not abs(score) < _FAR:
         raise ValueError(f"score is {score}")
     mask = box = None
     if (written := entry.get("segmentation")) is not None:
         mask = run_lengths(written)
     if (numbers := entry.get("bbox")) is not None:
         box = [float(number) for number in numbers]
-        if len(box) != 4 or not all(map(math.isfinite, box)) or min(box[2:]) < 0:
+        if len(box) != 4 or not all(abs(side) < _FAR for side in box) or min(box[2:]) < 0:
             raise ValueError("bbox is not left, top, width and height")
     if box is None and mask is None:
         raise ValueError("has neither bbox nor segmentation")
@@ -206,13 +210,9 @@ def run_lengths(written: Any) -> RunLengths:
         height, width = (int(side) for side in written["size"])
         counts = written["counts"]
         content = counts.encode("ascii") if isinstance(counts, str) else compressed([int(n) for n in counts])
-        if not isinstance(counts, str) and (min(counts, default=0) < 0 or sum(counts) != height * width):
-            raise ValueError(f"run lengths do not fill {height} × {width} pixels")
-        [inside] = areas([content])
+        areas([content], height, width)
     except (TypeError, KeyError, OverflowError, UnicodeEncodeError) as error:
         raise ValueError("segmentation is no run lengths with size and counts") from error
-    if not 0 <= inside <= height * width:
-        raise ValueError(f"run lengths do not fill {height} × {width} pixels")
     return RunLengths(height, width, content)
 
 

@@ -70,10 +70,14 @@ class DetectionMetric(TaskMetric):
                 truth.classes, truth.boxes.tolist(), truth.areas, truth.crowds, strict=True
             )
         ]
+        try:
+            predictions = list(annotations_of(objects, image))
+        except ValueError as error:
+            raise PredictionError(f"a mask of the prediction is damaged: {error}") from error
         self._sizes.append((truth.height, truth.width))
         self._truths += found
         self._masks += truth.masks or (None,) * len(found)
-        self._predictions += annotations_of(objects, image)
+        self._predictions += predictions
 
     def result(self) -> TaskResult | None:
         """Returns the scores; None if no image with a truth was predicted."""

@@ -47,6 +47,12 @@ def made(name: str, folder: Path, number: random.Random) -> tuple[Path, Path]:
     if name.startswith("mnist"):
         path = files.write_idx(folder, _SMALL, _LABELS, zipped=name == "mnist_gzip")
         return path, path
+    if name == "coco":
+        path = files.write_coco(folder / "coco", images)
+        return path, path / "annotations.json"
+    if name == "voc":
+        path = files.write_voc(folder / "voc", images[:2])
+        return path, path / "Annotations" / "0.xml"
     names = [f"ILSVRC2012_val_{each:08d}.JPEG" for each in range(1, 9)]
     members = {each: item.content for each, item in zip(names, images, strict=True)}
     tar = files.write_archive(folder / "ILSVRC2012_img_val.tar", members, "w")
@@ -93,7 +99,8 @@ def main(name: str, examples: int, folder: Path) -> None:
             for sample in dataset:
                 try:
                     sample.read()
-                except InputError as error:
+                    sample.read_truth()
+                except (InputError, DatasetError) as error:
                     messages.append(str(error))
             counts["with_failures"] += bool(messages)
             dataset.close()

@@ -27,6 +27,8 @@ FORMATS = (
     "mnist_gzip",
     "ilsvrc_tar",
     "ilsvrc_meta",
+    "coco",
+    "voc",
 )
 
 

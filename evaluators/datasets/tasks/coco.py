@@ -23,6 +23,7 @@ FOLDER = "annotations"
 INSTANCES = "instances_*.json"
 _PREFIX = "instances_"
 _SHOWN = 3
+_MOST_PIXELS_OF_A_SIDE = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ def _images(file: Path, content: Mapping[str, Any]) -> dict[Any, tuple[str, int,
             raise DatasetError(
                 f"{file}: image {printable(str(number))}: file_name {printable(name)} leads out of the folder"
             )
-        if not all(isinstance(side, int) and side > 0 for side in (height, width)):
+        if not all(isinstance(side, int) and 0 < side <= _MOST_PIXELS_OF_A_SIDE for side in (height, width)):
             raise DatasetError(f"{file}: image {printable(str(number))} has no height and width in pixels")
         found[number] = name, height, width
     return found
@@ -245,6 +246,9 @@ def _mask(written: Any, height: int, width: int) -> RunLengths | Polygons | None
     for ring in rings:
         if len(ring) < 6 or len(ring) % 2 or not all(map(math.isfinite, ring)):
             raise ValueError("segmentation has a polygon that is not x and y of three or more points")
+        # pycocotools takes memory for each pixel along a polygon
+        if max(map(abs, ring[::2])) > 2 * width or max(map(abs, ring[1::2])) > 2 * height:
+            raise ValueError(f"segmentation has a polygon far outside of the {width} × {height} pixels")
     return Polygons(rings)
 
 

@@ -19,11 +19,13 @@ from tests.dataset_files import (
     encoded,
     items,
     write_archive,
+    write_coco,
     write_folder,
     write_idx,
     write_lmdb,
     write_npz,
     write_records,
+    write_voc,
 )
 from tests.task_dataset_files import mask_folder, paired_folder, table, voc
 
@@ -90,6 +92,10 @@ MAKERS: list[tuple[str, Callable[[Path], Path]]] = [
     ("cifar10", lambda folder: _archive(folder) / "data_batch_1"),
     ("mnist", lambda folder: write_idx(folder, np.zeros((2, 8, 8), np.uint8), np.zeros(2, np.uint8))),
     ("mnist", lambda folder: write_idx(folder, np.zeros((2, 8, 8), np.uint8), np.zeros(2, np.uint8)).parent),
+    ("coco", lambda folder: write_coco(folder, IMAGES)),
+    ("coco", lambda folder: write_coco(folder, IMAGES) / "annotations.json"),
+    ("voc", lambda folder: write_voc(folder, IMAGES)),
+    ("voc", lambda folder: write_voc(folder, IMAGES) / "ImageSets" / "Main" / "val.txt"),
 ]
 
 

@@ -91,7 +91,7 @@ def test_a_crowd_is_neither_hit_nor_missed() -> None:
     # two boxes in the crowd are no errors, and the crowd is no object that is missed
     inside = (105.0, 105.0, 120.0, 120.0)
     assert scored([truth], [[(B, 0.9, 0), (inside, 0.85, 0), (A, 0.8, 0)]]).score("AP") == pytest.approx(1.0)
-    only_crowd = scored([objects((B, "cat", "crowd"))], [[(B, 0.9, 0)]])
+    only_crowd = scored([objects((B, "cat", "crowd"))] * 2, [[(B, 0.9, 0)]] * 2)
     assert only_crowd.score("AP") is None
 
 
@@ -230,6 +230,9 @@ def test_masks_are_compared_and_not_boxes() -> None:
         PredictionError, match="masks have 20 × 20 pixels, and the image of the truth has 300"
     ):
         metric.add(sample(objects()), predictions.row(0))
+    damaged = replace(predictions.row(0), masks=predictions.masks[::-1])
+    with pytest.raises(PredictionError, match="a mask of the prediction is damaged: run length"):
+        metric.add(truth, damaged)
     with pytest.raises(DatasetError, match="boxes only"):
         metric.check(sample(objects((A, "cat"))))
 

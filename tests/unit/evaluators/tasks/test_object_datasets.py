@@ -1,0 +1,317 @@
+"""Datasets of objects: COCO's JSON and VOC's folders, what is recognised, damaged files, results, subsets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from inferometer.agent.preprocessing.inputs import EncodedImage
+from inferometer.agent.tasks.predictions import Detections, Instances
+from inferometer.agent.tasks.run_lengths import decoded, encoded
+from inferometer.evaluators.datasets.base import Subset
+from inferometer.evaluators.datasets.opening import open_path
+from inferometer.evaluators.datasets.tasks.coco import CocoDataset
+from inferometer.evaluators.datasets.truths import Objects, Polygons, RunLengths
+from inferometer.evaluators.tasks.coco_evaluation import run_lengths_of
+from inferometer.evaluators.tasks.coco_results import read_results, write_results
+from inferometer.evaluators.tasks.scoring import score_results
+from inferometer.manifests.errors import DatasetError
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def content() -> dict[str, Any]:
+    return {
+        "images": [
+            {"id": 7, "file_name": "b.png", "height": 30, "width": 40},
+            {"id": 3, "file_name": "a.png", "height": 30, "width": 40},
+        ],
+        "categories": [{"id": 1, "name": "person"}, {"id": 90, "name": "toothbrush"}],
+        "annotations": [
+            {"id": 0, "image_id": 7, "category_id": 90, "bbox": [1, 2, 10, 8], "area": 50.5, "iscrowd": 0,
+             "segmentation": [[1, 2, 11, 2, 11, 10, 1, 10]]},
+            {"id": 1, "image_id": 7, "category_id": 1, "bbox": [0, 0, 40, 30], "area": 9, "iscrowd": 1,
+             "segmentation": {"size": [30, 40], "counts": [0, 30, 1170]}},
+        ],
+    }  # fmt: skip
+
+
+def pictures(folder: Path, *names: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        Image.new("RGB", (40, 30)).save(folder / name)
+    return folder
+
+
+def coco(folder: Path, change: Change = lambda _: None) -> Path:
+    pictures(folder / "images", "a.png", "b.png")
+    written = content()
+    change(written)
+    (folder / "annotations.json").write_text(json.dumps(written))
+    return folder
+
+
+def truth(sample: Any) -> Objects:
+    found = sample.read_truth()
+    assert isinstance(found, Objects)
+    return found
+
+
+def test_coco_has_its_images_in_the_order_of_the_file(tmp_path: Path) -> None:
+    dataset = open_path(coco(tmp_path), "vision")
+    assert isinstance(dataset, CocoDataset)
+    assert (dataset.backend, len(dataset), dataset.labels()) == ("coco", 2, frozenset())
+    assert [sample.id for sample in dataset] == ["7", "3"]
+    first, second = truth(dataset.sample(0)), truth(dataset.sample(1))
+    assert isinstance(dataset.sample(1).read(), EncodedImage)
+    assert first.classes == ("toothbrush", "person")
+    assert first.boxes.tolist() == [[1, 2, 10, 8], [0, 0, 40, 30]]
+    assert (first.areas.tolist(), first.crowds.tolist()) == ([50.5, 9], [False, True])
+    assert (second.classes, second.boxes.shape, second.height, second.width) == ((), (0, 4), 30, 40)
+    assert first.masks is not None
+    polygon, crowd = (run_lengths_of(mask, 30, 40) for mask in first.masks)
+    filled = decoded(polygon.counts, 30, 40)
+    assert filled[2:10, 1:11].all()
+    assert filled.sum() == 80
+    assert decoded(crowd.counts, 30, 40)[:, 0].all()
+    assert (tmp_path / "annotations.json") in set(dataset.files())
+
+
+def test_coco_as_it_is_published_is_found_by_its_names(tmp_path: Path) -> None:
+    pictures(tmp_path / "val2017", "a.png", "b.png")
+    (tmp_path / "annotations").mkdir()
+    file = tmp_path / "annotations" / "instances_val2017.json"
+    file.write_text(json.dumps(content()))
+    assert isinstance(open_path(tmp_path, "vision").sample(0).read(), EncodedImage)
+    assert isinstance(open_path(file, "vision").sample(0).read(), EncodedImage)
+    file.with_name("instances_train2017.json").write_text("{}")
+    with pytest.raises(DatasetError, match="holds 2 files of annotations; name one of them: instances_train"):
+        open_path(tmp_path, "vision")
+
+
+def _first(**values: Any) -> Change:
+    return lambda written: written["annotations"][0].update(values)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c.pop("images"), "has no list of images"),
+        (lambda c: c["images"][0].pop("file_name"), "image 7 has no file_name"),
+        (lambda c: c["images"][0].update(id=3), "image 1 has no id of its own"),
+        (lambda c: c["images"][0].update(file_name="../../secret"), "file_name ../../secret leads out of"),
+        (lambda c: c["images"][0].update(height=0), "image 7 has no height and width"),
+        (lambda c: [each.update(file_name="c.png") for each in c["images"]], "c.png is in none of"),
+        (lambda c: c["categories"][0].update(name="toothbrush"), "category 90 has no name of its own"),
+        (_first(image_id=8), "annotation 0: image_id 8 is none of the images"),
+        (_first(image_id=[7]), "annotation 0: image_id [7] is none of the images"),
+        (_first(category_id=2), "annotation 0: category_id 2 is none of the categories"),
+        (_first(bbox=[1, 2, -3, 4]), "annotation 0: bbox [1, 2, -3, 4] is not left, top, width and height"),
+        (_first(bbox=[1, 2, float("nan"), 4]), "annotation 0: bbox"),
+        (_first(bbox=[50, 2, 3, 4]), "annotation 0: bbox [50, 2, 3, 4] is outside of the 40 × 30 pixels"),
+        (_first(bbox="x"), "annotation 0: "),
+        (_first(area=-1), "annotation 0: area is -1"),
+        (_first(iscrowd=2), "annotation 0: iscrowd is 2"),
+        (_first(segmentation=[[1, 2, 3]]), "annotation 0: segmentation has a polygon"),
+        (_first(segmentation=[[1, 2, 1e300, 2, 3, 4]]), "has a polygon far outside of the 40"),
+        (lambda c: c["images"][0].update(width=10**12), "image 7 has no height and width"),
+        (_first(segmentation={"size": [3, 4], "counts": [12]}), "its mask has 3 × 4 pixels, and the image"),
+        (_first(segmentation={"size": [30, 40], "counts": [12]}), "run lengths do not fill the 1200 pixels"),
+        (_first(segmentation={"size": [30, 40], "counts": "\x01"}), "run lengths"),
+        (lambda c: c["annotations"][0].pop("bbox"), "annotation 0 has no bbox"),
+        (lambda c: c["annotations"].append(3), "annotation number 2: "),
+    ],
+)  # fmt: skip
+def test_a_damaged_annotation_is_named_with_its_file(tmp_path: Path, change: Change, said: str) -> None:
+    with pytest.raises(DatasetError) as caught:
+        open_path(coco(tmp_path, change), "vision")
+    message = str(caught.value)
+    assert said in message
+    assert message.startswith(str(tmp_path / "annotations.json"))
+    assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"images": 3}'])
+def test_what_is_no_coco_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "annotations.json").write_text(text)
+    with pytest.raises(DatasetError, match=r"annotations\.json: "):
+        open_path(tmp_path, "vision")
+
+
+VOC = """<annotation><size><width>40</width><height>30</height><depth>3</depth></size>
+<object><name>cat</name><difficult>0</difficult><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>40</xmax><ymax>30</ymax>
+</bndbox><part><name>head</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></part>
+</object><object><name>dog</name><difficult>1</difficult><bndbox><xmin>3</xmin><ymin>4</ymin><xmax>3</xmax>
+<ymax>5</ymax></bndbox></object></annotation>"""
+
+
+def voc(folder: Path, text: str = VOC) -> Path:
+    pictures(folder / "JPEGImages", "one.jpg", "two.jpg")
+    (folder / "Annotations").mkdir()
+    (folder / "Annotations" / "one.xml").write_text(text)
+    (folder / "Annotations" / "two.xml").write_text(
+        "<annotation><size><width>40</width><height>30</height></size></annotation>"
+    )
+    (folder / "ImageSets" / "Main").mkdir(parents=True)
+    (folder / "ImageSets" / "Main" / "val.txt").write_text("two -1\n")
+    return folder
+
+
+def test_voc_counts_pixels_from_one_and_includes_the_last(tmp_path: Path) -> None:
+    dataset = open_path(voc(tmp_path), "vision")
+    assert (dataset.backend, [sample.id for sample in dataset]) == ("voc", ["one", "two"])
+    assert isinstance(dataset.sample(0).read(), EncodedImage)
+    first = truth(dataset.sample(0))
+    assert first.classes == ("cat", "dog")  # the head is a part of an object, and none
+    assert first.boxes.tolist() == [[0, 0, 40, 30], [2, 3, 1, 2]]
+    assert (first.areas.tolist(), first.crowds.tolist()) == ([1200, 2], [False, True])
+    assert truth(dataset.sample(1)).classes == ()
+    listed = open_path(tmp_path / "ImageSets" / "Main" / "val.txt", "vision")
+    assert [sample.id for sample in listed] == ["two"]
+    (tmp_path / "ImageSets" / "Main" / "val.txt").write_text("three\n")
+    with pytest.raises(DatasetError, match=r"three\.xml: is missing"):
+        open_path(tmp_path / "ImageSets" / "Main" / "val.txt", "vision")
+
+
+BOMB = '<!DOCTYPE a [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;">]><annotation>&b;</annotation>'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (BOMB, "has a document type or entities"),
+        (
+            BOMB.replace("ENTITY a", 'ENTITY a SYSTEM "file:///etc/passwd">'),
+            "has a document type or entities",
+        ),
+        ("<annotation>", "no element found"),
+        ("", "no element found"),
+        (VOC.replace("<width>40</width>", ""), "has no size/width"),
+        (VOC.replace("<width>40", "<width>0"), "size is 0 × 30"),
+        (VOC.replace("<xmax>40", "<xmax>forty"), "object 0: bndbox/xmax is forty, and no number"),
+        (VOC.replace("<xmax>40", "<xmax>0"), "object 0: its bndbox ends before it begins"),
+        (
+            VOC.replace("<xmin>3<", "<xmin>50<").replace("<xmax>3<", "<xmax>60<"),
+            "object 1: its bndbox is outside",
+        ),
+        (VOC.replace("<name>dog</name>", ""), "object 1: has no name"),
+        (VOC.replace("<ymin>4", "<ymin>nan"), "object 1: bndbox/ymin is nan"),
+    ],
+)
+def test_a_damaged_annotation_of_voc_is_named(tmp_path: Path, text: str, said: str) -> None:
+    dataset = open_path(voc(tmp_path, text), "vision")
+    with pytest.raises(DatasetError) as caught:
+        dataset.sample(0).read_truth()
+    assert str(caught.value).startswith(f"{tmp_path / 'Annotations' / 'one.xml'}: ")
+    assert said in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_subset_has_the_samples_with_these_ids_in_the_order_of_the_dataset(tmp_path: Path) -> None:
+    dataset = open_path(coco(tmp_path), "vision")
+    assert [sample.id for sample in Subset(dataset, ["3", "7"])] == ["7", "3"]
+    only = Subset(dataset, ["3"])
+    assert (len(only), only.sample(0).id, only.backend) == (1, "3", "coco")
+    for ids, said in ((["8"], 'has no sample "8"'), ([], "no sample_ids are given")):
+        with pytest.raises(DatasetError, match=said):
+            Subset(dataset, ids)
+
+
+def _boxes(*rows: tuple[list[float], float, int]) -> Detections:
+    return Detections(
+        np.array([len(rows)], np.int64),
+        np.array([row[0] for row in rows], np.float32).reshape(-1, 4),
+        np.array([row[1] for row in rows], np.float32),
+        np.array([row[2] for row in rows], np.int64),
+    )
+
+
+def test_results_are_written_and_read_as_they_were(tmp_path: Path) -> None:
+    dataset = open_path(coco(tmp_path), "vision")
+    assert isinstance(dataset, CocoDataset)
+    path, labels = tmp_path / "results.json", ["toothbrush", "unknown", "Person"]
+    mask = encoded(np.eye(30, 40, dtype=np.bool_))
+    boxes = _boxes(([1.1, 2.2, 11.3, 10.4], 0.9, 0), ([0, 0, 5, 5], 0.3, 1))
+    masked = Instances(
+        *boxes.row(0).columns().values(),
+        np.array([[30, 40]]),
+        np.array([len(mask)] * 2),
+        np.frombuffer(mask * 2, np.uint8),
+    )
+    assert write_results(path, [("7", boxes), ("x", masked)], labels, dataset.categories) == 2
+    written = json.loads(path.read_text())
+    assert [(each["image_id"], each["category_id"], each["score"]) for each in written] == [
+        (7, 90, 0.9),
+        ("x", 90, 0.9),
+    ]
+    found = read_results(path, dataset.categories, ["person", "toothbrush"])
+    assert found["7"].boxes.tolist() == [pytest.approx([1.1, 2.2, 11.3, 10.4])]
+    assert found["7"].classes.tolist() == [1]
+    again = found["x"]
+    assert isinstance(again, Instances)
+    assert (again.run_lengths(), again.sizes.tolist()) == ([mask], [[30, 40]])
+
+
+def test_results_of_another_tool_are_scored(tmp_path: Path) -> None:
+    dataset = open_path(coco(tmp_path / "data"), "vision")
+    path = tmp_path / "results.json"
+    right = {"image_id": 7, "category_id": 90, "bbox": [1, 2, 10, 8], "score": 0.5}
+    path.write_text(json.dumps([right]))
+    result = score_results(path, dataset, "object_detection")
+    assert (result.samples, result.score("AP")) == (2, pytest.approx(1.0))
+    assert result.score("AP_small") == pytest.approx(1.0)
+    path.write_text(json.dumps([right, {**right, "image_id": 3, "score": 0.6}]))
+    assert score_results(path, dataset, "object_detection").score("AP") == pytest.approx(0.5)
+    assert score_results(path, Subset(dataset, ["7"]), "object_detection").score("AP") == pytest.approx(1.0)
+    mask = {"size": [30, 40], "counts": "0"}
+    path.write_text(json.dumps([{**right, "segmentation": mask}]))
+    with pytest.raises(DatasetError, match="result 0: run lengths"):
+        score_results(path, dataset, "instance_segmentation")
+    filled = run_lengths_of(Polygons(((1.0, 2.0, 11.0, 2.0, 11.0, 10.0, 1.0, 10.0),)), 30, 40)
+    assert isinstance(filled, RunLengths)
+    path.write_text(
+        json.dumps([{**right, "segmentation": {"size": [30, 40], "counts": filled.counts.decode()}}])
+    )
+    assert score_results(path, dataset, "instance_segmentation").score("AP") == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ({}, "is no list of results"),
+        ([3], "result 0: is no object"),
+        ([{"image_id": 7, "score": 1, "bbox": [0, 0, 1, 1]}], "result 0: has no 'category_id'"),
+        (
+            [{"image_id": 7, "category_id": 4, "score": 1, "bbox": [0, 0, 1, 1]}],
+            "category_id 4 is none of the dataset",
+        ),
+        (
+            [{"image_id": 7, "category_id": 1, "score": "high", "bbox": [0, 0, 1, 1]}],
+            "result 0: could not convert",
+        ),
+        (
+            [{"image_id": 7, "category_id": 1, "score": 1, "bbox": [0, 0, 1]}],
+            "result 0: bbox is not left, top",
+        ),
+        ([{"image_id": 7, "category_id": 1, "score": 1}], "result 0: has neither bbox nor segmentation"),
+        (
+            [{"image_id": 8, "category_id": 1, "score": 1, "bbox": [0, 0, 1, 1]}],
+            'image "8" is none of the dataset',
+        ),
+    ],
+)
+def test_damaged_results_are_refused(tmp_path: Path, entries: Any, said: str) -> None:
+    dataset = open_path(coco(tmp_path / "data"), "vision")
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(entries))
+    with pytest.raises(DatasetError) as caught:
+        score_results(path, dataset, "object_detection")
+    assert said in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+    assert len(str(caught.value).splitlines()) == 1
