@@ -116,14 +116,16 @@ class _PreparedBatch:
         predict_ns: int,
         postprocess_ns: int,
         queue: QueueTimes | None,
+        invalid_row: str,
     ) -> BatchResult:
-        """Returns the result; ``outputs`` has the ``usable`` rows only."""
+        """Returns the result; ``outputs`` has the ``usable`` rows only; others failed as ``invalid_row``."""
         ids, failures = self.ids, self.failures
         if not usable.all():
-            message = "the model's output is not a finite number"
             rows = list(zip(ids, usable, strict=True))
             ids = tuple(id_ for id_, fine in rows if fine)
-            failures += tuple(InputFailure(id_, Stage.POSTPROCESS, message) for id_, fine in rows if not fine)
+            failures += tuple(
+                InputFailure(id_, Stage.POSTPROCESS, invalid_row) for id_, fine in rows if not fine
+            )
         times = self._times(predict_ns, postprocess_ns)
         return BatchResult(ids, outputs if ids else None, failures, times, queue)
 
@@ -440,7 +442,8 @@ class Pipeline:
         ended = self._clock()
         if tracing is not None:
             tracing.after_postprocess(started, ended)
-        return batch.answered(predictions, usable, inferred.predict_ns, ended - started, inferred.queue)
+        times, reason = (inferred.predict_ns, ended - started), self._postprocessor.invalid_row
+        return batch.answered(predictions, usable, *times, inferred.queue, reason)
 
     def _traced_predict(self, inputs: Tensors, tracing: RunTracing) -> Inferred:
         tracing.before_predict()

@@ -77,6 +77,7 @@ class Postprocessor:
 
     Attributes:
         wants_inputs: Whether the task uses what is known of the inputs beside their number.
+        invalid_row: Why an input of an invalid row failed.
 
     Raises:
         ConfigurationError: The task has no postprocessing here.
@@ -86,6 +87,7 @@ class Postprocessor:
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
         self._task = POSTPROCESSORS.find(output.type)(output, feature_limit)
         self.wants_inputs = self._task.wants_inputs
+        self.invalid_row = self._task.invalid_row
 
     def __call__(self, tensors: Tensors, inputs: PredictedInputs | int) -> tuple[Outputs, NDArray[np.bool_]]:
         """Returns the predictions of the valid rows of a batch, and the mask of these rows.

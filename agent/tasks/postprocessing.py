@@ -52,9 +52,11 @@ class TaskPostprocessor(Protocol):
 
     Attributes:
         wants_inputs: Whether it uses the geometries and texts of the inputs, which are kept only then.
+        invalid_row: Why an input of an invalid row failed.
     """
 
     wants_inputs: ClassVar[bool] = False
+    invalid_row: ClassVar[str] = "the model's output is not a finite number"
 
     def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[Outputs, NDArray[np.bool_]]:
         """Returns the predictions of the valid rows of a batch, and the mask of these rows.

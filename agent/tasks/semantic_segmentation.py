@@ -39,6 +39,7 @@ class SemanticSegmentation(TaskPostprocessor):
     """
 
     wants_inputs = True
+    invalid_row = "the model's output has a score that is not finite, or a number of no class"
 
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
         parameters = output.parameters

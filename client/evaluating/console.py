@@ -180,7 +180,7 @@ def say(line: str) -> None:
 def print_rows(*rows: tuple[str, str]) -> None:
     """Prints rows of a name and a text; a row without a name belongs to the one above."""
     for name, value in rows:
-        echo(printable(f"{name:<12}{value}"), indent=12)
+        echo(printable(f"{name:<11} {value}"), indent=12)
 
 
 def _start_line(what: JobStart) -> str:

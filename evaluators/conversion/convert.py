@@ -91,6 +91,11 @@ def convert(
         OutputError: The target exists, cannot be written, or another process writes it.
     """
     _check_options(target, backend, encoding)
+    if len(source) and source.sample(0).truth is not None:
+        raise ConfigurationError(
+            f"{source.identity.name}: has more than classes, such as masks or targets, which {backend} does "
+            "not hold; convert a dataset of images and classes"
+        )
     partial_folder = target.with_name(f"{target.name}.partial")
     task = {
         "source": source.identity.name,

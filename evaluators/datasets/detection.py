@@ -14,7 +14,7 @@ from inferometer.evaluators.datasets.caffe_lmdb import DATA_FILE
 from inferometer.evaluators.datasets.files.record_framing import MAGIC_BYTES
 from inferometer.evaluators.datasets.folder import FORMATS, is_image
 from inferometer.evaluators.datasets.recordio import SUFFIX
-from inferometer.evaluators.datasets.tasks import coco, masks, paired_images, voc
+from inferometer.evaluators.datasets.tasks import coco, masks, pairs, voc
 from inferometer.evaluators.datasets.tasks.values import is_values_table
 from inferometer.manifests.errors import DatasetError, printable
 from inferometer.manifests.schema import Backend
@@ -31,7 +31,7 @@ LOOKED_FOR = (
 _PAIRS = {
     "mask_folder": {masks.IMAGES, masks.MASKS},
     "voc_segmentation": {masks.VOC_IMAGES, masks.VOC_MASKS},
-    "paired_folder": {paired_images.INPUTS, paired_images.TARGETS},
+    "paired_folder": {pairs.INPUTS, pairs.TARGETS},
 }
 """Folders that are one dataset where they lie beside each other, and no class folders."""
 _BEGIN_BYTES = 32
@@ -101,8 +101,8 @@ def _in_folder(path: Path) -> list[str]:
     with os.scandir(path) as listed:
         entries = {entry.name: entry.is_dir() for entry in listed if not entry.name.startswith(".")}
     folders = {name for name, is_folder in entries.items() if is_folder}
-    if pairs := [backend for backend, names in _PAIRS.items() if names <= folders]:
-        return pairs
+    if found := [backend for backend, names in _PAIRS.items() if names <= folders]:
+        return found
     rules: dict[str, Callable[[str, bool], bool]] = {
         "recordio": lambda name, is_folder: not is_folder and name.casefold().endswith(SUFFIX),
         "caffe_lmdb": lambda name, is_folder: not is_folder and name == DATA_FILE,

@@ -22,7 +22,7 @@ from inferometer.evaluators.datasets.mnist import IdxDataset
 from inferometer.evaluators.datasets.recordio import RecordDataset
 from inferometer.evaluators.datasets.tasks.coco import CocoDataset
 from inferometer.evaluators.datasets.tasks.masks import MaskFolderDataset, VocSegmentationDataset
-from inferometer.evaluators.datasets.tasks.paired_images import PairedFolderDataset
+from inferometer.evaluators.datasets.tasks.pairs import PairedFolderDataset
 from inferometer.evaluators.datasets.tasks.values import ValuesTableDataset
 from inferometer.evaluators.datasets.tasks.voc import VocDataset
 from inferometer.manifests.errors import (

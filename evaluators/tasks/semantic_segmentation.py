@@ -159,8 +159,8 @@ class SemanticSegmentationMetric(TaskMetric):
             Score("mean_IoU", _mean(ious), self._interval(_mean_iou)),
             Score("pixel_accuracy", _accuracy_of(self._matrix), self._interval(_accuracy)),
             Score("classes", float(occurring)),
-            Score("ignored_pixels", self._ignored / self._pixels if self._pixels else None),
-            Score("unseen_pixels", _share(self._unseen, self._pixels - self._ignored)),
+            Score("ignored", self._ignored / self._pixels if self._pixels else None),
+            Score("unseen", _share(self._unseen, self._pixels - self._ignored)),
         ]
         return TaskResult(self.task, DEFINITION, self._samples, shown, self._details(ious))
 

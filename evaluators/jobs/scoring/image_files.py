@@ -12,7 +12,7 @@ from inferometer.agent.tasks.predictions import ClassMaps, Images, Predictions
 from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.datasets.folder import is_image
 from inferometer.evaluators.datasets.tasks.masks import read_mask
-from inferometer.evaluators.datasets.tasks.paired_images import read_target
+from inferometer.evaluators.datasets.tasks.pairs import read_target
 from inferometer.evaluators.jobs.scoring.prediction_files import PredictionFile
 from inferometer.manifests.errors import DatasetError, PredictionError
 

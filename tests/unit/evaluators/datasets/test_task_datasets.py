@@ -14,13 +14,14 @@ import pytest
 from PIL import Image
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
+from inferometer.evaluators.conversion.convert import convert
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.detection import backend_of
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.evaluators.datasets.tasks.masks import read_mask
-from inferometer.evaluators.datasets.tasks.paired_images import read_target
+from inferometer.evaluators.datasets.tasks.pairs import read_target
 from inferometer.evaluators.datasets.truths import ClassMap, TargetImage, TargetValues
-from inferometer.manifests.errors import DatasetError
+from inferometer.manifests.errors import ConfigurationError, DatasetError
 from tests.task_dataset_files import (
     NUMBERS,
     colour,
@@ -341,3 +342,10 @@ def test_targets_that_are_none_are_refused(tmp_path: Path, targets: Any, said: s
     with pytest.raises(DatasetError) as caught:
         open_path(npz(tmp_path, targets=targets), "vision")
     assert said in str(caught.value)
+
+
+def test_no_other_format_holds_what_is_true_of_pixels(tmp_path: Path) -> None:
+    dataset = open_path(mask_folder(tmp_path / "data"), "vision")
+    with pytest.raises(ConfigurationError, match="has more than classes, such as masks or targets"):
+        convert(dataset, tmp_path / "a.rec", "recordio")
+    assert not list(tmp_path.glob("a.rec*"))

@@ -50,7 +50,7 @@ def test_the_mean_is_over_images() -> None:
 def test_an_image_that_equals_its_target_is_counted_and_left_out_of_the_mean() -> None:
     result = scored(metric_of(TASK), (target(51), uniform(51)), (target(100), uniform(101)))
     assert result.score("PSNR") == pytest.approx(48.1308, abs=5e-5)
-    assert result.score("identical_images") == 1
+    assert result.score("identical") == 1
     assert result.samples == 2
     alone = scored(metric_of(TASK), (TargetImage(np.zeros((16, 16, 3), np.uint8)), uniform(0)))
     assert (alone.score("PSNR"), alone.score("SSIM")) == (None, 1)

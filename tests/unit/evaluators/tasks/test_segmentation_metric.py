@@ -63,8 +63,8 @@ def test_a_class_that_occurs_nowhere_is_left_out_and_one_that_is_only_predicted_
 def test_ignored_and_unseen_pixels_do_not_count() -> None:
     result = result_of(([0, 1, IGNORED_CLASS, 1], [0, UNSEEN, 1, 1]))
     assert (result.score("mean_IoU"), result.score("pixel_accuracy")) == (1, 1)
-    assert result.score("ignored_pixels") == 0.25
-    assert result.score("unseen_pixels") == pytest.approx(1 / 3)
+    assert result.score("ignored") == 0.25
+    assert result.score("unseen") == pytest.approx(1 / 3)
     assert result.details["counted_pixels"] == 2
 
 
