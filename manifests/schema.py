@@ -94,6 +94,10 @@ Backend = Literal[
     "voc_segmentation",
     "paired_folder",
     "values_csv",
+    # texts
+    "jsonl",
+    "csv",
+    "squad",
 ]
 """The format of a dataset; empty where its files show it."""
 
@@ -124,6 +128,11 @@ class OutputParameters(Part):
     ``probabilities_layer`` is the output's name or its index; ``labels`` are the classes' names in the order
     of the model's scores. The file at ``features_url``, a path or a URL, with one label per line, takes
     precedence. The fields after ``element_type`` belong to other types of output than classifications.
+
+    ``positive_label`` is the class whose F1 a text classification reports, of two. ``start_layer`` and
+    ``end_layer`` are the outputs with the scores of each token as the first and the last of an answer, which
+    has at most ``max_answer_length`` tokens; see ``agent.tasks.question_answering`` for
+    ``no_answer_threshold``. ``embedding_layer`` is the output with the embedding.
     """
 
     probabilities_layer: Layer = 0
@@ -167,6 +176,15 @@ class OutputParameters(Part):
     score_channels: Literal["RGB", "Y"] = "RGB"
     # regression
     values_layer: Layer = 0
+    # text_classification
+    positive_label: str = ""
+    # question_answering
+    start_layer: Layer = 0
+    end_layer: Layer = 1
+    max_answer_length: Annotated[int, Field(ge=1)] = 30
+    no_answer_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    # embedding
+    embedding_layer: Layer = 0
 
 
 class ModelOutput(Part):

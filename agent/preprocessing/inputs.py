@@ -44,7 +44,20 @@ class Url:
     address: str
 
 
-Payload: TypeAlias = EncodedImage | Pixels | Tensor | Url
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text, or a pair of texts, such as a question and what answers it."""
+
+    text: str
+    pair: str | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of both in UTF-8."""
+        return sum(len(part.encode("utf-8", "replace")) for part in (self.text, self.pair or ""))
+
+
+Payload: TypeAlias = EncodedImage | Pixels | Tensor | Url | Text
 
 
 @dataclass(frozen=True, slots=True)

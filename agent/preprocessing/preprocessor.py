@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS, ImageDecoder, check_pixels
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Url, dtype_of
+from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text, Url, dtype_of
 from inferometer.agent.preprocessing.origins import ImageGeometry, Origin
 from inferometer.manifests.errors import FrameworkUnavailableError, InputError
 from inferometer.manifests.inputs import (
@@ -155,6 +155,8 @@ class ImagePreprocessor(Preprocessor):
                 out[...] = self.check(payload.array, self.dimensions)
             case Url():
                 raise InputError(f"{payload.address} has to be fetched before it is preprocessed")
+            case Text():
+                raise InputError("the model takes images; found a text")
 
     def origin(self, payload: Payload) -> ImageGeometry | None:
         """Returns how an image became the input; None for a tensor."""
@@ -202,6 +204,8 @@ class TensorPreprocessor(Preprocessor):
                 found = f"a decoded image of shape {list(payload.array.shape)}"
             case Url():
                 found = payload.address
+            case Text():
+                found = "a text"
         raise InputError(
             f"the model takes tensors of {self.dtype} of shape {list(self.dimensions)}; found {found}"
         )

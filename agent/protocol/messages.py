@@ -26,7 +26,7 @@ from inferometer.agent.inference.results import (
     Stage,
     StageTimes,
 )
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensors, Url
+from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensors, Text, Url
 from inferometer.agent.protocol.span_messages import TracePart, read_trace_part, trace_part_message
 from inferometer.agent.protocol.tensors import array_bytes, element_name, fill_tensor, read_array, read_tensor
 from inferometer.agent.protocol.wire import Parts, Span, cut_out, length_delimited, padding
@@ -100,6 +100,10 @@ def encode_inputs_request(
             item.url = payload.address
         elif isinstance(payload, Pixels):
             fill_tensor(item.pixels, payload.array)
+        elif isinstance(payload, Text):
+            item.text.text = payload.text
+            if payload.pair is not None:
+                item.text.pair = payload.pair
         else:
             fill_tensor(item.tensor, payload.array)
     return message.SerializeToString()

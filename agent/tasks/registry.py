@@ -77,12 +77,15 @@ class TaskRegistry(Generic[Part]):
 
 _BUILTIN = {
     "classification": "inferometer.agent.tasks.classification:Classification",
+    "embedding": "inferometer.agent.tasks.embedding:EmbeddingVectors",
+    "question_answering": "inferometer.agent.tasks.question_answering:AnswerSpans",
     "raw": "inferometer.agent.tasks.raw:Raw",
     "object_detection": "inferometer.agent.tasks.object_detection:DetectionPostprocessor",
     "instance_segmentation": "inferometer.agent.tasks.instance_segmentation:InstancePostprocessor",
     "semantic_segmentation": "inferometer.agent.tasks.semantic_segmentation:SemanticSegmentation",
     "image_enhancement": "inferometer.agent.tasks.image_enhancement:ImageEnhancement",
     "regression": "inferometer.agent.tasks.regression:Regression",
+    "text_classification": "inferometer.agent.tasks.text_classification:TextClassification",
 }
 POSTPROCESSORS: TaskRegistry[PostprocessorType] = TaskRegistry(
     "output.type", "postprocessing", "inferometer.postprocessors", _BUILTIN

@@ -15,7 +15,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor
+from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text
 from inferometer.evaluators.conversion.encoding import Encoding, added, digest_of, is_grey
 from inferometer.evaluators.conversion.journal import Journal, is_finished, open_journal
 from inferometer.evaluators.conversion.writers import (
@@ -309,6 +309,8 @@ def size_of(payload: Payload) -> int:
     """Returns the bytes of a sample's data."""
     if isinstance(payload, EncodedImage):
         return len(payload.content)
+    if isinstance(payload, Text):
+        return payload.nbytes
     return payload.array.nbytes if isinstance(payload, Pixels | Tensor) else 0
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from inferometer.agent.preprocessing.image_decoder import PILLOW_ERRORS, open_image, undecodable
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor
+from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text
 from inferometer.agent.preprocessing.pillow_decoder import FORMATS, in_mode
 from inferometer.manifests.errors import ConfigurationError, InputError
 
@@ -166,6 +166,8 @@ def digest_of(index: int, label: str | None, payload: Payload) -> int:
         head, content = "encoded", payload.content
     elif isinstance(payload, Pixels | Tensor):
         head, content = f"{payload.array.dtype} {payload.array.shape}", payload.array.tobytes()
+    elif isinstance(payload, Text):
+        head, content = "text", repr(payload).encode("utf-8")
     else:
         raise InputError("is a URL, which has to be fetched before")
     digest = hashlib.sha256(f"{index}\n{label!r}\n{head}\n".encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -25,8 +26,8 @@ LOOKED_FOR = (
     f"a folder of class folders with images ({', '.join(FORMATS)}), or images alone, a .zip of the same, a "
     ".rec, an LMDB's data.mdb, an .npz, CIFAR-10's data_batch_1, MNIST's train-images-idx3-ubyte, "
     "ILSVRC2012_img_val.tar or its images, COCO's annotations.json with images, VOC's Annotations with "
-    "JPEGImages, folders of images and masks, inputs and targets, or VOC's SegmentationClass, and a .csv of "
-    "files and numbers"
+    "JPEGImages, folders of images and masks, inputs and targets, or VOC's SegmentationClass, a .csv of "
+    "files and numbers, and texts in a .jsonl, .csv, .tsv or SQuAD's .json"
 )
 _PAIRS = {
     "mask_folder": {masks.IMAGES, masks.MASKS},
@@ -34,7 +35,9 @@ _PAIRS = {
     "paired_folder": {pairs.INPUTS, pairs.TARGETS},
 }
 """Folders that are one dataset where they lie beside each other, and no class folders."""
-_BEGIN_BYTES = 32
+_BEGIN_BYTES = 4096
+_SQUAD = re.compile(rb'"(paragraphs|qas|context)"\s*:')
+_COCO = re.compile(rb'"(info|licenses|images|annotations|categories)"\s*:')
 _PARTS = frozenset({"train", "training", "val", "valid", "validation", "test"})
 _LMDB_MAGIC = b"\xde\xc0\xef\xbe"
 
@@ -65,9 +68,12 @@ def backend_of(path: Path) -> str:
 
 
 def may_hold_tensors(path: Path) -> bool:
-    """Whether what lies at a path may have tensors, instead of images; not where nothing can be opened."""
+    """Whether what lies at a path may have tensors or texts, instead of images.
+
+    It may not where nothing can be opened.
+    """
     try:
-        return backend_of(path) in {"npz", "caffe_lmdb"}
+        return backend_of(path) in {"npz", "caffe_lmdb", "jsonl", "csv", "squad"}
     except DatasetError:
         return False
 
@@ -171,7 +177,10 @@ def _of_name(path: Path) -> Iterator[str]:
         ".zip": "zip",
         ".mdb": "caffe_lmdb",
         ".lmdb": "caffe_lmdb",
-        ".json": "coco",
+        ".jsonl": "jsonl",
+        ".ndjson": "jsonl",
+        ".csv": "csv",
+        ".tsv": "csv",
     }
     if not path.is_file():
         if cifar10.is_batch(name) and path.parent.is_file():
@@ -204,3 +213,7 @@ def _of_content(path: Path) -> Iterator[str]:
         yield "caffe_lmdb"
     if zipfile.is_zipfile(path):
         yield "zip"
+    if path.suffix.casefold() == ".json" and _SQUAD.search(begin):
+        yield "squad"
+    elif path.suffix.casefold() == ".json" and _COCO.search(begin):
+        yield "coco"

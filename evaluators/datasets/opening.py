@@ -23,6 +23,7 @@ from inferometer.evaluators.datasets.recordio import RecordDataset
 from inferometer.evaluators.datasets.tasks.coco import CocoDataset
 from inferometer.evaluators.datasets.tasks.masks import MaskFolderDataset, VocSegmentationDataset
 from inferometer.evaluators.datasets.tasks.pairs import PairedFolderDataset
+from inferometer.evaluators.datasets.tasks.text import CsvDataset, JsonLinesDataset, SquadDataset
 from inferometer.evaluators.datasets.tasks.values import ValuesTableDataset
 from inferometer.evaluators.datasets.tasks.voc import VocDataset
 from inferometer.manifests.errors import (
@@ -54,8 +55,11 @@ _READERS: Mapping[str, Callable[..., Dataset]] = {
     "voc_segmentation": VocSegmentationDataset,
     "paired_folder": PairedFolderDataset,
     "values_csv": ValuesTableDataset,
+    "jsonl": JsonLinesDataset,
+    "csv": CsvDataset,
+    "squad": SquadDataset,
 }
-_DIGESTED = frozenset({"npz", "zip", "values_csv"})
+_DIGESTED = frozenset({"npz", "zip", "values_csv", "jsonl", "csv", "squad"})
 """The formats whose files are read when they are opened; others may be too large to read twice."""
 
 

@@ -19,6 +19,7 @@ from inferometer.agent.preprocessing.inputs import (
     Payload,
     Pixels,
     Tensor,
+    Text,
     Url,
     numeric_dtype_of,
 )
@@ -128,7 +129,13 @@ def read_inputs(
         except InputError as error:
             failures.append(InputFailure(item.id, Stage.READ, str(error)))
             continue
-        taken_bytes += len(read.content) if isinstance(read, EncodedImage) else read.array.nbytes
+        match read:
+            case EncodedImage():
+                taken_bytes += len(read.content)
+            case Text():
+                taken_bytes += read.nbytes
+            case _:
+                taken_bytes += read.array.nbytes
         if payloads and taken_bytes > max_bytes:
             break
         payloads.append(read)

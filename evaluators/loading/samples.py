@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import InputFailure, Stage
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Url
+from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text, Url
 from inferometer.agent.preprocessing.preprocessor import Preprocessor, preprocessor_of
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.manifests.errors import InputError
@@ -123,5 +123,7 @@ def size_of(payload: Payload) -> int:
             return len(payload.content)
         case Pixels() | Tensor():
             return payload.array.nbytes
+        case Text():
+            return payload.nbytes
         case Url():
             return 0

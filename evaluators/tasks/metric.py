@@ -91,6 +91,9 @@ _BUILTIN: Mapping[str, str] = {
     "semantic_segmentation": "inferometer.evaluators.tasks.semantic_segmentation:SemanticSegmentationMetric",
     "image_enhancement": "inferometer.evaluators.tasks.image_enhancement:ImageEnhancementMetric",
     "regression": "inferometer.evaluators.tasks.regression:RegressionMetric",
+    "embedding": "inferometer.evaluators.tasks.embedding:EmbeddingMetric",
+    "question_answering": "inferometer.evaluators.tasks.question_answering:QuestionAnsweringMetric",
+    "text_classification": "inferometer.evaluators.tasks.text_classification:TextClassificationMetric",
 }
 METRICS: TaskRegistry[type[TaskMetric]] = TaskRegistry(
     "output.type", "metric", "inferometer.metrics", _BUILTIN

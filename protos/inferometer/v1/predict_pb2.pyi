@@ -723,6 +723,7 @@ class Input(_message.Message):
     URL_FIELD_NUMBER: _builtins.int
     PIXELS_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Identifies the input in the response."""
     encoded_image: _builtins.bytes
@@ -737,6 +738,10 @@ class Input(_message.Message):
     def tensor(self) -> _tensor_pb2.Tensor:
         """A preprocessed input as the model takes it, without the batch axis."""
 
+    @_builtins.property
+    def text(self) -> Global___Text:
+        """A text, which the agent splits into tokens as the model's manifest says."""
+
     def __init__(
         self,
         *,
@@ -745,16 +750,43 @@ class Input(_message.Message):
         url: _builtins.str = ...,
         pixels: _tensor_pb2.Tensor | None = ...,
         tensor: _tensor_pb2.Tensor | None = ...,
+        text: Global___Text | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "encoded_image", b"encoded_image", "pixels", b"pixels", "tensor", b"tensor", "url", b"url"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "encoded_image", b"encoded_image", "pixels", b"pixels", "tensor", b"tensor", "text", b"text", "url", b"url"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "encoded_image", b"encoded_image", "id", b"id", "pixels", b"pixels", "tensor", b"tensor", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "encoded_image", b"encoded_image", "id", b"id", "pixels", b"pixels", "tensor", b"tensor", "text", b"text", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_data: _TypeAlias = _typing.Literal["encoded_image", "url", "pixels", "tensor"]  # noqa: Y015
+    _WhichOneofReturnType_data: _TypeAlias = _typing.Literal["encoded_image", "url", "pixels", "tensor", "text"]  # noqa: Y015
     _WhichOneofArgType_data: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_data) -> _WhichOneofReturnType_data | None: ...
 
 Global___Input: _TypeAlias = Input  # noqa: Y015
+
+@_typing.final
+class Text(_message.Message):
+    """A text, or a pair of texts, such as a question and what answers it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    PAIR_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    pair: _builtins.str
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        pair: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_pair", b"_pair", "pair", b"pair"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pair", b"_pair", "pair", b"pair", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__pair: _TypeAlias = _typing.Literal["pair"]  # noqa: Y015
+    _WhichOneofArgType__pair: _TypeAlias = _typing.Literal["_pair", b"_pair"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pair) -> _WhichOneofReturnType__pair | None: ...
+
+Global___Text: _TypeAlias = Text  # noqa: Y015
 
 @_typing.final
 class PredictRequest(_message.Message):

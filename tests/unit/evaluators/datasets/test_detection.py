@@ -32,6 +32,7 @@ from tests.task_dataset_files import mask_folder, paired_folder, table, voc
 DIGITS = BUILTIN / "datasets" / "digits_validation" / "digits_validation.zip"
 IMAGES = items(4)
 LARGE = items(4, side=32)
+SQUAD = b'{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "1", "question": "", "answers": []}]}]}]}'
 
 
 def _made(folder: Path, name: str, content: bytes) -> Path:
@@ -96,6 +97,9 @@ MAKERS: list[tuple[str, Callable[[Path], Path]]] = [
     ("coco", lambda folder: write_coco(folder, IMAGES) / "annotations.json"),
     ("voc", lambda folder: write_voc(folder, IMAGES)),
     ("voc", lambda folder: write_voc(folder, IMAGES) / "ImageSets" / "Main" / "val.txt"),
+    ("jsonl", lambda folder: _made(folder, "a.jsonl", b'{"text": "x"}')),
+    ("csv", lambda folder: _made(folder, "a.tsv", b"text\nx\n")),
+    ("squad", lambda folder: _made(folder, "a.json", SQUAD)),
 ]
 
 

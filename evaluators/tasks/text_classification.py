@@ -1,0 +1,143 @@
+"""The metric of text classification: accuracy and F1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.tasks.predictions import Classifications, Predictions
+from inferometer.evaluators.accuracy import ClassIndex, decimal
+from inferometer.evaluators.datasets.base import Sample
+from inferometer.evaluators.tasks.bootstrap import bootstrap_interval
+from inferometer.evaluators.tasks.metric import Score, TaskMetric, TaskResult
+from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
+from inferometer.manifests.schema import ModelManifest
+
+_MOST_DETAILED_CLASSES = 100
+
+
+class TextClassificationMetric(TaskMetric):
+    """Accuracy and F1 of the best class of each text.
+
+    F1 is the harmonic mean of precision and recall of a class, 2 tp / (2 tp + fp + fn). It is the mean over
+    the classes that occur among the labels or the predictions, as in scikit-learn's ``f1_score`` with
+    ``average="macro"``. Where the model has two labels and the manifest names the ``positive_label``, it is
+    that of the positive class alone, and not defined while neither labels nor predictions have it.
+
+    A label of the dataset is matched as ``ClassIndex`` matches it. A whole number is the index of a class
+    if no label of the model is a number, as in datasets whose columns hold indices.
+
+    Raises:
+        ConfigurationError: ``positive_label`` is none of the model's two labels.
+    """
+
+    task: ClassVar[str] = "text_classification"
+
+    def __init__(self, manifest: ModelManifest) -> None:
+        super().__init__(manifest)
+        labels = manifest.output.parameters.labels
+        self._labels = labels
+        self._classes = ClassIndex(labels)
+        self._named = not labels or any(decimal(label.strip()) is not None for label in labels)
+        self._positive = _positive(manifest.output.parameters.positive_label, labels)
+        self._true: list[int] = []
+        self._predicted: list[int] = []
+
+    def check(self, sample: Sample) -> None:
+        """Checks that the model has the class of a sample; raises DatasetError if it does not."""
+        self._class_of(sample)
+
+    def add(self, sample: Sample, prediction: Predictions) -> None:
+        """Takes the classes of one text; see ``TaskMetric``."""
+        if not isinstance(prediction, Classifications) or len(prediction) != 1:
+            raise PredictionError(f"input {sample.id}: its prediction is no classification of one text")
+        index = self._class_of(sample)
+        if index is None:
+            return
+        if not prediction.indices.shape[1]:
+            raise PredictionError(f"input {sample.id}: its prediction has no class")
+        self._true.append(index)
+        self._predicted.append(int(prediction.indices[0, 0]))
+
+    def result(self) -> TaskResult | None:
+        """Returns accuracy and F1; None if no text with a label was predicted."""
+        if not self._true:
+            return None
+        true, predicted = np.asarray(self._true, np.int64), np.asarray(self._predicted, np.int64)
+        classes = max(len(self._labels), int(max(true.max(), predicted.max())) + 1)
+
+        def accuracy(drawn: NDArray[np.int64]) -> float:
+            return float((true[drawn] == predicted[drawn]).mean())
+
+        def f1(drawn: NDArray[np.int64]) -> float:
+            return f1_score(true[drawn], predicted[drawn], classes, self._positive)
+
+        everything = np.arange(len(true))
+        scores = []
+        for name, statistic in (("accuracy", accuracy), ("F1", f1)):
+            value = statistic(everything)
+            interval = bootstrap_interval(statistic, len(true))
+            scores.append(Score(name, value if np.isfinite(value) else None, interval))
+        return TaskResult(
+            self.task, self._definition(), len(true), scores, self._details(true, predicted, classes)
+        )
+
+    def _definition(self) -> str:
+        if self._positive is None:
+            return "accuracy; F1, the mean over the classes present (macro)"
+        return f"accuracy; F1 of the class {self._labels[self._positive]}"
+
+    def _class_of(self, sample: Sample) -> int | None:
+        if sample.label is None or sample.label_is_index or self._named:
+            return self._classes.of(sample)
+        index = decimal(sample.label.strip())
+        if index is None:
+            return self._classes.of(sample)
+        if index >= len(self._labels):
+            raise DatasetError(
+                f"the dataset's class {index} is no index of the model's {len(self._labels)} classes"
+            )
+        return index
+
+    def _details(
+        self, true: NDArray[np.int64], predicted: NDArray[np.int64], classes: int
+    ) -> Mapping[str, Any]:
+        """The confusion matrix, unless there are too many classes to look at."""
+        if classes > _MOST_DETAILED_CLASSES:
+            return {}
+        matrix = np.bincount(true * classes + predicted, minlength=classes**2).reshape(classes, classes)
+        names = list(self._labels) or [str(index) for index in range(classes)]
+        return {"confusion_matrix": {"labels": names, "rows": matrix.tolist()}}
+
+
+def f1_score(
+    true: NDArray[np.int64], predicted: NDArray[np.int64], classes: int, positive: int | None = None
+) -> float:
+    """Returns F1 as ``TextClassificationMetric`` defines it; NaN where it is not defined.
+
+    Args:
+        true: int64, samples; the right class of each.
+        predicted: int64, samples.
+        classes: The number of classes.
+        positive: The one class that counts; None for the mean over all that are present.
+    """
+    hits = np.bincount(true[true == predicted], minlength=classes)
+    counted = np.bincount(true, minlength=classes) + np.bincount(predicted, minlength=classes)
+    present = counted > 0
+    if positive is not None:
+        return float(2 * hits[positive] / counted[positive]) if present[positive] else float("nan")
+    return float((2 * hits[present] / counted[present]).mean())
+
+
+def _positive(label: str, labels: Sequence[str]) -> int | None:
+    if not label:
+        return None
+    if len(labels) != 2 or label not in labels:
+        raise ConfigurationError(
+            f'field output.parameters.positive_label: found "{label}"; allowed: one of two labels, and the '
+            f"model has {', '.join(labels) or 'none'}"
+        )
+    return labels.index(label)
