@@ -15,10 +15,12 @@ from inferometer.agent.inference.results import LOCAL_AGENT
 from inferometer.agent.preprocessing.image_decoder import PILLOW_ERRORS, open_image
 from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Url
 from inferometer.agent.preprocessing.pillow_decoder import FORMATS, in_mode
+from inferometer.agent.tasks.predictions import Images
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.console import say
 from inferometer.evaluators.datasets.base import Dataset, Sample
-from inferometer.evaluators.drawing.predictions import can_be_drawn, picture_of
+from inferometer.evaluators.datasets.folder import is_image
+from inferometer.evaluators.drawing.predictions import can_be_drawn, image_alone, picture_of
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.requests import DatasetChoice
 from inferometer.evaluators.measurements.batches import BatchMeasurement, InputPrediction
@@ -59,7 +61,8 @@ class Pictures:
     ) -> Sequence[Path]:
         """Draws the first predictions of an evaluation over their inputs, which are read again.
 
-        An input that cannot be read again has no picture, which is said in a line.
+        An input that cannot be read again has no picture, which is said in a line. An enhanced image is also
+        written by itself, as ``…_output.png``.
 
         Returns:
             The files; none if there are no pictures of such predictions.
@@ -84,11 +87,14 @@ class Pictures:
                 except (InferometerError, ValueError) as error:
                     say(f"no picture of {each.input_id}: {one_line(error)}")
                     continue
-                written.append(self._save(picture, number, each.input_id))
+                name = f"{number:04}_{_file_name(each.input_id)}"
+                written.append(self._save(picture, name))
+                if isinstance(each.prediction, Images):
+                    self._save(image_alone(each.prediction), f"{name}_output")
         return written
 
-    def _save(self, picture: Image.Image, number: int, name: str) -> Path:
-        path = self.folder / f"{number:04}_{_file_name(name)}.png"
+    def _save(self, picture: Image.Image, name: str) -> Path:
+        path = self.folder / f"{name}.png"
         try:
             picture.save(path)
         except OSError as error:
@@ -123,7 +129,9 @@ def _image_of(samples: Mapping[str, Sample], name: str, *, here: bool) -> Image.
 
 
 def _file_name(name: str) -> str:
-    """The end of an input's id, with the characters that every file system takes."""
+    """The end of an input's id without a suffix, with the characters that every file system takes."""
+    if is_image(name):
+        name = name.rpartition(".")[0]
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "-._") else "_" for c in name)
     return plain[-_NAME_CHARACTERS:].strip("._") or "input"
 

@@ -208,10 +208,9 @@ def _show(
     """Prints the summary, and before it the predictions and failures of single inputs, if requested."""
     if inputs:
         print_predictions(evaluation)
-    draw()
-    if inputs:
         print_failures(evaluation)
     print_rows(*full_rows(evaluation))
+    draw()
     on_shown(evaluation)
 
 
