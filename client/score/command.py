@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +12,12 @@ import click
 
 from inferometer.client.cli.command import Command, boolean, option
 from inferometer.client.cli.output import OUTPUT_NAMES, output_options, print_rows
-from inferometer.client.cli.paths import INPUT
+from inferometer.client.cli.paths import FILE, INPUT
 
 if TYPE_CHECKING:
     from inferometer.evaluators.jobs.scoring.score import ScoredPredictions, ScoreRequest
+    from inferometer.evaluators.plots.writer import PictureFile
+    from inferometer.evaluators.reports.base import Row
 
 _SHOWN_FAILURES = 20
 
@@ -58,8 +62,14 @@ _SHOWN_FAILURES = 20
     help="Channels of enhanced images that count: all, or the luma.",
 )
 @boolean("--fail_on_error", help="Stop at the first sample that cannot be scored.")
+@option(
+    "--plot",
+    type=FILE,
+    metavar="FILE",
+    help="Also draw the scores, with the curve or the confusion matrix of the task: .html, .svg or .png.",
+)
 @output_options
-def score(**given: Any) -> None:
+def score(**given: Any) -> int:
     """Score PREDICTIONS, which another tool has made, against a dataset; no model runs.
 
     PREDICTIONS is COCO results JSON for detection and instance_segmentation; a folder of PNG masks, or of
@@ -67,25 +77,60 @@ def score(**given: Any) -> None:
     answer or numbers, or an .npz of vectors. The metrics are those of agent predict dataset.
 
     All samples of the dataset count: an image that COCO's results do not name has no objects, which is a miss
-    of those in it. Elsewhere, a sample without a prediction is named and counted as failed. Nothing is
-    published.
+    of those in it. Elsewhere, a sample without a prediction is named and counted as failed; the exit code is
+    1 then. Nothing is published.
     """
     # Imported here because help needs none of it.
+    from inferometer.client.cli.exit_codes import SUCCESS
     from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.evaluating.console import say
     from inferometer.client.evaluating.progress import ProgressBar
+    from inferometer.client.evaluating.running import FAILED_INPUTS
     from inferometer.evaluators.jobs.scoring.score import score as scored
     from inferometer.evaluators.reports.scores import COLUMNS, rows_of
+    from inferometer.evaluators.reports.writer import Format
 
     printing = {name: given.pop(name) for name in OUTPUT_NAMES}
+    picture = _picture(given["plot"], overwrite=printing["overwrite"])
+    if picture is not None:  # without an output file, --overwrite is for the picture alone
+        printing["overwrite"] = printing["overwrite"] and printing["output"] is not None
     request, invocation = _request(given), current_invocation()
     with closing(ProgressBar("scoring")) as bar:
         found = scored(request, invocation.catalog, invocation.cache, bar)
-    for_people = printing["format_name"].lower() == "table"
-    if for_people and not any(printing[name] for name in ("output", "chosen", "order", "no_header")):
+    rows = list(rows_of(found.result, len(found.failures), found.dataset.name))
+    chosen = any(printing[name] for name in ("output", "chosen", "order", "no_header"))
+    if printing["format_name"].lower() == Format.TABLE.value and not chosen:
         _print_summary(found)
     else:
-        _print_failures(found, err=True)
-        print_rows(COLUMNS, rows_of(found.result, len(found.failures), found.dataset.name), **printing)
+        print_rows(COLUMNS, rows, **printing)
+    if picture is not None:
+        _draw(picture, found, rows, given["predictions"])
+    if found.failures:
+        first = found.failures[0]
+        say(f"failed inputs: {len(found.failures)}; the first: {first.input_id}: {first.message}")
+        return FAILED_INPUTS
+    return SUCCESS
+
+
+def _picture(path: Path | None, *, overwrite: bool) -> PictureFile | None:
+    if path is None:
+        return None
+    from inferometer.evaluators.plots.writer import PictureFile
+
+    return PictureFile(path, overwrite=overwrite)
+
+
+def _draw(picture: PictureFile, found: ScoredPredictions, rows: Sequence[Row], predictions: Path) -> None:
+    from inferometer.evaluators.plots.accuracy import drawing_of
+    from inferometer.evaluators.reports.scores import COLUMNS
+
+    drawing = drawing_of(found.result, f"{predictions.name}, {found.dataset.name}")
+    if drawing is None:
+        click.echo(f"nothing to draw: {picture} is not written", err=True)
+        return
+    source = f"Scores of {predictions} by inferometer"
+    picture.draw(drawing, COLUMNS, rows, source, datetime.now(timezone.utc))
+    click.echo(f"drawn to {picture}", err=True)
 
 
 def _request(given: dict[str, Any]) -> ScoreRequest:
@@ -114,7 +159,7 @@ def _request(given: dict[str, Any]) -> ScoreRequest:
 def _print_summary(found: ScoredPredictions) -> None:
     from inferometer.client.evaluating.summary import score_rows
 
-    _print_failures(found, err=False)
+    _print_failures(found)
     identity = found.dataset
     rows = (
         ("dataset", f"{identity.name}, {identity.size} samples"),
@@ -127,10 +172,10 @@ def _print_summary(found: ScoredPredictions) -> None:
         click.echo(f"{name:<{width}}{value}")
 
 
-def _print_failures(found: ScoredPredictions, *, err: bool) -> None:
+def _print_failures(found: ScoredPredictions) -> None:
     from inferometer.manifests.errors import printable
 
     for failure in found.failures[:_SHOWN_FAILURES]:
-        click.echo(printable(f"failed: {failure.input_id}: {failure.message}"), err=err)
+        click.echo(printable(f"failed: {failure.input_id}: {failure.message}"))
     if (rest := len(found.failures) - _SHOWN_FAILURES) > 0:
-        click.echo(f"… and {rest} more failures", err=err)
+        click.echo(f"… and {rest} more failures")

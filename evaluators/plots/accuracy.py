@@ -115,7 +115,10 @@ def _charts(labelled: Sequence[_Labelled], *, tops: bool = False) -> Iterator[Ch
 
 
 def _is_share(result: TaskResult, score: Score) -> bool:
-    return result.task != _REGRESSION and not score.unit and score.value is not None and 0 <= score.value <= 1
+    """Whether a score is a share; counts have no interval, where others have one."""
+    known = score.interval is not None or not any(each.interval for each in result.scores)
+    plain = result.task != _REGRESSION and not score.unit
+    return known and plain and score.value is not None and 0 <= score.value <= 1
 
 
 def _by_unit(labelled: Sequence[_Labelled]) -> Iterator[BarChart]:

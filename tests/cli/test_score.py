@@ -92,7 +92,8 @@ def test_masks_of_another_size_fail(score: Any, tmp_path: Path) -> None:
     wrong = RIGHT | {"segmentation": {"size": [2, 2], "counts": [0, 4]}}
     other = RIGHT | {"segmentation": RUNS, "image_id": 2}
     answer = score("instance_segmentation", results(tmp_path / "f.json", wrong, other), coco(tmp_path))
-    assert answer.code == 0, answer.stderr
+    assert answer.code == 1
+    assert answer.error.startswith("failed inputs: 1; the first: 1: the masks have 2 × 2 pixels")
     assert "failed: 1: the masks have 2 × 2 pixels" in answer.stdout
     assert answer.figure("failures") == "1"
     assert "over 2 inputs" in answer.figure("metric")
@@ -122,7 +123,7 @@ def test_masks(score: Any, tmp_path: Path) -> None:
         saved(tmp_path / "out" / f"{name}.png", grey())
     saved(tmp_path / "out" / "deep" / "c.png", grey(np.zeros((5, 5), np.uint8)))
     answer = score("semantic_segmentation", tmp_path / "out", data)
-    assert answer.code == 0, answer.stderr
+    assert answer.code == 1
     assert answer.figure("mean_IoU").startswith("1.0000")
     assert answer.figure("failures") == "1"
     assert "failed: deep/c.jpg: the predicted map has 5 × 5 pixels" in answer.stdout
@@ -227,3 +228,14 @@ def test_a_missing_file(score: Any, tmp_path: Path) -> None:
     answer = score("detection", tmp_path / "none.json", coco(tmp_path))
     assert answer.code == 4
     assert "none.json: cannot be read: No such file" in answer.error
+
+
+def test_the_scores_are_drawn(score: Any, tmp_path: Path) -> None:
+    data, found = coco(tmp_path), results(tmp_path / "found.json", RIGHT)
+    answer = score("detection", found, data, f"--plot={tmp_path / 'scores.svg'}")
+    assert (answer.code, answer.error) == (0, f"drawn to {tmp_path / 'scores.svg'}")
+    picture = (tmp_path / "scores.svg").read_text()
+    assert "AP50" in picture
+    assert "precision at IoU 0.5" in picture
+    again = score("detection", found, data, f"--plot={tmp_path / 'scores.svg'}")
+    assert "exists" in again.error
