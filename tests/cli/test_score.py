@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import inferometer
+from inferometer.manifests.errors import ConfigurationError
 from tests.cli.conftest import Agent, Answer
 from tests.scored_files import RIGHT, RUNS, class_folders, coco, results
 from tests.task_dataset_files import colour, grey, mask_folder, paired_folder, saved, table
@@ -239,3 +241,59 @@ def test_the_scores_are_drawn(score: Any, tmp_path: Path) -> None:
     assert "precision at IoU 0.5" in picture
     again = score("detection", found, data, f"--plot={tmp_path / 'scores.svg'}")
     assert "exists" in again.error
+
+
+def test_answers(score: Any, tmp_path: Path) -> None:
+    questions = tmp_path / "questions.jsonl"
+    rows = [
+        {"id": "a", "question": "who", "context": "It is the cat.", "answers": ["the cat"]},
+        {"id": "b", "question": "what", "context": "Nothing.", "answers": []},
+        {"id": "c", "question": "where", "context": "In Rome.", "answers": ["Rome"]},
+    ]
+    questions.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    answers = tmp_path / "predictions.json"  # as SQuAD's script reads them
+    answers.write_text(json.dumps({"a": "Cat!", "b": "", "c": "Paris"}))
+    assert figures(score("qa", answers, questions, "-f", "csv"))["exact match"] == pytest.approx(2 / 3)
+    answers.write_text(json.dumps({"a": "Cat!", "c": 3}))
+    refused = score("question-answering", answers, questions)
+    assert (refused.code, '"c": its answer is no text' in refused.error) == (4, True)
+
+
+def test_labels_of_texts(score: Any, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.csv"
+    texts.write_text("id,text,label\n1,fine,good\n2,awful,bad\n3,great,good\n")
+    predicted = tmp_path / "out.csv"
+    predicted.write_text("id,label\n1,good\n2,good\n3,good\n")
+    found = figures(score("text_classification", predicted, texts, "-f", "csv"))
+    assert found == {"accuracy": pytest.approx(2 / 3), "F1": pytest.approx(0.4)}
+
+
+def test_vectors(score: Any, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.csv"
+    texts.write_text("id,text,label\n1,fine,good\n2,awful,bad\n3,great,good\n4,ugly,bad\n")
+    vectors = tmp_path / "out.npz"
+    np.savez(vectors, vectors=np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]]))
+    assert figures(score("embedding", vectors, texts, "-f", "csv"))["recall@1"] == 1.0
+    np.savez(vectors, vectors=np.ones((4, 2)), ids=["1", "2", "3", "9"])
+    assert 'predicts "9", which dataset' in score("embedding", vectors, texts).error
+    np.savez(vectors, vectors=np.ones((3, 2)))
+    assert "has 3 vectors; dataset" in score("embedding", vectors, texts).error
+    vectors.write_bytes(b"PK")
+    assert "out.npz: is no .npz of arrays" in score("embedding", vectors, texts).error
+
+
+def test_scores_from_python(tmp_path: Path) -> None:
+    data, found = coco(tmp_path), results(tmp_path / "found.json", RIGHT)
+    scores = inferometer.score(found, task="detection", dataset_path=data)
+    assert (scores.samples, scores.failures) == (3, {})
+    assert scores.value("AP50") == pytest.approx(HALF)
+    interval = scores.interval("AP50")
+    assert interval is not None
+    assert interval.low <= HALF <= interval.high
+    assert scores[0]["score_name"] == "AP"
+    assert "AP50" in repr(scores)
+    assert "<svg" in scores._repr_html_()
+    only = inferometer.score(found, task="detection", dataset_path=data, sample_ids=["1"])
+    assert only.value("AP50") == pytest.approx(1)
+    with pytest.raises(ConfigurationError, match="score_channels"):
+        inferometer.score(found, task="detection", dataset_path=data, score_channels="Z")

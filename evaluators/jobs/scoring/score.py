@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from inferometer.agent.artifacts.cache import ArtifactCache
 from inferometer.agent.tasks.predictions import Predictions
 from inferometer.evaluators.dataset_run import Progress
@@ -22,6 +24,7 @@ from inferometer.manifests.errors import (
     DatasetError,
     EvaluationFailed,
     PredictionError,
+    one_line,
     suggestion,
 )
 from inferometer.manifests.original import OUTPUT_TYPES
@@ -114,7 +117,7 @@ def score(
     it has no objects, which misses those of the truth.
 
     Raises:
-        ConfigurationError: There is no such task.
+        ConfigurationError: There is no such task, or a parameter is invalid.
         DatasetError: The dataset or the predictions cannot be read, or do not fit each other.
         EvaluationFailed: A sample failed, and the request asks to stop then.
     """
@@ -184,12 +187,17 @@ def _told(result: TaskResult, file: PredictionFile) -> TaskResult:
 
 def _manifest(task: str, labels: Sequence[str], parameters: Mapping[str, Any]) -> ModelManifest:
     """A model that would predict so, for the metric."""
-    return ModelManifest.model_validate(
-        {
-            "name": "predictions",
-            "framework": {"name": "none"},
-            "inputs": [{"type": "tensor", "parameters": {"dimensions": [1]}}],
-            "output": {"type": task, "parameters": {**parameters, "labels": list(labels)}},
-            "model": {"graph_path": "none"},
-        }
-    )
+    try:
+        return ModelManifest.model_validate(
+            {
+                "name": "predictions",
+                "framework": {"name": "none"},
+                "inputs": [{"type": "tensor", "parameters": {"dimensions": [1]}}],
+                "output": {"type": task, "parameters": {**parameters, "labels": list(labels)}},
+                "model": {"graph_path": "none"},
+            }
+        )
+    except ValidationError as error:
+        found = error.errors()[0]
+        field = str(found["loc"][-1]) if found["loc"] else "parameters"
+        raise ConfigurationError(f"{field}: {one_line(found['msg'])}; found {found['input']!r}") from error
