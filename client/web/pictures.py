@@ -9,6 +9,7 @@ from typing import Any
 from inferometer.evaluators.drawing.charts import PointChart, Series
 from inferometer.evaluators.evaluation import Evaluation, measures
 from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.plots.accuracy import drawing_of as scores_drawing
 from inferometer.evaluators.plots.base import Plot, find_plot
 from inferometer.evaluators.plots.batches import DurationPlot
 from inferometer.evaluators.plots.compared import compared_times
@@ -42,10 +43,16 @@ def charts_of(evaluation: Evaluation, reports: Mapping[str, Report[Any]]) -> lis
         return []
     plot = _PLOTS[name]() if name in _PLOTS else find_plot(name)
     drawing = plot.draw([evaluation], list(reports[name].rows([evaluation])))
-    if drawing is None:
-        return []
-    charts = (chart for chart in drawing.charts if isinstance(chart, PointChart))
-    return [chart_document(drawing.title, chart, drawing.notes) for chart in charts]
+    scores = None
+    if measures(evaluation, BatchMeasurement) and evaluation.measurement.task_result is not None:
+        scores = scores_drawing(evaluation.measurement.task_result, "")
+    drawings = (each for each in (drawing, scores) if each is not None)
+    return [
+        chart_document(each.title, chart, each.notes)
+        for each in drawings
+        for chart in each.charts
+        if isinstance(chart, PointChart)
+    ]
 
 
 def compared_chart(a: Evaluation, b: Evaluation) -> dict[str, Any] | None:
