@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.tasks.geometry import ImageGeometry
+from inferometer.agent.preprocessing.origins import ImageGeometry
 from inferometer.manifests.schema import BoxFormat, BoxUnits, OutputParameters
 
 _CORNERS = {BoxFormat.XYXY: (0, 1, 2, 3), BoxFormat.YXYX: (1, 0, 3, 2)}

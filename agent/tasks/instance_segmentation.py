@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Tensors
-from inferometer.agent.tasks.geometry import ImageGeometry
+from inferometer.agent.preprocessing.origins import ImageGeometry
 from inferometer.agent.tasks.object_detection import FoundObjects, ObjectFinder, detections_of, output_of
 from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
 from inferometer.agent.tasks.predictions import Instances

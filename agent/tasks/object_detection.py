@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Tensors
+from inferometer.agent.preprocessing.origins import ImageGeometry
 from inferometer.agent.tasks.boxes import BoxNotation, scores_per_class, without_duplicates
-from inferometer.agent.tasks.geometry import ImageGeometry
 from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
 from inferometer.agent.tasks.predictions import Detections
 from inferometer.manifests.errors import ManifestError, PredictionError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,14 +13,12 @@ from PIL import Image
 
 from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.inference.results import LOCAL_AGENT
-from inferometer.agent.preprocessing.image_decoder import PILLOW_ERRORS, open_image
 from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Url
-from inferometer.agent.preprocessing.pillow_decoder import FORMATS, in_mode
+from inferometer.agent.preprocessing.pillow_decoder import decoded_image, in_mode
 from inferometer.agent.tasks.predictions import Images
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.console import say
 from inferometer.evaluators.datasets.base import Dataset, Sample
-from inferometer.evaluators.datasets.folder import is_image
 from inferometer.evaluators.drawing.predictions import can_be_drawn, image_alone, picture_of
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.requests import DatasetChoice
@@ -35,6 +34,7 @@ from inferometer.manifests.errors import (
 MOST_PICTURES = 20
 """How many pictures are written unless the user says otherwise."""
 _NAME_CHARACTERS = 60
+_SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,5}$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +120,12 @@ def _image_of(samples: Mapping[str, Sample], name: str, *, here: bool) -> Image.
         return Image.fromarray(payload.array)
     if not isinstance(payload, EncodedImage):
         raise InputError("is no image")
-    try:
-        image = open_image(payload.content, FORMATS)
-        image.load()
-    except (OSError, Image.DecompressionBombError, *PILLOW_ERRORS) as error:
-        raise InputError(one_line(error)) from error
-    return in_mode(image, "RGB")
+    return in_mode(decoded_image(payload.content), "RGB")
 
 
 def _file_name(name: str) -> str:
     """The end of an input's id without a suffix, with the characters that every file system takes."""
-    if is_image(name):
-        name = name.rpartition(".")[0]
+    name = _SUFFIX.sub("", name)
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "-._") else "_" for c in name)
     return plain[-_NAME_CHARACTERS:].strip("._") or "input"
 

@@ -17,7 +17,6 @@ from inferometer.client.cli.paths import FILE, INPUT
 if TYPE_CHECKING:
     from inferometer.evaluators.jobs.scoring.score import ScoredPredictions, ScoreRequest
     from inferometer.evaluators.plots.writer import PictureFile
-    from inferometer.evaluators.reports.base import Row
 
 _SHOWN_FAILURES = 20
 
@@ -81,7 +80,6 @@ def score(**given: Any) -> int:
     1 then. Nothing is published.
     """
     # Imported here because help needs none of it.
-    from inferometer.client.cli.exit_codes import SUCCESS
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.evaluating.console import say
     from inferometer.client.evaluating.progress import ProgressBar
@@ -109,7 +107,7 @@ def score(**given: Any) -> int:
         first = found.failures[0]
         say(f"failed inputs: {len(found.failures)}; the first: {first.input_id}: {first.message}")
         return FAILED_INPUTS
-    return SUCCESS
+    return 0
 
 
 def _picture(path: Path | None, *, overwrite: bool) -> PictureFile | None:
@@ -120,7 +118,7 @@ def _picture(path: Path | None, *, overwrite: bool) -> PictureFile | None:
     return PictureFile(path, overwrite=overwrite)
 
 
-def _draw(picture: PictureFile, found: ScoredPredictions, rows: Sequence[Row], predictions: Path) -> None:
+def _draw(picture: PictureFile, found: ScoredPredictions, rows: Sequence[Any], predictions: Path) -> None:
     from inferometer.evaluators.plots.accuracy import drawing_of
     from inferometer.evaluators.reports.scores import COLUMNS
 

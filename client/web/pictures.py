@@ -9,7 +9,6 @@ from typing import Any
 from inferometer.evaluators.drawing.charts import PointChart, Series
 from inferometer.evaluators.evaluation import Evaluation, measures
 from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.plots.accuracy import drawing_of as scores_drawing
 from inferometer.evaluators.plots.base import Plot, find_plot
 from inferometer.evaluators.plots.batches import DurationPlot
 from inferometer.evaluators.plots.compared import compared_times
@@ -44,8 +43,8 @@ def charts_of(evaluation: Evaluation, reports: Mapping[str, Report[Any]]) -> lis
     plot = _PLOTS[name]() if name in _PLOTS else find_plot(name)
     drawing = plot.draw([evaluation], list(reports[name].rows([evaluation])))
     scores = None
-    if measures(evaluation, BatchMeasurement) and evaluation.measurement.task_result is not None:
-        scores = scores_drawing(evaluation.measurement.task_result, "")
+    if measures(evaluation, BatchMeasurement):
+        scores = find_plot("accuracy").draw([evaluation], list(reports["accuracy"].rows([evaluation])))
     drawings = (each for each in (drawing, scores) if each is not None)
     return [
         chart_document(each.title, chart, each.notes)

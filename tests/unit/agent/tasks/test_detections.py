@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from inferometer.agent.preprocessing.origins import ImageGeometry
 from inferometer.agent.tasks.boxes import overlaps, without_duplicates
-from inferometer.agent.tasks.geometry import ImageGeometry
 from inferometer.agent.tasks.instance_segmentation import InstancePostprocessor
 from inferometer.agent.tasks.object_detection import DetectionPostprocessor
 from inferometer.agent.tasks.postprocessing import PredictedInputs

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
-from inferometer.agent.tasks.geometry import ImageGeometry
+from inferometer.agent.preprocessing.origins import ImageGeometry
 from inferometer.agent.tasks.run_lengths import encoded
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.datasets.truths import Objects, RunLengths
