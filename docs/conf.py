@@ -110,6 +110,12 @@ def _complete(app: Sphinx, docname: str, source: list[str]) -> None:
     source[0] += "".join(_reference(docname))
 
 
+def _escape(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Escapes the end of ``numpy.bool_``, the type of a field, which would be that of a link."""
+    lines[:] = [line.replace("numpy.bool_", "numpy.bool\\_") for line in lines]
+
+
 def setup(app: Sphinx) -> None:
     """Connects the above to Sphinx."""
     app.connect("source-read", _complete)
+    app.connect("autodoc-process-docstring", _escape, priority=900)  # after the types are there

@@ -47,7 +47,7 @@ _OF_ANY_TASK = (
     Column("score_unit", "unit", detail=3),
     Column("other_scores", "other scores", detail=3),
 )
-_DECIMALS, _DECIMALS_WITH_UNIT = 4, 2
+_DECIMALS = 4
 
 
 class AccuracyReport(Report[BatchMeasurement]):
@@ -165,12 +165,11 @@ def _score_table(task: str, evaluations: Sequence[Evaluation[BatchMeasurement]])
 
 
 def _score_columns(score: Score) -> Iterator[Column]:
-    decimals = _DECIMALS_WITH_UNIT if score.unit else _DECIMALS
     unit = f" ({score.unit})" if score.unit else ""
-    yield Column(score.name, f"{score.name}{unit}", decimals=decimals, stays=True)
+    yield Column(score.name, f"{score.name}{unit}", decimals=_DECIMALS, stays=True)
     if score.interval:
-        yield Column(f"{score.name}_low", f"{score.name} low", decimals=decimals, detail=3)
-        yield Column(f"{score.name}_high", f"{score.name} high", decimals=decimals, detail=3)
+        yield Column(f"{score.name}_low", f"{score.name} low", decimals=_DECIMALS, detail=3)
+        yield Column(f"{score.name}_high", f"{score.name} high", decimals=_DECIMALS, detail=3)
 
 
 def _score_values(result: TaskResult | None, names: Iterable[str]) -> dict[str, Value]:

@@ -13,7 +13,7 @@ MOST_MODULES_OF_A_FOLDER = 16
 LEAST_LINES_PER_EDGE = 29
 """Before the operators, 67,700 lines had one for each 28."""
 MOST_FILES_ON_THE_WAY = 28
-"""Two more than before training, which shares the console and the repetition in fresh processes."""
+"""Four more than before tasks, which have two files each, an interface and the predictions between them."""
 
 
 @pytest.fixture(scope="module")
