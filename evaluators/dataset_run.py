@@ -78,7 +78,8 @@ class DatasetRun:
         system: The open model.
         dataset: The samples.
         options: The number and size of the batches.
-        keep_predictions: Whether the evaluation contains the prediction of every input.
+        keep_predictions: Whether the evaluation contains the predictions of the inputs.
+        keep_most: How many predictions it contains at most, the first ones; None for all.
         on_progress: Called after every batch.
         stop_requested: Called after every batch; the run ends as interrupted once it returns True.
         trace_level: The trace level that the evaluation records.
@@ -97,6 +98,7 @@ class DatasetRun:
         options: BatchOptions,
         *,
         keep_predictions: bool = False,
+        keep_most: int | None = None,
         on_progress: Callable[[Progress], None] = lambda _: None,
         stop_requested: Callable[[], bool] = lambda: False,
         trace_level: TraceLevel = TraceLevel.APPLICATION_TRACE,
@@ -109,7 +111,7 @@ class DatasetRun:
         self._system = system
         self._dataset = dataset
         self._options = options
-        self._keep_predictions = keep_predictions
+        self._keep_most = keep_most if keep_predictions else 0
         self._on_progress = on_progress
         self._stop_requested = stop_requested
         self._trace_level = trace_level
@@ -194,7 +196,7 @@ class DatasetRun:
         """Takes a batch of the first pass; the time of that does not count where all else waits for it."""
         record, begun_ns = self._record, self._clock()
         known = len(record.failures)
-        record.add(samples, result, self._keep_predictions)
+        record.add(samples, result, self._keep_most)
         if self._options.fail_on_error and len(record.failures) > known:
             raise self._failed(record.failures[known])
         if self._alone:
@@ -275,8 +277,8 @@ class _Record:
     def accuracy(self) -> Accuracy | None:
         return self.metric.accuracy if isinstance(self.metric, ClassificationMetric) else None
 
-    def add(self, samples: Sequence[Sample], result: BatchResult, keep_predictions: bool) -> None:
-        """Takes a batch of the first pass."""
+    def add(self, samples: Sequence[Sample], result: BatchResult, keep_most: int | None) -> None:
+        """Takes a batch of the first pass, and keeps predictions up to a number of all."""
         self.inputs += len(samples)
         self.add_again(result)
         outputs = result.outputs
@@ -286,11 +288,11 @@ class _Record:
         if self.metric is not None:
             refused = self.metric.add_batch(predicted, outputs)
             self._fail(InputFailure(each.input_id, Stage.SCORE, each.message) for each in refused)
-        if keep_predictions:
-            self.predictions += (
-                InputPrediction(sample.id, sample.label, outputs.row(place))
-                for place, sample in enumerate(predicted)
-            )
+        room = len(predicted) if keep_most is None else max(0, keep_most - len(self.predictions))
+        self.predictions += (
+            InputPrediction(sample.id, sample.label, outputs.row(place))
+            for place, sample in enumerate(predicted[:room])
+        )
 
     def add_again(self, result: BatchResult) -> None:
         """Takes the times of a batch, and the inputs that failed for the first time."""

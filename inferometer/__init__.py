@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         OperatorRuns,
         benchmark_operators,
     )
+    from inferometer.client.score.from_python import Scores, score
     from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
     from inferometer.evaluators.datasets.truths import (
         AcceptedAnswers,
@@ -173,6 +174,7 @@ __all__ = [
     "Sample",
     "Score",
     "ScoreInterval",
+    "Scores",
     "ServedAgent",
     "SpanKind",
     "SpanRecorder",
@@ -209,6 +211,7 @@ __all__ = [
     "evaluations",
     "ingest",
     "max_qps",
+    "score",
     "serve",
     "sweep",
     "train",
@@ -288,6 +291,7 @@ _OWNERS = {
     "client.library.benchmarks": ("DataArguments", "TrainingArguments", "ingest", "train"),
     "client.library.trainings": ("Ingestion", "StepPartTimes", "Training"),
     "client.op.from_python": ("OperatorArguments", "OperatorRun", "OperatorRuns", "benchmark_operators"),
+    "client.score.from_python": ("Scores", "score"),
     "evaluators.datasets.base": ("Dataset", "DatasetIdentity", "Sample"),
     "evaluators.evaluation": ("Evaluation",),
     "evaluators.measurements.batches": ("BatchMeasurement",),

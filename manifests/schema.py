@@ -94,6 +94,7 @@ Backend = Literal[
     "voc_segmentation",
     "paired_folder",
     "values_csv",
+    # texts
     "jsonl",
     "csv",
     "squad",

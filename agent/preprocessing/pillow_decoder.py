@@ -71,6 +71,20 @@ class PillowDecoder(ImageDecoder):
         return np.asarray(image).reshape(p.height, p.width, -1)
 
 
+def decoded_image(content: bytes) -> Image.Image:
+    """Returns the image of a file as it is, in the mode of the file.
+
+    Raises:
+        InputError: It has no supported format, is damaged, or is too large.
+    """
+    image = open_image(content, FORMATS)
+    try:
+        image.load()
+    except (OSError, Image.DecompressionBombError, *PILLOW_ERRORS) as error:
+        raise undecodable(content, str(error)) from error
+    return image
+
+
 def in_mode(image: Image.Image, mode: str) -> Image.Image:
     """Returns an image in grey, ``L``, or in ``RGB``.
 

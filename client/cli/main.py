@@ -28,6 +28,7 @@ _COMMANDS = {
     "plan": "Run many experiments that a file describes, resume them, and report on them.",
     "predict": "Evaluate a model and publish the results.",
     "report": "Write evaluations as a page in one file.",
+    "score": "Score the predictions of another tool against a dataset.",
     "serve": "Serve models to other hosts over gRPC.",
     "slurm": "Write job scripts for clusters that run Slurm.",
     "status": "Show the health of a served agent.",
@@ -40,6 +41,7 @@ _MODULES = {
     "op": "inferometer.client.op.command",
     "plan": "inferometer.client.plan.command",
     "report": "inferometer.client.web.report_command",
+    "score": "inferometer.client.score.command",
     "slurm": "inferometer.client.slurm.command",
     "web": "inferometer.client.web.web_command",
 }

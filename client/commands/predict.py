@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.client.cli.command import (
+    COUNT,
     COUNTS,
     NOT_NEGATIVE,
     POSITIVE,
@@ -21,7 +22,7 @@ from inferometer.client.cli.command import (
     option,
     options,
 )
-from inferometer.client.cli.paths import INPUT
+from inferometer.client.cli.paths import FILE, INPUT
 from inferometer.client.cli.system_options import (
     dataset_options,
     repeat_option,
@@ -106,6 +107,14 @@ evaluation_options = options(
     repeat_option("each in a fresh process, as one group; its last line is the interval over the processes."),
     boolean("--fail_on_error", help="Stop at the first input that fails."),
     boolean("--publish_predictions", help="Also publish the prediction of every input."),
+    option(
+        "--pictures",
+        type=FILE,
+        metavar="DIR",
+        help="Draw the first predictions over their images: boxes, masks or the enhanced image, as PNG files "
+        "in this folder.  [default: predict urls draws into the data directory, unless --publish=false]",
+    ),
+    option("--picture_count", type=COUNT, metavar="N", help="How many pictures.  [default: 20]"),
     option(
         "--trace_level",
         metavar="LEVEL",
@@ -217,6 +226,7 @@ def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
     # Imported here because help needs none of it.
     from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.evaluating.parsing import take_dataset, take_system
+    from inferometer.client.evaluating.pictures import pictures_of
     from inferometer.client.evaluating.running import run_evaluation, run_sweep
     from inferometer.evaluators.jobs.requests import default_batch_size
 
@@ -234,12 +244,21 @@ def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
     )
     if click.get_current_context().get_parameter_source("batch_sizes") is ParameterSource.DEFAULT:
         sizes = (default_batch_size(system, dataset),)
-    requests = [_request(given, system, dataset, size, keep_predictions=show_inputs) for size in sizes]
+    if given["pictures"] and len(sizes) > 1:
+        raise ConfigurationError("pictures are those of one evaluation; give one batch_size")
+    pictures = pictures_of(given["pictures"], given["picture_count"])
+    kept = None if show_inputs else pictures.most if pictures else 0
+    requests = [_request(given, system, dataset, size, kept) for size in sizes]
     if len(requests) > 1:
         code = run_sweep(invocation, requests, require_stable=require_stable, **gathered)
     else:
         code = run_evaluation(
-            invocation, requests[0], show_inputs=show_inputs, require_stable=require_stable, **gathered
+            invocation,
+            requests[0],
+            show_inputs=show_inputs,
+            require_stable=require_stable,
+            pictures=pictures,
+            **gathered,
         )
     click.get_current_context().exit(code)
 
@@ -249,14 +268,14 @@ def _request(
     system: SystemRequest,
     dataset: DatasetChoice,
     batch_size: int,
-    *,
-    keep_predictions: bool,
+    kept: int | None,
 ) -> EvaluationRequest:
-    """The request of one evaluation."""
+    """The request of one evaluation, of which some predictions are kept; None means all."""
     from inferometer.evaluators.jobs.requests import EvaluationRequest, inputs_for
     from inferometer.evaluators.measurements.batches import BatchOptions
 
     predictions, parts = given["publish_predictions"], given["num_file_parts"]
+    published = predictions and given["publish"]
     partition = given["partition_list_size"] or batch_size
     return EvaluationRequest(
         system=system,
@@ -281,7 +300,8 @@ def _request(
         leveled=given["leveled"],
         repeat=given["repeat"],
         measure_enough=parts is None,
-        keep_predictions=keep_predictions or (predictions and given["publish"]),
+        keep_predictions=published or kept != 0,
+        keep_most=None if published else kept,
         tracer_address=given["tracer_address"],
         trace_url=given["trace_url"],
     )

@@ -14,6 +14,7 @@ from inferometer.client.cli.exit_codes import INTERRUPTED, INVALID, SUCCESS, exi
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.console import Console, print_rows, say, stability_code
 from inferometer.client.evaluating.load_summary import invalid_load, load_rows
+from inferometer.client.evaluating.pictures import Pictures
 from inferometer.client.evaluating.progress import LiveLine, ProgressBar
 from inferometer.client.evaluating.summary import (
     conditions_rows,
@@ -52,9 +53,12 @@ def run_evaluation(
     publish_predictions: bool,
     show_inputs: bool,
     require_stable: bool = False,
+    pictures: Pictures | None = None,
     on_shown: Callable[[Evaluation], None] = lambda _: None,
 ) -> int:
     """Evaluates, publishes each evaluation and prints its summary; then calls ``on_shown`` with it.
+
+    ``pictures`` gets those of predictions; of shown inputs, the data directory gets them otherwise.
 
     Returns:
         The exit code.
@@ -80,7 +84,11 @@ def run_evaluation(
         group = []
         with closing(evaluate(request, Systems(invocation), callbacks)) as evaluations:
             for evaluation in evaluations:
-                console.publish(evaluation, partial(_show, evaluation, on_shown, inputs=show_inputs))
+                place = pictures
+                if place is None and show_inputs and publish:
+                    place = Pictures(invocation.data_directory / "predictions" / evaluation.id)
+                draw = partial(_draw, evaluation, request, invocation, place)
+                console.publish(evaluation, partial(_show, evaluation, draw, on_shown, inputs=show_inputs))
                 worst = max(worst, _exit_code(evaluation, published=publish))
                 worst = max(worst, stability_code(evaluation, required=require_stable))
                 if evaluation.process is not None:
@@ -176,14 +184,33 @@ def run_load(
     return worst
 
 
+def _draw(
+    evaluation: Evaluation[BatchMeasurement],
+    request: EvaluationRequest,
+    invocation: Invocation,
+    pictures: Pictures | None,
+) -> None:
+    """Writes the pictures of predictions, and prints where they are."""
+    if pictures is None:
+        return
+    written = pictures.write(evaluation, request.dataset, invocation)
+    if written:
+        print_rows(("pictures", f"{len(written)} in {pictures.folder}, {written[0].name} is the first"))
+
+
 def _show(
-    evaluation: Evaluation[BatchMeasurement], on_shown: Callable[[Evaluation], None], *, inputs: bool
+    evaluation: Evaluation[BatchMeasurement],
+    draw: Callable[[], None],
+    on_shown: Callable[[Evaluation], None],
+    *,
+    inputs: bool,
 ) -> None:
     """Prints the summary, and before it the predictions and failures of single inputs, if requested."""
     if inputs:
         print_predictions(evaluation)
         print_failures(evaluation)
     print_rows(*full_rows(evaluation))
+    draw()
     on_shown(evaluation)
 
 

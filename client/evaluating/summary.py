@@ -19,6 +19,7 @@ from inferometer.evaluators.precision.intervals import AUTOCORRELATION_TIMES, In
 from inferometer.evaluators.precision.length import reached
 from inferometer.evaluators.precision.processes import ProcessGroup
 from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.predictions import prediction_table
 from inferometer.evaluators.reports.writer import Format, write
 from inferometer.evaluators.statistics import values_for_percentile
 from inferometer.evaluators.tasks.metric import METRICS
@@ -32,7 +33,6 @@ _COLUMNS = (
     Column("label", "top-1"),
     Column("probability", "probability", decimals=4),
 )
-_SHAPES = (Column("input", "input"), Column("kind", "prediction"), Column("columns", "columns"))
 _TOPS = ("top-1", "top-5")
 _NS_PER_MS = 1_000_000
 _WITH_NETWORK = (("", "from the request to the answer of the server: the network is in it"),)
@@ -105,6 +105,11 @@ def accuracy_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, 
     if result is None or not result.samples:
         missing = "label" if task == "classification" else "truth"
         return (("accuracy", f"not known: no input with a {missing} was predicted"),)
+    return score_rows(result)
+
+
+def score_rows(result: TaskResult) -> tuple[tuple[str, str], ...]:
+    """The scores of a task by name, with their intervals, and what defines them."""
     return (*map(_score_row, result.scores), ("metric", f"{result.definition}, over {result.samples} inputs"))
 
 
@@ -192,13 +197,15 @@ def _throughput(latency: LatencySummary) -> str:
 def print_predictions(evaluation: Evaluation[BatchMeasurement]) -> None:
     """Prints the most probable class of the first inputs, as a table on stdout, if there are any.
 
-    Predictions of other tasks than classification are printed by their columns' sizes.
+    Those of other tasks are printed as ``prediction_table`` has them.
     """
     predictions = evaluation.measurement.predictions
     if not predictions:
         return
     if not isinstance(predictions[0].prediction, Classifications):
-        write(_SHAPES, map(_shapes_row, predictions[:SHOWN_INPUTS]), Format.TABLE, sys.stdout)
+        labels = evaluation.system.manifest.output.parameters.labels
+        table = prediction_table(predictions[:SHOWN_INPUTS], labels)
+        write(table.columns, table.rows, Format.TABLE, sys.stdout)
         _echo_rest(len(predictions), "predictions", "--publish_predictions keeps all in the database")
         click.echo()
         return
@@ -223,12 +230,6 @@ def print_failures(evaluation: Evaluation[BatchMeasurement]) -> None:
 def failure_line(failure: InputFailure) -> str:
     """Returns which input failed, in which stage and why, on one line, whatever a server has put into it."""
     return printable(f"{failure.input_id} in {failure.stage.value}: {failure.message}")
-
-
-def _shapes_row(prediction: InputPrediction) -> Row:
-    columns = prediction.prediction.columns()
-    shapes = ", ".join(f"{name} {' × '.join(map(str, column.shape))}" for name, column in columns.items())
-    return {"input": prediction.input_id, "kind": prediction.prediction.kind, "columns": shapes}
 
 
 def _row(prediction: InputPrediction, labels: tuple[str, ...]) -> Row:

@@ -57,7 +57,6 @@ FIRST = (
 NUMERIC = ("batch_size", "threads", "latency_ms_p50", "rate_per_s", "top1_accuracy")
 _HEADLINES = {
     "latency": ("latency_ms_p50", "latency_ms_p90", "latency_ms_p99", "throughput_inputs_per_s"),
-    "accuracy": ("top1_accuracy",),
     "workload": ("latency_ms_p50", "latency_ms_p99", "achieved_qps", "goodput_qps", "late_share"),
     "max_qps": ("max_qps",),
     "ingestion": ("samples_per_s", "bytes_per_s", "wait_ms_p50", "cached_before"),
@@ -221,8 +220,13 @@ def _reported(
         taking[ProbesReport.name] = ProbesReport()
     for name, report in taking.items():
         columns = [column for column in report.columns if column not in _ASIDE]
+        headlines = _HEADLINES.get(name, ())
         if isinstance(report, TraceReport):
             rows = list(report.rows_of([evaluation], spans)) if spans is not None else []
+        elif report.has_tables:  # with the columns of the evaluation's task
+            [table] = report.tables([evaluation])
+            columns, rows = [column for column in table.columns if column not in _ASIDE], list(table.rows)
+            headlines = tuple(column.key for column in columns[:1])
         else:
             rows = list(report.rows([timed if report.undisturbed else evaluation]))
         if isinstance(report, TraceReport | ProbesReport) or len(rows) > 1:
@@ -230,7 +234,6 @@ def _reported(
                 tables.append(_table(name, report, columns, rows))
         elif rows:
             columns = [column for column in columns if column.key not in _OPTIONS]
-            headlines = _HEADLINES.get(name, ())
             figures += figures_of(name, columns, rows[0], headlines, len(figures))
             texts = (column for column in columns if isinstance(rows[0][column.key], bool | str))
             told += [(column.header, cell_text(rows[0][column.key], column)) for column in texts]

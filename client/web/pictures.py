@@ -42,10 +42,16 @@ def charts_of(evaluation: Evaluation, reports: Mapping[str, Report[Any]]) -> lis
         return []
     plot = _PLOTS[name]() if name in _PLOTS else find_plot(name)
     drawing = plot.draw([evaluation], list(reports[name].rows([evaluation])))
-    if drawing is None:
-        return []
-    charts = (chart for chart in drawing.charts if isinstance(chart, PointChart))
-    return [chart_document(drawing.title, chart, drawing.notes) for chart in charts]
+    scores = None
+    if measures(evaluation, BatchMeasurement):
+        scores = find_plot("accuracy").draw([evaluation], list(reports["accuracy"].rows([evaluation])))
+    drawings = (each for each in (drawing, scores) if each is not None)
+    return [
+        chart_document(each.title, chart, each.notes)
+        for each in drawings
+        for chart in each.charts
+        if isinstance(chart, PointChart)
+    ]
 
 
 def compared_chart(a: Evaluation, b: Evaluation) -> dict[str, Any] | None:

@@ -26,8 +26,8 @@ LOOKED_FOR = (
     f"a folder of class folders with images ({', '.join(FORMATS)}), or images alone, a .zip of the same, a "
     ".rec, an LMDB's data.mdb, an .npz, CIFAR-10's data_batch_1, MNIST's train-images-idx3-ubyte, "
     "ILSVRC2012_img_val.tar or its images, COCO's annotations.json with images, VOC's Annotations with "
-    "JPEGImages, folders of images and masks, inputs and targets, or VOC's, a .csv of files and numbers, and "
-    "texts in a .jsonl, .csv, .tsv or SQuAD's .json"
+    "JPEGImages, folders of images and masks, inputs and targets, or VOC's SegmentationClass, a .csv of "
+    "files and numbers, and texts in a .jsonl, .csv, .tsv or SQuAD's .json"
 )
 _PAIRS = {
     "mask_folder": {masks.IMAGES, masks.MASKS},
@@ -37,6 +37,7 @@ _PAIRS = {
 """Folders that are one dataset where they lie beside each other, and no class folders."""
 _BEGIN_BYTES = 4096
 _SQUAD = re.compile(rb'"(paragraphs|qas|context)"\s*:')
+_COCO = re.compile(rb'"(info|licenses|images|annotations|categories)"\s*:')
 _PARTS = frozenset({"train", "training", "val", "valid", "validation", "test"})
 _LMDB_MAGIC = b"\xde\xc0\xef\xbe"
 
@@ -212,5 +213,7 @@ def _of_content(path: Path) -> Iterator[str]:
         yield "caffe_lmdb"
     if zipfile.is_zipfile(path):
         yield "zip"
-    if path.suffix.casefold() == ".json":
-        yield "squad" if _SQUAD.search(begin) else "coco"
+    if path.suffix.casefold() == ".json" and _SQUAD.search(begin):
+        yield "squad"
+    elif path.suffix.casefold() == ".json" and _COCO.search(begin):
+        yield "coco"

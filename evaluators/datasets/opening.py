@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferometer.agent.artifacts.checksums import SHA256, digest
 from inferometer.agent.artifacts.locations import refer
 from inferometer.agent.artifacts.model_files import get_file
-from inferometer.evaluators.datasets.archive import ArchiveDataset
-from inferometer.evaluators.datasets.arrays import ArraysDataset
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.datasets.caffe_lmdb import LmdbDataset
-from inferometer.evaluators.datasets.cifar10 import CifarDataset
 from inferometer.evaluators.datasets.detection import BACKENDS, backend_of, place_of
-from inferometer.evaluators.datasets.folder import FolderDataset
-from inferometer.evaluators.datasets.ilsvrc2012 import ValidationDataset
-from inferometer.evaluators.datasets.mnist import IdxDataset
-from inferometer.evaluators.datasets.recordio import RecordDataset
-from inferometer.evaluators.datasets.tasks.coco import CocoDataset
-from inferometer.evaluators.datasets.tasks.masks import MaskFolderDataset, VocSegmentationDataset
-from inferometer.evaluators.datasets.tasks.pairs import PairedFolderDataset
-from inferometer.evaluators.datasets.tasks.text import CsvDataset, JsonLinesDataset, SquadDataset
-from inferometer.evaluators.datasets.tasks.values import ValuesTableDataset
-from inferometer.evaluators.datasets.tasks.voc import VocDataset
 from inferometer.manifests.errors import (
     IMPORT_FAILURES,
     ArtifactError,
@@ -40,25 +26,26 @@ if TYPE_CHECKING:
     from inferometer.agent.artifacts.cache import ArtifactCache
 
 ENTRY_POINTS = "inferometer.datasets"
-_READERS: Mapping[str, Callable[..., Dataset]] = {
-    "recordio": RecordDataset,
-    "caffe_lmdb": LmdbDataset,
-    "image_folder": FolderDataset,
-    "npz": ArraysDataset,
-    "zip": ArchiveDataset,
-    "ilsvrc2012_validation": ValidationDataset,
-    "cifar10": CifarDataset,
-    "mnist": IdxDataset,
-    "coco": CocoDataset,
-    "voc": VocDataset,
-    "mask_folder": MaskFolderDataset,
-    "voc_segmentation": VocSegmentationDataset,
-    "paired_folder": PairedFolderDataset,
-    "values_csv": ValuesTableDataset,
-    "jsonl": JsonLinesDataset,
-    "csv": CsvDataset,
-    "squad": SquadDataset,
+_READERS: Mapping[str, str] = {
+    "recordio": "recordio:RecordDataset",
+    "caffe_lmdb": "caffe_lmdb:LmdbDataset",
+    "image_folder": "folder:FolderDataset",
+    "npz": "arrays:ArraysDataset",
+    "zip": "archive:ArchiveDataset",
+    "ilsvrc2012_validation": "ilsvrc2012:ValidationDataset",
+    "cifar10": "cifar10:CifarDataset",
+    "mnist": "mnist:IdxDataset",
+    "coco": "tasks.coco:CocoDataset",
+    "voc": "tasks.voc:VocDataset",
+    "mask_folder": "tasks.masks:MaskFolderDataset",
+    "voc_segmentation": "tasks.masks:VocSegmentationDataset",
+    "paired_folder": "tasks.pairs:PairedFolderDataset",
+    "values_csv": "tasks.values:ValuesTableDataset",
+    "jsonl": "tasks.text:JsonLinesDataset",
+    "csv": "tasks.text:CsvDataset",
+    "squad": "tasks.text:SquadDataset",
 }
+"""The readers, as ``module:class`` of this folder; each is imported on first use."""
 _DIGESTED = frozenset({"npz", "zip", "values_csv", "jsonl", "csv", "squad"})
 """The formats whose files are read when they are opened; others may be too large to read twice."""
 
@@ -149,7 +136,9 @@ def _opened(
     place = place_of(path, backend)
     if checksum is None and backend in _DIGESTED:
         checksum = _digest(place)
-    return _READERS[backend](place, category, checksum=checksum, name=name, version=version)
+    module, _, reader = _READERS[backend].partition(":")
+    kind: Callable[..., Dataset] = getattr(import_module(f"{__package__}.{module}"), reader)
+    return kind(place, category, checksum=checksum, name=name, version=version)
 
 
 def _digest(path: Path) -> str:

@@ -41,12 +41,16 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of a length that is not negative; ``text`` stands beside it, or inside a stacked bar."""
+    """A bar of a length that is not negative; ``text`` stands beside it, or inside a stacked bar.
+
+    ``ends`` are those of an interval, which is a whisker over a bar that is not stacked.
+    """
 
     value: float
     group: str = ""
     text: str = ""
     tooltip: str = ""
+    ends: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +212,28 @@ class Timeline:
     bars: tuple[TimeBar, ...]
 
 
-Chart: TypeAlias = BarChart | BoxChart | PointChart | Timeline
+@dataclass(frozen=True, slots=True)
+class MatrixChart:
+    """Shares, 0…1, of rows in columns, each a cell that is darker the more it has.
+
+    Attributes:
+        heading: The chart's name.
+        axis: What the columns are.
+        rows: The names of the rows, at least one.
+        columns: The names of the columns, which are short, such as the numbers before the names of the rows.
+        shares: A row of shares for each row.
+        tooltips: In the same way.
+    """
+
+    heading: Label
+    axis: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    shares: tuple[tuple[float, ...], ...]
+    tooltips: tuple[tuple[str, ...], ...]
+
+
+Chart: TypeAlias = BarChart | BoxChart | MatrixChart | PointChart | Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +260,8 @@ def height_of(chart: Chart) -> float:
             return sum(row_inches(row, chart.stacked) for row in chart.rows)
         case BoxChart():
             return BIG_ROW_INCHES * len(chart.boxes)
+        case MatrixChart():
+            return ROW_INCHES * len(chart.rows)
         case PointChart():
             return TALL_POINT_INCHES if chart.tall else POINT_INCHES
         case Timeline():

@@ -25,10 +25,12 @@ from inferometer.evaluators.drawing.charts import (
     BoxChart,
     Chart,
     Label,
+    MatrixChart,
     PointChart,
     Timeline,
     row_inches,
 )
+from inferometer.evaluators.drawing.matrix_painting import paint_matrix
 from inferometer.evaluators.drawing.point_painting import paint_points
 from inferometer.evaluators.drawing.style import GRID, INK, PALE, SMALL, STEPS, TINY, Fill, Palette, Tip, tick
 from inferometer.manifests.errors import printable
@@ -49,7 +51,7 @@ def groups_of(chart: Chart) -> set[str]:
     match chart:
         case BarChart():
             return {bar.group for row in chart.rows for bar in row.bars}
-        case BoxChart():
+        case BoxChart() | MatrixChart():
             return set()
         case PointChart():
             return {series.group for series in chart.series}
@@ -71,6 +73,10 @@ def paint(axes: Axes, chart: Chart, palette: Palette, tip: Tip) -> None:
             _paint_bars(axes, chart, palette, tip)
         case BoxChart():
             _paint_boxes(axes, chart, tip)
+        case MatrixChart():
+            paint_matrix(axes, chart, tip)
+            middles = [place + 0.5 for place in range(len(chart.rows))]
+            _name_rows(axes, middles, [Label(name) for name in chart.rows])
         case PointChart():
             paint_points(axes, chart, palette, tip)
         case Timeline():
@@ -121,7 +127,9 @@ def _write_beside(
 def _paint_bars(axes: Axes, chart: BarChart, palette: Palette, tip: Tip) -> None:
     inches = _axes_inches(axes)
     longest = max(
-        (sum(b.value for b in row.bars) if chart.stacked else b.value) for row in chart.rows for b in row.bars
+        sum(b.value for b in row.bars) if chart.stacked else max(b.value, *(b.ends or (0.0,)))
+        for row in chart.rows
+        for b in row.bars
     )
     widest = 0 if chart.stacked else max(len(bar.text) for row in chart.rows for bar in row.bars)
     room = widest * _CHARACTER_INCHES + 0.15
@@ -170,9 +178,13 @@ def _paint_row(
         length = max(bar.value - start, 0.0)
         patch = _rectangle(axes, start, begin, length, pitch * 0.92, palette[bar.group])
         tip(patch, bar.tooltip)
+        end = start + length
+        if bar.ends is not None:
+            _paint_whisker(axes, bar.ends, begin + pitch * 0.46, pitch * 0.16)
+            end = max(end, *bar.ends)
         axes.annotate(
             printable(bar.text),
-            (start + length, begin + pitch * 0.46),
+            (end, begin + pitch * 0.46),
             xytext=(3, 0),
             textcoords="offset points",
             va="center",
@@ -180,6 +192,12 @@ def _paint_row(
             color=INK,
             annotation_clip=False,
         )
+
+
+def _paint_whisker(axes: Axes, ends: tuple[float, float], middle: float, half: float) -> None:
+    axes.plot(ends, [middle, middle], color=INK, linewidth=1.2, zorder=4)
+    for at in ends:
+        axes.plot([at, at], [middle - half, middle + half], color=INK, linewidth=1.2, zorder=4)
 
 
 def _paint_stack(

@@ -193,7 +193,8 @@ def _evaluate_once(
             dataset = choice.open_for(system.description.manifest, catalog, cache)
             opened.enter_context(closing(dataset))
         options = request.options_at(level)
-        return _run(system, dataset, options, callbacks, request.keep_predictions, level, scope)
+        kept = request.keep_most if request.keep_predictions else 0
+        return _run(system, dataset, options, callbacks, kept, level, scope)
 
 
 def _run(
@@ -201,7 +202,7 @@ def _run(
     dataset: Dataset,
     options: BatchOptions,
     callbacks: JobCallbacks[Progress],
-    keep_predictions: bool = False,
+    keep_most: int | None = 0,
     level: TraceLevel = TraceLevel.APPLICATION_TRACE,
     scope: TraceScope | None = None,
 ) -> Evaluation[BatchMeasurement]:
@@ -217,7 +218,8 @@ def _run(
             system,
             dataset,
             options,
-            keep_predictions=keep_predictions,
+            keep_predictions=keep_most != 0,
+            keep_most=keep_most,
             on_progress=callbacks.on_progress,
             stop_requested=callbacks.stop_requested,
             trace_level=level,

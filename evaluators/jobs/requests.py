@@ -245,6 +245,7 @@ class EvaluationRequest:
             others' servers, and traces deeper than APPLICATION_TRACE, which would grow, are gone through
             once.
         keep_predictions: Whether the evaluation holds each input's prediction.
+        keep_most: How many predictions it holds then at most, the first ones; None means all.
         tracer_address: Where spans are sent; None sends none.
         trace_url: Where a person finds the trace: the URL of a Jaeger, or one with ``{trace_id}``; None is as
             the address implies.
@@ -263,6 +264,7 @@ class EvaluationRequest:
     repeat: int = 1
     measure_enough: bool = True
     keep_predictions: bool = False
+    keep_most: int | None = None
     tracer_address: str | None = None
     trace_url: str | None = None
 

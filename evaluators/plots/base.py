@@ -21,7 +21,7 @@ _HERE = "inferometer.evaluators.plots"
 PLOTS: Mapping[str, str] = MappingProxyType(
     {
         "latency": f"{_HERE}.batches:LatencyPlot",
-        "accuracy": f"{_HERE}.batches:AccuracyPlot",
+        "accuracy": f"{_HERE}.accuracy:AccuracyPlot",
         "duration": f"{_HERE}.batches:DurationPlot",
         "layers": f"{_HERE}.layers:LayersPlot",
         "layer_tree": f"{_HERE}.layers:LayerTreePlot",

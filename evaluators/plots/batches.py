@@ -1,13 +1,10 @@
-"""Pictures of the latency, accuracy and duration reports."""
+"""Pictures of the latency and duration reports."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from inferometer.evaluators.drawing.charts import (
-    Bar,
-    BarChart,
-    BarRow,
     Box,
     BoxChart,
     Drawing,
@@ -76,45 +73,6 @@ def _box(evaluation: Evaluation[BatchMeasurement]) -> Box:
             f"trimmed mean {mean:.6g}; {count}"
         ),
     )
-
-
-_KEYS = {"top-1": "top1_accuracy", "top-5": "top5_accuracy"}
-
-
-class AccuracyPlot(Plot):
-    """Two bars for each evaluation that has an accuracy, in percent of the evaluated inputs."""
-
-    def shows(self, row: Row) -> bool:
-        """Whether there is an accuracy."""
-        return row["top1_accuracy"] is not None
-
-    def drawing(self, chosen: Chosen, notes: Sequence[str]) -> Drawing:
-        """Returns the bars, with the number of inputs."""
-        lines = tuple(_line(evaluation, of_one[0]) for evaluation, of_one in chosen)
-        return Drawing(
-            title="Accuracy",
-            charts=(BarChart(Label(""), "evaluated inputs that were right (%)", lines, whole=100),),
-            groups=tuple(_KEYS),
-            notes=("Counted over the inputs with a label and a prediction.", *notes),
-        )
-
-
-def _line(evaluation: Evaluation, row: Row) -> BarRow:
-    inputs = f"{row['evaluated_inputs']:,} inputs"
-    failed = f"; {row['failed_inputs']:,} failed" if row["failed_inputs"] else ""
-    whose = f"{evaluation.system.manifest.name}, {evaluation.id}"
-    bars = []
-    for group, key in _KEYS.items():
-        percent = 100 * number(row[key])
-        bars.append(
-            Bar(
-                percent,
-                group,
-                f"{percent:.2f} % of {inputs}{failed}",
-                f"{whose}: {group} {percent:.4f} % of {inputs} of {row['dataset_name']}{failed}",
-            )
-        )
-    return BarRow(label_of(evaluation), tuple(bars))
 
 
 MOST_POINTS = 1000

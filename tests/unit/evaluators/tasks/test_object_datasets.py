@@ -18,9 +18,12 @@ from inferometer.evaluators.datasets.base import Subset
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.evaluators.datasets.tasks.coco import CocoDataset
 from inferometer.evaluators.datasets.truths import Objects, Polygons, RunLengths
+from inferometer.evaluators.jobs.requests import DatasetChoice
+from inferometer.evaluators.jobs.scoring.score import ScoreRequest, score
 from inferometer.evaluators.tasks.coco_evaluation import run_lengths_of
 from inferometer.evaluators.tasks.coco_results import read_results, write_results
-from inferometer.evaluators.tasks.scoring import score_results
+from inferometer.evaluators.tasks.scores import TaskResult
+from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import DatasetError
 
 Change = Callable[[dict[str, Any]], object]
@@ -258,8 +261,14 @@ def test_results_are_written_and_read_as_they_were(tmp_path: Path) -> None:
     assert (again.run_lengths(), again.sizes.tolist()) == ([mask], [[30, 40]])
 
 
+def score_results(path: Path, data: Path, task: str, *ids: str) -> TaskResult:
+    """Scores a file against a dataset, or some of its images."""
+    choice = DatasetChoice(path=data, sample_ids=ids or None)
+    return score(ScoreRequest(task=task, predictions=path, dataset=choice), Catalog(), None).result
+
+
 def test_results_of_another_tool_are_scored(tmp_path: Path) -> None:
-    dataset = open_path(coco(tmp_path / "data"), "vision")
+    dataset = coco(tmp_path / "data")
     path = tmp_path / "results.json"
     right = {"image_id": 7, "category_id": 90, "bbox": [1, 2, 10, 8], "score": 0.5}
     path.write_text(json.dumps([right]))
@@ -268,7 +277,7 @@ def test_results_of_another_tool_are_scored(tmp_path: Path) -> None:
     assert result.score("AP_small") == pytest.approx(1.0)
     path.write_text(json.dumps([right, {**right, "image_id": 3, "score": 0.6}]))
     assert score_results(path, dataset, "object_detection").score("AP") == pytest.approx(0.5)
-    assert score_results(path, Subset(dataset, ["7"]), "object_detection").score("AP") == pytest.approx(1.0)
+    assert score_results(path, dataset, "object_detection", "7").score("AP") == pytest.approx(1.0)
     mask = {"size": [30, 40], "counts": "0"}
     path.write_text(json.dumps([{**right, "segmentation": mask}]))
     with pytest.raises(DatasetError, match="result 0: run lengths"):
@@ -302,12 +311,12 @@ def test_results_of_another_tool_are_scored(tmp_path: Path) -> None:
         ([{"image_id": 7, "category_id": 1, "score": 1}], "result 0: has neither bbox nor segmentation"),
         (
             [{"image_id": 8, "category_id": 1, "score": 1, "bbox": [0, 0, 1, 1]}],
-            'image "8" is none of the dataset',
+            'predicts "8", which dataset',
         ),
     ],
 )
 def test_damaged_results_are_refused(tmp_path: Path, entries: Any, said: str) -> None:
-    dataset = open_path(coco(tmp_path / "data"), "vision")
+    dataset = coco(tmp_path / "data")
     path = tmp_path / "results.json"
     path.write_text(json.dumps(entries))
     with pytest.raises(DatasetError) as caught:

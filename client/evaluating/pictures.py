@@ -1,0 +1,146 @@
+"""Predictions as pictures in a folder, beside what an evaluation prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from PIL import Image
+
+from inferometer.agent.artifacts.web import fetch_image
+from inferometer.agent.inference.results import LOCAL_AGENT
+from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Url
+from inferometer.agent.preprocessing.pillow_decoder import decoded_image, in_mode
+from inferometer.agent.tasks.predictions import Images
+from inferometer.client.cli.invocation import Invocation
+from inferometer.client.evaluating.console import say
+from inferometer.evaluators.datasets.base import Dataset, Sample
+from inferometer.evaluators.drawing.predictions import can_be_drawn, image_alone, picture_of
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.jobs.requests import DatasetChoice
+from inferometer.evaluators.measurements.batches import BatchMeasurement, InputPrediction
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    InferometerError,
+    InputError,
+    OutputError,
+    one_line,
+)
+
+MOST_PICTURES = 20
+"""How many pictures are written unless the user says otherwise."""
+_NAME_CHARACTERS = 60
+_SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,5}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """Where the pictures of predictions go.
+
+    Attributes:
+        folder: The folder, which is made if it does not exist.
+        most: How many are written.
+    """
+
+    folder: Path
+    most: int = MOST_PICTURES
+
+    def check(self) -> None:
+        """Makes the folder; raises OutputError if it cannot be written."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{self.folder}: cannot be made: {error.strerror or error}") from error
+
+    def write(
+        self, evaluation: Evaluation[BatchMeasurement], choice: DatasetChoice, invocation: Invocation
+    ) -> Sequence[Path]:
+        """Draws the first predictions of an evaluation over their inputs, which are read again.
+
+        An input that cannot be read again has no picture, which is said in a line. An enhanced image is also
+        written by itself, as ``…_output.png``.
+
+        Returns:
+            The files; none if there are no pictures of such predictions.
+
+        Raises:
+            OutputError: A file cannot be written.
+            InferometerError: The dataset cannot be opened again.
+        """
+        predictions = [each for each in evaluation.measurement.predictions if can_be_drawn(each.prediction)]
+        if not predictions:
+            return ()
+        manifest = evaluation.system.manifest
+        self.check()
+        written = []
+        with closing(choice.open_for(manifest, invocation.catalog, invocation.cache)) as dataset:
+            here = evaluation.system.agent == LOCAL_AGENT
+            samples = _samples(dataset, predictions[: self.most])
+            for number, each in enumerate(predictions[: self.most], start=1):
+                try:
+                    image = _image_of(samples, each.input_id, here=here)
+                    picture = picture_of(each.prediction, image, manifest.output.parameters.labels)
+                except (InferometerError, ValueError) as error:
+                    say(f"no picture of {each.input_id}: {one_line(error)}")
+                    continue
+                name = f"{number:04}_{_file_name(each.input_id)}"
+                written.append(self._save(picture, name))
+                if isinstance(each.prediction, Images):
+                    self._save(image_alone(each.prediction), f"{name}_output")
+        return written
+
+    def _save(self, picture: Image.Image, name: str) -> Path:
+        path = self.folder / f"{name}.png"
+        try:
+            picture.save(path)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+        return path
+
+
+def _samples(dataset: Dataset, predictions: Sequence[InputPrediction]) -> Mapping[str, Sample]:
+    """The samples of the predictions, which come in the dataset's order."""
+    wanted = {each.input_id for each in predictions}
+    return {sample.id: sample for sample in islice(dataset, len(dataset)) if sample.id in wanted}
+
+
+def _image_of(samples: Mapping[str, Sample], name: str, *, here: bool) -> Image.Image:
+    if name not in samples:
+        raise InputError("is no longer in the dataset")
+    payload = samples[name].read()
+    if isinstance(payload, Url):
+        if not here:
+            raise InputError("the agent fetched it, and not this process")
+        payload = EncodedImage(fetch_image(payload.address, allow_private=True))
+    if isinstance(payload, Pixels):
+        return Image.fromarray(payload.array)
+    if not isinstance(payload, EncodedImage):
+        raise InputError("is no image")
+    return in_mode(decoded_image(payload.content), "RGB")
+
+
+def _file_name(name: str) -> str:
+    """The end of an input's id without a suffix, with the characters that every file system takes."""
+    name = _SUFFIX.sub("", name)
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-._") else "_" for c in name)
+    return plain[-_NAME_CHARACTERS:].strip("._") or "input"
+
+
+def pictures_of(folder: Path | None, most: int | None) -> Pictures | None:
+    """Returns where pictures go; None for nowhere.
+
+    Raises:
+        ConfigurationError: A number is given without a folder.
+        OutputError: The folder cannot be made.
+    """
+    if folder is None:
+        if most is not None:
+            raise ConfigurationError("picture_count is for the pictures of a folder; give --pictures=DIR")
+        return None
+    found = Pictures(folder, MOST_PICTURES if most is None else most)
+    found.check()
+    return found

@@ -1,0 +1,1 @@
+"""Scoring of predictions that another tool made."""

@@ -1,0 +1,299 @@
+"""``agent score`` as a user runs it: the predictions of another tool, right and wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import inferometer
+from inferometer.manifests.errors import ConfigurationError
+from tests.cli.conftest import Agent, Answer
+from tests.scored_files import RIGHT, RUNS, class_folders, coco, results
+from tests.task_dataset_files import colour, grey, mask_folder, paired_folder, saved, table
+
+# COCO's 101 points of recall: one of two objects is found, and no prediction is wrong
+HALF = 51 / 101
+
+
+@pytest.fixture
+def score(agent: Agent) -> Any:
+    def run(task: str, predictions: Path, dataset: Path, *more: str) -> Answer:
+        return agent("score", f"--task={task}", str(predictions), f"--dataset_path={dataset}", *more)
+
+    return run
+
+
+def figures(answer: Answer) -> dict[str, float]:
+    """The scores of a csv answer."""
+    assert answer.code == 0, answer.stderr
+    return {row["score_name"]: float(row["score"]) for row in answer.rows if row["score"]}
+
+
+def test_an_image_without_results_is_a_miss(score: Any, tmp_path: Path) -> None:
+    data, found = coco(tmp_path), results(tmp_path / "found.json", RIGHT)
+    answer = score("detection", found, data)
+    assert answer.code == 0, answer.stderr
+    assert answer.figure("task") == "object_detection"
+    assert answer.figure("AP50").startswith(f"{HALF:.4f}")
+    assert answer.figure("dataset").endswith("3 samples")
+    assert answer.figure("failures") == "0"
+    assert "over 3 inputs" in answer.figure("metric")
+
+
+def test_only_the_chosen_images_count(score: Any, tmp_path: Path) -> None:
+    data, found = coco(tmp_path), results(tmp_path / "found.json", RIGHT)
+    assert figures(score("boundingbox", found, data, "-f", "csv", "--image_ids=1,3"))[
+        "AP50"
+    ] == pytest.approx(1)
+
+
+def test_a_row_for_each_score_in_files(score: Any, tmp_path: Path) -> None:
+    data, found = coco(tmp_path), results(tmp_path / "found.json", RIGHT)
+    answer = score("object-detection", found, data, "-f", "json")
+    [first, *_] = json.loads(answer.stdout)
+    assert first["task"] == "object_detection"
+    assert first["score_name"] == "AP"
+    assert first["score"] == pytest.approx(HALF)
+    assert first["evaluated_inputs"] == 3
+    assert first["definition"].startswith("COCO AP (pycocotools")
+
+
+def test_masks_of_objects(score: Any, tmp_path: Path) -> None:
+    data = coco(tmp_path)
+    found = results(tmp_path / "found.json", RIGHT | {"segmentation": RUNS})
+    assert figures(score("instance_segmentation", found, data, "-f", "csv"))["AP50"] == pytest.approx(HALF)
+
+
+def test_a_box_without_area_finds_nothing(score: Any, tmp_path: Path) -> None:
+    data = coco(tmp_path)
+    found = results(tmp_path / "found.json", RIGHT | {"bbox": [2, 2, 0, 10]})
+    assert figures(score("detection", found, data, "-f", "csv"))["AP50"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image_id": 8}, 'predicts "8", which dataset'),
+        ({"category_id": 8}, "category_id 8 is none of the dataset's; known: 7, 9"),
+        ({"score": float("nan")}, "result 0: score is nan"),
+        ({"bbox": [2, 2, -1, 10]}, "bbox is not left, top, width and height"),
+        ({"bbox": None}, "has neither bbox nor segmentation"),
+    ],
+)
+def test_wrong_results_are_refused(score: Any, tmp_path: Path, change: Any, message: str) -> None:
+    answer = score("detection", results(tmp_path / "found.json", RIGHT | change), coco(tmp_path))
+    assert answer.code == 4
+    assert message in answer.error
+
+
+def test_masks_of_another_size_fail(score: Any, tmp_path: Path) -> None:
+    wrong = RIGHT | {"segmentation": {"size": [2, 2], "counts": [0, 4]}}
+    other = RIGHT | {"segmentation": RUNS, "image_id": 2}
+    answer = score("instance_segmentation", results(tmp_path / "f.json", wrong, other), coco(tmp_path))
+    assert answer.code == 1
+    assert answer.error.startswith("failed inputs: 1; the first: 1: the masks have 2 × 2 pixels")
+    assert "failed: 1: the masks have 2 × 2 pixels" in answer.stdout
+    assert answer.figure("failures") == "1"
+    assert "over 2 inputs" in answer.figure("metric")
+
+
+def test_boxes_are_no_masks(score: Any, tmp_path: Path) -> None:
+    answer = score("instance_segmentation", results(tmp_path / "found.json", RIGHT), coco(tmp_path))
+    assert answer.code == 4
+    assert "image 1: its results have no segmentation" in answer.error
+
+
+def test_an_unknown_task_names_the_nearest(score: Any, tmp_path: Path) -> None:
+    answer = score("detections", results(tmp_path / "found.json", RIGHT), coco(tmp_path))
+    assert answer.code == 2
+    assert 'unknown task "detections"; did you mean "detection"' in answer.error
+
+
+def test_a_dataset_is_required(agent: Agent, tmp_path: Path) -> None:
+    answer = agent("score", "--task=detection", str(results(tmp_path / "found.json", RIGHT)))
+    assert answer.code == 2
+    assert "no dataset is named" in answer.error
+
+
+def test_masks(score: Any, tmp_path: Path) -> None:
+    data = mask_folder(tmp_path / "data")
+    for name in ("a", "b"):
+        saved(tmp_path / "out" / f"{name}.png", grey())
+    saved(tmp_path / "out" / "deep" / "c.png", grey(np.zeros((5, 5), np.uint8)))
+    answer = score("semantic_segmentation", tmp_path / "out", data)
+    assert answer.code == 1
+    assert answer.figure("mean_IoU").startswith("1.0000")
+    assert answer.figure("failures") == "1"
+    assert "failed: deep/c.jpg: the predicted map has 5 × 5 pixels" in answer.stdout
+
+
+def test_a_missing_mask_is_named_and_a_strange_one_refused(score: Any, tmp_path: Path) -> None:
+    data = mask_folder(tmp_path / "data", "a", "b")
+    saved(tmp_path / "out" / "a.png", grey())
+    assert "failed: b.jpg: has no prediction" in score("segmentation", tmp_path / "out", data).stdout
+    stopped = score("segmentation", tmp_path / "out", data, "--fail_on_error")
+    assert stopped.code != 0
+    assert "b.jpg: has no prediction; stopped because of fail_on_error" in stopped.error
+    saved(tmp_path / "out" / "c.png", grey())
+    refused = score("segmentation", tmp_path / "out", data)
+    assert refused.code == 4
+    assert 'predicts "c", which dataset' in refused.error
+
+
+def test_images(score: Any, tmp_path: Path) -> None:
+    data = paired_folder(tmp_path / "data")
+    saved(tmp_path / "out" / "1.png", colour(6, 4, 8))
+    found = figures(score("image_enhancement", tmp_path / "out", data, "-f", "csv"))
+    # one channel of three is wrong by 1/255
+    assert found["PSNR"] == pytest.approx(20 * np.log10(255) + 10 * np.log10(3), abs=1e-3)
+
+
+def test_numbers(score: Any, tmp_path: Path) -> None:
+    data = table(tmp_path / "data")
+    lines = (
+        tmp_path / "out.jsonl",
+        '{"id": "1.png", "values": [1.5, -2]}\n{"id": "2.png", "values": [1e3, 4]}',
+    )
+    lines[0].write_text(lines[1])
+    rows = tmp_path / "out.csv"
+    rows.write_text("id,x,y\n1.png,1.5,-2\n2.png,1000,4\n")
+    arrays = tmp_path / "out.npz"
+    np.savez(arrays, vectors=np.array([[1.5, -2], [1000, 4]]))
+    for predictions in (lines[0], rows, arrays):
+        assert figures(score("regression", predictions, data, "-f", "csv"))["MAE"] == pytest.approx(0.25)
+
+
+def test_numbers_that_are_none(score: Any, tmp_path: Path) -> None:
+    data, rows = table(tmp_path / "data"), tmp_path / "out.csv"
+    rows.write_text("id,x,y\n1.png,nan,-2\n2.png,1000,4\n")
+    answer = score("regression", rows, data)
+    assert "failed: 1.png: a number of the prediction is not finite" in answer.stdout
+    rows.write_text("id,x,y\n1.png,one,-2\n")
+    answer = score("regression", rows, data)
+    assert answer.code == 4
+    assert '"1.png": could not convert string to float' in answer.error
+
+
+def test_labels(score: Any, tmp_path: Path) -> None:
+    data, rows = class_folders(tmp_path / "data"), tmp_path / "out.csv"
+    rows.write_text("id,label\ncat/0.png,cat\ncat/1.png,dog\ndog/0.png,dog\ndog/1.png,Dog\n")
+    answer = score("classification", rows, data, "-f", "csv")
+    assert figures(answer) == {"top-1": 0.75}
+    named = tmp_path / "labels.txt"
+    named.write_text("dog\ncat\nbird\n")
+    whole = tmp_path / "out.json"
+    whole.write_text(json.dumps({"cat/0.png": 1, "cat/1.png": 2, "dog/0.png": 0, "dog/1.png": 0}))
+    assert figures(score("classification", whole, data, "-f", "csv", f"--labels={named}")) == {"top-1": 0.75}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("id,label\ncat/0.png,bird\n", 'label "bird" is none of the dataset\'s classes'),
+        ("id,label\ncat/0.png,cat\ncat/0.png,dog\n", 'line 3: "cat/0.png" was predicted before'),
+        ("id,label\ncat/0.png\n", "line 2 has 1 columns; the first names 2"),
+        ("id,class\ncat/0.png,cat\n", "line 1 names no columns id and label"),
+        ("id,label\n", "holds no predictions"),
+        ("id,label\ncow/0.png,cat\n", 'predicts "cow/0.png", which dataset'),
+    ],
+)
+def test_wrong_labels_are_refused(score: Any, tmp_path: Path, content: str, message: str) -> None:
+    data, rows = class_folders(tmp_path / "data"), tmp_path / "out.csv"
+    rows.write_text(content)
+    answer = score("classification", rows, data)
+    assert answer.code == 4
+    assert message in answer.error
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("out.txt", "", "accepted: a .csv with a column id"),
+        ("out.json", "{", "its content is no JSON"),
+        ("out.json", "3", "is neither an object of predictions by their ids"),
+        ("out.jsonl", '{"id": "cat/0.png"}', "line 1 is no object with id and label"),
+        ("out.jsonl", '{"id": true, "label": "cat"}', "line 1: its id is neither a text nor a whole number"),
+    ],
+)
+def test_damaged_files_are_refused(score: Any, tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content)
+    answer = score("classification", tmp_path / name, class_folders(tmp_path / "data"))
+    assert answer.code == 4
+    assert message in answer.error
+
+
+def test_a_missing_file(score: Any, tmp_path: Path) -> None:
+    answer = score("detection", tmp_path / "none.json", coco(tmp_path))
+    assert answer.code == 4
+    assert "none.json: cannot be read: No such file" in answer.error
+
+
+def test_the_scores_are_drawn(score: Any, tmp_path: Path) -> None:
+    data, found = coco(tmp_path), results(tmp_path / "found.json", RIGHT)
+    answer = score("detection", found, data, f"--plot={tmp_path / 'scores.svg'}")
+    assert (answer.code, answer.error) == (0, f"drawn to {tmp_path / 'scores.svg'}")
+    picture = (tmp_path / "scores.svg").read_text()
+    assert "AP50" in picture
+    assert "precision at IoU 0.5" in picture
+    again = score("detection", found, data, f"--plot={tmp_path / 'scores.svg'}")
+    assert "exists" in again.error
+
+
+def test_answers(score: Any, tmp_path: Path) -> None:
+    questions = tmp_path / "questions.jsonl"
+    rows = [
+        {"id": "a", "question": "who", "context": "It is the cat.", "answers": ["the cat"]},
+        {"id": "b", "question": "what", "context": "Nothing.", "answers": []},
+        {"id": "c", "question": "where", "context": "In Rome.", "answers": ["Rome"]},
+    ]
+    questions.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    answers = tmp_path / "predictions.json"  # as SQuAD's script reads them
+    answers.write_text(json.dumps({"a": "Cat!", "b": "", "c": "Paris"}))
+    assert figures(score("qa", answers, questions, "-f", "csv"))["exact match"] == pytest.approx(2 / 3)
+    answers.write_text(json.dumps({"a": "Cat!", "c": 3}))
+    refused = score("question-answering", answers, questions)
+    assert (refused.code, '"c": its answer is no text' in refused.error) == (4, True)
+
+
+def test_labels_of_texts(score: Any, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.csv"
+    texts.write_text("id,text,label\n1,fine,good\n2,awful,bad\n3,great,good\n")
+    predicted = tmp_path / "out.csv"
+    predicted.write_text("id,label\n1,good\n2,good\n3,good\n")
+    found = figures(score("text_classification", predicted, texts, "-f", "csv"))
+    assert found == {"accuracy": pytest.approx(2 / 3), "F1": pytest.approx(0.4)}
+
+
+def test_vectors(score: Any, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.csv"
+    texts.write_text("id,text,label\n1,fine,good\n2,awful,bad\n3,great,good\n4,ugly,bad\n")
+    vectors = tmp_path / "out.npz"
+    np.savez(vectors, vectors=np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]]))
+    assert figures(score("embedding", vectors, texts, "-f", "csv"))["recall@1"] == 1.0
+    np.savez(vectors, vectors=np.ones((4, 2)), ids=["1", "2", "3", "9"])
+    assert 'predicts "9", which dataset' in score("embedding", vectors, texts).error
+    np.savez(vectors, vectors=np.ones((3, 2)))
+    assert "has 3 vectors; dataset" in score("embedding", vectors, texts).error
+    vectors.write_bytes(b"PK")
+    assert "out.npz: is no .npz of arrays" in score("embedding", vectors, texts).error
+
+
+def test_scores_from_python(tmp_path: Path) -> None:
+    data, found = coco(tmp_path), results(tmp_path / "found.json", RIGHT)
+    scores = inferometer.score(found, task="detection", dataset_path=data)
+    assert (scores.samples, scores.failures) == (3, {})
+    assert scores.value("AP50") == pytest.approx(HALF)
+    interval = scores.interval("AP50")
+    assert interval is not None
+    assert interval.low <= HALF <= interval.high
+    assert scores[0]["score_name"] == "AP"
+    assert "AP50" in repr(scores)
+    assert "<svg" in scores._repr_html_()
+    only = inferometer.score(found, task="detection", dataset_path=data, sample_ids=["1"])
+    assert only.value("AP50") == pytest.approx(1)
+    with pytest.raises(ConfigurationError, match="score_channels"):
+        inferometer.score(found, task="detection", dataset_path=data, score_channels="Z")
