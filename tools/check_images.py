@@ -35,6 +35,7 @@ DEFAULT_PORT = "50051"
 _ABSOLUTE = re.compile(r"(?<![\w./*'~-])/(build|opt|program|data|etc|var)\b")
 _STEP_TIMEOUT_S = 1800
 _START_TIMEOUT_S = 60
+_ONCE = ("--num_file_parts=1", "--publish=false")  # whatever the times are
 
 
 class HostImage:
@@ -90,9 +91,7 @@ class HostImage:
         process = subprocess.Popen(command, cwd=self._directory, env=self._environment)
         try:
             self._wait_healthy(process, port)
-            self.run(
-                "predict", "dataset", f"--agent=127.0.0.1:{port}", "--num_file_parts=1", "--publish=false"
-            )
+            self.run("predict", "dataset", f"--agent=127.0.0.1:{port}", *_ONCE)
             process.send_signal(signal.SIGTERM)
             if code := process.wait(timeout=60):
                 raise SystemExit(f"the served agent ended with {code}")
@@ -183,7 +182,7 @@ def check(name: str, folder: Path) -> None:
     if "DigitsCNN" not in image.run("info", "models"):
         raise SystemExit("agent info models does not list DigitsCNN")
     if name.endswith("-cpu"):
-        print(image.run("predict", "dataset", "--batch_size=16", "--publish=false"), flush=True)
+        print(image.run("predict", "dataset", "--batch_size=16", *_ONCE), flush=True)
         secret_file = folder / "secret"
         secret_file.write_text(secrets.token_hex() + "\n", encoding="ascii")
         image.check_served(secret_file)

@@ -71,6 +71,11 @@ class OneAtATime:
     ) -> None:
         self._lock.release()
 
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody holds the lock."""
+        return not self._lock.locked()
+
     @contextmanager
     def whenever(self) -> Iterator[None]:
         """Holds the lock, after a wait without limit."""
@@ -207,6 +212,11 @@ class Pipeline:
             started = self._clock()
             outputs = self._predictor.predict(batch)
             return Inferred(outputs, self._clock() - started)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether ``infer`` would wait for no other batch and no preparation."""
+        return self._one_at_a_time.is_free and self._gate.is_free
 
     @contextmanager
     def traced_batch(

@@ -202,6 +202,16 @@ class Predictor(Closeable):
         """
         return _NO_TURN
 
+    @property
+    def any_thread(self) -> bool:
+        """Whether ``predict`` may be called in any thread at no more cost, and waits for nothing.
+
+        False, the default, keeps the model in one thread. Where it is True, an agent predicts on the thread
+        of all its calls while that takes microseconds there: the model computes in the thread that calls it,
+        and how long it takes for one input does not depend on the input's numbers.
+        """
+        return False
+
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the loaded model's layers, and at deeper levels of their operators.
 

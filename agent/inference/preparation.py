@@ -48,6 +48,11 @@ class Gate:
         self._ended_predictions = 0
         self._prediction = _Prediction(self)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether a prediction would begin at once."""
+        return self.overlap or not self._preparing
+
     @contextmanager
     def prepare(self) -> Iterator[None]:
         """Held while one input is preprocessed; reading waits for disks and networks and needs no gate."""

@@ -266,6 +266,16 @@ class Session(Closeable):
         """Runs the model alone; see ``Pipeline.infer``."""
         return self._pipeline.infer(batch, tracing)
 
+    @property
+    def any_thread(self) -> bool:
+        """Whether ``infer`` may be called in any thread at no more cost; see ``Predictor.any_thread``."""
+        return self._predictor.any_thread
+
+    @property
+    def is_free(self) -> bool:
+        """Whether ``infer`` would wait for no other batch; see ``Pipeline.is_free``."""
+        return self._pipeline.is_free
+
     @contextmanager
     def traced_batch(self, trace: TraceScope, name: str, size: int, requests: int) -> Iterator[RunTracing]:
         """Records a batch of several requests; see ``Pipeline.traced_batch``."""

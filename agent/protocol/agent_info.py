@@ -25,7 +25,8 @@ class AgentInfo:
     """The properties of an agent that do not change while it runs.
 
     The processor's name is empty if unknown. ``frameworks`` are the installed versions by name, ``models``
-    those that it can run. ``started_at`` is in UTC; None if unknown.
+    those that it can run. ``started_at`` is in UTC; None if unknown. ``http_port`` is the port of the Open
+    Inference Protocol over HTTP; None where it serves none.
     """
 
     hostname: str
@@ -36,9 +37,12 @@ class AgentInfo:
     models: tuple[RunnableModel, ...]
     inferometer_version: str
     started_at: datetime | None
+    http_port: int | None = None
 
 
-def read_agent_info(catalog: Catalog, registry: Registry, started_at: datetime) -> AgentInfo:
+def read_agent_info(
+    catalog: Catalog, registry: Registry, started_at: datetime, http_port: int | None = None
+) -> AgentInfo:
     """Reads the properties of an agent on this machine, which serves since ``started_at``."""
     versions = registry.versions
     environment = read_environment(versions)
@@ -56,4 +60,5 @@ def read_agent_info(catalog: Catalog, registry: Registry, started_at: datetime) 
         ),
         inferometer_version=environment.inferometer_version,
         started_at=started_at,
+        http_port=http_port,
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -18,7 +17,6 @@ from collections.abc import (
     Collection,
     Iterable,
     Mapping,
-    Sequence,
 )
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, nullcontext
@@ -40,8 +38,7 @@ from inferometer.agent.server.calls import (
     Metadata,
     finished,
 )
-from inferometer.agent.server.security.client_limits import ClientLimits, client_of
-from inferometer.agent.server.security.secret import SecretCheck
+from inferometer.agent.server.security.client_limits import client_of
 from inferometer.agent.serving.observers import Call
 from inferometer.manifests.errors import InputError
 
@@ -171,28 +168,15 @@ class Dispatcher(grpc.GenericRpcHandler):
     """Finds the method of a call, and calls it within the limits, the errors and the observers of all.
 
     Messages that gRPC itself refuses, such as those over the limit of size, and calls of methods that do not
-    exist reach no method and no observer. A plain ``def`` method runs in one of the ``threads``, or if it is
-    ``aside`` in one of the ``side_threads``. The secret is also checked of calls of methods that do not
-    exist.
+    exist reach no method and no observer. The secret is also checked of calls of methods that do not exist.
+
+    ``calls`` is what surrounds the calls, also those of another door.
     """
 
-    def __init__(
-        self,
-        methods: Iterable[Method],
-        threads: Executor,
-        side_threads: Executor,
-        *,
-        observers: Sequence[CallObserver] = (),
-        secret: SecretCheck | None = None,
-        limits: ClientLimits | None = None,
-        clock: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
-        self.calls = Calls(
-            threads, side_threads, observers=observers, secret=secret, limits=limits, clock=clock
-        )
-        """What surrounds the calls, also those of another door."""
-        self._secret = secret
-        self._limits = limits
+    def __init__(self, methods: Iterable[Method], calls: Calls) -> None:
+        self.calls = calls
+        self._secret = calls.secret
+        self._limits = calls.limits
         methods = list(methods)
         self._handlers: dict[str, _Handler] = {f"/{method.path}": self._handler(method) for method in methods}
         self._refusals: dict[str, _Handler] = {

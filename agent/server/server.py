@@ -22,6 +22,7 @@ from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.inference.preparation import Fetch
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server import health, reflection
+from inferometer.agent.server.calls import Calls
 from inferometer.agent.server.grpc_server import GrpcServer
 from inferometer.agent.server.health import Health
 from inferometer.agent.server.native import predict_service, registry_service
@@ -41,6 +42,7 @@ from inferometer.agent.server.security.binding import (
 )
 from inferometer.agent.server.security.client_limits import ClientLimits
 from inferometer.agent.server.security.credentials import ServerTls
+from inferometer.agent.server.security.host_names import HostNames
 from inferometer.agent.server.security.limits import Limits, StreamLimit
 from inferometer.agent.server.security.secret import SecretCheck
 from inferometer.agent.server.telemetry.agent_load import AgentLoad
@@ -93,6 +95,7 @@ class ServerOptions:
         shared_memory: Whether processes of the same user on this host may pass tensors in shared memory.
         http_port: The port of the Open Inference Protocol over HTTP, with the secret and the TLS of the
             other; 0 takes a free one, None serves none.
+        allowed_hosts: The names in ``Host`` that are answered over HTTP; see ``HostNames.of``.
     """
 
     host: str = "127.0.0.1"
@@ -112,6 +115,7 @@ class ServerOptions:
     metrics_host: str = "127.0.0.1"
     shared_memory: bool = False
     http_port: int | None = None
+    allowed_hosts: tuple[str, ...] | None = None
 
 
 class AgentServer:
@@ -206,14 +210,14 @@ class AgentServer:
 
     def _dispatch(self, methods: list[Method], secret: SecretCheck | None) -> Dispatcher:
         limits = self._options.limits
-        return Dispatcher(
-            methods,
+        calls = Calls(
             self._workers,
             self._side,
             observers=self._observation.calls,
             secret=secret,
             limits=ClientLimits(limits) if ClientLimits.wanted(limits) else None,
         )
+        return Dispatcher(methods, calls)
 
     def _open_doors(self, v2: InferenceService) -> int:
         """Binds the ports, and returns that of gRPC."""
@@ -223,6 +227,7 @@ class AgentServer:
             self._tracing.listens_at(options.host, port)
             if options.http_port is not None:
                 self._http = self._open_http(v2, options.http_port)
+                self.registry_service.http_port = self._http.port
         except ConfigurationError:
             self._close_unbound()
             raise
@@ -243,8 +248,10 @@ class AgentServer:
                 'pip install "inferometer[http]", or serve over gRPC only'
             ) from error
         options = self._options
-        app = RestApp(self._dispatcher.calls, service.methods(), service.input_of, options.max_message_bytes)
-        return HttpServer(app, options.host, port, options.tls, options.limits, options.max_message_bytes)
+        names = HostNames.of(options.allowed_hosts, options.host, secret=options.secret is not None)
+        most = options.max_message_bytes
+        app = RestApp(self._dispatcher.calls, service.methods(), service.input_of, most, names)
+        return HttpServer(app, options.host, port, options.tls, options.limits, most)
 
     def _observe(self) -> Observation:
         return Observation(

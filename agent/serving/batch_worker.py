@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -23,6 +24,10 @@ from inferometer.agent.serving.request_queue import PredictedBatch, QueuedReques
 from inferometer.agent.serving.request_tracing import traced_batch
 from inferometer.manifests.errors import InputError, PredictionError
 
+_REMEMBERED = 64
+"""Predictions that the mean of their time reaches back to."""
+_UNKNOWN_NS = 1e6
+"""That mean before the first: a quick model proves that it is with some 150 predictions."""
 _log = logging.getLogger(__name__)
 _Request = TypeVar("_Request", bound=QueuedRequest)
 _Predictable = TypeVar("_Predictable", bound=QueuedRequest, contravariant=True)
@@ -59,6 +64,8 @@ class BatchPredictor(Protocol[_Predictable]):
 class BatchWorker(Generic[_Request]):
     """Predicts what waits in a queue, in a thread of its own, and closes the model when the queue ends.
 
+    ``answer_inline`` takes a single request past the queue and the thread.
+
     If a batch of several requests fails, each of them is predicted alone, so that a request that the model
     cannot take does not fail the others. ``clock`` is that of the queue, in nanoseconds; ``on_closed`` is
     called when the model is closed.
@@ -84,6 +91,7 @@ class BatchWorker(Generic[_Request]):
         self._statistics = statistics
         self._observer = observer
         self._batcher = Batcher[_Request](options, clock, queue)
+        self._turn = threading.Lock()
         self.busy_since_ns: int | None = None
         """When the batch under way began; None while there is none."""
         self._thread = threading.Thread(target=self._work, name=f"model {name}", daemon=True)
@@ -93,11 +101,28 @@ class BatchWorker(Generic[_Request]):
         """Waits until the thread has ended, or for that time."""
         self._thread.join(timeout_s)
 
+    def answer_inline(self, request: _Request) -> bool:
+        """Predicts a request that was not put into the queue, in the calling thread; returns whether it did.
+
+        It does not while a batch is under way or another request waits, and if this one is not wanted.
+        """
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            if not self._queue.begin_inline(request):
+                return False
+            self._answer([request])
+            return True
+        finally:
+            self._turn.release()
+
     def _work(self) -> None:
         try:
             while (batch := self._batcher.next()) is not None or not self._queue.closed:
-                if batch is not None and (requests := self._queue.begin(batch)):
-                    self._answer(requests)
+                if batch is not None:
+                    with self._turn:
+                        if requests := self._queue.begin(batch):
+                            self._answer(requests)
                     # an idle model holds no request's memory
                     del requests
                 del batch
@@ -197,14 +222,27 @@ class BatchMemory:
 class SessionPredictor:
     """Predicts the batches of a served model, whose session it closes; satisfies ``BatchPredictor``.
 
-    ``clock`` is that of the requests, in nanoseconds.
+    ``clock`` is that of the requests, in nanoseconds, and ``thread_ns`` the processor time of a thread.
     """
 
-    def __init__(self, session: Session, max_batch_size: int, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        max_batch_size: int,
+        clock: Callable[[], int],
+        thread_ns: Callable[[], int] = time.thread_time_ns,
+    ) -> None:
         self.traces = False
         """Whether requests may be traced; until one is, none is looked at for that."""
+        self.mean_thread_ns = _UNKNOWN_NS
+        """The moving mean of what a prediction of one input takes of its thread's time.
+
+        It has no waits for a processor or for the interpreter, which a busy agent would take for the model's.
+        """
         self._session = session
         self._clock = clock
+        self._thread_ns = thread_ns
+        self._any_thread = session.any_thread
         self._memory = BatchMemory(max_batch_size)
 
     def predict(self, requests: Sequence[Request]) -> Predicted:
@@ -216,8 +254,12 @@ class SessionPredictor:
 
     def _predict(self, requests: Sequence[Request], tracing: RunTracing | None = None) -> Predicted:
         batch = self._memory.assemble([request.batch for request in requests])
-        inferred = self._session.infer(batch, tracing) if tracing else self._session.infer(batch)
         size = batch_size(batch)
+        is_timed = self._any_thread and size == 1
+        began_ns = self._thread_ns() if is_timed else 0
+        inferred = self._session.infer(batch, tracing) if tracing else self._session.infer(batch)
+        if is_timed:
+            self.mean_thread_ns += (self._thread_ns() - began_ns - self.mean_thread_ns) / _REMEMBERED
         for name, output in inferred.outputs.items():
             if output.ndim == 0 or len(output) != size:
                 raise PredictionError(

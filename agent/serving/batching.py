@@ -12,6 +12,7 @@ from inferometer.agent.serving.queue_policy import DEFAULT_POLICY, MAX_LEVELS, Q
 from inferometer.agent.serving.request_queue import QueuedRequest, RequestQueue
 from inferometer.manifests.errors import ConfigurationError
 
+MAX_INLINE_US = 10_000.0
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
 _Request = TypeVar("_Request", bound=QueuedRequest)
@@ -30,6 +31,10 @@ class BatchingOptions:
         default_priority_level: That of requests without one.
         default_queue_policy: What becomes of requests that wait too long or are too many.
         priority_queue_policy: The same for single priorities.
+        inline_predict_us: Up to what mean processor time of a prediction of one input, in microseconds, a
+            request that need not wait is predicted on the event loop, without a change of threads; 0 for
+            never. It holds for models whose predictor allows it (``Predictor.any_thread``), and without a
+            ``max_queue_delay_ms``.
 
     Raises:
         ConfigurationError: A number is too small, a preferred size is more than a batch may have, or a
@@ -44,6 +49,7 @@ class BatchingOptions:
     default_priority_level: int = 0
     default_queue_policy: QueuePolicy = DEFAULT_POLICY
     priority_queue_policy: tuple[tuple[int, QueuePolicy], ...] = ()
+    inline_predict_us: float = 150.0
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_queue"):
@@ -52,6 +58,11 @@ class BatchingOptions:
         if not 0 <= self.max_queue_delay_ms < float("inf"):
             raise ConfigurationError(
                 f"max_queue_delay_ms is {self.max_queue_delay_ms:g}; it must be at least 0"
+            )
+        if not 0 <= self.inline_predict_us <= MAX_INLINE_US:
+            raise ConfigurationError(
+                f"inline_predict_us is {self.inline_predict_us:g}; allowed: 0 to {MAX_INLINE_US:g}, since "
+                "all other calls wait that long"
             )
         for size in self.preferred_batch_sizes:
             if not 1 <= size <= self.max_batch_size:

@@ -207,6 +207,10 @@ class _WatchedPredictor(Predictor):
     def turn(self) -> AbstractContextManager[object]:
         return self._predictor.turn()
 
+    @property
+    def any_thread(self) -> bool:
+        return self._predictor.any_thread
+
     def profiler(self, level: TraceLevel) -> Profiler | None:
         return self._predictor.profiler(level)
 

@@ -159,6 +159,11 @@ class Request:
             listener()
 
     @property
+    def is_answered(self) -> bool:
+        """Whether there is an answer that was not read."""
+        return self._outcome is not None
+
+    @property
     def outcome(self) -> Inferred:
         """The answer, to be read once: the traceback of an error has frames that have the request.
 
@@ -277,6 +282,14 @@ class RequestQueue(Generic[_Request]):
             self._waiting -= len(begun)
             self._waiting_bytes -= begun_bytes
         return begun
+
+    def begin_inline(self, request: _Request) -> bool:
+        """Begins a request that was not put, if none waits and it is wanted; returns whether it did."""
+        late = request.deadline_ns is not None and self._clock() >= request.deadline_ns
+        if self._waiting or self.closed or late or not (request.is_active is None or request.is_active()):
+            return False
+        request.state = _BEGUN
+        return True
 
     def leave(self, request: _Request) -> bool:
         """Removes a request if its batch has not begun; returns whether it did."""

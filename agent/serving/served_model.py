@@ -25,6 +25,7 @@ from inferometer.manifests.errors import HungError, InputError
 from inferometer.manifests.schema import ModelManifest
 
 _NS_PER_S = 1_000_000_000
+_NS_PER_US = 1000
 _SHORTEST_LOOK_NS = 1_000_000
 
 
@@ -92,6 +93,7 @@ class ServedModel:
         *,
         clock: Callable[[], int] = time.perf_counter_ns,
         unix_ns: Callable[[], int] = time.time_ns,
+        thread_ns: Callable[[], int] = time.thread_time_ns,
         on_closed: Callable[[], None] = lambda: None,
         predict_timeout_ns: int | None = None,
         observer: QueueObserver | None = None,
@@ -105,13 +107,15 @@ class ServedModel:
         self._closed = threading.Event()
         self._on_closed = on_closed
         self._predict_timeout_ns = predict_timeout_ns
+        inline = session.any_thread and not options.max_queue_delay_ms
+        self._inline_ns = options.inline_predict_us * _NS_PER_US if inline else 0.0
         self._wakers: dict[asyncio.AbstractEventLoop, Waker] = {}
         self._queue: RequestQueue[Request] = (
             PriorityQueue(options, self._name, clock)
             if options.has_policies
             else RequestQueue(options.max_queue, self._name, clock)
         )
-        self._predictor = SessionPredictor(session, options.max_batch_size, clock)
+        self._predictor = SessionPredictor(session, options.max_batch_size, clock, thread_ns)
         self._worker = BatchWorker(
             self._predictor,
             self._queue,
@@ -201,11 +205,15 @@ class ServedModel:
     ) -> Inferred:
         """Does the same on an event loop, where a request that waits takes no thread; see ``infer_checked``.
 
+        A quick model that is free runs on the loop itself; see ``BatchingOptions.inline_predict_us``.
         A request whose task is cancelled before its batch has begun is not predicted. ``priority``, 0 for the
         default, and ``timeout_ns``, which limits the time in the queue, are for a model with queue policies.
         """
-        request = self._submit(batch, deadline_ns, is_active, trace, priority, timeout_ns)
+        request = self._submit(batch, deadline_ns, is_active, trace, priority, timeout_ns, inline=True)
         try:
+            if request.is_answered:
+                self._check_waiting(request)
+                return request.outcome
             waker = self._waker()
             while not await waker.wait(request, self._next_look_ns(request)):
                 self._check_waiting(request)
@@ -233,8 +241,10 @@ class ServedModel:
         trace: TraceScope | None = None,
         priority: int = 0,
         timeout_ns: int | None = None,
+        *,
+        inline: bool = False,
     ) -> Request:
-        """Puts a request into the queue."""
+        """Puts a request into the queue, or answers it here if it may be and the model is quick."""
         if trace is not None:
             self._predictor.traces = True
         came_ns = self._clock()
@@ -245,11 +255,21 @@ class ServedModel:
             self._check_not_hung()
             if priority or timeout_ns is not None:
                 request.priority, request.timeout_ns = priority, timeout_ns
-            self._queue.put(request)
+            if not (inline and self._is_quick(request) and self._worker.answer_inline(request)):
+                self._queue.put(request)
         except BaseException:
             self.statistics.failed(self._clock() - came_ns)
             raise
         return request
+
+    def _is_quick(self, request: Request) -> bool:
+        """Whether to predict a request takes less time than to change threads, and waits for nothing."""
+        return (
+            self._predictor.mean_thread_ns < self._inline_ns
+            and request.inputs == 1
+            and request.trace is None
+            and self.session.is_free
+        )
 
     def _next_look_ns(self, request: Request) -> int | None:
         """How long to wait for an answer before ``_check_waiting``; None for any time."""

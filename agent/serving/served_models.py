@@ -15,7 +15,7 @@ from inferometer.agent.serving.loaded_models import Lease, LoadedModels, Loading
 from inferometer.agent.serving.memory import file_bytes, used_bytes
 from inferometer.agent.serving.observers import QueueObserver
 from inferometer.agent.serving.served_model import ServedModel
-from inferometer.agent.serving.version_policy import SERVE_ALL, VersionPolicy
+from inferometer.agent.serving.version_policy import VersionPolicies
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.schema import ModelManifest
 
@@ -31,14 +31,14 @@ class ServingOptions:
         memory_limit_bytes: The most memory that models take together on a device; None for no limit.
         predict_timeout_s: How long a prediction may take, in seconds; what waits for one that takes longer is
             refused. None for any time.
-        versions: Which versions of a model clients of the Open Inference Protocol see.
+        versions: Which versions of models clients of the Open Inference Protocol see.
     """
 
     batching: BatchingOptions = field(default_factory=BatchingOptions)
     session: SessionOptions = field(default_factory=SessionOptions)
     memory_limit_bytes: int | None = None
     predict_timeout_s: float | None = None
-    versions: VersionPolicy = SERVE_ALL
+    versions: VersionPolicies = field(default_factory=VersionPolicies)
 
     @property
     def predict_timeout_ns(self) -> int | None:

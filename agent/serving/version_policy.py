@@ -1,10 +1,10 @@
-"""Which versions of a model clients of the Open Inference Protocol see, as Triton's ``version_policy``."""
+"""Which versions of models clients of the Open Inference Protocol see, as Triton's ``version_policy``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from packaging.utils import canonicalize_version
@@ -48,7 +48,7 @@ class VersionPolicy:
             return cls(VersionChoice.SPECIFIC, specific=versions)
         raise ConfigurationError(
             f'version_policy: found "{one_line(text, 60)}"; allowed: all, latest:N with N from 1 on, or '
-            "specific: with versions and commas, such as specific:1,3"
+            "specific: with versions and commas, such as specific:1,3; for one model NAME=POLICY"
         )
 
     def __str__(self) -> str:
@@ -71,6 +71,44 @@ class VersionPolicy:
 
 
 SERVE_ALL = VersionPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPolicies:
+    """The policy of each model.
+
+    Attributes:
+        default: That of models without one of their own.
+        by_model: Those of models, by their names.
+    """
+
+    default: VersionPolicy = SERVE_ALL
+    by_model: Mapping[str, VersionPolicy] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> VersionPolicies:
+        """Reads ``POLICY`` for every model and ``NAME=POLICY`` for one; see ``VersionPolicy.parse``.
+
+        Raises ConfigurationError for other texts, and where two are for the same.
+        """
+        found: dict[str, VersionPolicy] = {}
+        for text in texts:
+            name, mark, policy = text.rpartition("=")
+            name = name.strip()
+            if mark and not name:
+                raise ConfigurationError(
+                    f'version_policy: found "{one_line(text, 60)}" without a model; give NAME=POLICY'
+                )
+            if name.casefold() in map(str.casefold, found):
+                what = f"model {one_line(name, 60)} has" if name else "all models have"
+                raise ConfigurationError(f"version_policy: {what} two policies; give one")
+            found[name] = VersionPolicy.parse(policy)
+        return cls(found.pop("", SERVE_ALL), found)
+
+    def of(self, model: str) -> VersionPolicy:
+        """Returns the policy of a model; names compare without case."""
+        wanted = model.strip().casefold()
+        return next((p for name, p in self.by_model.items() if name.casefold() == wanted), self.default)
 
 
 def _is_version(text: str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from inferometer.client.cli.paths import expanded
 from inferometer.client.slurm.profiles import ClusterProfile
@@ -42,6 +42,11 @@ class AgentTlsSettings(_Part):
     server_name: str | None = None
 
 
+def _listed(value: object) -> object:
+    """A text alone as a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
 class SafetySettings(_Part):
     """TLS and limits of a served agent, by the names of the flags; None leaves the default."""
 
@@ -49,6 +54,7 @@ class SafetySettings(_Part):
     tls_key: Path | None = None
     tls_ca: Path | None = None
     insecure: bool | None = None
+    allowed_hosts: tuple[str, ...] | None = None
     max_message_mb: Annotated[int, Field(ge=1, le=2047)] | None = None
     max_sessions: _Count | None = None
     max_inputs: _Count | None = None
@@ -89,7 +95,8 @@ class ServingSettings(SafetySettings):
     default_priority_level: _Count | None = None
     default_queue_policy: str | None = None
     priority_queue_policy: tuple[str, ...] | None = None
-    version_policy: str | None = None
+    inline_predict_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    version_policy: Annotated[tuple[str, ...], BeforeValidator(_listed)] | None = None
 
 
 class Configuration(_Part):

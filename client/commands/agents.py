@@ -15,6 +15,7 @@ from inferometer.evaluators.reports.writer import Format
 
 _COLUMNS = (
     Column("address", "address"),
+    Column("http_url", "http"),
     Column("state", "state", wraps=True),
     Column("hostname", "host"),
     Column("architecture", "arch", detail=2),
@@ -43,10 +44,11 @@ def agents(model_name: str | None, framework_name: str | None, **output: Any) ->
     lists under `agents` are queried, and listed with the reason if they do not respond. csv and json also
     have the names of the models.
     """
-    known = find_agents(current_invocation())
+    invocation = current_invocation()
+    known = find_agents(invocation)
     wanted = framework_name.strip().casefold() if framework_name else None
     rows = [
-        _row(agent)
+        _row(agent, secure=invocation.agent_tls is not None)
         for agent in known
         if (model_name is None or agent.runs(model_name, framework_name))
         and (
@@ -58,11 +60,12 @@ def agents(model_name: str | None, framework_name: str | None, **output: Any) ->
     print_rows((*_COLUMNS, _MODELS) if names else _COLUMNS, rows, **output)
 
 
-def _row(agent: KnownAgent) -> Row:
+def _row(agent: KnownAgent, *, secure: bool) -> Row:
     info = agent.agent_info
     row: dict[str, str | int | None] = {column.key: None for column in (*_COLUMNS, _MODELS)}
     row |= {
         "address": agent.address,
+        "http_url": agent.http_url(secure=secure),
         "state": agent.problem.removeprefix(f"agent {agent.address}: ") or "alive",
         "open_sessions": agent.open_sessions,
         "source": agent.source.value,

@@ -110,6 +110,8 @@ def serve(
     those that it has accepted.
     """
     invocation = current_invocation()
+    if given["allowed_hosts"] is not None and given["http_port"] is None:
+        raise ConfigurationError("--allowed_hosts is given without --http_port, which it belongs to")
     serving, safety = take_serving(given, invocation), take_safety(given, invocation)
     if given["metrics_port"] is None and given["metrics_host"] != _LOCAL:
         raise ConfigurationError("--metrics_host is given without --metrics_port, which it belongs to")

@@ -57,6 +57,21 @@ class KnownAgent:
         """Whether it can be used, as far as known."""
         return self.agent_info is not None and not self.problem
 
+    def http_url(self, *, secure: bool = False) -> str | None:
+        """Returns where it serves the Open Inference Protocol over HTTP, on the host of its address.
+
+        ``secure`` is whether it has TLS if its address does not say so. None if it serves none, or has an
+        address that is none.
+        """
+        if self.agent_info is None or self.agent_info.http_port is None:
+            return None
+        try:
+            address = AgentAddress.parse(self.address)
+        except ConfigurationError:
+            return None
+        has_tls = secure if address.secure is None else address.secure
+        return f"http{'s' if has_tls else ''}://{address.host}:{self.agent_info.http_port}"
+
     def with_problem(self, problem: str) -> KnownAgent:
         """Returns the same agent as one that cannot be used."""
         return replace(self, problem=problem)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,6 +96,7 @@ def serve(
     advertise: str | None = None,
     metrics_port: int | None = None,
     http_port: int | None = None,
+    allowed_hosts: Sequence[str] | None = None,
     grace_s: float = 30.0,
 ) -> ServedAgent:
     """Serves the models of this machine over gRPC in threads of this process, as ``agent serve`` does.
@@ -118,6 +120,9 @@ def serve(
             publishes it if the configuration names a database.
         metrics_port: A port for Prometheus; 0 chooses a free one, None serves no metrics.
         http_port: A port for the Open Inference Protocol over HTTP; 0 chooses a free one, None serves none.
+        allowed_hosts: The names in ``Host`` that are answered over HTTP, beside IP addresses and
+            ``localhost``; ``*`` allows every name. None allows every name, but none on a loopback address
+            without a secret.
         grace_s: How long closing waits for accepted calls.
 
     Raises:
@@ -132,6 +137,7 @@ def serve(
         "tls_key": None if tls_key is None else Path(tls_key),
         "tls_ca": None if tls_ca is None else Path(tls_ca),
         "insecure": insecure or None,
+        "allowed_hosts": None if allowed_hosts is None else tuple(allowed_hosts),
     }
     bound = {"host": host, "port": port, "metrics_port": metrics_port}
     bound |= {"http_port": http_port, "grace_s": grace_s}

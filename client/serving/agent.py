@@ -28,7 +28,10 @@ def make_agent(
 
     Raises:
         ConfigurationError: The address cannot be bound, or the options are not safe; see ``AgentServer``.
+        UnknownModelError: A version policy is for a model that does not exist.
     """
+    for name in options.serving.versions.by_model:
+        invocation.catalog.find_models(name)
     return AgentServer(
         invocation.catalog,
         invocation.registry,

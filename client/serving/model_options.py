@@ -12,7 +12,7 @@ from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.queue_policy import QueuePolicy, parse_priority_policy
 from inferometer.agent.serving.served_models import ServingOptions
-from inferometer.agent.serving.version_policy import SERVE_ALL, VersionPolicy
+from inferometer.agent.serving.version_policy import VersionPolicies
 from inferometer.client.cli.command import (
     COUNT,
     NOT_NEGATIVE,
@@ -32,7 +32,7 @@ _BYTES_PER_MIB = 1024 * 1024
 BATCHING = (
     *("max_batch_size", "max_queue_delay_ms", "preferred_batch_sizes", "max_queue", "memory_limit"),
     *("priority_levels", "default_priority_level", "default_queue_policy", "priority_queue_policy"),
-    "version_policy",
+    *("inline_predict_us", "version_policy"),
 )
 """The options of the queue, of the memory and of versions, which ``serving_options`` takes."""
 _DEFAULTS = BatchingOptions()
@@ -101,6 +101,13 @@ model_options = options(
         help="Policy of one priority; repeat the option for several.",
     ),
     option(
+        "--inline_predict_us",
+        type=NOT_NEGATIVE,
+        metavar="US",
+        help="Predict on the event loop while a prediction takes less of its time than this; 0: never.  "
+        f"[default: {_DEFAULTS.inline_predict_us:g}]",
+    ),
+    option(
         "--memory_limit",
         type=POSITIVE,
         metavar="MIB",
@@ -109,9 +116,10 @@ model_options = options(
     ),
     option(
         "--version_policy",
-        metavar="POLICY",
-        help="Versions of each model over the Open Inference Protocol: all, latest:N or specific:V,V.  "
-        "[default: all]",
+        multiple=True,
+        metavar="[NAME=]POLICY",
+        help="Versions over the Open Inference Protocol of each model, or of one: all, latest:N or "
+        "specific:V,V; repeat the option for several models.  [default: all]",
     ),
     boolean("--gpu", "--use_gpu", help="Run models on the GPU if the client names no device."),
     option("--gpu_device_id", type=WHOLE_NUMBER, default=0, metavar="N", help="Index of the GPU."),
@@ -145,7 +153,8 @@ def take_serving(values: dict[str, Any], invocation: Invocation) -> ServingOptio
         seed=values.pop("seed"),
     )
     given = {name: values.pop(name) for name in BATCHING}
-    given["priority_queue_policy"] = given["priority_queue_policy"] or None
+    for name in ("priority_queue_policy", "version_policy"):
+        given[name] = given[name] or None
     return serving_options(given, invocation.configuration.serving, session)
 
 
@@ -173,5 +182,5 @@ def serving_options(
         batching=BatchingOptions(**{name: value for name, value in values.items() if value is not None}),
         session=session,
         memory_limit_bytes=None if memory_mib is None else round(memory_mib * _BYTES_PER_MIB),
-        versions=SERVE_ALL if versions is None else VersionPolicy.parse(versions),
+        versions=VersionPolicies.parse(versions or ()),
     )

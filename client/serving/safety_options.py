@@ -19,12 +19,18 @@ from inferometer.client.cli.paths import FILE
 
 _DEFAULTS = Limits()
 _TLS = ("tls_cert", "tls_key", "tls_ca")
+_REACH = ("insecure", "allowed_hosts")
 _LIMITS = tuple(field.name for field in fields(Limits))
 _OF_THE_COMMAND = ("max_message_mb", "max_sessions")
 
 
 def _limit(unit: str, kind: click.ParamType[Any], name: str, text: str, default: object = "no limit") -> Any:
     return option(f"--{name}", type=kind, metavar=unit, help=f"{text}  [default: {default}]")
+
+
+def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """Reads names that are separated by commas."""
+    return None if value is None else tuple(part.strip() for part in value.split(","))
 
 
 _file = partial(option, type=FILE, metavar="FILE")
@@ -43,6 +49,13 @@ safety_options = options(
         default=None,
         help="Allow an agent that others can reach to run without TLS or a secret: anyone can read its "
         "traffic and use it.",
+    ),
+    option(
+        "--allowed_hosts",
+        callback=_names,
+        metavar="NAME,NAME",
+        help="Names that requests over HTTP may have as their Host, beside IP addresses and localhost; * "
+        "allows every name.  [default: every name, but none on a loopback address without a secret]",
     ),
     _count("max_inputs", "Maximum number of inputs per request.", _DEFAULTS.max_inputs),
     _count("max_pixels", "Maximum number of pixels of an image.", _DEFAULTS.max_pixels),
@@ -65,13 +78,13 @@ safety_options = options(
 
 
 def take_safety(values: dict[str, Any], invocation: Invocation) -> dict[str, Any]:
-    """Returns ``tls``, ``insecure`` and ``limits`` of ``ServerOptions``.
+    """Returns ``tls``, ``insecure``, ``allowed_hosts`` and ``limits`` of ``ServerOptions``.
 
     Combines the flags, where None is one that is left out, with the configuration, which also sets the limits
     that are options of the command itself, where no flag does.
     """
     configured = invocation.configuration.serving
-    given = {name: values.pop(name) for name in (*_TLS, "insecure", *_LIMITS)}
+    given = {name: values.pop(name) for name in (*_TLS, *_REACH, *_LIMITS)}
     context = click.get_current_context()
     for name in _OF_THE_COMMAND:
         limit = getattr(configured, name)
@@ -82,7 +95,7 @@ def take_safety(values: dict[str, Any], invocation: Invocation) -> dict[str, Any
 
 
 def chosen_safety(given: Mapping[str, Any], configured: ServingSettings) -> dict[str, Any]:
-    """Returns ``tls``, ``insecure`` and ``limits`` of ``ServerOptions``.
+    """Returns ``tls``, ``insecure``, ``allowed_hosts`` and ``limits`` of ``ServerOptions``.
 
     Args:
         given: The values of the options by name; what is left out, or None, is that of the configuration.
@@ -102,5 +115,6 @@ def chosen_safety(given: Mapping[str, Any], configured: ServingSettings) -> dict
     return {
         "tls": ServerTls.of(certificate, key, chosen("tls_ca")),
         "insecure": bool(chosen("insecure")),
+        "allowed_hosts": chosen("allowed_hosts"),
         "limits": Limits(**{name: value for name in _LIMITS if (value := chosen(name)) is not None}),
     }

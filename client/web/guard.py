@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import ipaddress
 from collections.abc import Iterable, MutableMapping
 from hashlib import sha256
 from typing import Any
@@ -15,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inferometer.agent.protocol.metadata import bearer
+from inferometer.agent.server.security.host_names import HostNames
 
 POLICY = "; ".join(
     (
@@ -37,20 +37,19 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 _CHALLENGE = 'Basic realm="inferometer", charset="UTF-8"'
-_LOCAL_NAMES = ("localhost", "localhost.")
 
 
 class Guard:
     """Answers those who may read the page, and refuses the others.
 
     With a secret, each request shows it: as the password of any user, which a browser asks for and keeps, or
-    as ``Authorization: Bearer SECRET``. Without one, the page answers only to addresses, to ``localhost`` and
-    to the ``names``: a site whose name is made to lead here cannot read it through a visitor's browser.
+    as ``Authorization: Bearer SECRET``. Without one, the page answers only to its own names: see
+    ``HostNames``.
 
     Args:
         app: What is guarded.
         secret: The secret; None for none.
-        names: Further names that it answers to; None for any name.
+        names: Further names that it answers to; None for any name. See ``HostNames``.
 
     Raises:
         ConfigurationError: The secret cannot be sent.
@@ -59,7 +58,7 @@ class Guard:
     def __init__(self, app: ASGIApp, secret: str | None, names: Iterable[str] | None) -> None:
         self._app = app
         self._expected = None if secret is None else _digest(bearer(secret))
-        self._names = None if names is None else {name.lower() for name in (*names, *_LOCAL_NAMES)}
+        self._names = HostNames(names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles a request."""
@@ -78,7 +77,7 @@ class Guard:
 
     def _refusal(self, headers: Headers) -> Response | None:
         if self._expected is None:
-            if self._names is None or self._is_own(headers.get("host", "")):
+            if self._names.admits(headers.get("host")):
                 return None
             return JSONResponse(
                 {"error": "this page does not answer to that name; use the address that agent web printed"},
@@ -89,15 +88,6 @@ class Guard:
         return JSONResponse(
             {"error": "the secret is missing or wrong"}, 401, headers={"WWW-Authenticate": _CHALLENGE}
         )
-
-    def _is_own(self, host: str) -> bool:
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and ":" in host else host
-        name = name.strip("[]").lower()
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return name in (self._names or ())
-        return True
 
 
 def _shown_secret(authorization: str) -> str:

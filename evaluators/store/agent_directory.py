@@ -55,6 +55,7 @@ def agent_document(record: AgentRecord, document_id: str) -> dict[str, Any]:
             for m in agent_info.models
         ],
         "started_at": agent_info.started_at,
+        "http_port": agent_info.http_port,
         "open_sessions": record.open_sessions,
         "published_at": record.published_at,
         "expires_at": record.expires_at,
@@ -72,6 +73,7 @@ def agent_record(document: Mapping[str, Any]) -> AgentRecord:
         raise ValueError(f"its schema version is {document['schema_version']}")
     frameworks = {str(each["name"]): str(each["version"]) for each in document["frameworks"]}
     models = [restored(each) for each in document["models"]]
+    http_port = document.get("http_port")  # earlier versions of the program did not publish it
     return AgentRecord(
         id=str(document["agent_id"]),
         address=str(document["address"]),
@@ -83,6 +85,7 @@ def agent_record(document: Mapping[str, Any]) -> AgentRecord:
                 RunnableModel(str(m["name"]), str(m["version"]), str(m["framework"])) for m in models
             ),
             started_at=_time(document["started_at"]),
+            http_port=None if http_port is None else int(http_port),
         ),
         open_sessions=int(document["open_sessions"]),
         published_at=_time(document["published_at"]),

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from configparser import ConfigParser
+from functools import cache
 from pathlib import Path
 
 import click
@@ -87,6 +88,11 @@ def _arguments(words: list[str]) -> list[str]:
     return words[place + 1 :]
 
 
+@cache
+def _known_options() -> frozenset[str]:
+    return frozenset(_options(cli))
+
+
 def _options(command: click.Command) -> Iterator[str]:
     for parameter in command.params:
         if isinstance(parameter, click.Option):
@@ -152,7 +158,7 @@ def test_every_option_that_is_named_is_one_of_a_command(page: str) -> None:
         option for code in re.findall(r"`([^`]+)`", text) for option in re.findall(r"--[a-z][\w-]*", code)
     }
 
-    assert named - FOREIGN <= set(_options(cli))
+    assert named - FOREIGN <= _known_options()
 
 
 def test_the_unit_runs_a_command_of_the_program_and_gives_it_the_time_to_stop(root: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import os
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from inferometer.client.cli.main import run
+from inferometer.evaluators.jobs import load
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,14 @@ def _shared(folder: Path, *arguments: str) -> Iterator[str]:
         yield address
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sending_measured_once() -> Iterator[None]:
+    """What this machine can send is measured once, which takes most of a second of each search."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "calibrate", functools.cache(load.calibrate))
+        yield
 
 
 @pytest.fixture(autouse=True)

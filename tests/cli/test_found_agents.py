@@ -161,9 +161,11 @@ def test_published_agents_are_listed_and_picked_until_they_stop(agent, database)
 
 
 def test_local_file_is_a_directory_too_and_advertise_names_the_address(agent):
-    with served("--advertise=localhost") as (address, _), served() as _:
+    with served("--advertise=localhost", "--http_port=0") as (address, process), served() as _:
         port = address.rpartition(":")[2]
-        wait_until_listed(agent, [f"localhost:{port}"])
+        [found] = wait_until_listed(agent, [f"localhost:{port}"]).values()
+        http_port = process.stdout.readline().strip().rpartition(":")[2]
+        assert found["http_url"] == f"http://localhost:{http_port}"
         assert agent("predict", "dataset", "--agent=any", *FEW).code == 0
 
 
@@ -182,12 +184,15 @@ def test_database_that_is_down_does_not_stop_the_serving(agent, refusing):
 
 def test_agents_of_the_configuration_need_no_database(agent, tmp_path, refusing):
     config = tmp_path / "config.yaml"
-    with served("--secret=open sesame") as (address, _):
+    with served("--secret=open sesame", "--http_port=0") as (address, process):
+        http_url = process.stdout.readline().removeprefix("http on ").strip()
         config.write_text(f"agents: ['{address}', '{refusing}']\n")
         common = (f"--config={config}", "--secret=open sesame")
         found = listed(agent, *common)
         assert (found[address]["state"], found[address]["source"]) == ("alive", "configuration")
         assert found[address]["hostname"] == socket.gethostname()
+        assert found[address]["http_url"] == http_url
+        assert found[refusing]["http_url"] is None
         assert found[refusing]["state"].startswith("cannot be reached: connection refused")
         assert "secret" in listed(agent, f"--config={config}")[address]["state"]
         for selector in ("any", "framework=onnxruntime"):

@@ -193,7 +193,7 @@ def test_ctrl_c_keeps_the_steps(agent: Agent, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     "call",
     [
-        'im.train("deep_mnist", framework="PyTorch", batch_size=2, num_batches=3, ranks=2)',
+        # which starts a scheduler and a server beside the ranks
         'im.train("deep_mnist", framework="MXNet", batch_size=2, num_batches=3, ranks=2)',
         f'im.train(framework="PyTorch", data="{DIGITS}", num_batches=3, workers=2, loader="processes")',
     ],

@@ -242,7 +242,7 @@ def test_a_rate_beyond_all_reason_is_refused_before_its_schedule_is_drawn(
 
     assert answer.code == 2
     assert "10000000 queries/s is more than" in answer.error
-    assert max(drawn) < 1e6
+    assert max(drawn, default=0.0) < 1e6
 
 
 def test_more_than_half_of_what_this_machine_can_send_is_refused_unless_forced(

@@ -44,7 +44,7 @@ def rows(agent: Agent, stored: Path, tmp_path: Path) -> list[dict[str, object]]:
     if stored.exists():
         shutil.copytree(stored, tmp_path / "data", dirs_exist_ok=True)
     else:
-        answer = agent("op", "run", "add", "--shapes=1024x1024", "--threads=1", "-f", "json")
+        answer = agent("op", "run", "add", "--shapes=1024x1024", *QUICK, "-f", "json")
         assert answer.code == 0, answer.stderr
         assert answer.stderr.splitlines()[-1] == "3 rows: 3 measured"
         (tmp_path / "data" / "rows.json").write_text(answer.stdout)
@@ -124,7 +124,7 @@ def test_the_page_gives_the_command_that_measures_it_again(agent, rows, tmp_path
         found = store.find(EvaluationFilter(evaluation_id=str(rows[2]["id"])))
     line = again(found[0]).line
     expected = "agent op run add --framework_name=ONNXRuntime --input=lhs=1024,1024 --input=rhs=1024,1024"
-    assert line == f"{expected} --form=graph --threads=1"
+    assert line == f"{expected} --form=graph {' '.join(QUICK)}"
     answer = agent(*line.split()[1:], "--runs=5", "--publish=false", "-f", "csv")
     assert (answer.rows[0]["inputs"], answer.rows[0]["runs"]) == ("lhs=1024x1024 rhs=1024x1024", "5")
 

@@ -9,7 +9,7 @@ import pytest
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.queue_policy import QueuePolicy, TimeoutAction
-from inferometer.agent.serving.version_policy import VersionPolicy
+from inferometer.agent.serving.version_policy import VersionPolicies
 from inferometer.client.cli.configuration import ServingSettings, load_configuration
 from inferometer.client.serving.model_options import BATCHING, serving_options
 from inferometer.manifests.errors import ConfigurationError
@@ -46,16 +46,21 @@ def test_the_configuration_file_has_the_names_of_the_flags(tmp_path):
     file.write_text("serving: {max_batch_size: 8, preferred_batch_sizes: [4], max_queue: 7}")
     assert chosen(configured=load_configuration(file).serving).batching == BatchingOptions(8, 0.0, (4,), 7)
 
+    file.write_text("serving: {inline_predict_us: 0}")
+    assert chosen(configured=load_configuration(file).serving).batching.inline_predict_us == 0
+
     file.write_text("serving: {max_batch: 8}")
     with pytest.raises(ConfigurationError, match=r"serving\.max_batch: is not known; .* max_batch_size,"):
         load_configuration(file)
 
 
 def test_the_version_policy_is_that_of_the_flag_or_of_the_configuration():
-    assert chosen().versions == VersionPolicy()
-    assert chosen(configured={"version_policy": "latest:2"}).versions == VersionPolicy.parse("latest:2")
-    configured = {"version_policy": "all"}
-    assert str(chosen({"version_policy": "specific:1,3"}, configured).versions) == "specific:1,3"
+    assert chosen().versions == VersionPolicies()
+    assert chosen(configured={"version_policy": "latest:2"}).versions == VersionPolicies.parse(["latest:2"])
+    configured = {"version_policy": ("all", "A=latest:2")}
+    assert str(chosen(configured=configured).versions.of("a")) == "latest:2"
+    flags = chosen({"version_policy": ("specific:1,3",)}, configured).versions
+    assert (str(flags.default), flags.by_model) == ("specific:1,3", {})
 
 
 def test_priorities_and_their_policies_have_tritons_names(tmp_path):
@@ -103,9 +108,17 @@ def test_priorities_and_their_policies_have_tritons_names(tmp_path):
         (["--default_queue_policy=allow_timeout_override=1"], 'is "1"; allowed: true or false'),
         (["--default_queue_policy=max_queue_size=1,max_queue_size=2"], "has max_queue_size twice"),
         (["--version_policy=latest"], 'version_policy: found "latest"; allowed: all, latest:N with N from 1'),
+        (
+            ["--version_policy=all", "--version_policy=digitscnn=latest:x"],
+            'version_policy: found "latest:x"',
+        ),
         (["--preferred_batch_sizes=4,x"], '"4,x" is no list of sizes; give numbers with commas, such as 4,8'),
         (["--preferred_batch_sizes=8"], "preferred_batch_sizes has 8; allowed: 1 to max_batch_size, 1"),
         (["--max_queue_delay_ms=nan"], "nan is not a finite number"),
+        (
+            ["--inline_predict_us=20000"],
+            "inline_predict_us is 20000; allowed: 0 to 10000, since all other calls",
+        ),
         (["--gpu_device_id=1"], "--gpu_device_id chooses a GPU; give --gpu with it"),
     ],
 )
@@ -114,6 +127,13 @@ def test_options_that_make_no_sense_are_refused_in_one_line(agent, flags, line):
 
     assert done.code == 2
     assert line in done.error
+
+
+def test_policy_for_a_model_that_does_not_exist_names_the_nearest(agent):
+    done = agent("serve", "--port=0", "--version_policy=DigitCNN=latest:1")
+
+    assert done.code == 2
+    assert 'did you mean "DigitsCNN"' in done.error
 
 
 def test_a_workload_at_an_agent_tells_its_queue_and_its_batches(agent):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import subprocess
 import sys
@@ -150,6 +151,26 @@ def test_limits_stand_in_the_configuration_and_flags_go_before(
         assert "has 9 inputs, and the agent takes at most 8" in refused.stderr
     with served(f"--config={configuration}", "--max_inputs=9") as (address, _):
         assert agent(*FEW, f"--agent={address}", f"--tls_ca={authority.ca}", "--batch_size=9").code == 0
+
+
+def test_names_that_an_agent_answers_to_over_http_stand_in_the_configuration_and_flags_go_before(
+    agent: Agent, tmp_path: Path
+) -> None:
+    configuration = tmp_path / "config.yaml"
+    configuration.write_text("serving: {allowed_hosts: [one.example]}", encoding="utf-8")
+    base = (f"--config={configuration}", "--http_port=0")
+    flag = "--allowed_hosts=two.example,three.example"
+    for flags, answered in (((), "one.example"), ((flag,), "two.example")):
+        with served(*base, *flags) as (_, process):
+            assert process.stdout is not None
+            address = process.stdout.readline().removeprefix("http on http://").strip()
+            for name in ("one.example", "two.example"):
+                connection = http.client.HTTPConnection(address, timeout=60)
+                connection.request("GET", "/v2", headers={"Host": name})
+                assert connection.getresponse().status == (200 if name == answered else 421)
+                connection.close()
+    assert "which is no name" in agent("serve", "--port=0", *base, "--allowed_hosts=a:1").error
+    assert "without --http_port" in agent("serve", "--port=0", "--allowed_hosts=a").error
 
 
 @pytest.mark.parametrize(

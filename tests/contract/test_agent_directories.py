@@ -38,6 +38,7 @@ def make_record(id_: str = "one", address: str = "gpu-1:50051", after_s: float =
         models=(RunnableModel("ResNet50", "1.0", "PyTorch"), RunnableModel("модель", "2", "MXNet")),
         inferometer_version="0.1.0",
         started_at=NOW - timedelta(days=30),
+        http_port=8000,
     )
     published = NOW + timedelta(seconds=after_s)
     return AgentRecord(id_, address, agent_info, 3, published, published + timedelta(seconds=30))
@@ -46,6 +47,19 @@ def make_record(id_: str = "one", address: str = "gpu-1:50051", after_s: float =
 def test_published_agent_comes_back_as_it_was(directory: AgentDirectory) -> None:
     directory.publish(make_record())
     assert directory.alive(NOW) == [make_record()]
+
+
+def test_agent_of_an_earlier_version_publishes_no_port_of_http(
+    directory: AgentDirectory, backend: StoreBackend, name: str
+) -> None:
+    directory.publish(make_record())
+    with backend.documents(name) as documents:
+        [document] = documents["agent"].find({})
+        documents["agent"].delete_many({})
+        del document["http_port"]
+        documents["agent"].insert_one(document)
+    [found] = directory.alive(NOW)
+    assert found.agent_info == replace(make_record().agent_info, http_port=None)
 
 
 def test_heartbeat_replaces_the_one_before(

@@ -71,7 +71,6 @@ def test_predictors_wait_for_each_other_before_they_are_timed(open_predictor):
 
 THREADS_PROGRAM = """
 import sys
-sys.modules.update(sklearn=None, scipy=None)  # MXNet does without them, and they take a second to import
 from pathlib import Path
 import numpy as np
 from inferometer.agent.artifacts.model_files import Artifacts
@@ -81,6 +80,7 @@ from inferometer.agent.inference.predictor import PredictorOptions
 from inferometer.manifests.errors import ConfigurationError
 from inferometer.manifests.schema import ModelManifest
 
+assert not {"sklearn", "scipy.stats"} & sys.modules.keys()
 manifest = ModelManifest.model_validate_json(sys.argv[1])
 artifacts = Artifacts(Path(sys.argv[2]), Path(sys.argv[3]))
 threads = int(sys.argv[4])

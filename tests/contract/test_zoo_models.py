@@ -22,15 +22,11 @@ from inferometer.manifests.schema import ModelManifest
 
 pytestmark = pytest.mark.usefixtures("free_memory", "weights_drawn_once")
 
-# To export one takes ten seconds and a GB of memory, and they are VGG11 with more layers.
-LARGE = {("VGG13", "ONNXRuntime"), ("VGG16", "ONNXRuntime"), ("VGG19", "ONNXRuntime")}
+# To export one takes up to ten seconds and a GB of memory, and they are VGG11 and ResNet50 with more layers.
+LARGE = {"VGG13", "VGG16", "VGG19", "ResNet101", "ResNet152", "ResNet200", "ResNet269"}
 # each model in PyTorch, and then in ONNX Runtime
 BUILT_IN_PYTORCH = sorted(
-    (
-        model
-        for model in MODELS
-        if model.framework.name != "MXNet" and (model.name, model.framework.name) not in LARGE
-    ),
+    (model for model in MODELS if model.framework.name != "MXNet"),
     key=lambda model: (model.name, model.version, model.framework.name == "ONNXRuntime"),
 )
 TENSORS = {
@@ -85,7 +81,17 @@ def open_deep_speech() -> Iterator[Callable[[str], Session]]:
         session.close()
 
 
-@pytest.mark.parametrize("model", BUILT_IN_PYTORCH, ids=title)
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(
+            model,
+            id=title(model),
+            marks=[pytest.mark.slow] if model.framework.name == "ONNXRuntime" and model.name in LARGE else [],
+        )
+        for model in BUILT_IN_PYTORCH
+    ],
+)
 def test_a_model_with_random_weights_predicts_an_input(
     model: ModelManifest, built_once: BuiltOnce, open_deep_speech: Callable[[str], Session]
 ) -> None:

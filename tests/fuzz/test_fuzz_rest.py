@@ -130,7 +130,7 @@ def send(agent: AgentServer, caplog: pytest.LogCaptureFixture) -> Iterator[Send]
 
 
 def _asked(agent: AgentServer, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", "Connection: close"]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", "Connection: close"]
     lines += [f"{key}: {value}" for key, value in headers.items()]
     with connect(agent.http_url) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
@@ -212,7 +212,7 @@ def test_damaged_requests(agent: AgentServer, send: Send, data: st.DataObject) -
             [
                 b"GET /v2 HTTP/1.1",
                 b"POST /v2/models/Mean/infer HTTP/1.1",
-                b"Host: x",
+                b"Host: localhost",
                 b"",
                 b"\r\n",
                 b"Content-Length: 5",

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from inferometer.agent.server.calls import Calls
 from inferometer.agent.server.rpc import Dispatcher, Method
 
 TIMEOUT_S = 20
@@ -21,7 +22,7 @@ def method(name: str, behaviour: Callable[..., Any], **more: Any) -> Method:
 def dispatcher(pool: ThreadPoolExecutor, methods: dict[str, Any], **parts: Any) -> Dispatcher:
     """A dispatcher of methods of a service ``T``, given by name as behaviours or as a whole."""
     whole = [each if isinstance(each, Method) else method(name, each) for name, each in methods.items()]
-    return Dispatcher(whole, pool, pool, **parts)
+    return Dispatcher(whole, Calls(pool, pool, **parts))
 
 
 def error_of(call: Callable[[], object]) -> Any:

@@ -18,6 +18,7 @@ from fake_framework import wait_for
 from served_methods import TIMEOUT_S, dispatcher, error_of, method
 
 from inferometer.agent.protocol.metadata import AUTHORIZATION_KEY, bearer
+from inferometer.agent.server.calls import Calls
 from inferometer.agent.server.grpc_server import GrpcServer
 from inferometer.agent.server.rpc import UNKNOWN, CallContext, Dispatcher, Method
 from inferometer.agent.server.security.secret import SecretCheck
@@ -96,7 +97,7 @@ def test_method_aside_answers_while_all_threads_are_busy(serve: Serve) -> None:
 
     with ThreadPoolExecutor(1, thread_name_prefix="side") as side, ThreadPoolExecutor(2) as pool:
         methods = [method("Wait", wait), method("M", thread_name, aside=True)]
-        server = GrpcServer(Dispatcher(methods, pool, side), ())
+        server = GrpcServer(Dispatcher(methods, Calls(pool, side)), ())
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         with server, grpc.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import grpc
 import numpy as np
@@ -212,7 +212,7 @@ def test_a_batch_that_the_server_does_not_take_is_said_with_the_one_that_it_take
             session.predict_tensor(tensors(1))
 
 
-@pytest.mark.parametrize(
+UNSERVED = pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
         ({"server_ready": False}, AgentError, "is not ready; wait until it has loaded its models"),
@@ -226,7 +226,7 @@ def test_a_batch_that_the_server_does_not_take_is_said_with_the_one_that_it_take
         (
             {"fails": {"ServerReady": (grpc.StatusCode.UNIMPLEMENTED, "not here")}},
             AgentError,
-            "does not speak the Open Inference Protocol over gRPC",
+            "does not speak the Open Inference Protocol over {door} (not here)",
         ),
         (
             {"holds": {"ModelMetadata"}},
@@ -235,13 +235,22 @@ def test_a_batch_that_the_server_does_not_take_is_said_with_the_one_that_it_take
         ),
     ],
 )
-def test_a_server_that_cannot_serve_the_model_is_said_in_one_line(opened, changes, error, said):
-    with running(served(**changes)) as server, pytest.raises(error) as raised:
-        opened(server.address, open_timeout_s=1.5)
+"""Servers that do not serve the model, and what is said of them, whatever the door."""
 
-    assert said in str(raised.value)
+
+@contextmanager
+def said_in_one_line(error, said, door):
+    with pytest.raises(error) as raised:
+        yield
+    assert said.format(door=door) in str(raised.value)
     assert str(raised.value).startswith("server 127.0.0.1:")
     assert "\n" not in str(raised.value)
+
+
+@UNSERVED
+def test_a_server_that_cannot_serve_the_model_is_said_in_one_line(opened, changes, error, said):
+    with running(served(**changes)) as server, said_in_one_line(error, said, "gRPC"):
+        opened(server.address, open_timeout_s=1.5)
 
 
 def test_a_server_without_metadata_of_its_own_is_spoken_to_all_the_same(opened):

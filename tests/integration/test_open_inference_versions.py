@@ -6,7 +6,7 @@ import tritonclient.grpc as triton
 from open_inference import images, refused, tensor_of
 
 from inferometer.agent.serving.served_models import ServingOptions
-from inferometer.agent.serving.version_policy import VersionPolicy
+from inferometer.agent.serving.version_policy import VersionPolicies
 
 VERSIONS = {"1.0": "echo", "1.0.5": "echo", "1.1": "mean", "2.0": "mean", "3": "echo"}
 """The versions of one model, and what they do."""
@@ -30,7 +30,7 @@ def client_of(start_agent, manifest_folder):
     clients = []
 
     def connect(policy="all"):
-        agent = start_agent(serving=ServingOptions(versions=VersionPolicy.parse(policy)))
+        agent = start_agent(serving=ServingOptions(versions=VersionPolicies.parse(policy.split())))
         clients.append(triton.InferenceServerClient(agent.address))
         return clients[-1]
 
@@ -136,6 +136,17 @@ def test_the_configuration_has_the_policy(client_of):
     assert latest.latest.num_versions == 2
     specific = client_of("specific:1,1.1,2.0").get_model_config("Mean").config.version_policy
     assert list(specific.specific.versions) == [1, 1001001000, 2]
+
+
+def test_model_may_have_a_policy_of_its_own(client_of):
+    client = client_of("specific:1 sEVERAL=latest:2")
+    assert set(listed(client)) == {"3", "2"}
+    assert answered(client, "")[0] == "3"
+    _, message = refused(client.get_model_metadata, "Several", "1")
+    assert "by the version policy latest:2; it serves: 3, 2" in message
+    config = client.get_model_config("Several@Fake").config
+    assert config.version_policy.latest.num_versions == 2
+    assert list(client.get_model_config("Mean").config.version_policy.specific.versions) == [1]
 
 
 def test_a_policy_that_serves_no_version_of_a_model_leaves_the_model_out(client_of):

@@ -312,6 +312,43 @@ def test_pages_of_other_hosts_are_refused(ask):
     assert ask.get("/v2", Origin=f"http://{ask.address}").status == 200
 
 
+def test_site_whose_name_leads_to_a_loopback_agent_is_refused(ask):
+    port = ask.address.rpartition(":")[2]
+    evil = {"Host": f"evil.example:{port}", "Origin": f"http://evil.example:{port}"}
+    head = {"inputs": [json_input(images(1))]}
+    for refused in (
+        ask.get("/v2", **evil),
+        ask.infer(head, headers=evil),
+        ask.get("/v2", Host="evil.example"),
+    ):
+        assert (refused.status, "--allowed_hosts" in refused.error) == (421, True)
+    assert ask.get("/v2/health/live", Host="evil.example").status == 200
+    for own in (f"localhost:{port}", "127.0.0.1", f"[::1]:{port}", f"agent.localhost:{port}"):
+        assert ask.infer(head, headers={"Host": own, "Origin": f"http://{own}"}).status == 200
+
+
+@pytest.mark.parametrize(
+    "options", [{"secret": "open sesame"}, {"host": "0.0.0.0", "insecure": True}, {"allowed_hosts": ("*",)}]
+)
+def test_agent_that_no_site_can_use_or_that_has_names_of_others_answers_to_any(start_agent, options):
+    agent = start_agent(http_port=0, **options)
+    ask = Rest(f"http://127.0.0.1:{agent.http_url.rpartition(':')[2]}")
+    answer = ask.get("/v2", Host="agent-1:8000", Authorization="Bearer open sesame")
+    assert answer.status == 200
+    ask.close()
+
+
+def test_allowed_hosts_are_the_names_of_a_proxy(start_agent):
+    agent = start_agent(http_port=0, secret="open sesame", allowed_hosts=("Models.example.org",))
+    ask = Rest(agent.http_url)
+    right = {"Authorization": "Bearer open sesame"}
+    assert ask.get("/v2", Host="models.example.org:443", **right).status == 200
+    assert ask.get("/v2", Origin="https://models.example.org", **right).status == 200
+    assert ask.get("/v2", Host="other.example.org", **right).status == 421
+    assert ask.get("/v2", Host="other.example.org").status == 401
+    ask.close()
+
+
 def test_requests_are_logged_and_counted_by_their_route(start_agent, caplog):
     agent = start_agent(http_port=0, metrics_port=0)
     ask = Rest(agent.http_url)

@@ -3,21 +3,24 @@
 import http.client
 import json
 import logging
+import pkgutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 from certificates import Authority
 from fake_framework import wait_for
 from open_inference import images
-from rest_client import HEADER_LENGTH, Rest, connect, json_input, raw_request, received
+from rest_client import HEADER_LENGTH, Rest, connect, json_input, raw_request, received, scores_of
 
 from inferometer.agent.server.rest import connection as connections
 from inferometer.agent.server.rest import server as rest_server
@@ -30,7 +33,7 @@ HEAD = json.dumps({"inputs": [json_input(images(1))]}).encode()
 
 
 def infer_request(model="Mean", more=""):
-    lines = f"POST /v2/models/{model}/infer HTTP/1.1\nHost: x\nContent-Length: {len(HEAD)}{more}"
+    lines = f"POST /v2/models/{model}/infer HTTP/1.1\nHost: localhost\nContent-Length: {len(HEAD)}{more}"
     return raw_request(lines, HEAD)
 
 
@@ -68,9 +71,9 @@ def test_client_that_waits_for_it_is_told_to_continue(agent):
 def test_pipelined_requests_are_answered_in_their_order(agent):
     with connect(agent.http_url) as connection:
         requests = [
-            raw_request("GET /v2/models/Mean HTTP/1.1\nHost: x"),
+            raw_request("GET /v2/models/Mean HTTP/1.1\nHost: localhost"),
             infer_request(),
-            raw_request("GET /made/up HTTP/1.1\nHost: x"),
+            raw_request("GET /made/up HTTP/1.1\nHost: localhost"),
             infer_request("Meam", "\nConnection: close"),
         ]
         connection.sendall(b"".join(requests))
@@ -95,6 +98,29 @@ def test_request_of_a_client_that_went_away_is_not_predicted(agent, ask, manifes
         assert first.result(30).status == 200
     [stats] = ask.get("/v2/models/Waiting/stats").json["model_stats"]
     assert stats["inference_count"] == 1
+
+
+@pytest.mark.parametrize("held", ["routes.read_infer_request", "replies.data_of"])
+def test_others_are_answered_while_long_json_is_read_and_written(ask, monkeypatch, held):
+    began, answered = threading.Event(), threading.Event()
+    place = f"inferometer.agent.server.rest.{held}"
+    convert = pkgutil.resolve_name(place)
+
+    def convert_slowly(*arguments):
+        began.set()
+        assert answered.wait(30)
+        return convert(*arguments)
+
+    monkeypatch.setattr(place, convert_slowly)
+    batch = images(1, side=512)
+    with ThreadPoolExecutor(1) as pool:
+        other = Rest(f"http://{ask.address}")
+        long = pool.submit(other.infer, {"inputs": [json_input(batch)]}, model="Large")
+        assert began.wait(30)
+        assert ask.get("/v2/health/live").status == 200
+        answered.set()
+        np.testing.assert_array_equal(scores_of(long.result(30)), batch)
+        other.close()
 
 
 def test_client_that_goes_away_in_the_middle_of_its_request_leaves_nothing(agent, ask, caplog):
@@ -132,7 +158,7 @@ def test_client_that_drips_is_cut_off(impatient, monkeypatch, start_agent):
     with connect(agent.http_url) as connection:
         connection.settimeout(0.05)
         connection.sendall(
-            raw_request("POST /v2/models/Mean/infer HTTP/1.1\nHost: x\nContent-Length: 100000")
+            raw_request("POST /v2/models/Mean/infer HTTP/1.1\nHost: localhost\nContent-Length: 100000")
         )
         found = b""
         while not found:
@@ -147,7 +173,7 @@ def test_client_that_reads_nothing_is_cut_off(impatient, agent, caplog):
     batch = images(4, side=512)
     with connect(agent.http_url) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        lines = f"POST /v2/models/Large/infer HTTP/1.1\nHost: x\nContent-Length: {batch.nbytes}"
+        lines = f"POST /v2/models/Large/infer HTTP/1.1\nHost: localhost\nContent-Length: {batch.nbytes}"
         connection.sendall(raw_request(f"{lines}\n{HEADER_LENGTH}: 0", batch.tobytes()))
         wait_for(lambda: "infer OK" in caplog.text)
         served = agent._http._server.server_state.connections
@@ -286,5 +312,5 @@ def test_pipelined_head_that_is_not_finished_does_not_end_the_request_before_it(
         wait_for((manifest_folder / "begun").exists)
         assert received(silent) == b""  # which takes longer than a client may be silent
         (manifest_folder / "go").touch()
-        connection.sendall(b"TP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        connection.sendall(b"TP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert [part[:3] for part in received(connection).split(b"HTTP/1.1 ")[1:]] == [b"200", b"200"]

@@ -170,7 +170,7 @@ def test_body_that_is_too_large_is_refused_however_it_is_sent(ask, agent):
     assert (answer.status, f"more than {MOST_BYTES} bytes" in answer.error) == (413, True)
     with connect(agent.http_url) as connection:  # before any of it is sent
         connection.sendall(
-            raw_request("POST /v2/models/Mean/infer HTTP/1.1\nHost: x\nContent-Length: 99999999999")
+            raw_request("POST /v2/models/Mean/infer HTTP/1.1\nHost: localhost\nContent-Length: 99999999999")
         )
         assert received(connection, b"}").startswith(b"HTTP/1.1 413")
 

@@ -17,7 +17,7 @@ from test_open_inference_versions import VERSIONS
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.serving.served_models import ServingOptions
-from inferometer.agent.serving.version_policy import VersionPolicy
+from inferometer.agent.serving.version_policy import VersionPolicies
 
 TWICE = [[word * 2 for word in row] for row in WORDS]
 
@@ -127,7 +127,7 @@ def test_versions_are_whole_numbers_in_every_answer(start_agent, manifest_folder
     for version, architecture in VERSIONS.items():
         text = VERSIONS_MANIFEST.format(version=version, architecture=architecture)
         (manifest_folder / f"several-{version}.yml").write_text(text)
-    policy = ServingOptions(versions=VersionPolicy.parse("all"))
+    policy = ServingOptions(versions=VersionPolicies.parse(["all"]))
     ask = asking(start_agent(http_port=0, serving=policy))
     head = {"inputs": [json_input(images(1))]}
     for asked, version, output in (

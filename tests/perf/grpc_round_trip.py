@@ -54,6 +54,7 @@ class EchoPredictor(Predictor):
     """Returns its input."""
 
     threads = None
+    any_thread = True
 
     def load(self) -> None:
         pass

@@ -21,6 +21,7 @@ import grpc
 import numpy as np
 import psutil
 
+from inferometer.agent.server.calls import Calls
 from inferometer.agent.server.rpc import CallContext, CallObserver, Dispatcher, Method
 from inferometer.agent.server.telemetry.access_log import AccessLog
 from inferometer.agent.server.telemetry.agent_load import AgentLoad
@@ -124,7 +125,7 @@ def _observing() -> list[Row]:
     with ThreadPoolExecutor(1) as pool:
         for title, observers in kinds.items():
             method = Method(path, _nothing, bytes, bytes)
-            dispatcher = Dispatcher([method], pool, pool, observers=observers)
+            dispatcher = Dispatcher([method], Calls(pool, pool, observers=observers))
 
             async def call(dispatcher: Dispatcher = dispatcher) -> None:
                 handler: Any = dispatcher.service(details)

@@ -171,6 +171,12 @@ class ONNXRuntimePredictor(Predictor):
         return details
 
     @property
+    def any_thread(self) -> bool:
+        """Whether it is on the CPU and takes no strings; ``InferenceSession.run`` is thread-safe."""
+        is_text = self.manifest.inputs[0].parameters.element_type.value == "string"
+        return not (self.options.device.is_gpu or is_text)
+
+    @property
     def threads(self) -> int | None:
         """The number of the session's threads, with the one that calls it; None before ``load``.
 

@@ -34,6 +34,8 @@ class RegistryService:
         self._started_ns = time.perf_counter_ns()
         self._process = psutil.Process()
         self._started_at = datetime.fromtimestamp(int(time.time()), timezone.utc)
+        self.http_port: int | None = None
+        """Where the agent serves over HTTP; to be set before ``start``."""
         self._agent_info: AgentInfo | None = None
         self._lock = threading.Lock()
 
@@ -42,7 +44,9 @@ class RegistryService:
         """What describes the agent; read once, because it takes a while to query the GPU's driver."""
         with self._lock:
             if self._agent_info is None:
-                self._agent_info = read_agent_info(self._catalog, self._registry, self._started_at)
+                self._agent_info = read_agent_info(
+                    self._catalog, self._registry, self._started_at, self.http_port
+                )
             return self._agent_info
 
     def start(self) -> None:
@@ -73,6 +77,7 @@ class RegistryService:
             inferometer_version=agent_info.inferometer_version,
             started_unix_ms=int(agent_info.started_at.timestamp() * 1000) if agent_info.started_at else 0,
             open_sessions=self.open_sessions,
+            http_port=agent_info.http_port or 0,
         )
 
     def list_frameworks(

@@ -21,20 +21,27 @@ from inferometer.agent.server.rest.bodies import (
 )
 from inferometer.agent.server.rest.call import TIMEOUT_HEADER, HttpCall
 from inferometer.agent.server.rest.infer_request import InferRequest
+from inferometer.agent.server.rest.json_text import LONG_BYTES
 from inferometer.agent.server.rest.openapi import described_routes
-from inferometer.agent.server.rest.replies import Reply, json_reply
-from inferometer.agent.server.rest.routes import OPEN_API, Received, Route, find_route, head_length
+from inferometer.agent.server.rest.replies import Reply, json_bytes, json_reply
+from inferometer.agent.server.rest.routes import (
+    INFER,
+    OPEN_API,
+    Received,
+    Route,
+    find_route,
+    head_length,
+)
 from inferometer.agent.server.rest.status import NOT_ADMITTED as NOT_ADMITTED_STATUS
 from inferometer.agent.server.rest.status import HttpRequestError, http_status
 from inferometer.agent.server.rpc import UNKNOWN, CallContext, Method
 from inferometer.agent.server.security.client_limits import RETRY_KEY
-from inferometer.manifests.errors import AgentError
+from inferometer.agent.server.security.host_names import HostNames
+from inferometer.manifests.errors import AgentError, one_line
 
 Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 """ASGI's way to send."""
 _JOINED_BYTES = 64 * 1024
-_LONG_BYTES = 64 * 1024
-"""A response that is larger is compressed in a thread."""
 _SMALL_BYTES = 1024
 """A compressed body that is smaller has at most a thousand times as many bytes, and is inflated at once."""
 _CHALLENGE = ("www-authenticate", "Bearer")
@@ -55,7 +62,7 @@ class RestApp:
     """Answers requests over HTTP by the methods of the service that gRPC's clients call. For one event loop.
 
     ``signature`` returns the input of a model by its name and version. A request, also inflated, has at most
-    ``max_bytes``.
+    ``max_bytes``. ``names`` are those that the agent answers to.
     """
 
     def __init__(
@@ -64,8 +71,10 @@ class RestApp:
         methods: Iterable[Method],
         signature: Callable[[str, str], TensorSignature],
         max_bytes: int,
+        names: HostNames,
     ) -> None:
         self._calls = calls
+        self._names = names
         self._behaviours = {
             method.path.rpartition("/")[2]: (method.behaviour, method.aside) for method in methods
         }
@@ -119,7 +128,7 @@ class RestApp:
             if self._calls.secret is not None and not self._calls.secret.admits("", call.metadata):
                 call.fail(NOT_ADMITTED)
                 return None
-            _check_origin(headers)
+            self._check_site(headers)
         if client.is_refused:
             raise AgentError("the agent has as many connections as it may; try again later")
         if isinstance(found, HttpRequestError):
@@ -130,18 +139,43 @@ class RestApp:
             self._calls.admit(call, client.who, aside=aside)
         if TIMEOUT_HEADER in headers:
             call.limit_time(headers[TIMEOUT_HEADER])
-        request = route.read(await self._receive(names, headers, receive, call))
+        received = await self._receive(route, names, headers, receive, call)
+        if received.head_bytes > LONG_BYTES:
+            request = await call.in_thread(route.read, received)
+        else:
+            request = route.read(received)
         given = request.call if isinstance(request, InferRequest) else request
         if self._is_async[route.method]:
             answer = await behaviour(given, call)
         else:
             answer = await call.in_thread(behaviour, given, call)
-        return await self._compressed(route.write(answer, request), headers, call)
+        if isinstance(request, InferRequest) and json_bytes(answer, request) > LONG_BYTES:
+            reply = await call.in_thread(route.write, answer, request)
+        else:
+            reply = route.write(answer, request)
+        return await self._compressed(reply, headers, call)
+
+    def _check_site(self, headers: Mapping[str, str]) -> None:
+        """Raises HttpRequestError for a request that a browser sends for a page of another site."""
+        host = headers.get("host")
+        if not self._names.admits(host):
+            raise HttpRequestError(
+                421,
+                f'the agent does not answer to the name "{one_line(host, 80)}"; use its IP address, or serve '
+                "it with --allowed_hosts",
+            )
+        if not self._names.admits_origin(headers.get("origin"), host):
+            raise HttpRequestError(403, "the agent answers no requests of pages of other hosts")
 
     async def _receive(
-        self, names: Mapping[str, str], headers: Mapping[str, str], receive: Receive, call: HttpCall
+        self,
+        route: Route,
+        names: Mapping[str, str],
+        headers: Mapping[str, str],
+        receive: Receive,
+        call: HttpCall,
     ) -> Received:
-        head_bytes = head_length(headers)
+        head_bytes = head_length(headers) if route.method == INFER else None
         encoding = headers.get("content-encoding", "").strip().lower()
         body = await receive_body(receive, headers, self._max_bytes, head_bytes or 0)
         if is_compressed(encoding):
@@ -159,7 +193,7 @@ class RestApp:
         size = sum(map(len, reply.parts))
         if encoding is None or not worth_compressing(size):
             return reply
-        if size < _LONG_BYTES:
+        if size < LONG_BYTES:
             content = deflated(reply.parts, encoding)
         else:
             content = await call.in_thread(deflated, reply.parts, encoding)
@@ -175,13 +209,6 @@ class RestApp:
 
 async def _describe(_: object, __: CallContext) -> dict[str, Any]:
     return described_routes()
-
-
-def _check_origin(headers: Mapping[str, str]) -> None:
-    """Raises HttpRequestError for a request that a browser sends for another page than one of this host."""
-    origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != headers.get("host"):
-        raise HttpRequestError(403, "the agent answers no requests of pages of other hosts")
 
 
 def _failure(call: HttpCall) -> Reply:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from inferometer.agent.protocol.tensors import MAX_DIMENSIONS
 from inferometer.agent.protocol.v2_datatypes import DATATYPES, OTHER_DATATYPES, STRINGS, TensorSignature
 from inferometer.agent.protocol.v2_shared_memory import REGION
 from inferometer.agent.server.rest.json_tensors import content_of
+from inferometer.agent.server.rest.json_text import read_object
 from inferometer.agent.server.v2.messages import InferCall
 from inferometer.manifests.errors import InputError, one_line
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
@@ -94,17 +94,6 @@ def read_raw_request(model: str, version: str, body: memoryview, signature: Tens
     )
     message = pb.ModelInferRequest(model_name=model, model_version=version, inputs=[item])
     return InferRequest(InferCall(message, [body]), binary_by_default=True)
-
-
-def read_object(content: memoryview) -> dict[str, Any]:
-    """Reads an object of JSON; raises InputError if this is none."""
-    try:
-        found = json.loads(str(content, "utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"the request is no JSON: {one_line(error, 100)}") from error
-    if not isinstance(found, dict):
-        raise InputError("the request's JSON is no object")
-    return found
 
 
 def _read_input(

@@ -12,10 +12,10 @@ from inferometer.agent.protocol.v2_datatypes import TensorSignature
 from inferometer.agent.server.rest.infer_request import (
     InferRequest,
     read_infer_request,
-    read_object,
     read_raw_request,
 )
 from inferometer.agent.server.rest.json_messages import json_of
+from inferometer.agent.server.rest.json_text import read_object
 from inferometer.agent.server.rest.replies import HEADER_LENGTH, Reply, infer_reply, json_reply
 from inferometer.agent.server.rest.status import HttpRequestError
 from inferometer.manifests.errors import InputError, one_line
@@ -27,6 +27,8 @@ _SYSTEM_MEMORY, _CUDA_MEMORY = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
 _REGION = "/region/{region}"
 _NAME = re.compile(r"\{(\w+)\}")
 _MAX_INT64 = 2**63 - 1
+INFER = "ModelInfer"
+"""The method whose requests may have binary tensors after their JSON."""
 OPEN_API = "OpenApi"
 """What answers with the description of these routes."""
 
@@ -237,7 +239,7 @@ _SHARED_MEMORY = (
     ),
 )
 ROUTES: Sequence[Route] = (
-    Route("POST", f"{_MODEL}/infer", "ModelInfer", _read_infer, infer_reply),
+    Route("POST", f"{_MODEL}/infer", INFER, _read_infer, infer_reply),
     *_HEALTH,
     Route("GET", "/v2", "ServerMetadata", lambda _: pb.ServerMetadataRequest(), _written),
     Route("GET", "/v2/openapi.json", OPEN_API, lambda _: None, lambda found, _: json_reply(found)),

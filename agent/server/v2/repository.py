@@ -19,7 +19,7 @@ from inferometer.agent.server.v2.tensors import shown
 from inferometer.agent.serving.loaded_models import Lease
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.agent.serving.served_models import ModelKey, ModelState, ServedModels
-from inferometer.agent.serving.version_policy import VersionChoice
+from inferometer.agent.serving.version_policy import VersionChoice, VersionPolicy
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (
     ArtifactError,
@@ -86,7 +86,7 @@ class Repository:
         self._registry = registry
         self.batching = models.options.batching
         """How requests of every model are queued and batched."""
-        self._policy = models.options.versions
+        self._policies = models.options.versions
         self._defaults = LoadParameters(models.options.session)
         self._lock = threading.Lock()
         self._loaded_with: dict[str, LoadParameters] = {}
@@ -182,7 +182,11 @@ class Repository:
 
     def versions(self, name: str) -> tuple[str, ...]:
         """Returns the versions of a model that are served, as the protocol spells them, the highest first."""
-        return tuple(map(v2_version, self._policy.served(self._versions(name))))
+        return tuple(map(v2_version, self.version_policy(name).served(self._versions(name))))
+
+    def version_policy(self, name: str) -> VersionPolicy:
+        """Returns which versions of a model are served."""
+        return self._policies.of(_split(name)[0])
 
     def _versions(self, name: str) -> tuple[str, ...]:
         """Every version of a model as in the manifests, the highest first; of equal ones, the first."""
@@ -240,22 +244,22 @@ class Repository:
 
     def _constraint(self, name: str, wanted: str | None) -> str | None:
         """What the version of a model must meet, so that the policy serves it; None for any."""
-        versions = self._versions(name)
+        versions, policy = self._versions(name), self.version_policy(name)
         asked = None if wanted is None else canonical_version(wanted)
         fitting = {canonical_version(version) for version in versions if v2_version(version) == wanted}
         fitting = fitting or {version for version in map(canonical_version, versions) if version == asked}
-        if not versions or (self._policy.choice is VersionChoice.ALL and not fitting):
+        if not versions or (policy.choice is VersionChoice.ALL and not fitting):
             return wanted
         if not fitting:
             found = self._catalog.find_models(_split(name)[0], wanted)
             fitting = {canonical_version(manifest.version) for manifest in found}
-        served = self._policy.served(versions)
+        served = policy.served(versions)
         chosen = [exactly(version) for version in served if canonical_version(version) in fitting]
         if not chosen:
             known = ", ".join(map(v2_version, served)) or "none"
             raise UnknownModelError(
                 f'model "{shown(name)}" has no version {shown(wanted or "at all")} by the version policy '
-                f"{self._policy}; it serves: {known}"
+                f"{policy}; it serves: {known}"
             )
         return " || ".join(chosen)
 

@@ -174,7 +174,7 @@ class InferenceService:
                 self._max_batch_size,
                 found.input,
                 outputs,
-                self._models.options.versions,
+                self._repository.version_policy(request.name),
             )
         )
 

@@ -28,6 +28,8 @@ MAX_KEPT_BYTES = 256 * 1024 * 1024
 """Replies are kept up to this size, to be read after the run; later ones are read as they come."""
 MOST_KEPT_BYTES = 64 * 1024
 """A larger reply is read as it comes: to keep it, memory would have to be paged in for each."""
+TRUST_NS = 200_000_000
+"""For how long after a right reply others are kept unread: so late is it noticed that replies turn wrong."""
 _KEPT_BYTES = 200
 """What a reply takes beside its content, about."""
 BeginCall: TypeAlias = Callable[[bytes], "grpc.Future[bytes]"]
@@ -153,9 +155,10 @@ class CallFlight:
     """The queries of one run that are in flight. Thread-safe.
 
     Reading a reply takes as long as a call, and would delay those that follow. So a reply counts as a right
-    answer at first, and is read once the run is over. Until one was right, replies are read as they come: a
-    server that answers nothing right is found out at once. So are those of a run whose ``answers`` are no
-    ``CheckedAnswers``, large ones (``MOST_KEPT_BYTES``), and those beyond ``MAX_KEPT_BYTES``.
+    answer at first, and is read once the run is over. One in ``TRUST_NS`` is read as it comes, and while such
+    a reply is wrong all are: a server that answers nothing right is found out during the run. So are the
+    replies of a run whose ``answers`` are no ``CheckedAnswers``, large ones (``MOST_KEPT_BYTES``), and those
+    beyond ``MAX_KEPT_BYTES``.
 
     Args:
         answers: Receives the outcomes.
@@ -173,8 +176,8 @@ class CallFlight:
         self._outcome = outcome
         self._read = read
         self._checked = answers if isinstance(answers, CheckedAnswers) else None
-        self._trusted = False
-        """Whether a reply was right."""
+        self._trusted_until_ns = 0
+        """Until when replies count as right answers, as one was right."""
         self._kept: list[tuple[int, bytes]] = []
         self._kept_bytes = 0
         self._lock = threading.Lock()
@@ -246,9 +249,11 @@ class CallFlight:
         done_ns = time.perf_counter_ns()
         outcome = self._outcome(call)
         if isinstance(outcome, bytes) and not (
-            self._trusted and self._kept_bytes < MAX_KEPT_BYTES and len(outcome) <= MOST_KEPT_BYTES
+            done_ns < self._trusted_until_ns
+            and self._kept_bytes < MAX_KEPT_BYTES
+            and len(outcome) <= MOST_KEPT_BYTES
         ):
-            outcome = self._read_now(outcome)
+            outcome = self._read_now(outcome, done_ns)
         with self._lock:
             if self.calls.pop(query, None) is None:  # the run has ended in the meantime
                 return
@@ -263,10 +268,10 @@ class CallFlight:
                     self.answers.failed(query, done_ns, outcome.reason)
             self._check_idle()
 
-    def _read_now(self, reply: bytes) -> Outcome:
+    def _read_now(self, reply: bytes, done_ns: int) -> Outcome:
         outcome = self._read(reply)
-        if outcome.answers == 1 and self._checked is not None:
-            self._trusted = True
+        is_right = outcome.answers == 1 and self._checked is not None
+        self._trusted_until_ns = done_ns + TRUST_NS if is_right else 0
         return outcome
 
     def _check(self, kept: Iterable[tuple[int, bytes]]) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import grpc
 
-from inferometer.agent.protocol.status import one_line
 from inferometer.agent.protocol.v2_datatypes import Datatype
 from inferometer.agent.tracing.calls import client_call
 from inferometer.agent.tracing.span import SpanKind
@@ -21,9 +19,9 @@ from inferometer.client.remote.channel.connection import (
     ServerConnection,
     with_tls,
 )
-from inferometer.client.remote.channel.failures import Hints, explain
+from inferometer.client.remote.kserve.failures import infer_error, translate_errors, translate_infer_errors
 from inferometer.client.remote.kserve.messages import RequestForm
-from inferometer.manifests.errors import AgentError, PredictionError, UnknownModelError
+from inferometer.client.remote.kserve.server import KServeServer, ServerIdentity
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2
 from inferometer.protos.inference.v2.grpc_service_pb2_grpc import GRPCInferenceServiceStub
@@ -35,17 +33,8 @@ _Answer = TypeVar("_Answer")
 _OPTIONS = (("grpc.keepalive_time_ms", 300_000),)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerIdentity:
-    """What a server calls itself, and the extensions that it has; empty if it does not say."""
-
-    name: str = ""
-    version: str = ""
-    extensions: tuple[str, ...] = ()
-
-
-class KServeConnection(ServerConnection):
-    """A connection to a server. Thread-safe. Nothing is connected before the first call.
+class KServeConnection(ServerConnection, KServeServer):
+    """A connection to a server over gRPC. Thread-safe. Nothing is connected before the first call.
 
     Raises:
         ConfigurationError: The secret cannot be sent, or a file of TLS cannot be used.
@@ -59,19 +48,6 @@ class KServeConnection(ServerConnection):
         self._methods = GRPCInferenceServiceStub(self._channel)
         # Without serializers: tensors are written and read by inferometer.client.remote.kserve.messages.
         self._infer: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(f"/{INFER_PATH}")
-
-    def require_ready(self) -> None:
-        """Connects to the server, and checks that it is ready.
-
-        Raises:
-            AgentError: It cannot be reached, does not speak the protocol, or is not ready.
-        """
-        with translate_errors(self.address):
-            answer = self._call(self._methods.ServerReady, pb.ServerReadyRequest())
-        if not answer.ready:
-            raise AgentError(
-                f"server {self.address.server}: is not ready; wait until it has loaded its models"
-            )
 
     def identity(self) -> ServerIdentity:
         """Returns what the server calls itself.
@@ -110,25 +86,15 @@ class KServeConnection(ServerConnection):
                 self._methods.SystemSharedMemoryUnregister, pb.SystemSharedMemoryUnregisterRequest(name=name)
             )
 
-    def model_metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
-        """Returns a model's inputs and outputs; a server that loads models on request loads it.
+    def _server_ready(self) -> bool:
+        return self._call(self._methods.ServerReady, pb.ServerReadyRequest()).ready
 
-        An empty version leaves the choice to the server.
+    def _metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
+        request = pb.ModelMetadataRequest(name=name, version=version)
+        return self._call(self._methods.ModelMetadata, request, self._model_timeout_s)
 
-        Raises:
-            UnknownModelError: It does not have it.
-            AgentError: The model is not ready, or the server does not answer.
-        """
-        what = f'{self.address.server}: model "{name}"' + (f" version {version}" if version else "")
-        with translate_errors(self.address, what, late="give it longer with --open_timeout"):
-            request = pb.ModelMetadataRequest(name=name, version=version)
-            metadata = self._call(self._methods.ModelMetadata, request, self._model_timeout_s)
-        # after the metadata, because that call may have loaded the model
-        with translate_errors(self.address, what):
-            ready = self._call(self._methods.ModelReady, pb.ModelReadyRequest(name=name, version=version))
-        if not ready.ready:
-            raise AgentError(f"server {what} is not ready; load it there")
-        return metadata
+    def _model_ready(self, name: str, version: str) -> bool:
+        return self._call(self._methods.ModelReady, pb.ModelReadyRequest(name=name, version=version)).ready
 
     def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
         """Returns a model's configuration; None if the server has none, which is optional.
@@ -200,78 +166,4 @@ class KServeConnection(ServerConnection):
         try:
             return self.reply(call)
         except grpc.RpcError as error:
-            raise _infer_error(error, self.address) from error
-
-
-_HINTS = Hints(
-    refused="is it the port of gRPC, and not that of HTTP?",
-    no_grpc="does not speak gRPC there; give the port of gRPC, and not that of HTTP",
-    unauthenticated="refuses the call: {}; a secret is given with --secret",
-    unimplemented="does not speak the Open Inference Protocol over gRPC ({})",
-    crashed="the server",
-    secure_scheme="kserves:",
-)
-_HTTP_HINTS = Hints(
-    refused="is it the port of HTTP, and not that of gRPC?",
-    no_grpc="does not speak HTTP/1.1 there; give the port of HTTP, and not that of gRPC",
-    unauthenticated="refuses the call: {}; a secret is given with --secret",
-    unimplemented="does not speak the Open Inference Protocol over HTTP ({})",
-    crashed="the server",
-    secure_scheme="kserve+https:",
-)
-_LOST = {
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.NOT_FOUND,
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.UNAUTHENTICATED,
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.UNIMPLEMENTED,
-}
-"""The statuses that concern the server; the others concern the one request."""
-
-
-@contextmanager
-def translate_errors(server: KServeAddress, what: str = "", *, late: str = "") -> Iterator[None]:
-    """Raises what a call about the server, or about ``what``, raises as an error of the program.
-
-    ``late`` is what to do if it does not answer in time.
-
-    Raises:
-        UnknownModelError: It does not have the model.
-        AgentError: It cannot be reached, does not answer, or answers with another status.
-    """
-    try:
-        yield
-    except grpc.RpcError as error:
-        text = f"server {what or server.server}: {_explain(error, server)}"
-        if late and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            text = f"{text}; {late}"
-        kind = UnknownModelError if error.code() is grpc.StatusCode.NOT_FOUND else AgentError
-        raise kind(text) from error
-
-
-@contextmanager
-def translate_infer_errors(server: KServeAddress) -> Iterator[None]:
-    """Raises what one ``ModelInfer`` raises as an error of the program.
-
-    Raises:
-        PredictionError: The server refused this request, or failed on it; others may succeed.
-        AgentError: The server or its model is gone, or did not answer in time.
-    """
-    try:
-        yield
-    except grpc.RpcError as error:
-        raise _infer_error(error, server) from error
-
-
-def _infer_error(error: grpc.RpcError, server: KServeAddress) -> AgentError | PredictionError:
-    kind = AgentError if error.code() in _LOST else PredictionError
-    return kind(f"server {server.server}: {_explain(error, server)}")
-
-
-def _explain(error: grpc.RpcError, server: KServeAddress) -> str:
-    code, details = error.code(), one_line(error.details() or "")
-    if code is grpc.StatusCode.PERMISSION_DENIED:
-        code = grpc.StatusCode.UNAUTHENTICATED
-    return explain(code, details, server.agent, _HTTP_HINTS if server.http else _HINTS)
+            raise infer_error(error, self.address) from error

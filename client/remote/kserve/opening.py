@@ -22,9 +22,9 @@ from inferometer.agent.protocol.v2_datatypes import input_of
 from inferometer.agent.protocol.v2_versions import v2_version
 from inferometer.client.remote.channel.address import KServeAddress
 from inferometer.client.remote.channel.connection import RemoteOptions
-from inferometer.client.remote.kserve.connection import KServeConnection, ServerIdentity
+from inferometer.client.remote.kserve.connection import KServeConnection
 from inferometer.client.remote.kserve.fitting import Fit, fit
-from inferometer.client.remote.kserve.server import KServeServer
+from inferometer.client.remote.kserve.server import KServeServer, ServerIdentity
 from inferometer.client.remote.kserve.session import REMOTE, KServePredictor, KServeSession
 from inferometer.client.remote.kserve.shared_memory import SharedMemory, share_memory
 from inferometer.manifests.catalog import Catalog

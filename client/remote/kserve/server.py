@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import grpc
@@ -12,8 +14,9 @@ from inferometer.agent.protocol.v2_datatypes import Datatype
 from inferometer.agent.tracing.span import SpanKind
 from inferometer.client.remote.channel.address import KServeAddress
 from inferometer.client.remote.channel.connection import Metadata
-from inferometer.client.remote.kserve.connection import ServerIdentity
+from inferometer.client.remote.kserve.failures import translate_errors
 from inferometer.client.remote.kserve.messages import InferReply
+from inferometer.manifests.errors import AgentError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2
 
@@ -44,40 +47,90 @@ class InferForm(Protocol):
         ...
 
 
-class KServeServer(Protocol):
-    """A connection to a server; see ``kserve.connection.KServeConnection``."""
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """What a server calls itself, and the extensions that it has; empty if it does not say."""
+
+    name: str = ""
+    version: str = ""
+    extensions: tuple[str, ...] = ()
+
+
+class KServeServer(ABC):
+    """A connection to a server, over gRPC or over HTTP. Thread-safe."""
 
     address: KServeAddress
 
-    @property
-    def call(self) -> SpanKind:
-        """The span of a request for inference."""
-        ...
-
     def require_ready(self) -> None:
-        """Connects to the server, and checks that it is ready."""
-        ...
+        """Connects to the server, and checks that it is ready.
 
-    def identity(self) -> ServerIdentity:
-        """Returns what the server calls itself."""
-        ...
-
-    def register_memory(self, name: str, key: str, byte_size: int) -> None:
-        """Registers the first bytes of a segment of shared memory."""
-        ...
-
-    def unregister_memory(self, name: str) -> None:
-        """Has the server release a region of shared memory."""
-        ...
+        Raises:
+            AgentError: It cannot be reached, does not speak the protocol, or is not ready.
+        """
+        with translate_errors(self.address):
+            ready = self._server_ready()
+        if not ready:
+            raise AgentError(
+                f"server {self.address.server}: is not ready; wait until it has loaded its models"
+            )
 
     def model_metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
-        """Returns a model's inputs and outputs."""
-        ...
+        """Returns a model's inputs and outputs; a server that loads models on request loads it.
 
+        An empty version leaves the choice to the server.
+
+        Raises:
+            UnknownModelError: It does not have it.
+            AgentError: The model is not ready, or the server does not answer.
+        """
+        what = f'{self.address.server}: model "{name}"' + (f" version {version}" if version else "")
+        with translate_errors(self.address, what, late="give it longer with --open_timeout"):
+            metadata = self._metadata(name, version)
+        # after the metadata, because that call may have loaded the model
+        with translate_errors(self.address, what):
+            ready = self._model_ready(name, version)
+        if not ready:
+            raise AgentError(f"server {what} is not ready; load it there")
+        return metadata
+
+    @abstractmethod
+    def _server_ready(self) -> bool:
+        """Whether the server is ready; raises grpc.RpcError."""
+
+    @abstractmethod
+    def _metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
+        """Asks for a model's metadata, for as long as loading it may take; raises grpc.RpcError."""
+
+    @abstractmethod
+    def _model_ready(self, name: str, version: str) -> bool:
+        """Whether a model is ready; raises grpc.RpcError."""
+
+    @property
+    @abstractmethod
+    def call(self) -> SpanKind:
+        """The span of a request for inference."""
+
+    @abstractmethod
+    def identity(self) -> ServerIdentity:
+        """Returns what the server calls itself; raises AgentError if it cannot be reached."""
+
+    @abstractmethod
+    def register_memory(self, name: str, key: str, byte_size: int) -> None:
+        """Registers the first bytes of a segment of shared memory; raises AgentError if it is refused."""
+
+    @abstractmethod
+    def unregister_memory(self, name: str) -> None:
+        """Has the server release a region of shared memory; raises AgentError if it cannot be reached."""
+
+    @abstractmethod
     def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
-        """Returns a model's configuration; None if the server has none."""
-        ...
+        """Returns a model's configuration; None if the server has none, which is optional.
 
+        Raises:
+            AgentError: The server was lost.
+        """
+
+    @abstractmethod
     def form(
         self,
         model_name: str,
@@ -87,26 +140,38 @@ class KServeServer(Protocol):
         outputs: tuple[str, ...],
     ) -> InferForm:
         """Returns the form of the requests to a model."""
-        ...
 
+    @abstractmethod
     def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
-        """Sends one encoded request and waits for the encoded answer."""
-        ...
+        """Sends one encoded request, and waits for the encoded answer, which has success.
 
+        Raises:
+            PredictionError, AgentError: See ``translate_infer_errors``.
+            SessionError: The connection is closed.
+        """
+
+    @abstractmethod
     def begin_infer(
         self, request: bytes, timeout_s: float | None, metadata: Metadata = ()
     ) -> grpc.Future[bytes]:
-        """Sends one encoded request without waiting; ``end_infer`` returns the answer."""
-        ...
+        """Sends one encoded request without waiting; ``end_infer`` returns the answer.
 
+        Raises:
+            SessionError: The connection is closed.
+        """
+
+    @abstractmethod
     def end_infer(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the encoded answer to a call."""
-        ...
+        """Returns the encoded answer to a call, which has success, and waits for it if necessary.
 
+        Raises:
+            PredictionError, AgentError: See ``translate_infer_errors``.
+        """
+
+    @abstractmethod
     def hold(self) -> Callable[[], object]:
         """Makes the calls of ``begin_infer`` cheaper; returns what ends that."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
-        """Closes the connection."""
-        ...
+        """Closes the connection; calling it again does nothing."""

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.protocol.v2_shared_memory import EXTENSION, SEGMENTS
 from inferometer.client.remote.channel.connection import is_this_machine
-from inferometer.client.remote.kserve.connection import ServerIdentity
-from inferometer.client.remote.kserve.server import KServeServer
+from inferometer.client.remote.kserve.server import KServeServer, ServerIdentity
 from inferometer.evaluators.jobs.defaults import SharedMemoryUse
 from inferometer.manifests.errors import AgentError, ConfigurationError
 

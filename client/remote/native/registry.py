@@ -130,6 +130,7 @@ def probe_agent(
         models=tuple(RunnableModel(m.name, m.version, m.framework_name) for m in models if m.runnable),
         inferometer_version=described.inferometer_version,
         started_at=_read_unix_ms(described.started_unix_ms),
+        http_port=described.http_port or None,
     )
     return Probe(agent_info, described.open_sessions)
 

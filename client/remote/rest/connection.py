@@ -27,11 +27,8 @@ from inferometer.client.remote.channel.connection import (
     warn_of_clear_secret,
     with_tls,
 )
-from inferometer.client.remote.kserve.connection import (
-    ServerIdentity,
-    translate_errors,
-    translate_infer_errors,
-)
+from inferometer.client.remote.kserve.failures import translate_errors, translate_infer_errors
+from inferometer.client.remote.kserve.server import KServeServer, ServerIdentity
 from inferometer.client.remote.rest.failures import HttpFailure, of_response
 from inferometer.client.remote.rest.flights import Flights, HttpCall
 from inferometer.client.remote.rest.messages import (
@@ -54,8 +51,8 @@ _MISSING = {404, 405, 501}
 _Message = TypeVar("_Message", bound=Message)
 
 
-class KServeHttpConnection(Closeable):
-    """A connection to a server. Thread-safe. Nothing is connected before the first request.
+class KServeHttpConnection(Closeable, KServeServer):
+    """A connection to a server over HTTP. Thread-safe. Nothing is connected before the first request.
 
     Raises:
         ConfigurationError: The secret cannot be sent, or a file of TLS cannot be used.
@@ -84,23 +81,6 @@ class KServeHttpConnection(Closeable):
         """The span of a request for inference."""
         at = self.address.agent
         return http_client_call("POST", INFER_TEMPLATE, at.host, at.port)
-
-    def require_ready(self) -> None:
-        """Connects to the server, and checks that it is ready.
-
-        Raises:
-            AgentError: It cannot be reached, does not speak the protocol, or is not ready.
-        """
-        with translate_errors(self.address):
-            response = self._ask("GET", "/v2/health/ready")
-            if response.status in _MISSING:
-                raise HttpFailure(grpc.StatusCode.UNIMPLEMENTED, str(of_response(response)), response.status)
-            if response.status in {401, 403}:
-                raise of_response(response)
-        if response.status != _OK:
-            raise AgentError(
-                f"server {self.address.server}: is not ready; wait until it has loaded its models"
-            )
 
     def identity(self) -> ServerIdentity:
         """Returns what the server calls itself.
@@ -137,28 +117,23 @@ class KServeHttpConnection(Closeable):
         with translate_errors(self.address):
             self._require(self._ask("POST", f"{_region(name)}/unregister"))
 
-    def model_metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
-        """Returns a model's inputs and outputs; a server that loads models on request loads it.
+    def _server_ready(self) -> bool:
+        response = self._ask("GET", "/v2/health/ready")
+        if response.status in _MISSING:
+            raise HttpFailure(grpc.StatusCode.UNIMPLEMENTED, str(of_response(response)), response.status)
+        if response.status in {401, 403}:
+            raise of_response(response)
+        return response.status == _OK
 
-        An empty version leaves the choice to the server.
+    def _metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
+        response = self._ask("GET", model_path(name, version), timeout_s=self._model_timeout_s)
+        return self._read(response, pb.ModelMetadataResponse())
 
-        Raises:
-            UnknownModelError: It does not have it.
-            AgentError: The model is not ready, or the server does not answer.
-        """
-        what = f'{self.address.server}: model "{name}"' + (f" version {version}" if version else "")
-        path = model_path(name, version)
-        with translate_errors(self.address, what, late="give it longer with --open_timeout"):
-            response = self._ask("GET", path, timeout_s=self._model_timeout_s)
-            metadata = self._read(response, pb.ModelMetadataResponse())
-        # after the metadata, because that request may have loaded the model
-        with translate_errors(self.address, what):
-            response = self._ask("GET", f"{path}/ready")
-            if response.status in {401, 403, 503}:
-                raise of_response(response)
-        if response.status != _OK or not _says_ready(response):
-            raise AgentError(f"server {what} is not ready; load it there")
-        return metadata
+    def _model_ready(self, name: str, version: str) -> bool:
+        response = self._ask("GET", f"{model_path(name, version)}/ready")
+        if response.status in {401, 403, 503}:
+            raise of_response(response)
+        return response.status == _OK and _says_ready(response)
 
     def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
         """Returns a model's configuration; None if the server has none, which is optional.

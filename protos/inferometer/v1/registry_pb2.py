@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dinferometer/v1/registry.proto\x12\x0einferometer.v1\"\x17\n\x15ListFrameworksRequest\"N\n\tFramework\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x11\n\tinstalled\x18\x03 \x01(\x08\x12\x0f\n\x07install\x18\x04 \x01(\t\"G\n\x16ListFrameworksResponse\x12-\n\nframeworks\x18\x01 \x03(\x0b\x32\x19.inferometer.v1.Framework\"+\n\x11ListModelsRequest\x12\x16\n\x0e\x66ramework_name\x18\x01 \x01(\t\"\x83\x01\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x16\n\x0e\x66ramework_name\x18\x03 \x01(\t\x12\x1c\n\x14\x66ramework_constraint\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\x12\x10\n\x08runnable\x18\x06 \x01(\x08\";\n\x12ListModelsResponse\x12%\n\x06models\x18\x01 \x03(\x0b\x32\x15.inferometer.v1.Model\"\x11\n\x0f\x44\x65scribeRequest\"\xa8\x01\n\x10\x44\x65scribeResponse\x12\x10\n\x08hostname\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x11\n\tcpu_model\x18\x03 \x01(\t\x12\x0c\n\x04gpus\x18\x04 \x03(\t\x12\x1b\n\x13inferometer_version\x18\x05 \x01(\t\x12\x17\n\x0fstarted_unix_ms\x18\x06 \x01(\x03\x12\x15\n\ropen_sessions\x18\x07 \x01(\r\"\x0f\n\rStatusRequest\"\xec\x01\n\x0eStatusResponse\x12\x0e\n\x06health\x18\x01 \x01(\t\x12\x1b\n\x13inferometer_version\x18\x02 \x01(\t\x12\x17\n\x0fstarted_unix_ms\x18\x03 \x01(\x03\x12\x11\n\tuptime_ns\x18\x04 \x01(\x03\x12\x15\n\ropen_sessions\x18\x05 \x01(\r\x12+\n\x06models\x18\x06 \x03(\x0b\x32\x1b.inferometer.v1.LoadedModel\x12\x10\n\x08troubles\x18\x07 \x03(\t\x12\x0c\n\x04gpus\x18\x08 \x03(\t\x12\x1d\n\x15resident_memory_bytes\x18\t \x01(\x04\"\x99\x01\n\x0bLoadedModel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x16\n\x0e\x66ramework_name\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x18\n\x10waiting_requests\x18\x05 \x01(\r\x12\x0f\n\x07\x62usy_ns\x18\x06 \x01(\x03\x12\x18\n\x10predicted_inputs\x18\x07 \x01(\x04\x32\xdf\x02\n\x0fRegistryService\x12_\n\x0eListFrameworks\x12%.inferometer.v1.ListFrameworksRequest\x1a&.inferometer.v1.ListFrameworksResponse\x12S\n\nListModels\x12!.inferometer.v1.ListModelsRequest\x1a\".inferometer.v1.ListModelsResponse\x12M\n\x08\x44\x65scribe\x12\x1f.inferometer.v1.DescribeRequest\x1a .inferometer.v1.DescribeResponse\x12G\n\x06Status\x12\x1d.inferometer.v1.StatusRequest\x1a\x1e.inferometer.v1.StatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dinferometer/v1/registry.proto\x12\x0einferometer.v1\"\x17\n\x15ListFrameworksRequest\"N\n\tFramework\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x11\n\tinstalled\x18\x03 \x01(\x08\x12\x0f\n\x07install\x18\x04 \x01(\t\"G\n\x16ListFrameworksResponse\x12-\n\nframeworks\x18\x01 \x03(\x0b\x32\x19.inferometer.v1.Framework\"+\n\x11ListModelsRequest\x12\x16\n\x0e\x66ramework_name\x18\x01 \x01(\t\"\x83\x01\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x16\n\x0e\x66ramework_name\x18\x03 \x01(\t\x12\x1c\n\x14\x66ramework_constraint\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\x12\x10\n\x08runnable\x18\x06 \x01(\x08\";\n\x12ListModelsResponse\x12%\n\x06models\x18\x01 \x03(\x0b\x32\x15.inferometer.v1.Model\"\x11\n\x0f\x44\x65scribeRequest\"\xbb\x01\n\x10\x44\x65scribeResponse\x12\x10\n\x08hostname\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x11\n\tcpu_model\x18\x03 \x01(\t\x12\x0c\n\x04gpus\x18\x04 \x03(\t\x12\x1b\n\x13inferometer_version\x18\x05 \x01(\t\x12\x17\n\x0fstarted_unix_ms\x18\x06 \x01(\x03\x12\x15\n\ropen_sessions\x18\x07 \x01(\r\x12\x11\n\thttp_port\x18\x08 \x01(\r\"\x0f\n\rStatusRequest\"\xec\x01\n\x0eStatusResponse\x12\x0e\n\x06health\x18\x01 \x01(\t\x12\x1b\n\x13inferometer_version\x18\x02 \x01(\t\x12\x17\n\x0fstarted_unix_ms\x18\x03 \x01(\x03\x12\x11\n\tuptime_ns\x18\x04 \x01(\x03\x12\x15\n\ropen_sessions\x18\x05 \x01(\r\x12+\n\x06models\x18\x06 \x03(\x0b\x32\x1b.inferometer.v1.LoadedModel\x12\x10\n\x08troubles\x18\x07 \x03(\t\x12\x0c\n\x04gpus\x18\x08 \x03(\t\x12\x1d\n\x15resident_memory_bytes\x18\t \x01(\x04\"\x99\x01\n\x0bLoadedModel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x16\n\x0e\x66ramework_name\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x18\n\x10waiting_requests\x18\x05 \x01(\r\x12\x0f\n\x07\x62usy_ns\x18\x06 \x01(\x03\x12\x18\n\x10predicted_inputs\x18\x07 \x01(\x04\x32\xdf\x02\n\x0fRegistryService\x12_\n\x0eListFrameworks\x12%.inferometer.v1.ListFrameworksRequest\x1a&.inferometer.v1.ListFrameworksResponse\x12S\n\nListModels\x12!.inferometer.v1.ListModelsRequest\x1a\".inferometer.v1.ListModelsResponse\x12M\n\x08\x44\x65scribe\x12\x1f.inferometer.v1.DescribeRequest\x1a .inferometer.v1.DescribeResponse\x12G\n\x06Status\x12\x1d.inferometer.v1.StatusRequest\x1a\x1e.inferometer.v1.StatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,13 +46,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBEREQUEST']._serialized_start=467
   _globals['_DESCRIBEREQUEST']._serialized_end=484
   _globals['_DESCRIBERESPONSE']._serialized_start=487
-  _globals['_DESCRIBERESPONSE']._serialized_end=655
-  _globals['_STATUSREQUEST']._serialized_start=657
-  _globals['_STATUSREQUEST']._serialized_end=672
-  _globals['_STATUSRESPONSE']._serialized_start=675
-  _globals['_STATUSRESPONSE']._serialized_end=911
-  _globals['_LOADEDMODEL']._serialized_start=914
-  _globals['_LOADEDMODEL']._serialized_end=1067
-  _globals['_REGISTRYSERVICE']._serialized_start=1070
-  _globals['_REGISTRYSERVICE']._serialized_end=1421
+  _globals['_DESCRIBERESPONSE']._serialized_end=674
+  _globals['_STATUSREQUEST']._serialized_start=676
+  _globals['_STATUSREQUEST']._serialized_end=691
+  _globals['_STATUSRESPONSE']._serialized_start=694
+  _globals['_STATUSRESPONSE']._serialized_end=930
+  _globals['_LOADEDMODEL']._serialized_start=933
+  _globals['_LOADEDMODEL']._serialized_end=1086
+  _globals['_REGISTRYSERVICE']._serialized_start=1089
+  _globals['_REGISTRYSERVICE']._serialized_end=1440
 # @@protoc_insertion_point(module_scope)

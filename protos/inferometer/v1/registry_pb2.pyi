@@ -185,6 +185,7 @@ class DescribeResponse(_message.Message):
     INFEROMETER_VERSION_FIELD_NUMBER: _builtins.int
     STARTED_UNIX_MS_FIELD_NUMBER: _builtins.int
     OPEN_SESSIONS_FIELD_NUMBER: _builtins.int
+    HTTP_PORT_FIELD_NUMBER: _builtins.int
     hostname: _builtins.str
     architecture: _builtins.str
     """The processor's architecture, such as x86_64."""
@@ -194,6 +195,8 @@ class DescribeResponse(_message.Message):
     started_unix_ms: _builtins.int
     """Milliseconds since 1970."""
     open_sessions: _builtins.int
+    http_port: _builtins.int
+    """Where it serves the Open Inference Protocol over HTTP; 0 if it does not."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The name of each."""
@@ -208,10 +211,11 @@ class DescribeResponse(_message.Message):
         inferometer_version: _builtins.str = ...,
         started_unix_ms: _builtins.int = ...,
         open_sessions: _builtins.int = ...,
+        http_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "cpu_model", b"cpu_model", "gpus", b"gpus", "hostname", b"hostname", "inferometer_version", b"inferometer_version", "open_sessions", b"open_sessions", "started_unix_ms", b"started_unix_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "cpu_model", b"cpu_model", "gpus", b"gpus", "hostname", b"hostname", "http_port", b"http_port", "inferometer_version", b"inferometer_version", "open_sessions", b"open_sessions", "started_unix_ms", b"started_unix_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

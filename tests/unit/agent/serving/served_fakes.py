@@ -31,6 +31,8 @@ class Clock:
 class FakeSession:
     """A model that doubles rows of two numbers.
 
+    It stays in one thread, unless ``any_thread`` is set.
+
     A batch with a 13 fails, one with a 66 crashes. While ``held``, a prediction waits.
     """
 
@@ -44,6 +46,12 @@ class FakeSession:
         self.go = threading.Event()
         self.go.set()
         self.closed = False
+        self.any_thread = False
+        self.is_free = True
+        self.thread_ns = 0
+        """The processor time, to which each prediction adds ``predict_ns``."""
+        self.predict_ns = PREDICT_NS
+        self.threads: list[str] = []
         self.answer = lambda batch: {"doubled": batch * 2}
 
     def hold(self) -> None:
@@ -61,12 +69,14 @@ class FakeSession:
         batch = tensors[LAYER]
         assert not self.closed
         self.batches.append(batch.tolist())
+        self.threads.append(threading.current_thread().name)
+        self.thread_ns += self.predict_ns
         assert self.go.wait(DEADLINE_S)
         if (batch == 66).any():
             raise ZeroDivisionError("a fault of the predictor")
         if (batch == 13).any():
             raise PredictionError(f"the framework failed on {len(batch)}")
-        return Inferred(self.answer(batch), PREDICT_NS)
+        return Inferred(self.answer(batch), self.predict_ns)
 
     def close(self) -> None:
         assert not self.closed
@@ -76,6 +86,7 @@ class FakeSession:
 def served(session: FakeSession, clock: Clock | None = None, **options) -> ServedModel:
     """A served model on a fake one."""
     given = {"clock": clock} if clock else {}
+    given["thread_ns"] = lambda: session.thread_ns
     return ServedModel(session, BatchingOptions(**options), unix_ns=lambda: 5_000_000, **given)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferometer.agent.serving.version_policy import VersionPolicy
+from inferometer.agent.serving.version_policy import VersionPolicies, VersionPolicy
 from inferometer.manifests.errors import ConfigurationError
 
 VERSIONS = ("3", "2.0", "1.1", "1.0")
@@ -40,3 +40,26 @@ def test_text_that_is_no_policy_is_refused_in_one_line(text):
         VersionPolicy.parse(text)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 300
+
+
+def test_model_has_its_own_policy_or_that_of_all():
+    policies = VersionPolicies.parse(["latest:1", "ResNet50=specific:1,3", "a=b=all"])
+    assert str(policies.of("resnet50")) == "specific:1,3"
+    assert str(policies.of("a=b")) == "all"
+    assert str(policies.of("Other")) == "latest:1"
+    assert str(VersionPolicies.parse(["M=latest:2"]).of("Other")) == "all"
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["latest:1", "all"], "all models have two policies"),
+        (["M=latest:1", "m=all"], "model m has two policies"),
+        (["=all"], 'found "=all" without a model; give NAME=POLICY'),
+        (["M="], 'found ""; allowed'),
+        (["M=1"], 'found "1"; allowed'),
+    ],
+)
+def test_policies_that_make_no_sense_are_refused(texts, said):
+    with pytest.raises(ConfigurationError, match=f"version_policy: {said}"):
+        VersionPolicies.parse(texts)

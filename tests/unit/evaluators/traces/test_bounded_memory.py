@@ -25,7 +25,7 @@ from tests.contract.store_fixtures import make_evaluation
 
 SPANS = 300
 """Spans in a chunk: one predict step and its layers."""
-ROWS = 1000
+ROWS = 400
 """Rows for each chunk, of 500 bytes each."""
 FEW, MANY = 5, 15
 """Chunks: to keep all of them takes three times as much of many."""
