@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Tensor, numeric_dtype_of
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from inferometer.evaluators.load.prepared_inputs import synthetic_tensors
+from inferometer.evaluators.load.prepared_inputs import synthetic_arrays
 from inferometer.manifests.errors import DatasetError
 from inferometer.manifests.inputs import InputParameters
 
@@ -52,7 +52,7 @@ class ArrayInputs(Dataset):
 
 
 class SyntheticDataset(Dataset):
-    """Random tensors of a model's input, as ``synthetic_tensors`` draws them, without labels.
+    """Random tensors of a model's input, as ``synthetic_arrays`` draws them, without labels.
 
     Where memory bounds their number, or more are asked for than it draws, the same ones follow again.
 
@@ -63,9 +63,10 @@ class SyntheticDataset(Dataset):
     """
 
     def __init__(self, parameters: InputParameters, count: int, seed: int) -> None:
-        drawn = synthetic_tensors(parameters, seed)
-        self._tensors = drawn.tensors
-        super().__init__(DatasetIdentity("synthetic", drawn.source, None, None, count))
+        [self._tensors] = synthetic_arrays(parameters.tensors, seed).values()
+        drawn = len(self._tensors)
+        source = f"{drawn} synthetic tensor{'' if drawn == 1 else 's'}, seed {seed}"
+        super().__init__(DatasetIdentity("synthetic", source, None, None, count))
 
     def __iter__(self) -> Iterator[Sample]:
         for index in range(len(self)):
