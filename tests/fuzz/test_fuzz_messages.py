@@ -31,7 +31,8 @@ from inferometer.agent.protocol.messages import (
 )
 from inferometer.agent.protocol.v2_datatypes import DATATYPES
 from inferometer.agent.server.v2 import messages as v2
-from inferometer.agent.server.v2.tensors import TensorSignature, read_inputs
+from inferometer.agent.server.v2.tensors import TensorSignature
+from inferometer.agent.server.v2.tensors import read_inputs as read_v2_inputs
 from inferometer.client.remote.kserve.messages import RequestForm, ServedInput, decode_reply
 from inferometer.manifests.errors import InferometerError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
@@ -127,7 +128,7 @@ def test_responses_of_the_agents_protocol(content: bytes) -> None:
 @given(damaged_bytes([FORM.encode({"data": ARRAY}), FORM.encode({"data": ARRAY[:1]})]))
 def test_requests_of_the_open_inference_protocol(content: bytes) -> None:
     try:
-        read_inputs(v2.decode_request(content), SIGNATURES, 4, "M")
+        read_v2_inputs(v2.decode_request(content), SIGNATURES, 4, "M")
     except DecodeError:
         pass
     except InferometerError as error:

@@ -83,7 +83,7 @@ def test_an_agent_gets_binary_tensors_or_shared_memory(opened, start_agent, use)
     assert len(result.input_ids) == 3
 
     predictor = session.predictor
-    request = predictor.form.encode(batch)
+    request = predictor.form.encode({"data": batch})
     assert batch.tobytes() in request
     answer = predictor.connection.infer(request, 60)
     assert mean_scores(batch).tobytes() in answer
