@@ -144,6 +144,12 @@ dataset_options = options(
         help="Predict random tensors instead of a dataset's inputs, for speed only; the default of "
         "--model_path.",
     ),
+    option(
+        "--sequence_length",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Size of dynamic axes in the tensors of --synthetic.  [default: 128]",
+    ),
     option("--dataset_name", metavar="NAME", help="Dataset.  [default: the one that the model names]"),
     option(
         "--dataset_path",
@@ -159,4 +165,4 @@ dataset_options = options(
         "cifar10 or mnist.  [default: found out]",
     ),
 )
-"""Adds ``dataset_name``, ``dataset_path``, ``data_backend`` and ``synthetic``."""
+"""Adds ``dataset_name``, ``dataset_path``, ``data_backend``, ``synthetic`` and ``sequence_length``."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 from inferometer.agent.preprocessing.inputs import Payload, Pixels, Tensor
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from inferometer.evaluators.datasets.folder import printable
+from inferometer.evaluators.datasets.memory import checked_arrays, payload_of
 from inferometer.manifests.errors import DatasetError, one_line
+from inferometer.manifests.inputs import TensorSpec
 
 _TENSORS = "inputs"
 _SAMPLES = (_TENSORS, "images", "x", "data")
@@ -33,7 +36,10 @@ class ArraysDataset(Dataset):
     model's input. ``inputs``, instead, contains tensors of any element type. The optional ``labels`` (or
     ``y``) contains N integers or texts. Nothing is unpickled.
 
-    The arguments are those of ``ArchiveDataset``.
+    For a model with several inputs, each is an array of the input's name. A model's only input may also have
+    its name, where there is none of the names above.
+
+    The arguments are those of ``ArchiveDataset``, and the ``tensors`` that the model takes, if there is one.
 
     Raises:
         DatasetError: The file is no ``.npz``, is damaged, or its arrays are not as above.
@@ -49,12 +55,22 @@ class ArraysDataset(Dataset):
         checksum: str | None = None,
         name: str | None = None,
         version: str | None = None,
+        tensors: Sequence[TensorSpec] = (),
     ) -> None:
         self._path = path
-        array_name, samples, labels = _load(path)
-        self._samples, self._payload = _payloads(array_name, samples, path)
-        self._labels = None if labels is None else _texts(labels, len(samples), path)
-        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(samples)))
+        self._tensors = tuple(tensors)
+        arrays, labels = _load(path, self._tensors)
+        if any(each.name in arrays and each.name not in _SAMPLES for each in tensors) or len(arrays) > 1:
+            arrays = checked_arrays(path, arrays, tensors)
+            count = len(next(iter(arrays.values())))
+            self._payload: Callable[[int], Payload] = partial(payload_of, arrays)
+        else:
+            [(array_name, samples)] = arrays.items()
+            rows, payload = _payloads(array_name, samples, path)
+            count = len(rows)
+            self._payload = lambda index: payload(rows[index])
+        self._labels = None if labels is None else _texts(labels, count, path)
+        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, count))
 
     def __iter__(self) -> Iterator[Sample]:
         return map(self.sample, range(len(self)))
@@ -62,25 +78,26 @@ class ArraysDataset(Dataset):
     def sample(self, index: int) -> Sample:
         """Returns a sample, which is in memory."""
         label = None if self._labels is None else self._labels[index]
-        return Sample(str(index), self._payload(self._samples[index]), label)
+        return Sample(str(index), self._payload(index), label)
 
-    def __reduce__(self) -> tuple[Callable[..., ArraysDataset], tuple[Path, DatasetIdentity]]:
+    def __reduce__(self) -> tuple[Callable[..., ArraysDataset], tuple[Any, ...]]:
         """Pickles the path; another process reads the file again."""
-        return _reopened, (self._path, self.identity)
+        return _reopened, (self._path, self.identity, self._tensors)
 
 
-def _reopened(path: Path, identity: DatasetIdentity) -> ArraysDataset:
+def _reopened(path: Path, identity: DatasetIdentity, tensors: Sequence[TensorSpec]) -> ArraysDataset:
     return ArraysDataset(
         path,
         identity.category,
         checksum=identity.checksum,
         name=identity.name,
         version=identity.version,
+        tensors=tensors,
     )
 
 
-def _load(path: Path) -> tuple[str, NDArray[Any], NDArray[Any] | None]:
-    """Reads the samples with their array's name and, where there are any, the labels."""
+def _load(path: Path, tensors: Sequence[TensorSpec]) -> tuple[dict[str, NDArray[Any]], NDArray[Any] | None]:
+    """Reads the samples with the names of their arrays and, where there are any, the labels."""
     try:
         with path.open("rb") as file:
             content = np.load(file, allow_pickle=False)
@@ -89,13 +106,18 @@ def _load(path: Path) -> tuple[str, NDArray[Any], NDArray[Any] | None]:
                     f"{path}: is a single array; accepted: an .npz with images (or inputs) and labels"
                 )
             named = [name for name in _SAMPLES if name in content.files]
-            labels = next((name for name in _LABELS if name in content.files), None)
-            if len(named) != 1:
+            inputs = [each.name for each in tensors]
+            labels = next((name for name in _LABELS if name in content.files and name not in inputs), None)
+            if len(inputs) > 1:
+                named = [name for name in content.files if name != labels]
+            elif not named and inputs and inputs[0] in content.files:
+                named = inputs
+            elif len(named) != 1:
                 found = ", ".join(map(printable, content.files)) or "none"
                 wanted = "has no array" if not named else "needs one array of"
                 raise DatasetError(f"{path}: {wanted} images (or x, data) or inputs; it has: {found}")
-            samples = _array(content, named[0])
-            return named[0], samples, None if labels is None else _array(content, labels)
+            samples = {name: _array(content, name) for name in named}
+            return samples, None if labels is None else _array(content, labels)
     except DatasetError:
         raise
     except OSError as error:
