@@ -56,6 +56,8 @@ class TensorElementType(str, Enum):
     UINT8 = "uint8"
     INT32 = "int32"
     INT64 = "int64"
+    BOOL = "bool"
+    FLOAT64 = "float64"
     STRING = "string"
 
 
@@ -215,7 +217,8 @@ class ImageParameters(Part):
 class TensorParameters(Part):
     """A tensor that the model receives unchanged: features, a spectrogram, token numbers.
 
-    ``dimensions`` leaves out the batch. There is no preprocessing, and therefore no further fields.
+    ``dimensions`` leaves out the batch; -1 is a dynamic axis, whose size may differ by batch. There is no
+    preprocessing, and therefore no further fields.
     """
 
     dimensions: TensorDimensions
@@ -231,7 +234,7 @@ class TensorParameters(Part):
     @field_validator("dimensions")
     @classmethod
     def _fits_into_memory(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if (elements := math.prod(value)) > MAX_TENSOR_ELEMENTS:
+        if (elements := math.prod(size for size in value if size != DYNAMIC_AXIS)) > MAX_TENSOR_ELEMENTS:
             raise ValueError(f"has {elements} elements together; allowed: {MAX_TENSOR_ELEMENTS}")
         return value
 
