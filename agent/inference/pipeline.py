@@ -40,7 +40,7 @@ from inferometer.agent.inference.results import (
 )
 from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.preprocessing.inputs import Input, batch_size
-from inferometer.agent.preprocessing.preprocessor import ModelPreprocessor
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.tracing.span import AttributeValue, TraceLevel

@@ -174,6 +174,17 @@ class DatasetChoice:
             return open_path(self.path, self.category or "vision", self.backend, tensors)
         return None
 
+    def open_early(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset | None:
+        """Opens the dataset, so that what is wrong with it is known before a model is loaded; see ``open``.
+
+        Returns None where the model is to name it, or may have the names of its arrays, as of an ``.npz``.
+        """
+        named = self.name and not self.path and not self.urls_path
+        place = catalog.find_dataset(self.name, category=self.category).path if named else self.path
+        if place and str(place).casefold().endswith(".npz") and (named or Path(place).is_file()):
+            return None
+        return self.open(catalog, cache)
+
     def open_for(self, model: ModelManifest, catalog: Catalog, cache: ArtifactCache | None) -> Dataset:
         """Opens the dataset; where none is chosen, that which a model's manifest names. See ``open``.
 

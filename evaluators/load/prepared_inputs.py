@@ -23,7 +23,8 @@ from inferometer.agent.preprocessing.inputs import (
     Url,
     numeric_dtype_of,
 )
-from inferometer.agent.preprocessing.preprocessor import ModelPreprocessor, preprocessor_of, tensor_bytes
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
+from inferometer.agent.preprocessing.preprocessor import preprocessor_of, tensor_bytes
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.loading.samples import size_of
 from inferometer.evaluators.statistics import random_state

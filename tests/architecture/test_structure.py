@@ -12,7 +12,7 @@ from tools.structure import Source, files_on_the_way, read_source
 MOST_MODULES_OF_A_FOLDER = 16
 LEAST_LINES_PER_EDGE = 29
 """Before the operators, 67,700 lines had one for each 28."""
-MOST_FILES_ON_THE_WAY = 24
+MOST_FILES_ON_THE_WAY = 25
 """Two more than before training, which shares the console and the repetition in fresh processes."""
 
 

@@ -16,7 +16,8 @@ from inferometer.agent.inference.preparation import Fetch
 from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, SessionOptions, no_fetch
-from inferometer.agent.preprocessing.preprocessor import model_preprocessor_of, tensor_bytes
+from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
+from inferometer.agent.preprocessing.preprocessor import tensor_bytes
 from inferometer.agent.protocol.v2_datatypes import input_of
 from inferometer.agent.protocol.v2_versions import v2_version
 from inferometer.client.remote.channel.address import KServeAddress
