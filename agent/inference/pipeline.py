@@ -40,8 +40,8 @@ from inferometer.agent.inference.results import (
 )
 from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.preprocessing.inputs import Input, batch_size
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.origins import Origin
-from inferometer.agent.preprocessing.preprocessor import ModelPreprocessor
 from inferometer.agent.tasks.postprocessing import PredictedInputs
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.recorder import TraceScope

@@ -34,7 +34,7 @@ from inferometer.agent.inference.results import BatchResult, Infer, Inferred, Sy
 from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
 from inferometer.agent.preprocessing.inputs import Input, Tensors
-from inferometer.agent.preprocessing.preprocessor import model_preprocessor_of
+from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
 from inferometer.agent.tracing.recorder import TraceScope, traced
 from inferometer.agent.tracing.span import AttributeValue, SpanKind, TraceLevel
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, InputError

@@ -9,7 +9,7 @@ from inferometer.agent.hardware.environment import container_architecture, read_
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import SystemDescription
-from inferometer.agent.preprocessing.preprocessor import model_preprocessor_of
+from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
 from inferometer.manifests.schema import ModelManifest
 
 

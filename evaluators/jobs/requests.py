@@ -194,6 +194,16 @@ class DatasetChoice:
             dataset.close()
             raise
 
+    def open_early(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset | None:
+        """Opens the dataset, so that what is wrong with it is known before a model is loaded; see ``open``.
+
+        Returns None where the model is to name it, or may have the names of its arrays, as of an ``.npz``.
+        """
+        place = str(self.path) if self.path is not None and self.path.is_file() else ""
+        if self.name and not self.path and not self.urls_path:
+            place = catalog.find_dataset(self.name, category=self.category).path
+        return None if place.casefold().endswith(".npz") else self.open(catalog, cache)
+
     def open_for(self, model: ModelManifest, catalog: Catalog, cache: ArtifactCache | None) -> Dataset:
         """Opens the dataset; where none is chosen, that which a model's manifest names. See ``open``.
 

@@ -26,7 +26,8 @@ from inferometer.agent.preprocessing.inputs import (
     batch_size,
     numeric_dtype_of,
 )
-from inferometer.agent.preprocessing.preprocessor import ModelPreprocessor, preprocessor_of
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
+from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.loading.samples import size_of
 from inferometer.evaluators.statistics import random_state

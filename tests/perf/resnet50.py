@@ -24,7 +24,8 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, SessionOptions, no_fetch, open_session
 from inferometer.agent.preprocessing.inputs import Tensor
-from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor, ModelPreprocessor
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
+from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.evaluators.dataset_run import DatasetRun
 from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.datasets.folder import FolderDataset

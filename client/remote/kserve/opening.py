@@ -17,7 +17,7 @@ from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, SessionOptions, no_fetch
 from inferometer.agent.preprocessing.inputs import blank_batch
-from inferometer.agent.preprocessing.preprocessor import model_preprocessor_of
+from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
 from inferometer.agent.protocol.v2_versions import v2_version
 from inferometer.client.remote.channel.address import KServeAddress
 from inferometer.client.remote.channel.connection import RemoteOptions

@@ -22,7 +22,7 @@ from inferometer.agent.inference.predictor import Predictor, PredictorOptions, T
 from inferometer.agent.inference.results import BatchResult, Infer, SystemDescription
 from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, Session
 from inferometer.agent.preprocessing.inputs import Input, Payload, batch_size
-from inferometer.agent.preprocessing.preprocessor import model_preprocessor_of
+from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
 from inferometer.agent.protocol.metadata import TRACEPARENT_KEY
 from inferometer.agent.tracing.calls import OK, ended
 from inferometer.agent.tracing.recorder import TraceScope

@@ -17,7 +17,8 @@ from inferometer.agent.inference.postprocessing import Postprocessor
 from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors
 from inferometer.agent.inference.results import BatchResult, Classifications, Stage
 from inferometer.agent.preprocessing.inputs import Input, Payload, Tensor
-from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor, ModelPreprocessor, Preprocessor
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
+from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor, Preprocessor
 from inferometer.manifests.errors import InputError
 from inferometer.manifests.schema import ModelManifest
 

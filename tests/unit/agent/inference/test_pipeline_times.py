@@ -32,7 +32,8 @@ from inferometer.agent.inference.postprocessing import Postprocessor
 from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.inference.results import Outputs, Stage, StageTimes
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Url
-from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor, ModelPreprocessor
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
+from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.manifests.errors import InputError
 
 READ_NS, FETCH_NS, PREDICT_NS, POSTPROCESS_NS = 1, 10, 1_000, 10_000

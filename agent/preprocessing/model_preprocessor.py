@@ -1,0 +1,150 @@
+"""The preprocessor of a model: those of its inputs together, which make the tensors of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
+from inferometer.agent.preprocessing.inputs import NamedTensors, Payload, Tensors, dtype_of, padded
+from inferometer.agent.preprocessing.origins import Origin
+from inferometer.agent.preprocessing.preprocessor import (
+    Preprocessor,
+    check_tensor,
+    preprocessor_of,
+)
+from inferometer.manifests.errors import InputError
+from inferometer.manifests.inputs import TensorSpec
+from inferometer.manifests.schema import ModelManifest
+
+
+class ModelPreprocessor:
+    """Makes the input tensors of one model. Thread-safe.
+
+    The rows of tensors with a fixed shape are written into the memory of the batch. Those of tensors with
+    dynamic axes are kept apart, and padded with zeros to the longest of the batch; which elements count is
+    told by an input of the model itself, such as an attention mask.
+
+    Attributes:
+        tensors: The tensors that the model takes, in order.
+        tensor_bytes: The memory of those of one input; with dynamic axes, about.
+    """
+
+    def __init__(self, preprocessors: Sequence[Preprocessor]) -> None:
+        self._preprocessors = tuple(preprocessors)
+        self.tensors: tuple[TensorSpec, ...] = tuple(
+            tensor for each in self._preprocessors for tensor in each.tensors
+        )
+        self.tensor_bytes = sum(each.tensor_bytes for each in self._preprocessors)
+        self._names = tuple(each.name for each in self.tensors)
+        self._fixed = tuple(
+            (each.name, each.sized(), dtype_of(each)) for each in self.tensors if not each.is_dynamic
+        )
+        self._padded = len(self._fixed) < len(self.tensors)
+
+    @property
+    def libraries(self) -> Mapping[str, str]:
+        """The versions of the libraries that influence the tensors, by name."""
+        return {name: found for each in self._preprocessors for name, found in each.libraries.items()}
+
+    def new_batch(self, size: int) -> dict[str, NDArray[Any]]:
+        """Returns memory for the tensors of a batch that have a fixed shape."""
+        return {name: np.empty((size, *dimensions), dtype) for name, dimensions, dtype in self._fixed}
+
+    def prepare(self, payload: Payload, batch: Tensors, place: int) -> Tensors | None:
+        """Writes an input into its row of a batch, and returns the rows of tensors with dynamic axes, if any.
+
+        Raises:
+            InputError: The payload does not fit the model; the row is then undefined.
+        """
+        if isinstance(payload, NamedTensors):
+            return self._written(self.named(payload.arrays), batch, place)
+        if len(self._preprocessors) > 1:
+            raise InputError(f"the model takes the tensors {_listed(self._names)}; give all of them by name")
+        return self._preprocessors[0].prepare(payload, batch, place)
+
+    def origin(self, payload: Payload) -> Origin | None:
+        """Returns where an input that has been prepared came from; see ``Preprocessor.origin``."""
+        return self._preprocessors[0].origin(payload) if len(self._preprocessors) == 1 else None
+
+    def assembled(
+        self, batch: Tensors, places: Sequence[int] | None, rows: Sequence[Tensors | None]
+    ) -> dict[str, NDArray[Any]]:
+        """Returns the tensors of a batch, in the model's order.
+
+        Args:
+            batch: Its tensors of a fixed shape.
+            places: The rows of them that are wanted; None for all.
+            rows: What ``prepare`` returned for each of those.
+        """
+        if places is not None:
+            batch = {name: array[places] for name, array in batch.items()}
+        if not self._padded:
+            return dict(batch)
+        return {
+            each.name: padded(each, [row[each.name] for row in rows if row])
+            if each.is_dynamic
+            else batch[each.name]
+            for each in self.tensors
+        }
+
+    def named(self, batch: Tensors | NDArray[Any]) -> Tensors:
+        """Returns tensors by name; an array alone is the only tensor of the model.
+
+        Raises:
+            InputError: The names are not those of the model's tensors.
+        """
+        names = self._names
+        if isinstance(batch, np.ndarray):
+            if len(names) > 1:
+                raise InputError(f"found one tensor; the model takes {len(names)}: {_listed(names)}")
+            return {names[0]: batch}
+        if tuple(batch) != names and set(batch) != set(names):
+            takes = f"one tensor, {_listed(names)}" if len(names) == 1 else f"the tensors {_listed(names)}"
+            raise InputError(f"found {_listed(tuple(batch)) or 'no tensor'}; the model takes {takes}")
+        return batch
+
+    def checked(self, batch: Tensors | NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Returns a batch in the form that the model takes: names, element types, shapes, C order.
+
+        Raises:
+            InputError: The batch is empty, or does not fit the model.
+        """
+        batch = self.named(batch)
+        first = batch[self._names[0]]
+        if first.ndim == 0 or not len(first):
+            raise InputError("the batch is empty; it needs at least one input")
+        size = first.shape[:1]
+        if len(self.tensors) == 1:
+            return {self._names[0]: check_tensor(first, self.tensors[0], size)}
+        return {each.name: _named_check(batch[each.name], each, size) for each in self.tensors}
+
+    def _written(self, arrays: Tensors, batch: Tensors, place: int) -> Tensors | None:
+        """Writes preprocessed tensors into their rows; returns those with dynamic axes."""
+        rows = {}
+        for tensor in self.tensors:
+            array = _named_check(arrays[tensor.name], tensor)
+            if tensor.is_dynamic:
+                rows[tensor.name] = array
+            else:
+                batch[tensor.name][place] = array
+        return rows or None
+
+
+def model_preprocessor_of(manifest: ModelManifest, max_pixels: int = MAX_PIXELS) -> ModelPreprocessor:
+    """Returns the preprocessor for a model; images of more than ``max_pixels`` are rejected."""
+    return ModelPreprocessor([preprocessor_of(each.parameters, max_pixels) for each in manifest.inputs])
+
+
+def _named_check(array: NDArray[Any], tensor: TensorSpec, batch: tuple[int, ...] = ()) -> NDArray[Any]:
+    try:
+        return check_tensor(array, tensor, batch)
+    except InputError as error:
+        raise InputError(f'input "{tensor.name}": {error}') from error
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
