@@ -164,7 +164,8 @@ class ImageParameters(Part):
 class TensorParameters(Part):
     """A tensor that the model receives unchanged: features, a spectrogram, token numbers.
 
-    ``dimensions`` leaves out the batch. There is no preprocessing, and therefore no further fields.
+    ``dimensions`` leaves out the batch; -1 is a dynamic axis, whose size may differ by batch. There is no
+    preprocessing, and therefore no further fields.
     """
 
     dimensions: TensorDimensions
@@ -180,7 +181,7 @@ class TensorParameters(Part):
     @field_validator("dimensions")
     @classmethod
     def _fits_into_memory(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if (elements := math.prod(value)) > MAX_TENSOR_ELEMENTS:
+        if (elements := math.prod(size for size in value if size != DYNAMIC_AXIS)) > MAX_TENSOR_ELEMENTS:
             raise ValueError(f"has {elements} elements together; allowed: {MAX_TENSOR_ELEMENTS}")
         return value
 

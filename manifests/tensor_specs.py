@@ -16,6 +16,8 @@ class TensorElementType(str, Enum):
     UINT8 = "uint8"
     INT32 = "int32"
     INT64 = "int64"
+    BOOL = "bool"
+    FLOAT64 = "float64"
     STRING = "string"
 
 

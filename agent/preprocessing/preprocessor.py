@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -149,11 +149,16 @@ def _wrong_shape(array: NDArray[Any], shape: tuple[int, ...]) -> InputError:
 
 
 def tensor_bytes(parameters: InputParameters) -> int:
-    """Returns the size of an input's tensors in bytes, without importing a decoder.
+    """Returns the size of an input's tensors in bytes; see ``input_bytes``."""
+    return input_bytes(parameters.tensors)
+
+
+def input_bytes(tensors: Iterable[TensorSpec]) -> int:
+    """Returns the size of a model's tensors for one input in bytes, without importing a decoder.
 
     Dynamic axes count with their size in synthetic inputs.
     """
-    return sum(math.prod(each.sized()) * dtype_of(each).itemsize for each in parameters.tensors)
+    return sum(math.prod(each.sized()) * dtype_of(each).itemsize for each in tensors)
 
 
 def open_decoder(parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> ImageDecoder:

@@ -17,9 +17,18 @@ from inferometer.agent.hardware.environment import Environment, Gpu
 from inferometer.agent.inference.predictor import Precision, Weights, has_own_precision
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import SessionOptions
-from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Payload, Pixels, Tensor, Text, Url
+from inferometer.agent.preprocessing.inputs import (
+    EncodedImage,
+    Input,
+    NamedTensors,
+    Payload,
+    Pixels,
+    Tensor,
+    Text,
+    Url,
+)
 from inferometer.agent.protocol.span_messages import TracePart, trace_part_message
-from inferometer.agent.protocol.tensors import read_tensor
+from inferometer.agent.protocol.tensors import read_named, read_tensor
 from inferometer.manifests.errors import AgentError, ConfigurationError, InputError
 from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inferometer.v1 import predict_pb2
@@ -50,10 +59,12 @@ def _read_payload(message: predict_pb2.Input) -> Payload:
             if array.dtype != "uint8":
                 raise InputError(f"{what}: pixels are uint8, not {array.dtype}")
             return Pixels(array)
+        case "tensors":
+            return NamedTensors(read_named(message.tensors.tensors, what))
         case "text":
             return Text(message.text.text, message.text.pair if message.text.HasField("pair") else None)
         case _:
-            raise InputError(f"{what}: has no data; give encoded_image, url, pixels, tensor or text")
+            raise InputError(f"{what}: has no data; give encoded_image, url, pixels, tensor, tensors or text")
 
 
 def read_options(request: predict_pb2.OpenRequest) -> SessionOptions:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
@@ -36,7 +37,15 @@ from inferometer.agent.preprocessing.inputs import (
     Url,
 )
 from inferometer.agent.protocol.span_messages import TracePart, read_trace_part, trace_part_message
-from inferometer.agent.protocol.tensors import array_bytes, element_name, fill_tensor, read_array, read_tensor
+from inferometer.agent.protocol.tensors import (
+    array_bytes,
+    element_name,
+    fill_named,
+    fill_tensor,
+    read_array,
+    read_named,
+    read_tensor,
+)
 from inferometer.agent.protocol.wire import Parts, Span, cut_out, length_delimited, padding
 from inferometer.agent.tasks.registry import PREDICTIONS
 from inferometer.manifests.errors import ConfigurationError, InputError, PredictionError
@@ -78,14 +87,37 @@ class PredictCall:
     @property
     def size(self) -> int:
         """The number of inputs that it declares."""
-        return self.batch.shape[0] if self.batch and self.batch.shape else len(self.message.inputs)
+        if self.batch is not None:
+            return self.batch.shape[0] if self.batch.shape else 0
+        sizes = [each.tensor.shape[0] for each in self.message.tensors if each.tensor.shape]
+        return max([len(self.message.inputs), *sizes])
+
+    def preprocessed(self) -> Tensors | NDArray[Any] | None:
+        """Returns a batch of preprocessed tensors by name, or the only tensor; None for other inputs.
+
+        Raises InputError if it has inputs beside them, or a tensor does not match its own description.
+        """
+        if self.batch is None and not self.message.tensors:
+            return None
+        if self.message.inputs or (self.batch is not None and self.message.tensors):
+            given = "inputs" if self.message.inputs else "tensors"
+            other = "batch" if self.batch is not None else "tensors"
+            raise InputError(f"the request has both {given} and {other}; give one of them")
+        return read_named(self.message.tensors, "batch") if self.batch is None else self.batch.array("batch")
 
 
-def encode_batch_request(session_id: str, batch: NDArray[Any]) -> bytes:
-    """Returns a ``PredictRequest`` for a batch that is one preprocessed tensor.
+def encode_batch_request(session_id: str, batch: Tensors | NDArray[Any]) -> bytes:
+    """Returns a ``PredictRequest`` for a batch of preprocessed tensors by name, or of the model's only one.
 
-    Raises InputError if the protocol does not support the tensor's element type.
+    One alone goes without its name, which agents of every version read. Raises InputError if the protocol
+    does not support a tensor's element type.
     """
+    if not isinstance(batch, np.ndarray):
+        if len(batch) != 1:
+            message = predict_pb2.PredictRequest(session_id=session_id)
+            fill_named(message.tensors, batch)
+            return message.SerializeToString()
+        [batch] = batch.values()
     head = predict_pb2.PredictRequest(session_id=session_id).SerializeToString()
     field = length_delimited(_BATCH, _tensor_parts(batch))
     return b"".join([_padding(predict_pb2.PredictRequest.PADDING_FIELD_NUMBER, head, field), head, *field])
@@ -113,9 +145,7 @@ def encode_inputs_request(
             if payload.pair is not None:
                 item.text.pair = payload.pair
         elif isinstance(payload, NamedTensors):
-            raise InputError(
-                f"input {id_}: found the tensors {', '.join(payload.arrays)}; an agent is sent one"
-            )
+            fill_named(item.tensors.tensors, payload.arrays)
         else:
             fill_tensor(item.tensor, payload.array)
     return message.SerializeToString()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,24 @@ def read_elements(
 def read_tensor(message: tensor_pb2.Tensor, what: str) -> NDArray[Any]:
     """Returns the array of a ``Tensor`` message; see ``read_array``."""
     return read_array(message.dtype, message.shape, message.content, what)
+
+
+def read_named(messages: Iterable[tensor_pb2.NamedTensor], what: str) -> dict[str, NDArray[Any]]:
+    """Returns arrays by their names; raises InputError as ``read_array``, and if a name is there twice."""
+    found: dict[str, NDArray[Any]] = {}
+    for message in messages:
+        named = f'{what}, tensor "{message.name[:80]}"'
+        if message.name in found:
+            raise InputError(f"{named}: is there twice")
+        found[message.name] = read_tensor(message.tensor, named)
+    return found
+
+
+def fill_named(messages: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Writes arrays with their names into repeated ``NamedTensor``; raises InputError as ``element_name``."""
+    for name, array in arrays.items():
+        message = messages.add(name=name)
+        fill_tensor(message.tensor, array)
 
 
 def fill_tensor(message: tensor_pb2.Tensor, array: NDArray[Any]) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import dtype_of
 from inferometer.manifests.errors import PredictionError
+from inferometer.manifests.fields import DYNAMIC_AXIS
 from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inference.v2 import model_config_pb2 as config
 
@@ -100,11 +101,24 @@ BATCH_SIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class TensorSignature:
-    """One input or output of a model; ``dimensions`` leaves out the batch."""
+    """One input or output of a model.
+
+    ``dimensions`` leave out the batch; ``DYNAMIC_AXIS`` is an axis whose size may differ by request.
+    """
 
     name: str
     datatype: Datatype
     dimensions: tuple[int, ...]
+
+    def takes(self, dimensions: tuple[int, ...]) -> bool:
+        """Returns whether dimensions without the batch fit; a dynamic axis is of any size but 0."""
+        return dimensions == self.dimensions or (
+            len(dimensions) == len(self.dimensions)
+            and all(
+                size > 0 if wanted == DYNAMIC_AXIS else size == wanted
+                for size, wanted in zip(dimensions, self.dimensions, strict=True)
+            )
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -112,8 +126,9 @@ class TensorSignature:
         return (BATCH_SIDE, *self.dimensions)
 
 
-def input_of(manifest: ModelManifest) -> TensorSignature:
-    """Returns the one input of a model."""
-    parameters = manifest.inputs[0].parameters
-    datatype = datatype_of(dtype_of(parameters))
-    return TensorSignature(parameters.input_layer, datatype, parameters.dimensions)
+def inputs_of(manifest: ModelManifest) -> dict[str, TensorSignature]:
+    """Returns the inputs of a model by their names, in the manifest's order."""
+    return {
+        each.name: TensorSignature(each.name, datatype_of(dtype_of(each)), each.written)
+        for each in manifest.tensors
+    }

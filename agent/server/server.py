@@ -250,7 +250,7 @@ class AgentServer:
         options = self._options
         names = HostNames.of(options.allowed_hosts, options.host, secret=options.secret is not None)
         most = options.max_message_bytes
-        app = RestApp(self._dispatcher.calls, service.methods(), service.input_of, most, names)
+        app = RestApp(self._dispatcher.calls, service.methods(), service.inputs_of, most, names)
         return HttpServer(app, options.host, port, options.tls, options.limits, most)
 
     def _observe(self) -> Observation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -68,7 +69,7 @@ class BatchWorker(Generic[_Request]):
 
     If a batch of several requests fails, each of them is predicted alone, so that a request that the model
     cannot take does not fail the others. ``clock`` is that of the queue, in nanoseconds; ``on_closed`` is
-    called when the model is closed.
+    called when the model is closed. Only requests of equal forms make a batch; see ``Batcher``.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class BatchWorker(Generic[_Request]):
         on_closed: Callable[[], None] = lambda: None,
         statistics: ModelStatistics | None = None,
         observer: QueueObserver | None = None,
+        form_of: Callable[[_Request], object] | None = None,
     ) -> None:
         self._predictor = predictor
         self._queue = queue
@@ -90,7 +92,7 @@ class BatchWorker(Generic[_Request]):
         self._on_closed = on_closed
         self._statistics = statistics
         self._observer = observer
-        self._batcher = Batcher[_Request](options, clock, queue)
+        self._batcher = Batcher[_Request](options, clock, queue, form_of)
         self._turn = threading.Lock()
         self.busy_since_ns: int | None = None
         """When the batch under way began; None while there is none."""
@@ -180,6 +182,7 @@ class BatchMemory:
     def __init__(self, max_batch_size: int) -> None:
         self._max_batch_size = max_batch_size
         self._memory: dict[str, NDArray[Any]] = {}
+        self._views: dict[str, NDArray[Any]] = {}  # of the memory, in the shape of the last batch
 
     def assemble(self, batches: Sequence[Tensors]) -> Tensors:
         """Returns batches of the same tensors as one; it is valid until the next call.
@@ -201,10 +204,18 @@ class BatchMemory:
             raise InputError(f'input "{name}": the requests differ in shape, and make no batch')
         if first.dtype.hasobject:  # strings, which the memory would keep
             return np.concatenate(tensors)
+        view = self._views.get(name)
+        if view is None or view.shape[1:] != shape:
+            view = self._views[name] = self._reserved(name, shape, first.dtype)
+        return np.concatenate(tensors, out=view[: sum(map(len, tensors))])
+
+    def _reserved(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Memory for a full batch of rows of a shape."""
+        size = self._max_batch_size * math.prod(shape)
         memory = self._memory.get(name)
-        if memory is None or memory.shape[1:] != shape:
-            memory = self._memory[name] = np.empty((self._max_batch_size, *shape), first.dtype)
-        return np.concatenate(tensors, out=memory[: sum(map(len, tensors))])
+        if memory is None or memory.size < size:
+            memory = self._memory[name] = np.empty(size, dtype)
+        return memory[:size].reshape(self._max_batch_size, *shape)
 
     def all_apart(self, outputs: Tensors) -> Tensors:
         """Returns outputs that the next batch does not overwrite; a model may return its input."""

@@ -111,17 +111,23 @@ class Batcher(Generic[_Request]):
     ``max_queue_delay_ms``: with 0 it is all that waits when the model is free. A batch also begins as soon as
     the requests that wait make a preferred size: the largest such. Requests keep their order, and each is
     whole in one batch: one that does not fit begins the next batch. One that is larger than a batch may be is
-    a batch of its own.
+    a batch of its own. With ``form_of``, only requests of equal forms make a batch: as in Triton's dynamic
+    batcher, one of another form begins the next batch, for which this one waits no longer.
     """
 
     def __init__(
-        self, options: BatchingOptions, clock: Callable[[], int], queue: RequestQueue[_Request]
+        self,
+        options: BatchingOptions,
+        clock: Callable[[], int],
+        queue: RequestQueue[_Request],
+        form_of: Callable[[_Request], object] | None = None,
     ) -> None:
         self._max = options.max_batch_size
         self._preferred = frozenset(options.preferred_batch_sizes)
         self._delay_ns = round(options.max_queue_delay_ms * _NS_PER_MS)
         self._clock = clock
         self._queue = queue
+        self._form_of = form_of
         self._put_back: deque[_Request] = deque()
         self._ended = False
 
@@ -136,7 +142,8 @@ class Batcher(Generic[_Request]):
         if first is None:
             self._ended = False
             return None
-        batch, size = [first], first.inputs
+        batch, size, form_of = [first], first.inputs, self._form_of
+        form = form_of and form_of(first)
         due_ns = first.came_ns + self._delay_ns
         left_ns = due_ns - self._clock()
         preferred = 0  # requests at the beginning of the batch that have a preferred size together
@@ -153,6 +160,9 @@ class Batcher(Generic[_Request]):
                 left_ns = due_ns - self._clock()
             if not wanted(waiting):
                 continue
+            if form_of is not None and form_of(waiting) != form:
+                self._put_back.appendleft(waiting)
+                break
             size += waiting.inputs
             if size > self._max:
                 self._put_back.appendleft(waiting)

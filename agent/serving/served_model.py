@@ -77,13 +77,18 @@ def _settle(future: asyncio.Future[bool], answered: bool) -> None:
         future.set_result(answered)
 
 
+def _shapes_of(request: Request) -> object:
+    """What requests of one batch have in common: the shapes of their tensors without the batch."""
+    return {name: array.shape[1:] for name, array in request.batch.items()}
+
+
 class ServedModel:
     """One loaded model, which closes its session. Thread-safe.
 
     With ``max_batch_size`` 1 each request is predicted by itself, however many inputs it has. Otherwise
     requests are batched, and one of more inputs than a batch may have is refused: splitting it would falsify
-    its times. Requests fail if a prediction takes longer than ``predict_timeout_ns``. ``clock`` is that of
-    deadlines, in nanoseconds.
+    its times. Of a model with dynamic axes, only requests of equal shapes are batched. Requests fail if a
+    prediction takes longer than ``predict_timeout_ns``. ``clock`` is that of deadlines, in nanoseconds.
     """
 
     def __init__(
@@ -107,7 +112,9 @@ class ServedModel:
         self._closed = threading.Event()
         self._on_closed = on_closed
         self._predict_timeout_ns = predict_timeout_ns
-        inline = session.any_thread and not options.max_queue_delay_ms
+        dynamic = any(each.is_dynamic for each in manifest.tensors)
+        # how long a prediction takes depends on the size of a dynamic axis, which no mean tells
+        inline = session.any_thread and not dynamic and not options.max_queue_delay_ms
         self._inline_ns = options.inline_predict_us * _NS_PER_US if inline else 0.0
         self._wakers: dict[asyncio.AbstractEventLoop, Waker] = {}
         self._queue: RequestQueue[Request] = (
@@ -125,6 +132,7 @@ class ServedModel:
             on_closed=self._on_close,
             statistics=self.statistics,
             observer=observer,
+            form_of=_shapes_of if dynamic else None,
         )
 
     @property

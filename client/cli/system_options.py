@@ -144,6 +144,12 @@ dataset_options = options(
         help="Predict random tensors instead of a dataset's inputs, for speed only; the default of "
         "--model_path.",
     ),
+    option(
+        "--sequence_length",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Size of dynamic axes in the tensors of --synthetic.  [default: 128]",
+    ),
     option("--dataset_name", metavar="NAME", help="Dataset.  [default: the one that the model names]"),
     option(
         "--dataset_path",
@@ -166,4 +172,4 @@ dataset_options = options(
         "[default: all]",
     ),
 )
-"""Adds ``dataset_name``, ``dataset_path``, ``data_backend``, ``sample_ids`` and ``synthetic``."""
+"""Adds the options of datasets, from ``dataset_name`` to ``sample_ids``."""

@@ -161,7 +161,7 @@ class LoadJob:
     def _inputs(self, resources: JobResources, system: SystemUnderTest) -> tuple[LoadInputs, DatasetIdentity]:
         """The inputs of the queries, ready before the clock starts."""
         request, manifest = self._request, system.description.manifest
-        parameters = manifest.inputs[0].parameters
+        parameters = [each.parameters for each in manifest.inputs]
         if request.synthetic:
             make = synthetic_payloads if request.include_preprocess else synthetic_tensors
             inputs: LoadInputs = make(parameters, request.seed)

@@ -13,7 +13,7 @@ from inferometer.agent.preprocessing.inputs import Input, Payload, Tensors
 from inferometer.agent.serving.batch_worker import BatchMemory, BatchWorker, Predicted
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.request_queue import WAITING, PredictedBatch, RequestQueue, RequestState
-from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs
+from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs, shapes_of
 from inferometer.evaluators.load.target import Answers, LoadableSystem, LoadTarget
 from inferometer.evaluators.system import TensorSystem
 from inferometer.manifests.errors import InferometerError, PredictionError, QueueFullError, SessionError
@@ -39,7 +39,8 @@ class LocalTarget(Closeable):
     The session stays its owner's: ``close`` stops the thread, and closes nothing else.
 
     Query n predicts input n modulo their number. ``max_queue`` queries may wait for their batch to begin; one
-    more fails. See ``BatchingOptions`` for the batches. The clock is that of the run, in nanoseconds.
+    more fails. See ``BatchingOptions`` for the batches; prepared inputs of different shapes are in none
+    together. The clock is that of the run, in nanoseconds.
 
     Raises:
         ConfigurationError: A number is too small.
@@ -66,7 +67,14 @@ class LocalTarget(Closeable):
         self._closed = False
         self._queue = RequestQueue[_Query](max_queue, "under load", clock)
         predictor = _Batches(session, inputs, max_batch_size)
-        self._worker = BatchWorker(predictor, self._queue, batching, clock, "under load")
+        form_of: Callable[[_Query], object] | None = None
+        if isinstance(inputs, PreparedInputs) and not inputs.are_alike:
+            forms = [shapes_of(row) for row in inputs.rows]
+
+            def form_of(query: _Query) -> object:
+                return forms[query.number % len(forms)]
+
+        self._worker = BatchWorker(predictor, self._queue, batching, clock, "under load", form_of=form_of)
 
     @property
     def description(self) -> SystemDescription:
@@ -228,11 +236,10 @@ class _Batches:
 
     def __init__(self, session: TensorSystem, inputs: LoadInputs, max_batch_size: int) -> None:
         self._session = session
-        self._rows: list[Tensors] = []
+        self._rows: Sequence[Tensors] = ()
         self._payloads: Sequence[Payload] = ()
         if isinstance(inputs, PreparedInputs):
-            name = session.description.manifest.tensors[0].name
-            self._rows = [{name: inputs.tensors[n : n + 1]} for n in range(len(inputs))]
+            self._rows = inputs.rows
         else:
             self._payloads = inputs.payloads
         self._ids = tuple(map(str, range(max_batch_size)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,24 +12,27 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.preparation import Fetch, Gate, Preparation
+from inferometer.agent.inference.preparation import Fetch, Gate, Preparation, PreparedInput
 from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.agent.inference.session import no_fetch
 from inferometer.agent.preprocessing.inputs import (
     EncodedImage,
+    NamedTensors,
     Payload,
     Pixels,
     Tensor,
+    Tensors,
     Url,
+    batch_size,
     numeric_dtype_of,
 )
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
-from inferometer.agent.preprocessing.preprocessor import preprocessor_of, tensor_bytes
+from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.loading.samples import size_of
 from inferometer.evaluators.statistics import random_state
 from inferometer.manifests.errors import DatasetError, InputError
-from inferometer.manifests.inputs import ImageParameters, InputParameters
+from inferometer.manifests.inputs import DYNAMIC_SIZE, ImageParameters, InputParameters, TensorSpec
 
 MAX_INPUTS = 1024
 """The most inputs of a run: more than the caches of a processor hold, and prepared within seconds."""
@@ -42,18 +46,37 @@ class PreparedInputs:
     """Preprocessed inputs: under load the model only predicts.
 
     Attributes:
-        tensors: inputs × the dimensions of the model's input, of its dtype; at least one.
+        rows: Each input as a batch of one: the tensors that the model takes, by their names. There is at
+            least one. They differ in shape where the model has dynamic axes.
         source: Their description in words.
         failures: The inputs that failed, and are left out.
     """
 
-    tensors: NDArray[Any]
+    rows: tuple[Tensors, ...]
     source: str
     failures: tuple[InputFailure, ...] = ()
 
     def __len__(self) -> int:
         """The number of inputs."""
-        return len(self.tensors)
+        return len(self.rows)
+
+    @classmethod
+    def of_batch(cls, batch: Tensors, source: str) -> PreparedInputs:
+        """Returns the rows of a batch, by the names of the model's tensors."""
+        size = batch_size(batch)
+        rows = ({name: array[n : n + 1] for name, array in batch.items()} for n in range(size))
+        return cls(tuple(rows), source)
+
+    @property
+    def are_alike(self) -> bool:
+        """Whether all have the same shapes."""
+        first = shapes_of(self.rows[0])
+        return all(shapes_of(row) == first for row in self.rows)
+
+
+def shapes_of(tensors: Tensors) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of tensors, by their names."""
+    return {name: array.shape for name, array in tensors.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,13 +103,13 @@ LoadInputs: TypeAlias = PreparedInputs | ReadInputs
 
 def prepare_inputs(
     dataset: Dataset,
-    parameters: InputParameters,
+    inputs: Sequence[InputParameters],
     *,
     fetch: Fetch = no_fetch,
     max_inputs: int = MAX_INPUTS,
     max_bytes: int = MAX_BYTES,
 ) -> PreparedInputs:
-    """Reads and preprocesses the first inputs of a dataset.
+    """Reads and preprocesses the first inputs of a dataset for a model that has some ``inputs``.
 
     There are at most ``max_inputs``, and their tensors take at most ``max_bytes``, unless one takes more.
 
@@ -94,22 +117,26 @@ def prepare_inputs(
         DatasetError: None of them can be read and preprocessed.
         FrameworkUnavailableError: The library that decodes images is not installed.
     """
-    count = min(max_inputs, max(1, max_bytes // tensor_bytes(parameters)))
+    preprocessor = ModelPreprocessor(list(map(preprocessor_of, inputs)))
+    count = min(max_inputs, max(1, max_bytes // preprocessor.tensor_bytes))
     samples = list(itertools.islice(dataset, count))
     if not samples:
         raise DatasetError(f"dataset {dataset.identity.name} is empty; load needs at least one input")
     gate = Gate(overlap=True)  # nothing is predicted yet
-    preprocessor = ModelPreprocessor([preprocessor_of(parameters)])
     preparation = Preparation(preprocessor, fetch, gate, threads=1, clock=time.perf_counter_ns)
     try:
         prepared = list(preparation.begin(samples))
     finally:
         preparation.close()
     failures = tuple(item.failure for item in prepared if item.failure is not None)
-    good = [item.place for item in prepared if item.failure is None]
-    source = _source(dataset, len(good), failures)
-    [tensors] = prepared[0].batch.values()
-    return PreparedInputs(tensors[good] if failures else tensors, source, failures)
+    rows = tuple(_row(item, preprocessor) for item in prepared if item.failure is None)
+    return PreparedInputs(rows, _source(dataset, len(rows), failures), failures)
+
+
+def _row(item: PreparedInput, preprocessor: ModelPreprocessor) -> Tensors:
+    """A prepared input as a batch of one; without a copy."""
+    batch = {name: array[item.place : item.place + 1] for name, array in item.batch.items()}
+    return preprocessor.assembled(batch, None, [item.rows])
 
 
 def read_inputs(
@@ -139,47 +166,77 @@ def read_inputs(
 
 
 def synthetic_tensors(
-    parameters: InputParameters,
+    inputs: Sequence[InputParameters],
     seed: int | Sequence[int],
     *,
     count: int = SYNTHETIC_INPUTS,
     max_bytes: int = MAX_BYTES,
 ) -> PreparedInputs:
-    """Returns random tensors of the shape and dtype that a model takes.
+    """Returns random tensors of the shapes and dtypes that a model takes.
 
     Floats are uniform in [0, 1) and uint8 in 0…255. Other integers are 0 or 1: they may be token ids, and
-    every vocabulary has these two. The same seed gives the same tensors on every machine. There are
-    ``count``, or fewer where they would take more than ``max_bytes``.
+    every vocabulary has these two. A dynamic axis has ``DYNAMIC_SIZE``. The same seed gives the same tensors
+    on every machine. There are ``count``, or fewer where they would take more than ``max_bytes``.
+
+    Raises ConfigurationError if the model takes strings.
     """
-    count = min(count, max(1, max_bytes // tensor_bytes(parameters)))
+    tensors = [tensor for each in inputs for tensor in each.tensors]
+    drawn = synthetic_arrays(tensors, seed, count=count, max_bytes=max_bytes)
+    source = _count(batch_size(drawn), "synthetic tensor" if len(drawn) == 1 else "synthetic input")
+    return PreparedInputs.of_batch(drawn, f"{source}, seed {seed}")
+
+
+def synthetic_arrays(
+    tensors: Sequence[TensorSpec],
+    seed: int | Sequence[int],
+    *,
+    count: int = SYNTHETIC_INPUTS,
+    max_bytes: int = MAX_BYTES,
+    size: int = DYNAMIC_SIZE,
+) -> dict[str, NDArray[Any]]:
+    """Returns random tensors by name, as ``synthetic_tensors``; dynamic axes have a ``size``."""
+    shapes = {each.name: each.sized(size) for each in tensors}
+    dtypes = {each.name: numeric_dtype_of(each) for each in tensors}
+    input_bytes = sum(math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items())
+    count = min(count, max(1, max_bytes // input_bytes))
     random = random_state(seed)
-    dtype = numeric_dtype_of(parameters)
-    shape = (count, *parameters.dimensions)
-    tensors = np.empty(shape, dtype)
-    for tensor in tensors:  # one by one: float64 of all of them would take twice the memory
-        if dtype.kind == "f":
-            tensor[...] = np.minimum(random.random_sample(tensor.shape), _BELOW_ONE)
-        else:
-            tensor[...] = random.randint(0, 256 if dtype == np.uint8 else 2, tensor.shape)
-    return PreparedInputs(tensors, f"{_count(count, 'synthetic tensor')}, seed {seed}")
+    drawn = {name: np.empty((count, *shape), dtypes[name]) for name, shape in shapes.items()}
+    for batch in drawn.values():
+        for tensor in batch:  # one by one: float64 of all of them would take twice the memory
+            if batch.dtype.kind == "f":
+                tensor[...] = np.minimum(random.random_sample(tensor.shape), _BELOW_ONE)
+            else:
+                tensor[...] = random.randint(0, 256 if batch.dtype == np.uint8 else 2, tensor.shape)
+    return drawn
 
 
 def synthetic_payloads(
-    parameters: InputParameters, seed: int, *, count: int = SYNTHETIC_INPUTS, max_bytes: int = MAX_BYTES
+    inputs: Sequence[InputParameters],
+    seed: int,
+    *,
+    count: int = SYNTHETIC_INPUTS,
+    max_bytes: int = MAX_BYTES,
 ) -> ReadInputs:
     """Returns random inputs that are not preprocessed.
 
-    For a model of images they are decoded images of the model's height and width, so that the latency holds
-    no decoding, and hardly any resizing; others are those of ``synthetic_tensors``.
+    For a model of one image they are decoded images of the model's height and width, so that the latency
+    holds no decoding, and hardly any resizing; others are those of ``synthetic_tensors``.
     """
-    if not isinstance(parameters, ImageParameters):
-        prepared = synthetic_tensors(parameters, seed, count=count, max_bytes=max_bytes)
-        return ReadInputs(tuple(map(Tensor, prepared.tensors)), prepared.source)
+    parameters = inputs[0]
+    if len(inputs) > 1 or not isinstance(parameters, ImageParameters):
+        prepared = synthetic_tensors(inputs, seed, count=count, max_bytes=max_bytes)
+        return ReadInputs(tuple(map(payload_of, prepared.rows)), prepared.source)
     shape = (parameters.height, parameters.width, 3)
     count = min(count, max(1, max_bytes // (shape[0] * shape[1] * shape[2])))
     random = random_state(seed)
     images = [Pixels(random.randint(0, 256, shape).astype(np.uint8)) for _ in range(count)]
     return ReadInputs(tuple(images), f"{_count(count, 'synthetic image')}, decoded, seed {seed}")
+
+
+def payload_of(row: Tensors) -> Tensor | NamedTensors:
+    """Returns a prepared input as the data of an input."""
+    arrays = {name: array[0] for name, array in row.items()}
+    return NamedTensors(arrays) if len(arrays) > 1 else Tensor(*arrays.values())
 
 
 _BELOW_ONE = 1 - 2.0**-11

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from inferometer.agent.preprocessing.preprocessor import tensor_bytes
-from inferometer.evaluators.load.prepared_inputs import synthetic_tensors
+from inferometer.evaluators.load.prepared_inputs import synthetic_arrays
 from inferometer.evaluators.loading.loader import LoadedBatch, Loader, LoaderOptions
 from inferometer.evaluators.statistics import random_state
 from inferometer.manifests.errors import ConfigurationError
@@ -20,7 +20,7 @@ MOST_BYTES = 256 * 1024 * 1024
 
 
 class SyntheticLoader(Loader):
-    """Yields full batches of random inputs, as ``synthetic_tensors`` draws them, and of random labels.
+    """Yields full batches of random inputs, as ``synthetic_arrays`` draws them, and of random labels.
 
     They depend on the seed, the rank and the batch size. The labels are uniform. No time is lost to loading:
     the batches are drawn when the loader is made.
@@ -59,9 +59,10 @@ class SyntheticLoader(Loader):
         drawn = max(1, min(most, MOST_BYTES // (size * tensor_bytes(parameters))))
         seed = [options.seed, options.rank]
         try:
-            tensors = synthetic_tensors(
-                parameters, seed, count=drawn * size, max_bytes=drawn * size * tensor_bytes(parameters)
-            ).tensors
+            most_bytes = drawn * size * tensor_bytes(parameters)
+            [tensors] = synthetic_arrays(
+                parameters.tensors, seed, count=drawn * size, max_bytes=most_bytes
+            ).values()
         except MemoryError as error:
             raise ConfigurationError(
                 f"a batch of {size} inputs takes {size * tensor_bytes(parameters)} bytes, which cannot be "

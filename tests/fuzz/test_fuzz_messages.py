@@ -31,8 +31,9 @@ from inferometer.agent.protocol.messages import (
 )
 from inferometer.agent.protocol.v2_datatypes import DATATYPES
 from inferometer.agent.server.v2 import messages as v2
-from inferometer.agent.server.v2.tensors import TensorSignature, read_input
-from inferometer.client.remote.kserve.messages import RequestForm, decode_reply
+from inferometer.agent.server.v2.tensors import TensorSignature
+from inferometer.agent.server.v2.tensors import read_inputs as read_v2_inputs
+from inferometer.client.remote.kserve.messages import RequestForm, ServedInput, decode_reply
 from inferometer.manifests.errors import InferometerError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inferometer.v1 import predict_pb2
@@ -67,8 +68,8 @@ OPENINGS = [
         model_name="M", device=predict_pb2.Device(index=1), threads=2, weights=1, seed=3
     ).SerializeToString()
 ]
-FORM = RequestForm("M", "1", "data", DATATYPES["FP32"], ("scores",))
-SIGNATURE = TensorSignature("data", DATATYPES["FP32"], (6,))
+FORM = RequestForm("M", "1", (ServedInput("data", "data", DATATYPES["FP32"]),), ("scores",))
+SIGNATURES = {"data": TensorSignature("data", DATATYPES["FP32"], (6,))}
 REPLY = pb.ModelInferResponse(
     model_name="M",
     outputs=[pb.ModelInferResponse.InferOutputTensor(name="scores", datatype="FP32", shape=[2, 6])],
@@ -124,10 +125,10 @@ def test_responses_of_the_agents_protocol(content: bytes) -> None:
 
 
 @fuzzed
-@given(damaged_bytes([FORM.encode(ARRAY), FORM.encode(ARRAY[:1])]))
+@given(damaged_bytes([FORM.encode({"data": ARRAY}), FORM.encode({"data": ARRAY[:1]})]))
 def test_requests_of_the_open_inference_protocol(content: bytes) -> None:
     try:
-        read_input(v2.decode_request(content), SIGNATURE, 4, "M")
+        read_v2_inputs(v2.decode_request(content), SIGNATURES, 4, "M")
     except DecodeError:
         pass
     except InferometerError as error:

@@ -27,8 +27,9 @@ pytestmark = pytest.mark.real_time
 INPUTS = (Tensor("pixels", "FP32", (-1, 1, SIDE, SIDE)),)
 OUTPUTS = (Tensor("scores", "FP32", (-1, 3)),)
 QUERIES = 40
-SMALL = PreparedInputs(
-    np.arange(3, dtype=np.float32).repeat(SIDE * SIDE).reshape(3, 1, SIDE, SIDE), "three levels of grey"
+SMALL = PreparedInputs.of_batch(
+    {"data": np.arange(3, dtype=np.float32).repeat(SIDE * SIDE).reshape(3, 1, SIDE, SIDE)},
+    "three levels of grey",
 )
 GREYS = (10, 200, 90)
 READ = ReadInputs(tuple(Pixels(np.full((SIDE, SIDE), grey, np.uint8)) for grey in GREYS), "three greys")
@@ -175,7 +176,7 @@ def test_closing_fails_what_is_in_flight_once_and_leaves_the_session_open(sessio
 
         assert_all_failed(log, 20, "the load target was closed while the query was in flight")
         assert log.queries().repeated == 0
-        assert session.predict_tensor(SMALL.tensors).input_ids == ("0", "1", "2")
+        assert session.predict_tensor(SMALL.rows[1]).input_ids == ("0",)
 
 
 def test_more_queries_than_may_be_in_flight_fail(session_at, monkeypatch):

@@ -27,7 +27,7 @@ from inferometer.manifests.errors import ConfigurationError
 SEGMENTS = Path("/dev/shm")
 QUERIES = 300
 GREYS = np.random.default_rng(0).random((5, 1, SIDE, SIDE), np.float32)
-PREPARED = PreparedInputs(GREYS, "five tensors")
+PREPARED = PreparedInputs.of_batch({"data": GREYS}, "five tensors")
 READ = ReadInputs(tuple(Pixels(np.full((SIDE, SIDE), grey, np.uint8)) for grey in (10, 200, 90)), "greys")
 
 

@@ -35,8 +35,9 @@ from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStu
 FRAMEWORKS = ["PyTorch", "MXNet", "ONNXRuntime"]
 INPUTS = 12
 QUERIES = 40
-SMALL = PreparedInputs(
-    np.arange(3, dtype=np.float32).repeat(SIDE * SIDE).reshape(3, 1, SIDE, SIDE), "three levels of grey"
+SMALL = PreparedInputs.of_batch(
+    {"data": np.arange(3, dtype=np.float32).repeat(SIDE * SIDE).reshape(3, 1, SIDE, SIDE)},
+    "three levels of grey",
 )
 
 
@@ -148,7 +149,7 @@ def assert_all_failed(log, count, reason):
 def load_inputs(dataset, manifest, include_preprocess):
     if include_preprocess:
         return read_inputs(dataset, max_inputs=INPUTS)
-    return prepare_inputs(dataset, manifest.inputs[0].parameters, max_inputs=INPUTS)
+    return prepare_inputs(dataset, [manifest.inputs[0].parameters], max_inputs=INPUTS)
 
 
 @pytest.mark.parametrize("include_preprocess", [False, True], ids=["prepared", "read"])
@@ -286,7 +287,7 @@ def test_closing_cancels_what_is_in_flight(start_agent, manifest_folder):
 
         assert all(call.cancelled() for call in recorded.calls)
         assert_all_failed(log, 5, "the load target was closed while the query was in flight")
-        assert remote.predict_tensor(SMALL.tensors).input_ids == ("0", "1", "2"), "the agent is still open"
+        assert remote.predict_tensor(SMALL.rows[1]).input_ids == ("0",), "the agent is still open"
 
 
 def test_more_queries_than_may_be_in_flight_fail(start_agent, manifest_folder, monkeypatch):

@@ -33,7 +33,7 @@ from tests.contract.store_fixtures import make_evaluation
 
 pytestmark = pytest.mark.real_time
 
-ONE = PreparedInputs(np.zeros((1, 1, SIDE, SIDE), np.float32), "black")
+ONE = PreparedInputs.of_batch({"data": np.zeros((1, 1, SIDE, SIDE), np.float32)}, "black")
 HERE_AND_REMOTE = pytest.mark.parametrize("remote", [False, True], ids=["here", "agent"])
 PARTS = 4
 

@@ -271,7 +271,7 @@ def test_a_load_target_tells_the_queue_and_the_batch_of_a_remote_agent(start, ma
     answers = Answers()
     with (
         open_remote_agent(agent.address, "Picky") as remote,
-        RemoteTarget(remote, PreparedInputs(batch(1, 2, 3), "numbers")) as target,
+        RemoteTarget(remote, PreparedInputs.of_batch({"data": batch(1, 2, 3)}, "numbers")) as target,
     ):
         target.begin(answers)
         target.submit(0)

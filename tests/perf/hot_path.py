@@ -107,7 +107,7 @@ def _to_served_model(stack: ExitStack) -> Callable[[], Sequence[float]]:
 def _to_load_target(stack: ExitStack) -> Callable[[], Sequence[float]]:
     session = stack.enter_context(_null_session())
     parameters = session.description.manifest.inputs[0].parameters
-    target = stack.enter_context(LocalTarget(session, synthetic_tensors(parameters, 1, count=1)))
+    target = stack.enter_context(LocalTarget(session, synthetic_tensors([parameters], 1, count=1)))
 
     def run() -> Sequence[float]:
         target.begin(_Ignored())

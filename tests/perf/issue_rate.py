@@ -271,7 +271,7 @@ def _with_model(framework: str, stack: ExitStack) -> Mapping[str, Measurement]:
     """Returns measurements: the lag's p50 and p99 in milliseconds, and ``submit``'s median microseconds."""
     registry = Registry()
     manifest = select_model(Catalog(), registry, "DigitsCNN", framework=framework)
-    inputs = synthetic_tensors(manifest.inputs[0].parameters, 0)
+    inputs = synthetic_tensors([manifest.inputs[0].parameters], 0)
     options = SessionOptions(threads=1)
     session = stack.enter_context(open_session(manifest, options, registry))
     here = stack.enter_context(LocalTarget(session, inputs))

@@ -18,6 +18,7 @@ from inferometer.agent.inference.results import BatchResult, Infer
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.conversion import read_options
 from inferometer.agent.server.rpc import CallContext
 from inferometer.agent.serving.loaded_models import Lease
@@ -57,12 +58,12 @@ class QueuedSession(Session):
 
     async def predict_tensor_async(
         self,
-        batch: NDArray[Any],
+        batch: Tensors | NDArray[Any],
         call: CallContext,
         clock: Callable[[], int],
         trace: TraceScope | None = None,
     ) -> BatchResult:
-        """Predicts a batch of the model's only tensor, without a thread; see ``infer_for``."""
+        """Predicts a batch of preprocessed tensors, without a thread; see ``infer_for``."""
         infer = partial(
             self._lease.model.infer_async,
             deadline_ns=call.deadline_ns(clock),

@@ -12,13 +12,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter_ns
 from time import time_ns as unix_ns
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.agent.hardware.conditions import read_counters
 from inferometer.agent.hardware.gpu_conditions import GpuReader
 from inferometer.agent.inference.results import BatchResult, Infer
 from inferometer.agent.inference.session import Session
-from inferometer.agent.preprocessing.inputs import Input, Tensor
+from inferometer.agent.preprocessing.inputs import Input, NamedTensors, Tensor, Tensors
 from inferometer.agent.protocol.condition_messages import conditions_response
 from inferometer.agent.protocol.conversion import open_response, read_inputs
 from inferometer.agent.protocol.messages import PredictCall, decode_request, encode_answer, encode_response
@@ -239,9 +242,8 @@ class PredictService:
             trace = self.tracing.begin(call)
             with trace or nullcontext():
                 scope = trace.scope if trace else None
-                if request.batch is not None:
-                    _check_only_batch(request)
-                    batch = request.batch.array("batch")
+                batch = request.preprocessed()
+                if batch is not None:
                     return await session.predict_tensor_async(batch, call, perf_counter_ns, scope)
                 infer = session.infer_for(call, perf_counter_ns, scope)
                 return await call.in_thread(_predicted, session, request, infer, scope)
@@ -316,17 +318,20 @@ def _inputs(call: PredictCall, session_id: str) -> Sequence[Input]:
     """The inputs of one request of a stream."""
     if call.message.session_id != session_id:
         raise InputError("the requests of a stream all name the session of the first one")
-    if call.batch is None:
-        inputs = read_inputs(call.message.inputs)
-    else:
-        _check_only_batch(call)
-        array = call.batch.array("batch")
-        inputs = tuple(Input(str(i), Tensor(row)) for i, row in enumerate(array)) if array.ndim else ()
+    batch = call.preprocessed()
+    inputs = read_inputs(call.message.inputs) if batch is None else _rows(batch)
     if not inputs:
         raise InputError("the batch is empty; it needs at least one input")
     return inputs
 
 
-def _check_only_batch(call: PredictCall) -> None:
-    if call.message.inputs:
-        raise InputError("the request has both inputs and batch; give one of them")
+def _rows(batch: Tensors | NDArray[Any]) -> tuple[Input, ...]:
+    """The inputs of a batch of preprocessed tensors."""
+    if isinstance(batch, np.ndarray):
+        return tuple(Input(str(i), Tensor(row)) for i, row in enumerate(batch)) if batch.ndim else ()
+    sizes = {array.shape[:1] for array in batch.values()}
+    if len(sizes) > 1 or () in sizes:
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in batch.items())
+        raise InputError(f"the tensors of a batch differ in its size: {shapes}")
+    rows = ({name: array[i] for name, array in batch.items()} for i in range(max(sizes)[0]))
+    return tuple(Input(str(i), NamedTensors(row)) for i, row in enumerate(rows))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from inferometer.agent.protocol.v2_datatypes import TensorSignature
@@ -61,7 +61,7 @@ class Client(Protocol):
 class RestApp:
     """Answers requests over HTTP by the methods of the service that gRPC's clients call. For one event loop.
 
-    ``signature`` returns the input of a model by its name and version. A request, also inflated, has at most
+    ``signature`` returns the inputs of a model by its name and version. A request, also inflated, has at most
     ``max_bytes``. ``names`` are those that the agent answers to.
     """
 
@@ -69,7 +69,7 @@ class RestApp:
         self,
         calls: Calls,
         methods: Iterable[Method],
-        signature: Callable[[str, str], TensorSignature],
+        signature: Callable[[str, str], Sequence[TensorSignature]],
         max_bytes: int,
         names: HostNames,
     ) -> None:

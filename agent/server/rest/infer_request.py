@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from inferometer.agent.server.rest.json_tensors import content_of
 from inferometer.agent.server.rest.json_text import read_object
 from inferometer.agent.server.v2.messages import InferCall
 from inferometer.manifests.errors import InputError, one_line
+from inferometer.manifests.fields import DYNAMIC_AXIS
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 BINARY_SIZE = "binary_data_size"
@@ -75,22 +76,42 @@ def read_infer_request(model: str, version: str, body: memoryview, head_bytes: i
     return InferRequest(InferCall(message, raw), binary, by_default)
 
 
-def read_raw_request(model: str, version: str, body: memoryview, signature: TensorSignature) -> InferRequest:
+def read_raw_request(
+    model: str, version: str, body: memoryview, signatures: Sequence[TensorSignature]
+) -> InferRequest:
     """Reads a body that is nothing but the elements of a model's one input, as a client sends with no JSON.
 
-    Raises InputError if these are not the elements of whole inputs.
+    Where an axis of the input is dynamic, it is one input, and the size of that axis follows from the body.
+
+    Raises InputError if these are not the elements of whole inputs, or the model takes several inputs.
     """
+    if len(signatures) > 1:
+        names = ", ".join(each.name for each in signatures)
+        raise InputError(
+            f"{_titled('model', model)} takes the inputs {names}; send them in JSON, or after it"
+        )
+    [signature] = signatures
+    dimensions = signature.dimensions
     if signature.datatype is STRINGS:
         raise InputError(f"{_titled('model', model)} takes {STRINGS.name}; send them in JSON, or after it")
-    size = signature.datatype.dtype.itemsize * math.prod(signature.dimensions)
+    if (dynamic := dimensions.count(DYNAMIC_AXIS)) > 1:
+        raise InputError(
+            f"{_titled('model', model)} takes {list(signature.shape)}, whose sizes no body tells; "
+            "send its elements in JSON, or after it"
+        )
+    size = signature.datatype.dtype.itemsize * math.prod(side for side in dimensions if side != DYNAMIC_AXIS)
     count, rest = divmod(len(body), size)
     if rest or not count:
+        what = "a step of the dynamic axis" if dynamic else "an input"
         raise InputError(
-            f"the body has {len(body)} bytes, and an input of {_titled('model', model)} has {size}; "
+            f"the body has {len(body)} bytes, and {what} of {_titled('model', model)} has {size}; "
             "send a multiple of that"
         )
+    shape = (count, *dimensions)
+    if dynamic:
+        shape = (1, *(count if side == DYNAMIC_AXIS else side for side in dimensions))
     item = pb.ModelInferRequest.InferInputTensor(
-        name=signature.name, datatype=signature.datatype.name, shape=(count, *signature.dimensions)
+        name=signature.name, datatype=signature.datatype.name, shape=shape
     )
     message = pb.ModelInferRequest(model_name=model, model_version=version, inputs=[item])
     return InferRequest(InferCall(message, [body]), binary_by_default=True)

@@ -37,13 +37,13 @@ OPEN_API = "OpenApi"
 class Received:
     """A request: the names in its path, its body, and the bytes of it that are JSON.
 
-    ``signature`` returns the input of a model by its name and version.
+    ``signature`` returns the inputs of a model by its name and version.
     """
 
     names: Mapping[str, str]
     body: memoryview
     head_bytes: int
-    signature: Callable[[str, str], TensorSignature]
+    signature: Callable[[str, str], Sequence[TensorSignature]]
 
     def name(self, key: str) -> str:
         """The name of a model, of a version or of a repository in the path; empty where there is none."""

@@ -18,7 +18,7 @@ from inferometer.agent.server.rpc import CallContext
 from inferometer.agent.server.v2.messages import InferAnswer, InferCall
 from inferometer.agent.server.v2.repository import FoundModel, Repository
 from inferometer.agent.server.v2.shared_memory import Place, SharedMemory
-from inferometer.agent.server.v2.tensors import check_parameters, read_input, shown
+from inferometer.agent.server.v2.tensors import check_parameters, read_inputs, shown
 from inferometer.agent.serving.queue_policy import TimeoutAction
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.agent.tracing.recorder import TraceScope
@@ -74,7 +74,7 @@ class Inference:
     async def infer(
         self, request: InferCall, call: CallContext, trace: TraceScope | None = None
     ) -> InferAnswer:
-        """Runs the model that a request names on its input, as long as its call is active.
+        """Runs the model that a request names on its inputs, as long as its call is active.
 
         ``trace`` is the request's own span, None where it is not traced.
 
@@ -89,7 +89,7 @@ class Inference:
             request = self._shared_memory.with_inputs(request, call.record.peer)
         deadline_ns, queueing = self._limits(message, call)
         found = self._repository.find(message.model_name, message.model_version)
-        array = read_input(request, found.input, self._max_batch_size, found.title)
+        batch = read_inputs(request, found.inputs, self._max_batch_size, found.title)
         read_ns = self._clock()
         lease = self._repository.lease_loaded(found)
         if lease is None:
@@ -98,7 +98,7 @@ class Inference:
             model = lease.model
             wanted = await self._wanted(message, model, found, call)
             inferred = await model.infer_async(
-                {found.input.name: array},
+                batch,
                 deadline_ns=deadline_ns,
                 is_active=call.is_active,
                 trace=trace,

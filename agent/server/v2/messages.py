@@ -21,10 +21,13 @@ _SMALL_BYTES = 16 * 1024
 
 @dataclass(slots=True)
 class InferCall:
-    """A ``ModelInferRequest`` without its raw contents, and these, where they lie in the request."""
+    """A ``ModelInferRequest`` without its raw contents, and these, where they lie in the request.
+
+    They are one for each input, or none; None is that of an input with typed contents beside others.
+    """
 
     message: pb.ModelInferRequest
-    raw: Sequence[memoryview]
+    raw: Sequence[memoryview | None]
 
 
 @dataclass(slots=True)

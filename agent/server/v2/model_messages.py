@@ -29,7 +29,7 @@ def metadata_message(
     name: str,
     versions: Sequence[str],
     manifest: ModelManifest,
-    model_input: TensorSignature,
+    inputs: Sequence[TensorSignature],
     outputs: Sequence[TensorSignature],
 ) -> pb.ModelMetadataResponse:
     """Returns the metadata of a model that the client calls ``name``."""
@@ -37,7 +37,7 @@ def metadata_message(
         name=name,
         versions=versions,
         platform=_platform(manifest),
-        inputs=[_tensor_metadata(model_input)],
+        inputs=map(_tensor_metadata, inputs),
         outputs=map(_tensor_metadata, outputs),
     )
 
@@ -47,13 +47,14 @@ def config_message(
     description: SystemDescription,
     batching: BatchingOptions,
     max_batch_size: int,
-    model_input: TensorSignature,
+    inputs: Sequence[TensorSignature],
     outputs: Sequence[TensorSignature],
     versions: VersionPolicy = SERVE_ALL,
 ) -> config_pb.ModelConfig:
     """Returns the configuration of a model that the client calls ``name``."""
     manifest, device = description.manifest, description.device
-    parameters = manifest.inputs[0].parameters
+    of_images = (each.parameters for each in manifest.inputs)
+    layouts = {each.input_layer: each.layout for each in of_images if isinstance(each, ImageParameters)}
     group = config_pb.ModelInstanceGroup
     config = config_pb.ModelConfig(
         name=name,
@@ -63,11 +64,12 @@ def config_message(
         max_batch_size=max_batch_size,
         input=[
             config_pb.ModelInput(
-                name=model_input.name,
-                data_type=model_input.datatype.config_type,
-                dims=model_input.dimensions,
-                format=_FORMATS[parameters.layout if isinstance(parameters, ImageParameters) else None],
+                name=each.name,
+                data_type=each.datatype.config_type,
+                dims=each.dimensions,
+                format=_FORMATS[layouts.get(each.name)],
             )
+            for each in inputs
         ],
         output=[
             config_pb.ModelOutput(name=o.name, data_type=o.datatype.config_type, dims=o.dimensions)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from weakref import WeakKeyDictionary
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import SessionOptions
-from inferometer.agent.preprocessing.inputs import blank_batch
-from inferometer.agent.protocol.v2_datatypes import TensorSignature, datatype_of, input_of
+from inferometer.agent.preprocessing.inputs import blank
+from inferometer.agent.protocol.v2_datatypes import TensorSignature, datatype_of, inputs_of
 from inferometer.agent.protocol.v2_versions import canonical_version, v2_version
 from inferometer.agent.server.v2.load_parameters import LoadParameters
 from inferometer.agent.server.v2.tensors import shown
@@ -28,6 +29,8 @@ from inferometer.manifests.errors import (
     PredictionError,
     UnknownModelError,
 )
+from inferometer.manifests.fields import DYNAMIC_AXIS
+from inferometer.manifests.inputs import DYNAMIC_SIZE
 from inferometer.manifests.schema import ModelManifest
 from inferometer.manifests.versions import exactly
 
@@ -47,7 +50,7 @@ class FoundModel:
         manifest: The model.
         options: What it is loaded with.
         key: What it is found by where it is loaded.
-        input: Its one input.
+        inputs: Its inputs by their names.
         version: Its version as the protocol spells it.
         title: What names it in errors.
     """
@@ -55,7 +58,7 @@ class FoundModel:
     manifest: ModelManifest
     options: SessionOptions
     key: ModelKey
-    input: TensorSignature
+    inputs: Mapping[str, TensorSignature]
     version: str
     title: str
 
@@ -127,18 +130,16 @@ class Repository:
     def outputs(self, model: ServedModel) -> tuple[TensorSignature, ...]:
         """Returns the outputs of a model. No manifest describes them: the model runs once, on zeros.
 
+        A model with dynamic axes runs on two sizes of them: the sides of an output that differ are dynamic,
+        too, and all of them where the model takes only one of the sizes.
+
         Raises PredictionError if it failed, or gave what the protocol cannot carry.
         """
         known = self._outputs.get(model)
         if known is None:
-            inferred = model.session.infer(blank_batch(model.manifest.tensors))
-            for name, array in inferred.outputs.items():
-                if array.ndim == 0 or len(array) != 1:
-                    raise PredictionError(f'output "{name}" has shape {list(array.shape)} for one input')
-            known = tuple(
-                TensorSignature(name, datatype_of(array.dtype), array.shape[1:])
-                for name, array in inferred.outputs.items()
-            )
+            known = _outputs_for(model, DYNAMIC_SIZE)
+            if any(each.is_dynamic for each in model.manifest.tensors):
+                known = _with_dynamic_axes(known, model)
             self._outputs[model] = known
         return known
 
@@ -237,7 +238,7 @@ class Repository:
             manifest,
             options,
             ModelKey(manifest, options),
-            input_of(manifest),
+            inputs_of(manifest),
             v2_version(manifest.version),
             f"model {manifest.name} {manifest.version}",
         )
@@ -266,6 +267,38 @@ class Repository:
     def _forget(self, name: str) -> None:
         """Under the lock: what was found for a name may be another model now."""
         self._found = {key: found for key, found in self._found.items() if _key(key[0]) != _key(name)}
+
+
+def _outputs_for(model: ServedModel, dynamic_size: int) -> tuple[TensorSignature, ...]:
+    """The outputs for one input, whose dynamic axes have that size."""
+    tensors = model.manifest.tensors
+    inferred = model.session.infer(
+        {each.name: blank(each, (1, *each.sized(dynamic_size))) for each in tensors}
+    )
+    for name, array in inferred.outputs.items():
+        if array.ndim == 0 or len(array) != 1:
+            raise PredictionError(f'output "{name}" has shape {list(array.shape)} for one input')
+    return tuple(
+        TensorSignature(name, datatype_of(array.dtype), array.shape[1:])
+        for name, array in inferred.outputs.items()
+    )
+
+
+def _with_dynamic_axes(known: Sequence[TensorSignature], model: ServedModel) -> tuple[TensorSignature, ...]:
+    """The outputs for one size of the dynamic axes, with those of their own axes that are dynamic."""
+    others: dict[str, tuple[int, ...]] = {}
+    with suppress(PredictionError):
+        others = {each.name: each.dimensions for each in _outputs_for(model, DYNAMIC_SIZE // 2)}
+    return tuple(
+        replace(
+            each,
+            dimensions=tuple(
+                side if side == other else DYNAMIC_AXIS
+                for side, other in zip_longest(each.dimensions, others.get(each.name, ()))
+            )[: len(each.dimensions)],
+        )
+        for each in known
+    )
 
 
 def named(models: Sequence[ServedModel]) -> Iterator[tuple[str, ServedModel]]:

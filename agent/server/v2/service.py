@@ -90,9 +90,9 @@ class InferenceService:
         }
         return methods_of(_SERVICE, self, codecs, aside=["ServerLive", "ServerReady", "ModelReady"])
 
-    def input_of(self, name: str, version: str) -> TensorSignature:
-        """Returns the one input of a model; raises as ``Repository.find``."""
-        return self._repository.find(name, version).input
+    def inputs_of(self, name: str, version: str) -> tuple[TensorSignature, ...]:
+        """Returns the inputs of a model; raises as ``Repository.find``."""
+        return tuple(self._repository.find(name, version).inputs.values())
 
     async def server_live(self, _: pb.ServerLiveRequest, __: CallContext) -> pb.ServerLiveResponse:
         """Answers that there is an agent."""
@@ -158,7 +158,7 @@ class InferenceService:
         with self._repository.lease(found) as model:
             outputs = self._repository.outputs(model)
         versions = self._repository.versions(request.name)
-        return metadata_message(request.name, versions, found.manifest, found.input, outputs)
+        return metadata_message(request.name, versions, found.manifest, tuple(found.inputs.values()), outputs)
 
     def model_config(self, request: pb.ModelConfigRequest, _: CallContext) -> pb.ModelConfigResponse:
         """Describes how a model is served; loads it, as ``model_metadata`` does."""
@@ -172,7 +172,7 @@ class InferenceService:
                 description,
                 self._batching,
                 self._max_batch_size,
-                found.input,
+                tuple(found.inputs.values()),
                 outputs,
                 self._repository.version_policy(request.name),
             )

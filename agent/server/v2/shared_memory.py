@@ -194,10 +194,10 @@ class SharedMemory:
         if not any(places):
             return call
         sent = iter(call.raw)
-        raw = []
+        raw: list[memoryview | None] = []
         for item, place in zip(call.message.inputs, places, strict=True):
             if place is None:
-                raw += [content for content in (next(sent, None),) if content is not None]
+                raw.append(next(sent, None))
                 continue
             if item.HasField("contents"):
                 raise InputError(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.tensors import MAX_DIMENSIONS, read_elements
 from inferometer.agent.protocol.v2_datatypes import (
     DATATYPES,
@@ -28,35 +29,68 @@ InputTensor: TypeAlias = pb.ModelInferRequest.InferInputTensor
 _SHARED_MEMORY = "shared_memory_region"
 
 
-def read_input(call: InferCall, wanted: TensorSignature, max_batch_size: int, what: str) -> NDArray[Any]:
-    """Returns the input of a request to a model, which errors call ``what``, that has one.
+def read_inputs(
+    call: InferCall, wanted: Mapping[str, TensorSignature], max_batch_size: int, what: str
+) -> Tensors:
+    """Returns the inputs of a request to a model, which errors call ``what``, by their names.
 
-    It is of the model's dtype and shape. Another datatype is converted if no value of it is lost. Where the
-    request has it raw and of the model's datatype, it is a read-only view of that, which need not be aligned.
+    They are of the model's dtypes and shapes. Another datatype is converted if no value of it is lost. Where
+    the request has an input raw and of the model's datatype, it is a read-only view of that, which need not
+    be aligned.
 
     Raises:
-        InputError: The request has other inputs, or one of another datatype, shape or size.
+        InputError: The request has other inputs, or one of another datatype, shape or size, or they differ in
+            the size of the batch.
     """
-    inputs = call.message.inputs
-    if len(inputs) != 1 or inputs[0].name != wanted.name:
-        raise _wrong_names([item.name for item in inputs], wanted.name, what)
-    item, where = inputs[0], f'{what}: input "{wanted.name}"'
+    inputs, raw = call.message.inputs, call.raw
+    if len(inputs) != len(wanted):
+        raise _wrong_names([item.name for item in inputs], wanted, what)
+    if raw and len(raw) != len(inputs):
+        count = "one input" if len(inputs) == 1 else f"{len(inputs)} inputs"
+        raise InputError(f"{what}: {len(raw)} raw_input_contents for {count}")
+    found: dict[str, NDArray[Any]] = {}
+    for place, item in enumerate(inputs):
+        name = item.name
+        signature = wanted.get(name)
+        if signature is None or name in found:
+            raise _wrong_names([each.name for each in inputs], wanted, what)
+        content = raw[place] if raw else None
+        found[name] = _read_input(item, content, signature, max_batch_size, f'{what}: input "{name}"')
+    if len(found) > 1:
+        _check_batch(found, what)
+    return found
+
+
+def _read_input(
+    item: InputTensor, content: memoryview | None, wanted: TensorSignature, max_batch_size: int, where: str
+) -> NDArray[Any]:
+    """One input, of its raw ``content`` or without that of its typed contents."""
     if item.parameters:
         check_parameters(item.parameters, where)
     given = wanted.datatype if item.datatype == wanted.datatype.name else _other(item.datatype, wanted, where)
     shape = tuple(item.shape)
-    if shape[1:] != wanted.dimensions or not 1 <= shape[0] <= max_batch_size:
+    right = shape[1:] == wanted.dimensions or wanted.takes(shape[1:])
+    if not right or not 1 <= shape[0] <= max_batch_size:
         raise _wrong_shape(shape, wanted, max_batch_size, where)
-    if not call.raw:
+    if content is None:
         return convert(_read_contents(item, given, where), given, wanted.datatype)
-    if len(call.raw) > 1:
-        raise InputError(f"{what}: {len(call.raw)} raw_input_contents for one input")
     if item.HasField("contents"):
         raise InputError(f"{where}: has contents beside raw_input_contents; give one of them")
     if given is STRINGS:
-        return unpack_strings(call.raw[0], shape, where)
-    array = read_elements(given.dtype, shape, call.raw[0], where)
+        return unpack_strings(content, shape, where)
+    array = read_elements(given.dtype, shape, content, where)
     return array if given is wanted.datatype else convert(array, given, wanted.datatype)
+
+
+def _check_batch(found: Tensors, what: str) -> None:
+    """Raises InputError if tensors differ in the size of the batch."""
+    first, *others = found.items()
+    for name, array in others:
+        if len(array) != len(first[1]):
+            raise InputError(
+                f'{what}: input "{name}": found a batch of {len(array)}, and input "{first[0]}" has one of '
+                f"{len(first[1])}; give all inputs the same"
+            )
 
 
 def check_parameters(parameters: Any, where: str) -> None:
@@ -70,11 +104,15 @@ def shown(text: str) -> str:
     return one_line(text, 80)
 
 
-def _wrong_names(names: Sequence[str], wanted: str, what: str) -> InputError:
+def _wrong_names(names: Sequence[str], wanted: Mapping[str, TensorSignature], what: str) -> InputError:
     for name in names:
-        if name != wanted:
-            return InputError(f'{what}: has no input "{shown(name)}"; {suggestion(name, [wanted])}')
-    return InputError(f'{what}: found {len(names)} inputs "{wanted}"; it takes one')
+        if name not in wanted:
+            return InputError(f'{what}: has no input "{shown(name)}"; {suggestion(name, list(wanted))}')
+    takes = "one" if len(wanted) == 1 else f"one of each: {', '.join(wanted)}"
+    for name in wanted:
+        if (count := names.count(name)) != 1:
+            return InputError(f'{what}: found {count} inputs "{name}"; it takes {takes}')
+    return InputError(f"{what}: found {len(names)} inputs; it takes {takes}")
 
 
 def _other(name: str, wanted: TensorSignature, where: str) -> Datatype:
@@ -94,7 +132,7 @@ def _wrong_shape(
     shape: Sequence[int], wanted: TensorSignature, max_batch_size: int, where: str
 ) -> InputError:
     found = list(shape[: MAX_DIMENSIONS + 1])
-    if tuple(shape[1:]) != wanted.dimensions or shape[0] < 1:
+    if not wanted.takes(tuple(shape[1:])) or shape[0] < 1:
         return InputError(
             f"{where}: found shape {found}; the model takes {list(wanted.shape)}, with a batch of 1 or more"
         )

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import grpc
 
-from inferometer.agent.protocol.v2_datatypes import Datatype
 from inferometer.agent.tracing.calls import client_call
 from inferometer.agent.tracing.span import SpanKind
 from inferometer.client.remote.channel.address import KServeAddress
@@ -20,7 +19,7 @@ from inferometer.client.remote.channel.connection import (
     with_tls,
 )
 from inferometer.client.remote.kserve.failures import infer_error, translate_errors, translate_infer_errors
-from inferometer.client.remote.kserve.messages import RequestForm
+from inferometer.client.remote.kserve.messages import RequestForm, ServedInput
 from inferometer.client.remote.kserve.server import KServeServer, ServerIdentity
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2
@@ -127,12 +126,11 @@ class KServeConnection(ServerConnection, KServeServer):
         self,
         model_name: str,
         model_version: str,
-        input_name: str,
-        datatype: Datatype,
+        inputs: tuple[ServedInput, ...],
         outputs: tuple[str, ...],
     ) -> RequestForm:
         """Returns the form of the requests to a model."""
-        return RequestForm(model_name, model_version, input_name, datatype, outputs)
+        return RequestForm(model_name, model_version, inputs, outputs)
 
     def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
         """Sends one encoded ``ModelInferRequest`` and waits for the encoded answer.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inferometer.agent.protocol.v2_datatypes import BATCH_SIDE, DATATYPES, TensorSignature, input_of
+from inferometer.agent.protocol.v2_datatypes import BATCH_SIDE, DATATYPES, TensorSignature, inputs_of
+from inferometer.client.remote.kserve.messages import ServedInput
 from inferometer.manifests.errors import ConfigurationError, suggestion
 from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
@@ -16,17 +17,17 @@ TensorMetadata = pb.ModelMetadataResponse.TensorMetadata
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What a server calls the input and the output that a manifest describes.
+    """What a server calls the inputs and the output that a manifest describes.
 
     Attributes:
-        input_name: The input.
+        inputs: The inputs, in the manifest's order.
         output_names: The outputs to request; none means all.
         output_layer: What the manifest's ``probabilities_layer`` is at the server.
         fewest: The fewest inputs that a request may have.
         most: The most; None if the server does not say.
     """
 
-    input_name: str
+    inputs: tuple[ServedInput, ...]
     output_names: tuple[str, ...]
     output_layer: str | int
     fewest: int = 1
@@ -59,32 +60,54 @@ def fit(
     """Compares what a server reports about its model with a manifest.
 
     A server with one input gets it by the server's own name, whatever the manifest calls it; the same holds
-    for the output. What the server does not report is assumed to be as in the manifest, which has its labels.
-    ``where`` names the server and the model in errors.
+    for the output. Several inputs have the same names here and there. What the server does not report is
+    assumed to be as in the manifest, which has its labels. ``where`` names the server and the model in
+    errors.
 
     Raises:
         ConfigurationError: They do not fit; the message names the first difference.
     """
-    wanted = input_of(manifest)
-    name, first_side = _fit_input(wanted, list(metadata.inputs), manifest, where)
+    inputs, first_side = _fit_inputs(manifest, list(metadata.inputs), where)
     layer, names = _fit_output(manifest, list(metadata.outputs), where)
     if first_side > 0:
-        return Fit(name, names, layer, first_side, first_side)
+        return Fit(inputs, names, layer, first_side, first_side)
     limit = config.max_batch_size if config is not None else 0
-    return Fit(name, names, layer, most=limit if limit > 0 else None)
+    return Fit(inputs, names, layer, most=limit if limit > 0 else None)
 
 
-def _fit_input(
-    wanted: TensorSignature, inputs: Sequence[TensorMetadata], manifest: ModelManifest, where: str
-) -> tuple[str, int]:
-    """The input's name at the server, and the size of its first axis, the batch."""
+def _fit_inputs(
+    manifest: ModelManifest, found: Sequence[TensorMetadata], where: str
+) -> tuple[tuple[ServedInput, ...], int]:
+    """The inputs at the server, and the size of their first axis, the batch."""
     described = f"the manifest of {manifest.name} {manifest.version}"
-    if not inputs:
-        return wanted.name, BATCH_SIDE
-    if len(inputs) > 1:
-        names = ", ".join(f'"{found.name}"' for found in inputs)
-        raise ConfigurationError(f"{where}: takes {len(inputs)} inputs, {names}; {described} has one")
-    [found] = inputs
+    wanted = list(inputs_of(manifest).values())
+    if not found:
+        return tuple(ServedInput(each.name, each.name, each.datatype) for each in wanted), BATCH_SIDE
+    if len(found) != len(wanted):
+        names = ", ".join(f'"{each.name}"' for each in found)
+        has = "one" if len(wanted) == 1 else ", ".join(f'"{each.name}"' for each in wanted)
+        count = f"{len(found)} input{'' if len(found) == 1 else 's'}"
+        raise ConfigurationError(f"{where}: takes {count}, {names}; {described} has {has}")
+    by_name = {each.name: each for each in found}
+    if len(wanted) == 1:
+        by_name = {wanted[0].name: found[0]}
+    inputs, sides = [], set()
+    for each in wanted:
+        if each.name not in by_name:
+            raise ConfigurationError(
+                f'{where}: has no input "{each.name}", which {described} has; '
+                f"{suggestion(each.name, by_name)}"
+            )
+        inputs.append(ServedInput(each.name, by_name[each.name].name, each.datatype))
+        sides.add(_batch_side(each, by_name[each.name], described, where))
+    fixed = sorted(sides - {BATCH_SIDE})
+    if len(fixed) > 1:
+        raise ConfigurationError(f"{where}: takes batches of {fixed} in its inputs, which is no one batch")
+    return tuple(inputs), fixed[0] if fixed else BATCH_SIDE
+
+
+def _batch_side(wanted: TensorSignature, found: TensorMetadata, described: str, where: str) -> int:
+    """The size of an input's first axis at the server, if the rest is as in the manifest."""
     what = f'{where}: input "{found.name}"'
     if found.datatype != wanted.datatype.name:
         raise ConfigurationError(
@@ -95,7 +118,7 @@ def _fit_input(
         raise ConfigurationError(
             f"{what}: has shape {list(shape)} at the server, and {list(wanted.shape)} in {described}"
         )
-    return found.name, shape[0]
+    return shape[0]
 
 
 def _fit_output(

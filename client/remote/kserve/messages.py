@@ -18,7 +18,7 @@ from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.protocol.tensors import array_bytes, read_array
 from inferometer.agent.protocol.v2_datatypes import DATATYPES, Datatype
 from inferometer.agent.protocol.v2_shared_memory import BYTE_SIZE, OFFSET, REGION
-from inferometer.agent.protocol.wire import cut_out, length_delimited
+from inferometer.agent.protocol.wire import Parts, cut_out, length_delimited
 from inferometer.manifests.errors import InputError, PredictionError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
@@ -41,50 +41,75 @@ class InferReply:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedInput:
+    """An input of a model at a server.
+
+    Attributes:
+        layer: What the manifest calls it.
+        name: What the server calls it.
+        datatype: Its datatype, here and there.
+    """
+
+    layer: str
+    name: str
+    datatype: Datatype
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlace:
+    """Where a tensor lies in a region of shared memory: its shape, and where it begins, in bytes."""
+
+    shape: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class RequestForm:
     """What is the same in all requests to a model; names are the server's.
 
     Attributes:
         model_name: The model.
         model_version: Which version; empty leaves the choice to the server.
-        input_name: The input.
-        datatype: The input's.
+        inputs: The inputs, in the order of the requests.
         outputs: The requested outputs; none means all.
     """
 
     model_name: str
     model_version: str
-    input_name: str
-    datatype: Datatype
+    inputs: tuple[ServedInput, ...]
     outputs: tuple[str, ...] = ()
 
-    def encode(self, batch: NDArray[Any]) -> bytes:
-        """Returns the request for a batch, whose dtype is that of ``datatype``."""
-        head = self._head(batch.shape).SerializeToString()
-        return b"".join([head, *length_delimited(_RAW_INPUTS, [array_bytes(batch)])])
+    def encode(self, batch: Tensors) -> bytes:
+        """Returns the request for a batch, by the names of the manifest and of the inputs' dtypes."""
+        parts: Parts = [self._head([batch[each.layer].shape for each in self.inputs]).SerializeToString()]
+        for each in self.inputs:
+            parts += length_delimited(_RAW_INPUTS, [array_bytes(batch[each.layer])])
+        return b"".join(parts)
 
-    def encode_placed(self, shape: Sequence[int], region: str, offset: int = 0) -> bytes:
-        """Returns the request for a batch of that shape in a region of shared memory."""
-        message = self._head(shape)
-        parameters = message.inputs[0].parameters
-        parameters[REGION].string_param = region
-        parameters[BYTE_SIZE].int64_param = math.prod(shape) * self.datatype.dtype.itemsize
-        if offset:
-            parameters[OFFSET].int64_param = offset
+    def encode_placed(self, places: Mapping[str, TensorPlace], region: str) -> bytes:
+        """Returns the request for a batch whose tensors have those places in a region of shared memory."""
+        message = self._head([places[each.layer].shape for each in self.inputs])
+        for each, item in zip(self.inputs, message.inputs, strict=True):
+            place, parameters = places[each.layer], item.parameters
+            parameters[REGION].string_param = region
+            parameters[BYTE_SIZE].int64_param = math.prod(place.shape) * each.datatype.dtype.itemsize
+            if place.offset:
+                parameters[OFFSET].int64_param = place.offset
         return message.SerializeToString()
 
     def decode(self, answer: bytes) -> InferReply:
         """Reads the answer to a request; see ``decode_reply``."""
         return decode_reply(answer)
 
-    def _head(self, shape: Sequence[int]) -> pb.ModelInferRequest:
+    def _head(self, shapes: Sequence[Sequence[int]]) -> pb.ModelInferRequest:
         return pb.ModelInferRequest(
             model_name=self.model_name,
             model_version=self.model_version,
             inputs=[
                 pb.ModelInferRequest.InferInputTensor(
-                    name=self.input_name, datatype=self.datatype.name, shape=shape
+                    name=each.name, datatype=each.datatype.name, shape=shape
                 )
+                for each, shape in zip(self.inputs, shapes, strict=True)
             ],
             outputs=[pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in self.outputs],
         )

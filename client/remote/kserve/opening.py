@@ -16,9 +16,8 @@ from inferometer.agent.inference.preparation import Fetch
 from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, SessionOptions, no_fetch
+from inferometer.agent.preprocessing.inputs import blank_batch
 from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
-from inferometer.agent.preprocessing.preprocessor import tensor_bytes
-from inferometer.agent.protocol.v2_datatypes import input_of
 from inferometer.agent.protocol.v2_versions import v2_version
 from inferometer.client.remote.channel.address import KServeAddress
 from inferometer.client.remote.channel.connection import RemoteOptions
@@ -26,7 +25,7 @@ from inferometer.client.remote.kserve.connection import KServeConnection
 from inferometer.client.remote.kserve.fitting import Fit, fit
 from inferometer.client.remote.kserve.server import KServeServer, ServerIdentity
 from inferometer.client.remote.kserve.session import REMOTE, KServePredictor, KServeSession
-from inferometer.client.remote.kserve.shared_memory import SharedMemory, share_memory
+from inferometer.client.remote.kserve.shared_memory import SharedMemory, laid_out, share_memory
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, UnknownModelError
 from inferometer.manifests.schema import FrameworkRequirement, ModelManifest
@@ -145,7 +144,8 @@ def open_kserve(
             f"{served.address}: preprocessed and read here, by the manifest of {manifest.name} "
             f"{manifest.version} for {manifest.framework.name}"
         )
-        size = tensor_bytes(manifest.inputs[0].parameters) * found.fewest
+        blank = blank_batch(manifest.tensors, found.fewest)
+        size = laid_out(blank)[1]
         memory = share_memory(connection, served.server, remote.shared_memory, size, say)
         return _session(connection, served, manifest, found, options, remote, fetch, memory)
     except BaseException:
@@ -225,8 +225,7 @@ def _session(
     form = connection.form(
         str(served.address.model_name),
         served.address.model_version or "",
-        found.input_name,
-        input_of(manifest).datatype,
+        found.inputs,
         found.output_names,
     )
     predictor = KServePredictor(connection, manifest, form, found, remote.call_timeout_s, memory)

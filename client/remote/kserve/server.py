@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import grpc
-from numpy.typing import NDArray
 
-from inferometer.agent.protocol.v2_datatypes import Datatype
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.tracing.span import SpanKind
 from inferometer.client.remote.channel.address import KServeAddress
 from inferometer.client.remote.channel.connection import Metadata
 from inferometer.client.remote.kserve.failures import translate_errors
-from inferometer.client.remote.kserve.messages import InferReply
+from inferometer.client.remote.kserve.messages import InferReply, ServedInput, TensorPlace
 from inferometer.manifests.errors import AgentError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2
@@ -34,12 +33,12 @@ class InferForm(Protocol):
         """The requested outputs; none means all."""
         ...
 
-    def encode(self, batch: NDArray[Any]) -> bytes:
-        """Returns the request for a batch."""
+    def encode(self, batch: Tensors) -> bytes:
+        """Returns the request for a batch, by the names of the manifest."""
         ...
 
-    def encode_placed(self, shape: Sequence[int], region: str, offset: int = 0) -> bytes:
-        """Returns the request for a batch of that shape in a region of shared memory."""
+    def encode_placed(self, places: Mapping[str, TensorPlace], region: str) -> bytes:
+        """Returns the request for a batch whose tensors have those places in a region of shared memory."""
         ...
 
     def decode(self, answer: bytes) -> InferReply:
@@ -135,8 +134,7 @@ class KServeServer(ABC):
         self,
         model_name: str,
         model_version: str,
-        input_name: str,
-        datatype: Datatype,
+        inputs: tuple[ServedInput, ...],
         outputs: tuple[str, ...],
     ) -> InferForm:
         """Returns the form of the requests to a model."""

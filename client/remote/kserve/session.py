@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import grpc
-import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.artifacts.model_files import Artifacts
@@ -22,8 +21,8 @@ from inferometer.agent.inference.postprocessing import Postprocessor
 from inferometer.agent.inference.predictor import Predictor, PredictorOptions, Tensors
 from inferometer.agent.inference.results import BatchResult, Infer, SystemDescription
 from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, Session
-from inferometer.agent.preprocessing.inputs import Input, Payload
-from inferometer.agent.preprocessing.preprocessor import preprocessor_of
+from inferometer.agent.preprocessing.inputs import Input, Payload, batch_size
+from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
 from inferometer.agent.protocol.metadata import TRACEPARENT_KEY
 from inferometer.agent.tracing.calls import OK, ended
 from inferometer.agent.tracing.recorder import TraceScope
@@ -33,7 +32,7 @@ from inferometer.client.remote.channel.connection import Metadata
 from inferometer.client.remote.kserve.fitting import Fit
 from inferometer.client.remote.kserve.messages import InferReply, outputs_in_order
 from inferometer.client.remote.kserve.server import InferForm, KServeServer
-from inferometer.client.remote.kserve.shared_memory import SharedMemory, SharedTensors
+from inferometer.client.remote.kserve.shared_memory import SharedBytes, SharedMemory, laid_out
 from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs
 from inferometer.manifests.errors import InferometerError, InputError, PredictionError, SessionError
 from inferometer.manifests.schema import ModelManifest
@@ -80,10 +79,10 @@ class KServePredictor(Predictor):
             PredictionError: The server refused the request, failed, or answered something else.
             AgentError: The server was lost, or did not answer in time.
         """
-        batch = self.checked_input(inputs)
-        self.fit.check_batch(len(batch), str(self))
-        with self.memory.lent(batch) if self.memory else nullcontext() as region:
-            request = self.form.encode_placed(batch.shape, region) if region else self.form.encode(batch)
+        batch = self.checked_inputs(inputs)
+        self.fit.check_batch(batch_size(batch), str(self))
+        with self.memory.lent(batch) if self.memory else nullcontext() as lent:
+            request = self.form.encode_placed(*lent) if lent else self.form.encode(batch)
             if self.trace is None:
                 return self.read(self.connection.infer(request, self.timeout_s)).outputs
             with self.trace.call() as metadata:
@@ -238,22 +237,21 @@ class KServeTarget(CallTarget):
         self._predictor = session.predictor
         self._postprocessor = session.postprocessor
         self._predictor.fit.check_batch(1, str(self._predictor))
-        parameters = session.description.manifest.inputs[0].parameters
-        self._preprocessor = preprocessor_of(parameters)
+        self._preprocessor = model_preprocessor_of(session.description.manifest)
         self._payloads: tuple[Payload, ...] = ()
         self._pool: ThreadPoolExecutor | None = None
         self._slots: deque[int] = deque()
         """The places in shared memory that no query in flight has."""
-        self._shared = self._share(inputs)
-        self._requests = self._placed_requests()
+        self._slot_tensors: list[dict[str, NDArray[Any]]] = []
+        self._shared: SharedBytes | None = None
+        self._requests = self._shared_requests(inputs)
         if not isinstance(inputs, PreparedInputs):
             self._payloads = inputs.payloads
             self._slots.extend(range(len(self._requests)))
             threads = min(usable_cores(), MAX_PREPROCESS_THREADS)
             self._pool = ThreadPoolExecutor(threads, thread_name_prefix="preprocess-query")
         elif not self._requests:
-            tensors, encode = inputs.tensors, self._predictor.form.encode
-            self._requests = [encode(tensors[n : n + 1]) for n in range(len(tensors))]
+            self._requests = list(map(self._predictor.form.encode, inputs.rows))
         size = self._preprocessor.tensor_bytes
         super().__init__(session.description, size, self._predictor.connection.hold)
         self._begin = partial(self._predictor.connection.begin_infer, timeout_s=self._predictor.timeout_s)
@@ -302,39 +300,47 @@ class KServeTarget(CallTarget):
         if self._shared is not None:
             self._shared.close()
 
-    def _share(self, inputs: LoadInputs) -> SharedTensors | None:
-        """Puts prepared inputs into shared memory, or makes slots for others; None without shared memory."""
+    def _shared_requests(self, inputs: LoadInputs) -> list[bytes]:
+        """Puts prepared inputs into shared memory, or makes slots for others, and returns their requests.
+
+        There are none without shared memory, nor for inputs of dynamic axes, whose size is not known before
+        they are preprocessed.
+        """
         memory = self._predictor.memory
         if memory is None:
-            return None
-        if not isinstance(inputs, PreparedInputs):
-            count = max(1, min(_MAX_SLOTS, _MAX_SLOTS_BYTES // self._preprocessor.tensor_bytes))
-            return memory.tensors((count, *self._preprocessor.dimensions), self._preprocessor.dtype)
-        shared = memory.tensors(inputs.tensors.shape, inputs.tensors.dtype)
-        if shared is not None and shared.array is not None:
-            np.copyto(shared.array, inputs.tensors)
-        return shared
-
-    def _placed_requests(self) -> list[bytes]:
-        """The requests for the inputs in shared memory, one by one."""
-        if self._shared is None or self._shared.array is None:
             return []
-        shape, encode = self._shared.array.shape, self._predictor.form.encode_placed
-        size, region = self._shared.byte_size // shape[0], self._shared.region
-        return [encode((1, *shape[1:]), region, n * size) for n in range(shape[0])]
+        if isinstance(inputs, PreparedInputs):
+            batches = list(inputs.rows)
+        elif any(each.is_dynamic for each in self._preprocessor.tensors):
+            return []
+        else:
+            count = max(1, min(_MAX_SLOTS, _MAX_SLOTS_BYTES // self._preprocessor.tensor_bytes))
+            batches = [self._preprocessor.new_batch(1)] * count
+        placed, end = [], 0
+        for batch in batches:
+            places, end = laid_out(batch, end)
+            placed.append(places)
+        shared = self._shared = memory.take(end)
+        if shared is None:
+            return []
+        for batch, places in zip(batches, placed, strict=True):
+            if isinstance(inputs, PreparedInputs):
+                shared.write(places, batch)
+            else:
+                self._slot_tensors.append(shared.tensors(places, batch) or {})
+        return [self._predictor.form.encode_placed(places, shared.region) for places in placed]
 
     def _preprocess_and_send(self, query: int, run: CallFlight) -> None:
         if not run.wants(query):
             return
         payload, slot = self._payloads[query % len(self._payloads)], self._take_slot()
-        slots = self._shared.array if self._shared is not None else None
         request = b""
         begin = self._begin_of(query)
         try:
-            if slot is None or slots is None:
-                request = self._predictor.form.encode(self._preprocessor(payload)[None])
+            if slot is None:
+                request = self._predictor.form.encode(self._prepared(payload))
             else:
-                self._preprocessor.write(payload, slots[slot])
+                self._preprocessor.prepare(payload, self._slot_tensors[slot], 0)
                 request, begin = self._requests[slot], partial(self._begin_placed, slot, begin)
         except InputError as error:
             run.fail(query, str(error))
@@ -342,6 +348,11 @@ class KServeTarget(CallTarget):
             run.send(query, request, begin)
         elif slot is not None:
             self._slots.append(slot)
+
+    def _prepared(self, payload: Payload) -> Tensors:
+        """An input as a batch of one."""
+        batch = self._preprocessor.new_batch(1)
+        return self._preprocessor.assembled(batch, None, [self._preprocessor.prepare(payload, batch, 0)])
 
     def _take_slot(self) -> int | None:
         try:

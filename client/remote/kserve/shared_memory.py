@@ -13,7 +13,7 @@ import mmap
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -21,27 +21,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.closeable import Closeable
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.v2_shared_memory import EXTENSION, SEGMENTS
 from inferometer.client.remote.channel.connection import is_this_machine
+from inferometer.client.remote.kserve.messages import TensorPlace
 from inferometer.client.remote.kserve.server import KServeServer, ServerIdentity
 from inferometer.evaluators.jobs.defaults import SharedMemoryUse
 from inferometer.manifests.errors import AgentError, ConfigurationError
 
 _MODE = 0o600
+_ALIGNMENT_BYTES = 64
 _log = logging.getLogger(__name__)
 
 
-class SharedTensors(Closeable):
-    """An array in a segment of its own, which is a region of the server by the name ``region``.
+def laid_out(batch: Tensors, begin: int = 0) -> tuple[dict[str, TensorPlace], int]:
+    """Returns where the tensors of a batch lie one after the other, aligned, and where the next one may.
+
+    ``begin`` is where the first one may, in bytes.
+    """
+    places = {}
+    for name, array in batch.items():
+        begin += -begin % _ALIGNMENT_BYTES
+        places[name] = TensorPlace(array.shape, begin)
+        begin += array.nbytes
+    return places, begin
+
+
+class SharedBytes(Closeable):
+    """A segment of shared memory, which is a region of the server by the name ``region``.
 
     Raises:
         AgentError: There is no room for it, or the server does not take it.
     """
 
-    def __init__(self, connection: KServeServer, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+    def __init__(self, connection: KServeServer, byte_size: int) -> None:
         self._connection = connection
         self.region = f"inferometer-{secrets.token_hex(16)}"
-        self.byte_size = max(1, math.prod(shape) * dtype.itemsize)
+        self.byte_size = max(1, byte_size)
         path = SEGMENTS / self.region
         try:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, _MODE)
@@ -55,14 +71,32 @@ class SharedTensors(Closeable):
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise AgentError(f"{self.byte_size} bytes in {SEGMENTS}: {error.strerror or error}") from error
-        self.array: NDArray[Any] | None = np.frombuffer(mapping, dtype).reshape(tuple(shape))
-        """The elements; None once it is closed."""
+        self._memory: NDArray[np.uint8] | None = np.frombuffer(mapping, np.uint8)
+
+    def tensors(self, places: Mapping[str, TensorPlace], like: Tensors) -> dict[str, NDArray[Any]] | None:
+        """Returns the tensors at some places, of the dtypes of others; None once it is closed."""
+        memory = self._memory
+        if memory is None:
+            return None
+        found = {}
+        for name, place in places.items():
+            dtype = like[name].dtype
+            part = memory[place.offset : place.offset + math.prod(place.shape) * dtype.itemsize]
+            found[name] = part.view(dtype).reshape(place.shape)
+        return found
+
+    def write(self, places: Mapping[str, TensorPlace], batch: Tensors) -> bool:
+        """Writes a batch to its places; returns whether it is not closed."""
+        found = self.tensors(places, batch)
+        for name, array in (found or {}).items():
+            np.copyto(array, batch[name])
+        return found is not None
 
     def close(self) -> None:
         """Has the server release the region, unless it is gone; calling it again does nothing."""
-        if self.array is None:
+        if self._memory is None:
             return
-        self.array = None
+        self._memory = None
         with suppress(AgentError, ValueError):  # the second of a connection that is closed
             self._connection.unregister_memory(self.region)
 
@@ -77,44 +111,44 @@ class SharedMemory(Closeable):
         self._connection = connection
         self._required = required
         self._lock = threading.Lock()
-        self._batch: SharedTensors | None = None
+        self._batch: SharedBytes | None = None
 
-    def reserve(self, byte_size: int) -> SharedTensors:
+    def reserve(self, byte_size: int) -> SharedBytes:
         """Makes room for a batch; under the lock, or before the first batch.
 
-        Raises AgentError as ``SharedTensors``.
+        Raises AgentError as ``SharedBytes``.
         """
         if self._batch is None or self._batch.byte_size < byte_size:
-            found = SharedTensors(self._connection, (byte_size,), np.dtype(np.uint8))
+            found = SharedBytes(self._connection, byte_size)
             if self._batch is not None:
                 self._batch.close()
             self._batch = found
         return self._batch
 
-    def tensors(self, shape: Sequence[int], dtype: np.dtype[Any]) -> SharedTensors | None:
-        """Returns an array; None where there is no room.
+    def take(self, byte_size: int) -> SharedBytes | None:
+        """Returns a segment of its own; None where there is no room.
 
         Raises:
             AgentError: There is no room, and it is required.
         """
-        return self._if_required(lambda: SharedTensors(self._connection, shape, dtype))
+        return self._if_required(lambda: SharedBytes(self._connection, byte_size))
 
     @contextmanager
-    def lent(self, batch: NDArray[Any]) -> Iterator[str | None]:
-        """Yields the region that has a batch at its beginning; None for none, or while it has another batch.
+    def lent(self, batch: Tensors) -> Iterator[tuple[Mapping[str, TensorPlace], str] | None]:
+        """Yields the places of a batch and their region; None for none, or while it has another batch.
 
-        Raises AgentError as ``tensors``.
+        Raises AgentError as ``take``.
         """
         if not self._lock.acquire(blocking=False):
             yield None
             return
         try:
-            found = self._if_required(lambda: self.reserve(batch.nbytes))
-            if found is None or found.array is None:
+            places, byte_size = laid_out(batch)
+            found = self._if_required(lambda: self.reserve(byte_size))
+            if found is None or not found.write(places, batch):
                 yield None
                 return
-            np.copyto(found.array[: batch.nbytes].view(batch.dtype).reshape(batch.shape), batch)
-            yield found.region
+            yield places, found.region
         finally:
             self._lock.release()
 
@@ -124,7 +158,7 @@ class SharedMemory(Closeable):
         if batch is not None:
             batch.close()
 
-    def _if_required(self, make: Callable[[], SharedTensors]) -> SharedTensors | None:
+    def _if_required(self, make: Callable[[], SharedBytes]) -> SharedBytes | None:
         try:
             return make()
         except AgentError as error:

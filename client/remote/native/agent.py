@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import grpc
-import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.closeable import Closeable
@@ -18,7 +17,7 @@ from inferometer.agent.inference.preparation import round_size
 from inferometer.agent.inference.results import BatchResult, SystemDescription
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.preprocessing.inputs import Input, Tensors
-from inferometer.agent.preprocessing.preprocessor import tensor_bytes
+from inferometer.agent.preprocessing.preprocessor import input_bytes
 from inferometer.agent.protocol.conversion import open_request, read_description
 from inferometer.agent.protocol.messages import encode_batch_request, encode_inputs_request
 from inferometer.agent.tracing.recorder import TraceScope
@@ -31,7 +30,7 @@ from inferometer.client.remote.native.failures import translate_errors
 from inferometer.client.remote.native.reading import LocalBatch
 from inferometer.client.remote.native.tracing import RemoteTrace, call_to
 from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs
-from inferometer.manifests.errors import DeadlineError, InferometerError, InputError, SessionError
+from inferometer.manifests.errors import DeadlineError, InferometerError, SessionError
 from inferometer.protos.inferometer.v1 import predict_pb2
 
 _ID = "0"
@@ -133,7 +132,7 @@ class RemoteAgent(Closeable):
         """The model and what it runs on."""
         self._remote = remote
         self._pool = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read-inputs")
-        self._tensor_bytes = tensor_bytes(description.manifest.inputs[0].parameters)
+        self._tensor_bytes = input_bytes(description.manifest.tensors)
         self._closed = False
 
     def predict(self, inputs: Sequence[Input]) -> BatchResult:
@@ -152,20 +151,15 @@ class RemoteAgent(Closeable):
         return batch.merge(self.connection.predict(request, self._remote.call_timeout_s))
 
     def predict_tensor(self, batch: Tensors | NDArray[Any]) -> BatchResult:
-        """Predicts a batch of the model's only tensor, with the batch as its first axis.
+        """Predicts a batch of preprocessed tensors by name, each with the batch as its first axis.
 
-        The inputs' ids are ``"0"``, ``"1"``, ….
+        An array alone is the tensor of a model that takes one. The inputs' ids are ``"0"``, ``"1"``, ….
 
         Raises:
-            InputError: There are several tensors, or the batch is empty, or not of the shape or element type
-                that the model takes.
+            InputError: The batch is empty, or not of the names, shapes or element types that the model takes.
             AgentError: The agent was lost, or did not answer in time.
         """
         self._check_open()
-        if not isinstance(batch, np.ndarray):
-            if len(batch) != 1:
-                raise InputError(f"found the tensors {', '.join(batch)}; an agent is sent one")
-            [batch] = batch.values()
         request = encode_batch_request(self.session_id, batch)
         return self.connection.predict(request, self._remote.call_timeout_s)
 
@@ -273,8 +267,7 @@ class RemoteTarget(CallTarget):
     def __init__(self, agent: RemoteAgent, inputs: LoadInputs) -> None:
         id_ = agent.session_id
         if isinstance(inputs, PreparedInputs):
-            tensors = inputs.tensors
-            self._requests = [encode_batch_request(id_, tensors[n : n + 1]) for n in range(len(tensors))]
+            self._requests = [encode_batch_request(id_, row) for row in inputs.rows]
         else:
             self._requests = [encode_inputs_request(id_, [(_ID, payload)]) for payload in inputs.payloads]
         self._connection = agent.connection

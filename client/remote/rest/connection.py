@@ -16,7 +16,6 @@ from google.protobuf.message import Message
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.protocol.metadata import AUTHORIZATION_KEY, bearer
-from inferometer.agent.protocol.v2_datatypes import Datatype
 from inferometer.agent.tracing.calls import http_client_call
 from inferometer.agent.tracing.span import SpanKind
 from inferometer.client.remote.channel.address import KServeAddress
@@ -28,6 +27,7 @@ from inferometer.client.remote.channel.connection import (
     with_tls,
 )
 from inferometer.client.remote.kserve.failures import translate_errors, translate_infer_errors
+from inferometer.client.remote.kserve.messages import ServedInput
 from inferometer.client.remote.kserve.server import KServeServer, ServerIdentity
 from inferometer.client.remote.rest.failures import HttpFailure, of_response
 from inferometer.client.remote.rest.flights import Flights, HttpCall
@@ -158,15 +158,12 @@ class KServeHttpConnection(Closeable, KServeServer):
         self,
         model_name: str,
         model_version: str,
-        input_name: str,
-        datatype: Datatype,
+        inputs: tuple[ServedInput, ...],
         outputs: tuple[str, ...],
     ) -> HttpRequestForm:
         """Returns the form of the requests to a model; ``identity`` says how tensors are sent."""
         is_binary = BINARY_EXTENSION in self._extensions
-        return HttpRequestForm(
-            self._fixed, model_name, model_version, input_name, datatype, outputs, is_binary
-        )
+        return HttpRequestForm(self._fixed, model_name, model_version, inputs, outputs, is_binary)
 
     def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
         """Sends one encoded request, and waits for the encoded answer, which has success.

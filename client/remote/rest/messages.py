@@ -6,19 +6,21 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.tensors import array_bytes, read_array
 from inferometer.agent.protocol.v2_datatypes import DATATYPES, Datatype
 from inferometer.agent.protocol.v2_shared_memory import BYTE_SIZE, OFFSET, REGION
-from inferometer.client.remote.kserve.messages import TIMES, InferReply
+from inferometer.client.remote.kserve.messages import TIMES, InferReply, ServedInput, TensorPlace
 from inferometer.client.remote.rest.responses import Response
 from inferometer.manifests.errors import InputError, PredictionError
 
+_Json: TypeAlias = Mapping[str, Any]
 BINARY_EXTENSION = "binary_tensor_data"
 INFER_TEMPLATE = "/v2/models/{model}/infer"
 _HEAD_LENGTH = "inference-header-content-length"
@@ -51,8 +53,7 @@ class HttpRequestForm:
         fixed: The lines that all requests to the server have.
         model_name: The model.
         model_version: Which version; empty leaves the choice to the server.
-        input_name: The input.
-        datatype: The input's.
+        inputs: The inputs, in the order of the requests.
         outputs: The requested outputs; none means all.
         is_binary: Whether tensors are sent as they are, and not in JSON.
     """
@@ -60,25 +61,31 @@ class HttpRequestForm:
     fixed: bytes
     model_name: str
     model_version: str
-    input_name: str
-    datatype: Datatype
+    inputs: tuple[ServedInput, ...]
     outputs: tuple[str, ...] = ()
     is_binary: bool = True
 
-    def encode(self, batch: NDArray[Any]) -> bytes:
-        """Returns the request for a batch, whose dtype is that of ``datatype``."""
+    def encode(self, batch: Tensors) -> bytes:
+        """Returns the request for a batch, by the names of the manifest and of the inputs' dtypes."""
+        arrays = [batch[each.layer] for each in self.inputs]
+        shapes = [array.shape for array in arrays]
         if not self.is_binary:
-            return self._request(batch.shape, {"data": batch.reshape(-1).tolist()})
-        content = array_bytes(batch)
-        return self._request(batch.shape, {"parameters": {_BINARY_SIZE: len(content)}}, content)
+            return self._request(shapes, [{"data": array.reshape(-1).tolist()} for array in arrays])
+        contents = list(map(array_bytes, arrays))
+        sizes: list[_Json] = [{"parameters": {_BINARY_SIZE: len(content)}} for content in contents]
+        return self._request(shapes, sizes, contents)
 
-    def encode_placed(self, shape: Sequence[int], region: str, offset: int = 0) -> bytes:
-        """Returns the request for a batch of that shape in a region of shared memory."""
-        size = math.prod(shape) * self.datatype.dtype.itemsize
-        parameters: dict[str, Any] = {REGION: region, BYTE_SIZE: size}
-        if offset:
-            parameters[OFFSET] = offset
-        return self._request(shape, {"parameters": parameters})
+    def encode_placed(self, places: Mapping[str, TensorPlace], region: str) -> bytes:
+        """Returns the request for a batch whose tensors have those places in a region of shared memory."""
+        elements: list[_Json] = []
+        for each in self.inputs:
+            place = places[each.layer]
+            size = math.prod(place.shape) * each.datatype.dtype.itemsize
+            parameters: dict[str, Any] = {REGION: region, BYTE_SIZE: size}
+            if place.offset:
+                parameters[OFFSET] = place.offset
+            elements.append({"parameters": parameters})
+        return self._request([places[each.layer].shape for each in self.inputs], elements)
 
     def decode(self, answer: bytes) -> InferReply:
         """Reads a response, whose outputs are binary or in JSON.
@@ -93,10 +100,17 @@ class HttpRequestForm:
             raise PredictionError(f"the server's answer: {error}") from error
 
     def _request(
-        self, shape: Sequence[int], elements: Mapping[str, Any], content: memoryview | None = None
+        self,
+        shapes: Sequence[Sequence[int]],
+        elements: Sequence[_Json],
+        contents: Sequence[memoryview] | None = None,
     ) -> bytes:
-        tensor = {"name": self.input_name, "datatype": self.datatype.name, "shape": list(shape), **elements}
-        message: dict[str, Any] = {"inputs": [tensor]}
+        message: dict[str, Any] = {
+            "inputs": [
+                {"name": each.name, "datatype": each.datatype.name, "shape": list(shape), **given}
+                for each, shape, given in zip(self.inputs, shapes, elements, strict=True)
+            ]
+        }
         if self.outputs:
             wants = {"parameters": {"binary_data": True}} if self.is_binary else {}
             message["outputs"] = [{"name": name, **wants} for name in self.outputs]
@@ -104,10 +118,10 @@ class HttpRequestForm:
             message["parameters"] = {"binary_data_output": True}
         head = json.dumps(message, separators=(",", ":")).encode()
         path = f"{model_path(self.model_name, self.model_version)}/infer"
-        if content is None:
+        if contents is None:
             return encode_request("POST", path, self.fixed, head, more="content-type: application/json\r\n")
         more = f"content-type: application/octet-stream\r\n{_HEAD_LENGTH}: {len(head)}\r\n"
-        return encode_request("POST", path, self.fixed, head, content, more=more)
+        return encode_request("POST", path, self.fixed, head, *contents, more=more)
 
 
 def read_object(content: bytes | memoryview) -> dict[str, Any]:

@@ -724,6 +724,7 @@ class Input(_message.Message):
     PIXELS_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    TENSORS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Identifies the input in the response."""
     encoded_image: _builtins.bytes
@@ -742,6 +743,10 @@ class Input(_message.Message):
     def text(self) -> Global___Text:
         """A text, which the agent splits into tokens as the model's manifest says."""
 
+    @_builtins.property
+    def tensors(self) -> _tensor_pb2.NamedTensors:
+        """The preprocessed tensors of a model with several inputs, by their names, without the batch axis."""
+
     def __init__(
         self,
         *,
@@ -751,12 +756,13 @@ class Input(_message.Message):
         pixels: _tensor_pb2.Tensor | None = ...,
         tensor: _tensor_pb2.Tensor | None = ...,
         text: Global___Text | None = ...,
+        tensors: _tensor_pb2.NamedTensors | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "encoded_image", b"encoded_image", "pixels", b"pixels", "tensor", b"tensor", "text", b"text", "url", b"url"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "encoded_image", b"encoded_image", "pixels", b"pixels", "tensor", b"tensor", "tensors", b"tensors", "text", b"text", "url", b"url"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "encoded_image", b"encoded_image", "id", b"id", "pixels", b"pixels", "tensor", b"tensor", "text", b"text", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "encoded_image", b"encoded_image", "id", b"id", "pixels", b"pixels", "tensor", b"tensor", "tensors", b"tensors", "text", b"text", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_data: _TypeAlias = _typing.Literal["encoded_image", "url", "pixels", "tensor", "text"]  # noqa: Y015
+    _WhichOneofReturnType_data: _TypeAlias = _typing.Literal["encoded_image", "url", "pixels", "tensor", "text", "tensors"]  # noqa: Y015
     _WhichOneofArgType_data: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_data) -> _WhichOneofReturnType_data | None: ...
 
@@ -796,6 +802,7 @@ class PredictRequest(_message.Message):
     INPUTS_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     PADDING_FIELD_NUMBER: _builtins.int
+    TENSORS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     padding: _builtins.bytes
     """Ignored. A client may send it first, with the length that makes the content of `batch` begin at a multiple of 16
@@ -807,6 +814,12 @@ class PredictRequest(_message.Message):
     def batch(self) -> _tensor_pb2.Tensor:
         """A batch of preprocessed inputs as one tensor, instead of `inputs`; the first axis is the batch."""
 
+    @_builtins.property
+    def tensors(self) -> _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]:
+        """A batch of preprocessed inputs of a model with several, by their names, instead of `batch`; the first axis of each
+        tensor is the batch. An agent of an earlier version does not read it, and finds the batch empty.
+        """
+
     def __init__(
         self,
         *,
@@ -814,10 +827,11 @@ class PredictRequest(_message.Message):
         inputs: _abc.Iterable[Global___Input] | None = ...,
         batch: _tensor_pb2.Tensor | None = ...,
         padding: _builtins.bytes = ...,
+        tensors: _abc.Iterable[_tensor_pb2.NamedTensor] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "inputs", b"inputs", "padding", b"padding", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "inputs", b"inputs", "padding", b"padding", "session_id", b"session_id", "tensors", b"tensors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -834,6 +848,7 @@ class PredictStreamRequest(_message.Message):
     BATCH_FIELD_NUMBER: _builtins.int
     PADDING_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    TENSORS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     padding: _builtins.bytes
     more: _builtins.bool
@@ -844,6 +859,8 @@ class PredictStreamRequest(_message.Message):
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Input]: ...
     @_builtins.property
     def batch(self) -> _tensor_pb2.Tensor: ...
+    @_builtins.property
+    def tensors(self) -> _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedTensor]: ...
     def __init__(
         self,
         *,
@@ -852,10 +869,11 @@ class PredictStreamRequest(_message.Message):
         batch: _tensor_pb2.Tensor | None = ...,
         padding: _builtins.bytes = ...,
         more: _builtins.bool = ...,
+        tensors: _abc.Iterable[_tensor_pb2.NamedTensor] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "inputs", b"inputs", "more", b"more", "padding", b"padding", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "inputs", b"inputs", "more", b"more", "padding", b"padding", "session_id", b"session_id", "tensors", b"tensors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1binferometer/v1/tensor.proto\x12\x0einferometer.v1\"7\n\x06Tensor\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\x0c\"C\n\x0bNamedTensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x06tensor\x18\x02 \x01(\x0b\x32\x16.inferometer.v1.Tensorb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1binferometer/v1/tensor.proto\x12\x0einferometer.v1\"7\n\x06Tensor\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\x0c\"C\n\x0bNamedTensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x06tensor\x18\x02 \x01(\x0b\x32\x16.inferometer.v1.Tensor\"<\n\x0cNamedTensors\x12,\n\x07tensors\x18\x01 \x03(\x0b\x32\x1b.inferometer.v1.NamedTensorb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,4 +35,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TENSOR']._serialized_end=102
   _globals['_NAMEDTENSOR']._serialized_start=104
   _globals['_NAMEDTENSOR']._serialized_end=171
+  _globals['_NAMEDTENSORS']._serialized_start=173
+  _globals['_NAMEDTENSORS']._serialized_end=233
 # @@protoc_insertion_point(module_scope)

@@ -9,7 +9,7 @@ import pytest
 from inferometer.agent.protocol.v2_datatypes import BF16, DATATYPES, TensorSignature, converted_to
 from inferometer.agent.server.v2.inference import RequestedOutput, add_outputs
 from inferometer.agent.server.v2.messages import decode_request, encode_answer
-from inferometer.agent.server.v2.tensors import read_input
+from inferometer.agent.server.v2.tensors import read_inputs
 from inferometer.manifests.errors import InputError, PredictionError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
@@ -34,7 +34,7 @@ def call_of(datatype, shape=(3, 2), raw=None, **contents):
 
 
 def read(call, datatype):
-    return read_input(call, TensorSignature("x", datatype, (2,)), 10, "model m")
+    return read_inputs(call, {"x": TensorSignature("x", datatype, (2,))}, 10, "model m")["x"]
 
 
 @pytest.mark.parametrize("datatype", DATATYPES.values(), ids=DATATYPES.keys())

@@ -12,6 +12,7 @@ from inferometer.agent.inference.results import Inferred
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.manifests.errors import InputError, PredictionError
+from inferometer.manifests.inputs import TensorElementType, TensorSpec
 
 DEADLINE_S = 20.0
 LAYER = "numbers"
@@ -36,10 +37,14 @@ class FakeSession:
     A batch with a 13 fails, one with a 66 crashes. While ``held``, a prediction waits.
     """
 
-    def __init__(self, name: str = "Double") -> None:
+    def __init__(self, name: str = "Double", *, dynamic: bool = False) -> None:
         parameters = SimpleNamespace(input_layer=LAYER)
         manifest = SimpleNamespace(
-            name=name, version="1.0", inputs=[SimpleNamespace(parameters=parameters)], source=None
+            name=name,
+            version="1.0",
+            inputs=[SimpleNamespace(parameters=parameters)],
+            tensors=(TensorSpec(LAYER, TensorElementType.FLOAT32, (None if dynamic else 2,)),),
+            source=None,
         )
         self.description = SimpleNamespace(manifest=manifest)
         self.batches: list[list[list[float]]] = []
@@ -61,7 +66,7 @@ class FakeSession:
         if set(tensors) != {LAYER}:
             raise InputError(f"found {list(tensors)}; the model takes {LAYER}")
         batch = tensors[LAYER]
-        if batch.shape[1:] != (2,):
+        if not self.description.manifest.tensors[0].takes(batch.shape[1:]):
             raise InputError(f"tensor has shape {list(batch.shape)}; the model takes [n, 2]")
         return {LAYER: batch.astype(np.float32)}
 

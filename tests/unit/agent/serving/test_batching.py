@@ -57,10 +57,10 @@ class ArrivingQueries:
         raise Empty
 
 
-def batches(waiters, count, max_batch_size, delay_ms, service_ms=0, preferred=()):
+def batches(waiters, count, max_batch_size, delay_ms, service_ms=0, preferred=(), form_of=None):
     """The queries of batches, and when each began."""
     options = BatchingOptions(max_batch_size, delay_ms, preferred)
-    batcher = Batcher(options, waiters.clock, waiters)
+    batcher = Batcher(options, waiters.clock, waiters, form_of)
     found = []
     for _ in range(count):
         batch = batcher.next()
@@ -207,3 +207,20 @@ def test_numbers_that_make_no_sense_are_refused(options, line):
         BatchingOptions(**options)
 
     assert str(raised.value) == line
+
+
+@pytest.mark.parametrize(
+    ("forms", "wanted"),
+    [("aab", [[0, 1], [2]]), ("aba", [[0], [1], [2]]), ("abbbb", [[0], [1, 2, 3], [4]])],
+)
+def test_a_request_of_another_form_begins_the_next_batch_and_is_not_waited_for(forms, wanted):
+    waiters = ArrivingQueries(*[0] * len(forms))
+    found = batches(waiters, len(wanted), 3, delay_ms=50, form_of=lambda query: forms[query.number])
+    assert [numbers for numbers, _ in found] == wanted
+    assert found[-2][1] == 0
+
+
+def test_a_batch_of_a_preferred_size_leaves_what_came_after_it_to_the_next_ones_in_order():
+    waiters = ArrivingQueries(0, 0, 0, 0)
+    found = batches(waiters, 3, 4, delay_ms=50, preferred=(2,), form_of=lambda query: "aaab"[query.number])
+    assert [numbers for numbers, _ in found] == [[0, 1], [2], [3]]

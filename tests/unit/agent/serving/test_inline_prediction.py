@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
@@ -27,8 +27,8 @@ SLOW_NS = 1_000_000_000
 class AnySession(FakeSession):
     """A model for any thread, which takes no time."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, dynamic: bool = False) -> None:
+        super().__init__(dynamic=dynamic)
         self.any_thread = True
 
     @contextmanager
@@ -249,3 +249,10 @@ def test_a_closed_model_refuses(make, session):
 def test_a_time_that_would_hold_up_every_call_is_refused(time_us):
     with pytest.raises(ConfigurationError, match=r"^inline_predict_us is .*; allowed: 0 to 10000, since"):
         BatchingOptions(inline_predict_us=time_us)
+
+
+def test_a_model_with_dynamic_axes_stays_in_its_thread():
+    session = AnySession(dynamic=True)
+    with closing(served(session)) as model:
+        ask(model, *[rows(1)] * ENOUGH)
+    assert not session.here

@@ -372,3 +372,31 @@ def test_model_is_given_aligned_memory_whatever_a_request_has(count):
     assert seen[0].flags.aligned
     np.testing.assert_array_equal(seen[0], wanted)
     np.testing.assert_array_equal(answer.outputs["doubled"], wanted * 2)
+
+
+def test_requests_of_several_lengths_are_batched_by_length_and_keep_their_order():
+    session = FakeSession(dynamic=True)
+    with closing(served(session, max_batch_size=4)) as model:
+        session.hold()
+        blocking = Caller(model, 0)
+        wait_for(lambda: len(session.batches) == 1)
+        answers = []
+
+        def ask(length, value):
+            asked = threading.Thread(
+                target=lambda: answers.append(
+                    model.infer({LAYER: np.full((1, length), value, np.float32)}).outputs["doubled"].tolist()
+                )
+            )
+            before = model.waiting
+            asked.start()
+            wait_for(lambda: model.waiting > before)
+            return asked
+
+        asking = [ask(*each) for each in [(3, 1), (3, 2), (5, 3), (3, 4)]]
+        session.go.set()
+        for each in asking:
+            each.join(20)
+        assert blocking.numbers == [0]
+    assert session.batches[1:] == [[[1] * 3, [2] * 3], [[3] * 5], [[4] * 3]]
+    assert sorted(answers) == [[[2] * 3], [[4] * 3], [[6] * 5], [[8] * 3]]

@@ -111,7 +111,9 @@ def make_target(session):
 
 
 def tensors(count):
-    return PreparedInputs(np.arange(count, dtype=np.float32)[:, None].repeat(3, axis=1), "test")
+    return PreparedInputs.of_batch(
+        {"numbers": np.arange(count, dtype=np.float32)[:, None].repeat(3, axis=1)}, "test"
+    )
 
 
 def run(target, queries, timeout_s=DEADLINE_S):

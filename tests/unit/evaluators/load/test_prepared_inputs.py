@@ -41,6 +41,11 @@ class Samples(Dataset):
             yield Sample(f"s{number}", data)
 
 
+def stacked(prepared):
+    """The only tensor of all inputs."""
+    return np.concatenate([array for row in prepared.rows for array in row.values()])
+
+
 def pixels(value):
     return Pixels(np.full((2, 2), value, np.uint8))
 
@@ -58,25 +63,25 @@ def missing():
 def test_the_inputs_are_preprocessed_in_the_order_of_the_dataset():
     dataset = Samples(pixels(1), lambda: EncodedImage(png(2)), Url("http://here/3"))
 
-    prepared = prepare_inputs(dataset, GRAY, fetch=lambda address: png(int(address[-1])))
+    prepared = prepare_inputs(dataset, [GRAY], fetch=lambda address: png(int(address[-1])))
 
-    assert prepared.tensors.dtype == np.float32
-    assert prepared.tensors.shape == (3, 1, 2, 2)
-    assert prepared.tensors[:, 0, 0, 0].tolist() == [1, 2, 3]
+    assert stacked(prepared).dtype == np.float32
+    assert stacked(prepared).shape == (3, 1, 2, 2)
+    assert stacked(prepared)[:, 0, 0, 0].tolist() == [1, 2, 3]
     assert prepared.source == "the first 3 of 3 inputs of shapes"
 
 
 def test_inputs_that_fail_are_left_out_and_told():
     dataset = Samples(missing, pixels(1), EncodedImage(b"no image"), pixels(4))
 
-    prepared = prepare_inputs(dataset, GRAY)
+    prepared = prepare_inputs(dataset, [GRAY])
 
-    assert prepared.tensors[:, 0, 0, 0].tolist() == [1, 4]
+    assert stacked(prepared)[:, 0, 0, 0].tolist() == [1, 4]
     assert [failure.input_id for failure in prepared.failures] == ["s0", "s2"]
     assert prepared.source == "the first 4 of 4 inputs of shapes, 2 left out"
 
 
-@pytest.mark.parametrize("prepare", [lambda data: prepare_inputs(data, GRAY), read_inputs])
+@pytest.mark.parametrize("prepare", [lambda data: prepare_inputs(data, [GRAY]), read_inputs])
 def test_without_any_input_that_can_be_used_there_is_no_load(prepare):
     with pytest.raises(DatasetError) as raised:
         prepare(Samples(missing, missing))
@@ -92,13 +97,13 @@ def test_without_any_input_that_can_be_used_there_is_no_load(prepare):
 def test_memory_bounds_how_many_are_prepared():
     dataset = Samples(*map(pixels, range(9)))
 
-    prepared = prepare_inputs(dataset, GRAY, max_bytes=3 * IMAGE_BYTES + 1)
+    prepared = prepare_inputs(dataset, [GRAY], max_bytes=3 * IMAGE_BYTES + 1)
 
     assert len(prepared) == 3
     assert dataset.taken == 3
     assert prepared.source == "the first 3 of 9 inputs of shapes"
-    assert len(prepare_inputs(dataset, GRAY, max_bytes=1)) == 1
-    assert len(prepare_inputs(dataset, GRAY, max_inputs=5)) == 5
+    assert len(prepare_inputs(dataset, [GRAY], max_bytes=1)) == 1
+    assert len(prepare_inputs(dataset, [GRAY], max_inputs=5)) == 5
 
 
 def test_inputs_are_read_and_fetched_but_not_preprocessed():
@@ -131,48 +136,48 @@ def test_synthetic_tensors_have_the_shape_and_dtype_of_the_model_and_are_all_dif
     for dtype, highest in (("float32", 1), ("float16", 1), ("uint8", 256), ("int64", 2), ("int32", 2)):
         parameters = TensorParameters(dimensions=(3, 50), element_type=TensorElementType(dtype))
 
-        made = synthetic_tensors(parameters, seed=3, count=5)
+        made = synthetic_tensors([parameters], seed=3, count=5)
 
-        assert made.tensors.shape == (5, 3, 50)
-        assert made.tensors.dtype == dtype
-        assert made.tensors.min() >= 0
-        assert made.tensors.max() < highest
-        assert len({tensor.tobytes() for tensor in made.tensors}) == 5
+        assert stacked(made).shape == (5, 3, 50)
+        assert stacked(made).dtype == dtype
+        assert stacked(made).min() >= 0
+        assert stacked(made).max() < highest
+        assert len({tensor.tobytes() for tensor in stacked(made)}) == 5
 
 
 def test_synthetic_tensors_come_from_their_seed():
     parameters = TensorParameters(dimensions=(2,))
 
-    tensors = synthetic_tensors(parameters, seed=7, count=1).tensors
+    tensors = stacked(synthetic_tensors([parameters], seed=7, count=1))
 
     # the same on every machine
     assert tensors.tolist() == [[0.30630460381507874, 0.6329972743988037]]
-    assert not np.array_equal(tensors, synthetic_tensors(parameters, seed=8, count=1).tensors)
-    assert synthetic_tensors(parameters, seed=7, count=1).source == "1 synthetic tensor, seed 7"
+    assert not np.array_equal(tensors, stacked(synthetic_tensors([parameters], seed=8, count=1)))
+    assert synthetic_tensors([parameters], seed=7, count=1).source == "1 synthetic tensor, seed 7"
 
 
 def test_synthetic_inputs_are_bounded_by_memory():
-    assert len(synthetic_tensors(GRAY, 0, max_bytes=2 * IMAGE_BYTES)) == 2
-    assert len(synthetic_payloads(GRAY, 0, max_bytes=2 * 12)) == 2
+    assert len(synthetic_tensors([GRAY], 0, max_bytes=2 * IMAGE_BYTES)) == 2
+    assert len(synthetic_payloads([GRAY], 0, max_bytes=2 * 12)) == 2
 
 
 def test_synthetic_images_can_be_preprocessed():
     parameters = ImageParameters(dimensions=(5, 4, 3), layout="HWC", element_type=ElementType.UINT8)
-    made = synthetic_payloads(parameters, 1, count=2)
+    made = synthetic_payloads([parameters], 1, count=2)
 
-    prepared = prepare_inputs(Samples(*made.payloads), parameters)
+    prepared = prepare_inputs(Samples(*made.payloads), [parameters])
 
     # of the model's own size, they become tensors as they are
-    assert np.array_equal(prepared.tensors, [image.array for image in made.payloads])
+    assert np.array_equal(stacked(prepared), [image.array for image in made.payloads])
 
 
 def test_synthetic_inputs_of_a_model_that_takes_tensors_are_tensors():
     parameters = TensorParameters(dimensions=(2,))
 
-    made = synthetic_payloads(parameters, 7, count=1)
+    made = synthetic_payloads([parameters], 7, count=1)
 
     assert isinstance(made.payloads[0], Tensor)
-    assert np.array_equal(made.payloads[0].array, synthetic_tensors(parameters, 7, count=1).tensors[0])
+    assert np.array_equal(made.payloads[0].array, stacked(synthetic_tensors([parameters], 7, count=1))[0])
 
 
 def test_strings_are_not_made_up():
@@ -180,4 +185,4 @@ def test_strings_are_not_made_up():
     with pytest.raises(
         ConfigurationError, match='input "words" of the model is strings, which no dataset has'
     ):
-        synthetic_tensors(words, 0)
+        synthetic_tensors([words], 0)
