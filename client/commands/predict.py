@@ -53,7 +53,8 @@ evaluation_options = options(
         type=COUNTS,
         default=BATCH_SIZE,
         metavar="N",
-        help="Inputs per batch; predict dataset takes several with commas, and prints one table of them.",
+        help="Inputs per batch, and 1 for a model of images of any size, unless given; predict dataset takes several "
+        "with commas, and prints one table of them.",
     ),
     option(
         "-p",
@@ -233,7 +234,7 @@ def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
         given, invocation, dataset, preprocess_threads=given["preprocess_threads"], overlap=given["overlap"]
     )
     if click.get_current_context().get_parameter_source("batch_sizes") is ParameterSource.DEFAULT:
-        sizes = (default_batch_size(system, dataset),)
+        sizes = (default_batch_size(system, dataset, invocation.catalog),)
     requests = [_request(given, system, dataset, size, keep_predictions=show_inputs) for size in sizes]
     if len(requests) > 1:
         code = run_sweep(invocation, requests, require_stable=require_stable, **gathered)

@@ -26,7 +26,8 @@ from inferometer.evaluators.load.arrivals import ArrivalProcess, Extent, arrival
 from inferometer.evaluators.measurements.batches import BatchOptions
 from inferometer.evaluators.measurements.load import LoadOptions, Scenario
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import ConfigurationError, DatasetError
+from inferometer.manifests.errors import ConfigurationError, DatasetError, NotFoundError
+from inferometer.manifests.inputs import TensorSpec
 from inferometer.manifests.schema import ModelManifest
 
 SYNTHETIC_INPUTS = 64
@@ -197,12 +198,29 @@ class DatasetChoice:
         return self._subset(open_dataset(catalog.find_dataset(model.dataset, category=self.category), cache))
 
 
-def default_batch_size(system: SystemRequest, dataset: DatasetChoice) -> int:
-    """Returns the batch size where none is given: the only one of a given model, or what inputs can fill."""
+def default_batch_size(system: SystemRequest, dataset: DatasetChoice, catalog: Catalog) -> int:
+    """Returns the batch size where none is given.
+
+    That is the only one of a given model, 1 for a model of images of any size, or what inputs can fill.
+    """
     if system.given is not None and system.given.fixed_batch is not None:
         return system.given.fixed_batch
+    if any(tensor.same_size for tensor in _tensors_of(system, catalog)):
+        return 1
     samples = defaults.BATCH_SIZE if dataset.array is None else len(dataset.array)
     return max(1, min(defaults.BATCH_SIZE, samples))
+
+
+def _tensors_of(system: SystemRequest, catalog: Catalog) -> tuple[TensorSpec, ...]:
+    """The tensors of the model, as far as a manifest here tells them; an agent may have one of its own."""
+    if system.given is not None:
+        return system.given.manifest.tensors
+    try:
+        named = catalog.find_models(system.model_name, system.model_version)
+    except NotFoundError:  # it is reported when the model is opened
+        return ()
+    wanted = (system.framework_name or "").casefold()
+    return next((m.tensors for m in named if wanted in {"", m.framework.name.casefold()}), ())
 
 
 def inputs_for(

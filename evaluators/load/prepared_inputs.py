@@ -154,7 +154,7 @@ def synthetic_tensors(
     count = min(count, max(1, max_bytes // tensor_bytes(parameters)))
     random = random_state(seed)
     dtype = numeric_dtype_of(parameters)
-    shape = (count, *parameters.dimensions)
+    shape = (count, *parameters.tensors[0].sized())
     tensors = np.empty(shape, dtype)
     for tensor in tensors:  # one by one: float64 of all of them would take twice the memory
         if dtype.kind == "f":
