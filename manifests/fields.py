@@ -18,6 +18,12 @@ DYNAMIC_AXIS = -1
 """What stands for a dynamic axis in the dimensions of a tensor."""
 
 
+def _size_of_axis(value: int) -> int:
+    if value < 1 and value != DYNAMIC_AXIS:
+        raise ValueError(f"should be at least 1, or {DYNAMIC_AXIS} for a dynamic axis")
+    return value
+
+
 def _version_text(value: object) -> object:
     """YAML reads ``1.0`` as a number; a version is text."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
@@ -76,7 +82,7 @@ Dimensions = Annotated[
     WithJsonSchema({"type": ["integer", "array"], "items": {"type": "integer"}}, mode="validation"),
 ]
 TensorDimensions = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=MAX_TENSOR_ELEMENTS)], ...],
+    tuple[Annotated[int, Field(le=MAX_TENSOR_ELEMENTS), AfterValidator(_size_of_axis)], ...],
     Field(min_length=1, max_length=8),
     BeforeValidator(_list_only),
 ]

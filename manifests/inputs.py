@@ -123,7 +123,7 @@ class ImageParameters(Part):
 
     @property
     def any_size(self) -> bool:
-        """Whether the height and width are those of each image, bounded by ``max_dimension`` if there is one."""
+        """Whether the height and width are each image's own, or follow from ``max_dimension``."""
         return not self.dimensions or self.max_dimension is not None
 
     @property
@@ -176,7 +176,8 @@ class ImageParameters(Part):
 class TensorParameters(Part):
     """A tensor that the model receives unchanged: features, a spectrogram, token numbers.
 
-    ``dimensions`` leaves out the batch. There is no preprocessing, and therefore no further fields.
+    ``dimensions`` leaves out the batch; -1 is a dynamic axis, whose size may differ by batch. There is no
+    preprocessing, and therefore no further fields.
     """
 
     dimensions: TensorDimensions
@@ -192,7 +193,7 @@ class TensorParameters(Part):
     @field_validator("dimensions")
     @classmethod
     def _fits_into_memory(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if (elements := math.prod(value)) > MAX_TENSOR_ELEMENTS:
+        if (elements := math.prod(size for size in value if size != DYNAMIC_AXIS)) > MAX_TENSOR_ELEMENTS:
             raise ValueError(f"has {elements} elements together; allowed: {MAX_TENSOR_ELEMENTS}")
         return value
 

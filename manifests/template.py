@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from inferometer.manifests.fields import DYNAMIC_AXIS
 from inferometer.manifests.inputs import ColorMode, ElementType, ImageParameters, InputParameters
 from inferometer.manifests.schema import ModelManifest
 
@@ -40,7 +41,7 @@ def _lines(
     checksums: Mapping[str, str],
     fixed_batch: int | None,
 ) -> Iterator[str]:
-    parameters, files = manifest.inputs[0].parameters, manifest.model
+    files = manifest.model
     yield f"name: {_scalar(manifest.name)}"
     yield 'version: "1.0"              # of the model; fill it in if there are several'
     yield "framework:"
@@ -49,12 +50,15 @@ def _lines(
     if fixed_batch:
         yield f"# the model takes batches of {fixed_batch} only: --batch_size={fixed_batch}"
     yield "inputs:"
-    yield f"  - type: {manifest.inputs[0].type}"
-    yield "    parameters:"
-    yield f"      dimensions: {list(parameters.dimensions)}   # without the batch"
-    yield f"      element_type: {parameters.element_type.value}"
-    yield f"      input_layer: {_scalar(parameters.input_layer)}"
-    yield from (f"      {line}" for line in _preprocessing(parameters))
+    for model_input in manifest.inputs:
+        parameters = model_input.parameters
+        dynamic = f", {DYNAMIC_AXIS} for a dynamic axis" if DYNAMIC_AXIS in parameters.dimensions else ""
+        yield f"  - type: {model_input.type}"
+        yield "    parameters:"
+        yield f"      dimensions: {list(parameters.dimensions)}   # without the batch{dynamic}"
+        yield f"      element_type: {parameters.element_type.value}"
+        yield f"      input_layer: {_scalar(parameters.input_layer)}"
+        yield from (f"      {line}" for line in _preprocessing(parameters))
     yield "output:"
     yield "  type: raw                 # the output tensors unchanged, so that no accuracy is counted"
     yield "  # For a model that classifies, write this instead, with its labels in the order of its scores:"

@@ -16,6 +16,8 @@ class TensorElementType(str, Enum):
     UINT8 = "uint8"
     INT32 = "int32"
     INT64 = "int64"
+    BOOL = "bool"
+    FLOAT64 = "float64"
     STRING = "string"
 
 
@@ -59,7 +61,7 @@ class TensorSpec:
         )
 
     def sized(self, size: int | None = None) -> tuple[int, ...]:
-        """Returns the shape without the batch, in which dynamic axes have a size; None is ``dynamic_size``."""
+        """Returns the shape without the batch, in which dynamic axes have ``size``, or ``dynamic_size``."""
         size = self.dynamic_size if size is None else size
         return tuple(size if each is None else each for each in self.dimensions)
 

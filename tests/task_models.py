@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,20 @@ TAILS = ("none", "larger", "mean")
 
 
 def write_model(
-    folder: Path, framework: str, name: str, task: str, tail: str, weight: Any, bias: Any, **parameters: Any
+    folder: Path,
+    framework: str,
+    name: str,
+    task: str,
+    tail: str,
+    weight: Any,
+    bias: Any,
+    image: Mapping[str, Any] | None = None,
+    **parameters: Any,
 ) -> None:
-    """Writes a manifest and its files: a convolution of 1 × 1 over images of 8 × 8 pixels, and its tail."""
+    """Writes a manifest and its files: a convolution of 1 × 1 over images of 8 × 8 pixels, and its tail.
+
+    ``image`` has parameters of the input instead, such as None for ``dimensions`` of any size.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     weights = np.asarray(weight, np.float32)[:, :, np.newaxis, np.newaxis]
     biases = np.asarray(bias, np.float32)
@@ -42,6 +54,7 @@ def write_model(
                     "scale": 255,
                     "crop_method": "none",
                     "interpolation": "nearest",
+                    **(image or {}),
                 },
             }
         ],
@@ -103,7 +116,7 @@ def _onnx(folder: Path, name: str, tail: str, weights: NDArray[Any], biases: NDA
     graph = helper.make_graph(
         nodes,
         "graph",
-        [helper.make_tensor_value_info("data", TensorProto.FLOAT, ("batch", 3, SIDE, SIDE))],
+        [helper.make_tensor_value_info("data", TensorProto.FLOAT, ("batch", 3, "height", "width"))],
         [helper.make_tensor_value_info(last, TensorProto.FLOAT, shape)],
         [
             numpy_helper.from_array(weights, "weight"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.original import FIRST_INPUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,37 @@ class InputSignature:
     name: str
     element_type: str | None = None
     shape: tuple[int | None, ...] | None = None
+
+
+def inputs_of_examples(
+    model: str,
+    examples: Sequence[InputSignature],
+    float_type: str = "float32",
+    arguments: Sequence[str] = (),
+) -> tuple[InputSignature, ...]:
+    """Returns the inputs of a model in memory that tells none, from examples of them.
+
+    Args:
+        model: What messages call the model.
+        examples: The tensors of a batch.
+        float_type: The dtype of those that are floats.
+        arguments: The names of the model's arguments, for several examples without names.
+
+    Raises:
+        ConfigurationError: There are no examples.
+    """
+    if not examples:
+        raise ConfigurationError(f"{model} does not tell its input; give inputs, an array of samples")
+    inputs = []
+    for place, example in enumerate(examples):
+        element_type = example.element_type or float_type
+        if element_type.startswith("float"):
+            element_type = float_type
+        name = FIRST_INPUT
+        if len(examples) > 1:
+            name = arguments[place] if len(arguments) >= len(examples) else f"input{place}"
+        inputs.append(InputSignature(example.name or name, element_type, example.shape))
+    return tuple(inputs)
 
 
 @dataclass(frozen=True, slots=True)

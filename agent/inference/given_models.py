@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from inferometer.manifests.errors import (
     printable,
     suggestion,
 )
+from inferometer.manifests.fields import DYNAMIC_AXIS
 from inferometer.manifests.inputs import ElementType, TensorElementType
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
@@ -25,6 +26,7 @@ INFERRED = "manifest"
 """The attribute of a manifest that says where it was inferred from."""
 _MOST_NAME_CHARACTERS = 100
 _FLOAT32 = "float32"
+_IMAGE_AXES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Wanted:
         images: Whether the inputs are images, so that the manifest needs preprocessing.
         tensors: Whether they may be tensors all the same, as in an .npz; without images, they are.
         name: The name in the manifest; None means that of the file or the class.
+        examples: The tensors of a batch, of a model with several inputs: by name, or in order without.
     """
 
     shape: tuple[int, ...] | None = None
@@ -44,6 +47,7 @@ class Wanted:
     images: bool = False
     tensors: bool = True
     name: str | None = None
+    examples: tuple[InputSignature, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +111,10 @@ def model_of_object(model: object, registry: Registry, wanted: Wanted = Wanted()
         raise ConfigurationError(
             f"model is {name}; accepted: a name, a file, or an object of a class {known} (or derived)"
         )
-    example = (
-        InputSignature("", wanted.element_type, (None, *wanted.shape)) if wanted.shape is not None else None
-    )
-    signature = entry.load().signature_of_object(model, example)
+    examples = wanted.examples
+    if wanted.shape is not None:
+        examples = (InputSignature("", wanted.element_type, (None, *wanted.shape)),)
+    signature = entry.load().signature_of_object(model, examples)
     files = {"architecture": name[-2 * _MOST_NAME_CHARACTERS :]}
     attributes = {
         INFERRED: "inferred from an object in memory, which cannot be built again from this record",
@@ -131,37 +135,24 @@ def _given(
     source: Path | None,
     in_memory: object | None = None,
 ) -> GivenModel:
-    if len(signature.inputs) != 1:
-        names = f": {_listed(each.name for each in signature.inputs)}" if signature.inputs else ""
-        raise ConfigurationError(
-            f"{where}: has {len(signature.inputs)} inputs{names}; accepted: a model with one input"
-        )
-    found = signature.inputs[0]
-    dimensions, element_type = _dimensions(where, found, wanted), _element_type(where, found, wanted)
-    image = _image_parameters(dimensions, element_type) if wanted.images else None
-    shape = f"{element_type} ({', '.join(map(str, ('batch', *dimensions)))})"
-    if wanted.images and image is None and not wanted.tensors:
-        raise ConfigurationError(
-            f"{where}: input {found.name}, {shape}, does not tell how an image becomes a tensor; agent "
-            "manifest init writes a manifest to complete"
-        )
-    fixed = found.shape[0] if found.shape else None
-    assumed = f"; {_described(image)}" if image else ""
-    of_one = f", batches of {fixed} only" if fixed else ""
+    if not signature.inputs:
+        raise ConfigurationError(f"{where}: has no inputs; accepted: a model with inputs")
+    several = len(signature.inputs) > 1
+    if several and wanted.shape is not None:
+        names = f"{len(signature.inputs)} inputs: {_listed(each.name for each in signature.inputs)}"
+        raise ConfigurationError(f"{where}: has {names}; one shape describes a model with one input")
+    inputs, shown, batches = [], [], set()
+    for place, found in enumerate(signature.inputs):
+        known = replace(wanted, images=False, tensors=True) if several and wanted.tensors else wanted
+        content, described = _input(where, found, known, _example(found, place, wanted))
+        inputs.append(content)
+        shown.append(f"input {found.name}, {described}")
+        batches.add(found.shape[0] if found.shape else None)
+    fixed = max(batches, key=lambda size: size or 0)
     content = {
         "name": printable(wanted.name or name)[:_MOST_NAME_CHARACTERS] or "model",
         "framework": {"name": entry.name},
-        "inputs": [
-            {
-                "type": "image" if image else "tensor",
-                "parameters": {
-                    "dimensions": list(dimensions),
-                    "element_type": element_type,
-                    "input_layer": found.name,
-                    **(image or {}),
-                },
-            }
-        ],
+        "inputs": inputs,
         "output": {"type": "raw"},
         "model": dict(files),
         "attributes": dict(attributes),
@@ -171,8 +162,49 @@ def _given(
     except ManifestError as error:
         raise ConfigurationError(f"{where}: cannot be described by a manifest: {error}") from error
     assert isinstance(manifest, ModelManifest)  # noqa: S101 - a manifest without kind is a model's
-    notes = (f"{where}: input {found.name}, {shape}{of_one}{assumed}", *signature.notes)
+    notes = (*(f"{where}: {each}" for each in shown), *signature.notes)
     return GivenModel(manifest, fixed, notes, signature.checksums, in_memory)
+
+
+def _input(
+    where: str, found: InputSignature, wanted: Wanted, example: InputSignature | None
+) -> tuple[dict[str, Any], str]:
+    """An input as a manifest has it, and in words."""
+    if example is not None and example.shape is not None:
+        wanted = replace(
+            wanted,
+            shape=tuple(size or DYNAMIC_AXIS for size in example.shape[1:]),
+            element_type=example.element_type,
+        )
+    dimensions, element_type = _dimensions(where, found, wanted), _element_type(where, found, wanted)
+    image = _image_parameters(dimensions, element_type) if wanted.images else None
+    shape = f"{element_type} ({', '.join(map(str, ('batch', *dimensions)))})"
+    if wanted.images and image is None and not wanted.tensors:
+        raise ConfigurationError(
+            f"{where}: input {found.name}, {shape}, does not tell how an image becomes a tensor; agent "
+            "manifest init writes a manifest to complete"
+        )
+    fixed = found.shape[0] if found.shape else None
+    of_one = f", batches of {fixed} only" if fixed else ""
+    assumed = f"; {_described(image)}" if image else ""
+    content = {
+        "type": "image" if image else "tensor",
+        "parameters": {
+            "dimensions": list(dimensions),
+            "element_type": element_type,
+            "input_layer": found.name,
+            **(image or {}),
+        },
+    }
+    return content, f"{shape}{of_one}{assumed}"
+
+
+def _example(found: InputSignature, place: int, wanted: Wanted) -> InputSignature | None:
+    """The caller's example of an input: that of its name, or the one in its place."""
+    named = {each.name: each for each in wanted.examples if each.name}
+    if named:
+        return named.get(found.name)
+    return wanted.examples[place] if place < len(wanted.examples) else None
 
 
 def _entry_of_file(path: Path, registry: Registry) -> FrameworkEntry:
@@ -203,6 +235,8 @@ def _dimensions(where: str, found: InputSignature, wanted: Wanted) -> tuple[int,
             f"{where}: input {found.name} has the shape {_shown(shape)}; accepted: a batch, and 1 to 8 sizes"
         )
     if given is None:
+        if shape is not None and not _may_be_image(shape):
+            return tuple(DYNAMIC_AXIS if size is None else size for size in shape[1:])
         if shape is None or None in shape[1:]:
             known = f"the shape {_shown(shape)}, in which not only the batch is open" if shape else "no shape"
             raise ConfigurationError(
@@ -219,6 +253,11 @@ def _dimensions(where: str, found: InputSignature, wanted: Wanted) -> tuple[int,
             f"{_shown((None, *given))}"
         )
     return given
+
+
+def _may_be_image(shape: Sequence[int | None]) -> bool:
+    """Whether an input has the axes of images, whose open sizes are no dynamic axes but a size to choose."""
+    return len(shape) == _IMAGE_AXES
 
 
 def _element_type(where: str, found: InputSignature, wanted: Wanted) -> str:

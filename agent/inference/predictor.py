@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
@@ -126,12 +127,13 @@ class Predictor(Closeable):
         raise ArtifactError(f"{path}: its framework does not tell a model's inputs; write a manifest")
 
     @classmethod
-    def signature_of_object(cls, model: object, example: InputSignature | None) -> ModelSignature:
+    def signature_of_object(cls, model: object, examples: Sequence[InputSignature]) -> ModelSignature:
         """Returns the inputs of a model in memory, and what identifies it.
 
         Args:
             model: The model, of one of the framework's ``FrameworkEntry.classes``.
-            example: The dtype and the shape of a batch that it is to take; None if there is none.
+            examples: The dtype and the shape of each tensor of a batch that it is to take, with a name or an
+                empty one; none if there is none.
 
         Raises:
             ConfigurationError: The inputs are not known without an example.

@@ -32,10 +32,12 @@ def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
             f"{architecture}; to run it here all the same, add {architecture} to container, or leave "
             "container out"
         )
-    if len(manifest.inputs) > 1:
-        found.append(
-            f"field inputs: found {len(manifest.inputs)}; a model with more than one is not supported"
-        )
+    names = [each.name for each in manifest.tensors]
+    found += [
+        f"field inputs: found input_layer '{name}' {names.count(name)} times; each needs a name of its own"
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
+    ]
     if manifest.framework.name.casefold() in _WITHOUT_STRINGS and any(
         model_input.parameters.element_type is TensorElementType.STRING for model_input in manifest.inputs
     ):
@@ -44,7 +46,8 @@ def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
             "take; supported: ONNXRuntime"
         )
     for place, model_input in enumerate(manifest.inputs):
-        found += [f"field inputs.{place}.parameters.{text}" for text in _of_input(model_input.parameters)]
+        wanting = _of_input(model_input.parameters, len(names))
+        found += [f"field inputs.{place}.parameters.{text}" for text in wanting]
     output = manifest.output
     if output.type not in POSTPROCESSORS:
         found.append(
@@ -76,17 +79,19 @@ def code_of(manifest: ModelManifest) -> str:
     return f"the plug-in for {manifest.framework.name} decides what its files can do"
 
 
-def _of_input(parameters: InputParameters) -> list[str]:
+def _of_input(parameters: InputParameters, inputs: int) -> list[str]:
     found = []
-    if isinstance(parameters, ImageParameters):
-        if parameters.any_size and parameters.crop_ratio != 1:
-            found.append(
-                f"crop_ratio: found {parameters.crop_ratio:g}; images of any size are not cropped: leave it "
-                "out, or give dimensions without max_dimension"
-            )
-    if is_numbered_layer(parameters.input_layer):
+    if isinstance(parameters, ImageParameters) and parameters.any_size and parameters.crop_ratio != 1:
+        found.append(
+            f"crop_ratio: found {parameters.crop_ratio:g}; images of any size are not cropped: leave it "
+            "out, or give dimensions without max_dimension"
+        )
+    if is_numbered_layer(parameters.input_layer) and int(parameters.input_layer[1:]) >= inputs:
         number = parameters.input_layer[1:]
-        found.append(f"input_layer: found {number}; supported: 0, the first input, or an input's name")
+        found.append(
+            f"input_layer: found {number}, and the manifest has {inputs} "
+            f"input{'' if inputs == 1 else 's'}; supported: 0, the first input, and on, or an input's name"
+        )
     return found
 
 

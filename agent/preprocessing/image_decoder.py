@@ -23,10 +23,7 @@ MAX_PIXELS = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The size of a whole image after resizing, and the first column and row of its crop and its size, in pixels.
-
-    All of that is the model's input.
-    """
+    """How an image becomes the model's input, in pixels: its size after resizing, and where its crop lies."""
 
     width: int
     height: int

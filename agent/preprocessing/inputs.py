@@ -97,12 +97,13 @@ def dtype_of(parameters: InputParameters | TensorSpec) -> np.dtype[Any]:
     return np.dtype(parameters.element_type.value)
 
 
-def numeric_dtype_of(parameters: InputParameters) -> np.dtype[Any]:
+def numeric_dtype_of(parameters: InputParameters | TensorSpec) -> np.dtype[Any]:
     """Returns the dtype of a model's input; raises ConfigurationError if that is strings."""
     dtype = dtype_of(parameters)
     if dtype.hasobject:
+        name = parameters.name if isinstance(parameters, TensorSpec) else parameters.input_layer
         raise ConfigurationError(
-            f'input "{parameters.input_layer}" of the model is strings, which no dataset has; serve it, '
+            f'input "{name}" of the model is strings, which no dataset has; serve it, '
             "and send them over the Open Inference Protocol"
         )
     return dtype

@@ -140,11 +140,16 @@ def _wrong_shape(array: NDArray[Any], shape: tuple[int, ...]) -> InputError:
 
 
 def tensor_bytes(parameters: InputParameters) -> int:
-    """Returns the size of an input's tensors in bytes, without importing a decoder.
+    """Returns the size of an input's tensors in bytes; see ``input_bytes``."""
+    return input_bytes(parameters.tensors)
+
+
+def input_bytes(tensors: Iterable[TensorSpec]) -> int:
+    """Returns the size of a model's tensors for one input in bytes, without importing a decoder.
 
     Dynamic axes count with their size in synthetic inputs.
     """
-    return sum(math.prod(each.sized()) * dtype_of(each).itemsize for each in parameters.tensors)
+    return sum(math.prod(each.sized()) * dtype_of(each).itemsize for each in tensors)
 
 
 _PHOTOGRAPH_PIXELS = 12_000_000

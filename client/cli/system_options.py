@@ -144,6 +144,13 @@ dataset_options = options(
         help="Predict random tensors instead of a dataset's inputs, for speed only; the default of "
         "--model_path.",
     ),
+    option(
+        "--sequence_length",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Size of dynamic axes in the tensors of --synthetic.  [default: 128; of images, max_dimension "
+        "or 224]",
+    ),
     option("--dataset_name", metavar="NAME", help="Dataset.  [default: the one that the model names]"),
     option(
         "--dataset_path",
@@ -166,4 +173,4 @@ dataset_options = options(
         "[default: all]",
     ),
 )
-"""Adds ``dataset_name``, ``dataset_path``, ``data_backend``, ``sample_ids`` and ``synthetic``."""
+"""Adds ``dataset_name``, ``dataset_path``, ``data_backend``, ``sample_ids``, ``synthetic`` and others."""

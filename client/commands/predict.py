@@ -53,8 +53,8 @@ evaluation_options = options(
         type=COUNTS,
         default=BATCH_SIZE,
         metavar="N",
-        help="Inputs per batch, and 1 for a model of images of any size, unless given; predict dataset takes several "
-        "with commas, and prints one table of them.",
+        help="Inputs per batch; predict dataset takes several with commas, and prints one table of them. "
+        "Unless given, 1 for a model of images of any size.",
     ),
     option(
         "-p",

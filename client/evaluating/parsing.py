@@ -31,6 +31,7 @@ def take_dataset(values: Values) -> DatasetChoice:
         ConfigurationError: Two datasets are named.
     """
     return DatasetChoice(
+        sequence_length=values.pop("sequence_length", None),
         name=values.pop("dataset_name", None),
         path=values.pop("dataset_path", None),
         backend=values.pop("data_backend", None),

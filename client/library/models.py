@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.agent.artifacts.signature import InputSignature
 from inferometer.agent.inference.given_models import (
     GivenModel,
     Wanted,
@@ -33,10 +35,12 @@ def given_model(invocation: Invocation, model: object, dataset: DatasetChoice) -
         ConfigurationError: No framework takes such an object, or its input cannot be described.
         ArtifactError: There is no such file, or it is no model that can be read.
     """
-    registry, array = invocation.registry, dataset.array
+    registry, inputs = invocation.registry, dataset.array
+    array = inputs if isinstance(inputs, np.ndarray) else None
     wanted = Wanted(
         shape=None if array is None else array.shape[1:],
         element_type=None if array is None else array.dtype.name,
+        examples=() if inputs is None or isinstance(inputs, np.ndarray) else _examples(inputs),
         images=dataset.is_named,
         tensors=not dataset.holds_images,
     )
@@ -53,12 +57,26 @@ def given_model(invocation: Invocation, model: object, dataset: DatasetChoice) -
     return given
 
 
-def samples_of(inputs: object) -> NDArray[Any]:
-    """Returns an array of samples.
+def _examples(arrays: Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]]) -> tuple[InputSignature, ...]:
+    named = arrays.items() if isinstance(arrays, Mapping) else (("", array) for array in arrays)
+    return tuple(InputSignature(name, each.dtype.name, (None, *each.shape[1:])) for name, each in named)
+
+
+def samples_of(inputs: object) -> NDArray[Any] | dict[str, NDArray[Any]] | tuple[NDArray[Any], ...]:
+    """Returns an array of samples; of a model with several inputs, one for each, by name or in order.
 
     Raises:
         ConfigurationError: It is no array of NumPy, or has no samples.
     """
+    if isinstance(inputs, Mapping) and inputs:
+        return {str(name): _samples(array) for name, array in inputs.items()}
+    if isinstance(inputs, tuple) and inputs:
+        return tuple(map(_samples, inputs))
+    return _samples(inputs)
+
+
+def _samples(inputs: object) -> NDArray[Any]:
+    """An array of samples."""
     if not isinstance(inputs, np.ndarray):
         raise ConfigurationError(
             f"inputs are {type(inputs).__name__}; accepted: a NumPy array of samples, such as tensor.numpy()"

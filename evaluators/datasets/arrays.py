@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from numpy.typing import NDArray
 from inferometer.agent.preprocessing.inputs import Payload, Pixels, Tensor
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from inferometer.evaluators.datasets.folder import printable
+from inferometer.evaluators.datasets.memory import checked_arrays, payload_of
 from inferometer.evaluators.datasets.tasks.values import targets_of
 from inferometer.evaluators.datasets.truths import TargetValues
 from inferometer.manifests.errors import DatasetError, one_line
+from inferometer.manifests.inputs import TensorSpec
 
 _TENSORS = "inputs"
 _SAMPLES = (_TENSORS, "images", "x", "data")
@@ -37,7 +40,10 @@ class ArraysDataset(Dataset):
     ``y``) contains N integers or texts, and the optional ``targets`` N or N × k numbers. Nothing is
     unpickled.
 
-    The arguments are those of ``ArchiveDataset``.
+    For a model with several inputs, each is an array of the input's name. A model's only input may also have
+    its name, where there is none of the names above.
+
+    The arguments are those of ``ArchiveDataset``, and the ``tensors`` that the model takes, if there is one.
 
     Raises:
         DatasetError: The file is no ``.npz``, is damaged, or its arrays are not as above.
@@ -53,13 +59,23 @@ class ArraysDataset(Dataset):
         checksum: str | None = None,
         name: str | None = None,
         version: str | None = None,
+        tensors: Sequence[TensorSpec] = (),
     ) -> None:
         self._path = path
-        array_name, samples, labels, targets = _load(path)
-        self._samples, self._payload = _payloads(array_name, samples, path)
-        self._labels = None if labels is None else _texts(labels, len(samples), path)
-        self._targets = None if targets is None else targets_of(targets, len(samples), str(path))
-        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, len(samples)))
+        self._tensors = tuple(tensors)
+        arrays, labels, targets = _load(path, self._tensors)
+        if any(each.name in arrays and each.name not in _SAMPLES for each in tensors) or len(arrays) > 1:
+            arrays = checked_arrays(path, arrays, tensors)
+            count = len(next(iter(arrays.values())))
+            self._payload: Callable[[int], Payload] = partial(payload_of, arrays)
+        else:
+            [(array_name, samples)] = arrays.items()
+            rows, payload = _payloads(array_name, samples, path)
+            count = len(rows)
+            self._payload = lambda index: payload(rows[index])
+        self._labels = None if labels is None else _texts(labels, count, path)
+        self._targets = None if targets is None else targets_of(targets, count, str(path))
+        super().__init__(DatasetIdentity(category, name or str(path), version, checksum, count))
 
     def __iter__(self) -> Iterator[Sample]:
         return map(self.sample, range(len(self)))
@@ -68,25 +84,28 @@ class ArraysDataset(Dataset):
         """Returns a sample, which is in memory."""
         label = None if self._labels is None else self._labels[index]
         truth = None if self._targets is None else TargetValues(self._targets[index])
-        return Sample(str(index), self._payload(self._samples[index]), label, truth=truth)
+        return Sample(str(index), self._payload(index), label, truth=truth)
 
-    def __reduce__(self) -> tuple[Callable[..., ArraysDataset], tuple[Path, DatasetIdentity]]:
+    def __reduce__(self) -> tuple[Callable[..., ArraysDataset], tuple[Any, ...]]:
         """Pickles the path; another process reads the file again."""
-        return _reopened, (self._path, self.identity)
+        return _reopened, (self._path, self.identity, self._tensors)
 
 
-def _reopened(path: Path, identity: DatasetIdentity) -> ArraysDataset:
+def _reopened(path: Path, identity: DatasetIdentity, tensors: Sequence[TensorSpec]) -> ArraysDataset:
     return ArraysDataset(
         path,
         identity.category,
         checksum=identity.checksum,
         name=identity.name,
         version=identity.version,
+        tensors=tensors,
     )
 
 
-def _load(path: Path) -> tuple[str, NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]:
-    """Reads the samples with their array's name and, where there are any, the labels and the targets."""
+def _load(
+    path: Path, tensors: Sequence[TensorSpec]
+) -> tuple[dict[str, NDArray[Any]], NDArray[Any] | None, NDArray[Any] | None]:
+    """Reads the samples with the names of their arrays and, where there are any, labels and targets."""
     try:
         with path.open("rb") as file:
             content = np.load(file, allow_pickle=False)
@@ -95,14 +114,21 @@ def _load(path: Path) -> tuple[str, NDArray[Any], NDArray[Any] | None, NDArray[A
                     f"{path}: is a single array; accepted: an .npz with images (or inputs) and labels"
                 )
             named = [name for name in _SAMPLES if name in content.files]
-            labels = next((name for name in _LABELS if name in content.files), None)
-            if len(named) != 1:
+            inputs = [each.name for each in tensors]
+            labels = next((name for name in _LABELS if name in content.files and name not in inputs), None)
+            if len(inputs) > 1:
+                named = [name for name in content.files if name != labels]
+            elif not named and inputs and inputs[0] in content.files:
+                named = inputs
+            elif len(named) != 1:
                 found = ", ".join(map(printable, content.files)) or "none"
                 wanted = "has no array" if not named else "needs one array of"
                 raise DatasetError(f"{path}: {wanted} images (or x, data) or inputs; it has: {found}")
-            samples = _array(content, named[0])
-            targets = _array(content, _TARGETS) if _TARGETS in content.files else None
-            return named[0], samples, None if labels is None else _array(content, labels), targets
+            samples = {name: _array(content, name) for name in named}
+            targets = None
+            if _TARGETS in content.files and _TARGETS not in named:
+                targets = _array(content, _TARGETS)
+            return samples, None if labels is None else _array(content, labels), targets
     except DatasetError:
         raise
     except OSError as error:

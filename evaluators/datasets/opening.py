@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ from inferometer.manifests.errors import (
     one_line,
     suggestion,
 )
+from inferometer.manifests.inputs import TensorSpec
 from inferometer.manifests.schema import DatasetManifest
 
 if TYPE_CHECKING:
@@ -63,12 +64,15 @@ _DIGESTED = frozenset({"npz", "zip", "values_csv", "jsonl", "csv", "squad"})
 """The formats whose files are read when they are opened; others may be too large to read twice."""
 
 
-def open_dataset(manifest: DatasetManifest, cache: ArtifactCache | None = None) -> Dataset:
+def open_dataset(
+    manifest: DatasetManifest, cache: ArtifactCache | None = None, tensors: Sequence[TensorSpec] = ()
+) -> Dataset:
     """Opens the dataset that a manifest describes.
 
     Args:
         manifest: The dataset.
         cache: The cache for downloads; None requires a file beside the manifest.
+        tensors: What the model takes, by whose names an ``.npz`` has its arrays.
 
     Raises:
         DatasetError: It is missing, cannot be downloaded, has another checksum, or is no dataset.
@@ -82,28 +86,33 @@ def open_dataset(manifest: DatasetManifest, cache: ArtifactCache | None = None) 
     if manifest.obtain or manifest.backend:
         backend = manifest.backend or backend_of(path)
         if not manifest.checksum and (path.exists() or manifest.obtain):
-            return _opened(path, backend, manifest.category, manifest.name, manifest.version, None)
+            return _opened(path, backend, manifest.category, manifest.name, manifest.version, None, tensors)
     if path.is_dir():
         if manifest.checksum:
             raise DatasetError(
                 f"{manifest.source}: field checksum: {path} is a folder, which has none; leave it out, "
                 "or zip the folder"
             )
-        return _opened(path, backend_of(path), manifest.category, manifest.name, manifest.version, None)
+        return _opened(
+            path, backend_of(path), manifest.category, manifest.name, manifest.version, None, tensors
+        )
     try:
         file = get_file(refer(manifest, "path", manifest.path, manifest.checksum), cache)
     except ArtifactError as error:
         raise DatasetError(str(error)) from error
-    return _open_file(file.path, manifest.category, manifest.name, manifest.version, file.checksum)
+    return _open_file(file.path, manifest.category, manifest.name, manifest.version, file.checksum, tensors)
 
 
-def open_path(path: Path, category: str, backend: str | None = None) -> Dataset:
+def open_path(
+    path: Path, category: str, backend: str | None = None, tensors: Sequence[TensorSpec] = ()
+) -> Dataset:
     """Opens the dataset at ``path``, which no manifest describes.
 
     Args:
         path: A file or a folder.
         category: Such as ``vision``.
         backend: The name of its format, one of ``detection.BACKENDS``; None finds it out.
+        tensors: What the model takes, by whose names an ``.npz`` has its arrays.
 
     Raises:
         DatasetError: It is missing, damaged, or is not what a dataset can be.
@@ -112,18 +121,23 @@ def open_path(path: Path, category: str, backend: str | None = None) -> Dataset:
     if backend is not None:
         if backend not in _READERS:
             raise ConfigurationError(f'unknown data_backend "{backend}"; {suggestion(backend, BACKENDS)}')
-        return _opened(path, backend, category, None, None, None)
+        return _opened(path, backend, category, None, None, None, tensors)
     try:
         is_file = path.is_file()
     except OSError as error:
         raise DatasetError(f"dataset {path} cannot be read: {error.strerror or error}") from error
     if is_file:
-        return _open_file(path, category, None, None, None)
-    return _opened(path, backend_of(path), category, None, None, None)
+        return _open_file(path, category, None, None, None, tensors)
+    return _opened(path, backend_of(path), category, None, None, None, tensors)
 
 
 def _open_file(
-    path: Path, category: str, name: str | None, version: str | None, checksum: str | None
+    path: Path,
+    category: str,
+    name: str | None,
+    version: str | None,
+    checksum: str | None,
+    tensors: Sequence[TensorSpec],
 ) -> Dataset:
     """Opens a file that is one of the formats, or that an installed plug-in reads.
 
@@ -133,7 +147,7 @@ def _open_file(
     suffix = path.suffix.casefold()
     announced = tuple(metadata.entry_points(group=ENTRY_POINTS, name=suffix.removeprefix(".")))
     if not announced or suffix in {".npz", ".zip"}:
-        return _opened(path, backend_of(path), category, name, version, checksum)
+        return _opened(path, backend_of(path), category, name, version, checksum, tensors)
     try:
         kind: Callable[..., Dataset] = announced[0].load()
     except IMPORT_FAILURES as error:
@@ -144,11 +158,19 @@ def _open_file(
 
 
 def _opened(
-    path: Path, backend: str, category: str, name: str | None, version: str | None, checksum: str | None
+    path: Path,
+    backend: str,
+    category: str,
+    name: str | None,
+    version: str | None,
+    checksum: str | None,
+    tensors: Sequence[TensorSpec],
 ) -> Dataset:
     place = place_of(path, backend)
     if checksum is None and backend in _DIGESTED:
         checksum = _digest(place)
+    if backend == ArraysDataset.backend:
+        return ArraysDataset(place, category, checksum=checksum, name=name, version=version, tensors=tensors)
     return _READERS[backend](place, category, checksum=checksum, name=name, version=version)
 
 

@@ -5,11 +5,12 @@ Messages name an option as the command line does, without its dashes: ``duration
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.artifacts.cache import ArtifactCache
@@ -18,7 +19,7 @@ from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.datasets.base import Dataset, Subset
 from inferometer.evaluators.datasets.detection import may_hold_tensors
-from inferometer.evaluators.datasets.memory import ArrayInputs, SyntheticDataset
+from inferometer.evaluators.datasets.memory import ArrayInputs, NamedArrayInputs, SyntheticDataset
 from inferometer.evaluators.datasets.opening import open_dataset, open_path
 from inferometer.evaluators.datasets.urls import UrlsDataset
 from inferometer.evaluators.jobs import defaults, ranges
@@ -96,8 +97,10 @@ class DatasetChoice:
         urls_path: A file with one URL or path a line.
         duplicates: How many times that list is gone through.
         synthetic: A number of random tensors instead, which ``seed`` draws; for speed only.
-        array: Inputs in memory instead: samples × the shape of the model's input.
+        array: Inputs in memory instead: samples × the shape of the model's input; of a model with several, an
+            array for each, by name or in its order.
         sample_ids: The ids of those of its samples that count; None means all.
+        sequence_length: The size that dynamic axes have in ``synthetic`` inputs; None is the model's own.
 
     Raises:
         ConfigurationError: More than one is named.
@@ -111,8 +114,11 @@ class DatasetChoice:
     duplicates: int = 1
     synthetic: int | None = None
     seed: int = 0
-    array: NDArray[Any] | None = field(default=None, compare=False)
+    array: NDArray[Any] | Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]] | None = field(
+        default=None, compare=False
+    )
     sample_ids: tuple[str, ...] | None = None
+    sequence_length: int | None = None
 
     def __post_init__(self) -> None:
         if self.sample_ids is not None and (self.synthetic is not None or self.array is not None):
@@ -125,6 +131,14 @@ class DatasetChoice:
             raise ConfigurationError("inputs are the dataset; leave out the other one")
 
     @property
+    def samples(self) -> int | None:
+        """The number of inputs in memory; None if they are not in memory."""
+        if self.array is None or isinstance(self.array, np.ndarray):
+            return None if self.array is None else len(self.array)
+        arrays = list(self.array.values() if isinstance(self.array, Mapping) else self.array)
+        return min(map(len, arrays), default=0)
+
+    @property
     def is_named(self) -> bool:
         """Whether the user names a dataset."""
         return bool(self.name or self.path or self.urls_path)
@@ -134,22 +148,27 @@ class DatasetChoice:
         """Whether it has nothing but images; an .npz, an LMDB and that of a manifest may have tensors."""
         return bool(self.urls_path) or (self.path is not None and not may_hold_tensors(self.path))
 
-    def open(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset | None:
+    def open(
+        self, catalog: Catalog, cache: ArtifactCache | None, tensors: Sequence[TensorSpec] = ()
+    ) -> Dataset | None:
         """Opens the dataset; None where the model is to name it.
 
         Args:
             catalog: The datasets.
             cache: Gets one that is at a URL; with None, all are on this machine.
+            tensors: What the model takes, by whose names an ``.npz`` has its arrays.
 
         Raises:
             UnknownDatasetError: The catalogue has none of that name and category.
             DatasetError: It cannot be opened.
             ConfigurationError: A path is given beside the name of a dataset that has its own.
         """
-        opened = self._open(catalog, cache)
+        opened = self._open(catalog, cache, tensors)
         return None if opened is None else self._subset(opened)
 
-    def _open(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset | None:
+    def _open(
+        self, catalog: Catalog, cache: ArtifactCache | None, tensors: Sequence[TensorSpec]
+    ) -> Dataset | None:
         if self.urls_path:
             return UrlsDataset(self.urls_path, duplicate_input=self.duplicates)
         if self.name and self.path:
@@ -160,9 +179,9 @@ class DatasetChoice:
                 )
         if self.name:
             manifest = catalog.find_dataset(self.name, category=self.category)
-            return open_dataset(manifest.at(self.path) if self.path else manifest, cache)
+            return open_dataset(manifest.at(self.path) if self.path else manifest, cache, tensors)
         if self.path:
-            return open_path(self.path, self.category or "vision", self.backend)
+            return open_path(self.path, self.category or "vision", self.backend, tensors)
         return None
 
     def _subset(self, dataset: Dataset) -> Dataset:
@@ -182,12 +201,15 @@ class DatasetChoice:
             ConfigurationError: The manifest names none.
             DatasetError: Inputs in memory do not fit the model.
         """
-        parameters = model.inputs[0].parameters
+        tensors = model.tensors
         if self.synthetic is not None:
-            return SyntheticDataset(parameters, self.synthetic, self.seed)
+            return SyntheticDataset(tensors, self.synthetic, self.seed, self.sequence_length)
+        if isinstance(self.array, np.ndarray) and len(tensors) == 1:
+            return ArrayInputs(self.array, tensors[0])
         if self.array is not None:
-            return ArrayInputs(self.array, parameters)
-        if (chosen := self.open(catalog, cache)) is not None:
+            arrays = (self.array,) if isinstance(self.array, np.ndarray) else self.array
+            return NamedArrayInputs(arrays, tensors)
+        if (chosen := self.open(catalog, cache, tensors)) is not None:
             return chosen
         if model.dataset is None:
             known = ", ".join(dict.fromkeys(dataset.name for dataset in catalog.datasets))
@@ -195,7 +217,8 @@ class DatasetChoice:
                 f"model {model.name} names no dataset; give dataset_name (known: {known}) or dataset_path, "
                 "or synthetic for its speed only"
             )
-        return self._subset(open_dataset(catalog.find_dataset(model.dataset, category=self.category), cache))
+        dataset = catalog.find_dataset(model.dataset, category=self.category)
+        return self._subset(open_dataset(dataset, cache, tensors))
 
 
 def default_batch_size(system: SystemRequest, dataset: DatasetChoice, catalog: Catalog) -> int:
@@ -207,7 +230,7 @@ def default_batch_size(system: SystemRequest, dataset: DatasetChoice, catalog: C
         return system.given.fixed_batch
     if any(tensor.same_size for tensor in _tensors_of(system, catalog)):
         return 1
-    samples = defaults.BATCH_SIZE if dataset.array is None else len(dataset.array)
+    samples = defaults.BATCH_SIZE if dataset.samples is None else dataset.samples
     return max(1, min(defaults.BATCH_SIZE, samples))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.loading.samples import size_of
 from inferometer.evaluators.statistics import random_state
 from inferometer.manifests.errors import DatasetError, InputError
-from inferometer.manifests.inputs import ImageParameters, InputParameters
+from inferometer.manifests.inputs import ImageParameters, InputParameters, TensorSpec
 
 MAX_INPUTS = 1024
 """The most inputs of a run: more than the caches of a processor hold, and prepared within seconds."""
@@ -151,17 +152,33 @@ def synthetic_tensors(
     every vocabulary has these two. The same seed gives the same tensors on every machine. There are
     ``count``, or fewer where they would take more than ``max_bytes``.
     """
-    count = min(count, max(1, max_bytes // tensor_bytes(parameters)))
+    drawn = synthetic_arrays(parameters.tensors, seed, count=count, max_bytes=max_bytes)
+    [tensors] = drawn.values()
+    return PreparedInputs(tensors, f"{_count(len(tensors), 'synthetic tensor')}, seed {seed}")
+
+
+def synthetic_arrays(
+    tensors: Sequence[TensorSpec],
+    seed: int | Sequence[int],
+    *,
+    count: int = SYNTHETIC_INPUTS,
+    max_bytes: int = MAX_BYTES,
+    size: int | None = None,
+) -> dict[str, NDArray[Any]]:
+    """Returns random tensors by name, as ``synthetic_tensors``; dynamic axes have ``size``, or their own."""
+    shapes = {each.name: each.sized(size) for each in tensors}
+    dtypes = {each.name: numeric_dtype_of(each) for each in tensors}
+    input_bytes = sum(math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items())
+    count = min(count, max(1, max_bytes // input_bytes))
     random = random_state(seed)
-    dtype = numeric_dtype_of(parameters)
-    shape = (count, *parameters.tensors[0].sized())
-    tensors = np.empty(shape, dtype)
-    for tensor in tensors:  # one by one: float64 of all of them would take twice the memory
-        if dtype.kind == "f":
-            tensor[...] = np.minimum(random.random_sample(tensor.shape), _BELOW_ONE)
-        else:
-            tensor[...] = random.randint(0, 256 if dtype == np.uint8 else 2, tensor.shape)
-    return PreparedInputs(tensors, f"{_count(count, 'synthetic tensor')}, seed {seed}")
+    drawn = {name: np.empty((count, *shape), dtypes[name]) for name, shape in shapes.items()}
+    for batch in drawn.values():
+        for tensor in batch:  # one by one: float64 of all of them would take twice the memory
+            if batch.dtype.kind == "f":
+                tensor[...] = np.minimum(random.random_sample(tensor.shape), _BELOW_ONE)
+            else:
+                tensor[...] = random.randint(0, 256 if batch.dtype == np.uint8 else 2, tensor.shape)
+    return drawn
 
 
 def synthetic_payloads(

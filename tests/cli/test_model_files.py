@@ -166,9 +166,9 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "text.onnx": (lambda path: path.write_text("a text\n" * 9), "text.onnx: is no ONNX model: "),
     "empty.onnx": (lambda path: path.touch(), "empty.onnx: is no ONNX model: it is empty"),
     "cut.onnx": (lambda path: path.write_bytes(save_onnx(path).read_bytes()[:-20]), "is no ONNX model: "),
-    "two.onnx": (
-        lambda path: save_onnx(path, inputs=("a", "b")),
-        "has 2 inputs: a, b; accepted: a model",
+    "constant.onnx": (
+        lambda path: save_onnx(path, inputs=()),
+        "has no inputs; accepted: a model with inputs",
     ),
     "open.onnx": (
         lambda path: save_onnx(path, ("batch", 3, "height", "width")),
@@ -179,9 +179,9 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: save_onnx(path, ("batch",)),
         "has the shape (batch); accepted: a batch",
     ),
-    "double.onnx": (
-        lambda path: save_onnx(path, element_type=TensorProto.DOUBLE),
-        "input image is float64; accepted: float32, float16",
+    "wide.onnx": (
+        lambda path: save_onnx(path, element_type=TensorProto.UINT64),
+        "input image is uint64; accepted: float32, float16",
     ),
     "text.pt": (lambda path: path.write_text("a text"), "is no TorchScript archive, and no exported program"),
     "state.pt": (

@@ -18,7 +18,7 @@ def build_network(
     who: object,
     artifacts: Artifacts,
     options: PredictorOptions,
-    dimensions: Sequence[int],
+    dimensions: Sequence[Sequence[int]],
     contexts: Sequence[Any],
     *,
     gradients: bool = False,
@@ -29,7 +29,7 @@ def build_network(
         who: The model, as messages name it.
         artifacts: Its architecture and its weights.
         options: The source of the weights and the seed.
-        dimensions: The shape of one input.
+        dimensions: The shape of each input, without the batch.
         contexts: The devices, each of which holds all parameters.
         gradients: Whether memory for gradients is allocated, which is as much again.
 
@@ -53,7 +53,7 @@ def build_network(
     parameters = net.collect_params()
     if not gradients:
         parameters.setattr("grad_req", "null")
-    net.infer_shape(mxnet.nd.zeros((1, *dimensions)))
+    net.infer_shape(*(mxnet.nd.zeros((1, *each)) for each in dimensions))
     if random:
         # a layer's own initializer would draw the weights that are drawn below, more slowly
         drawn = [p for p in parameters.values() if not isinstance(p, mxnet.gluon.Constant)]
@@ -71,9 +71,9 @@ def build_network(
     return net
 
 
-def symbol_of(block: Any, input_name: str, element_type: str | None = None) -> Any:
-    """Returns the symbol of a block with one input, which has the names of the block's parameters."""
-    symbol = block(mxnet.sym.var(input_name, dtype=element_type))
+def symbol_of(block: Any, inputs: Sequence[str], element_type: str | None = None) -> Any:
+    """Returns the symbol of a block with these inputs, which has the names of the block's parameters."""
+    symbol = block(*(mxnet.sym.var(name, dtype=element_type) for name in inputs))
     # of a block with several outputs, a sequence
     return mxnet.sym.Group(symbol) if isinstance(symbol, list | tuple) else symbol
 

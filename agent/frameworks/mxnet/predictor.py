@@ -6,17 +6,17 @@ import hashlib
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.artifacts.mxnet_symbols import find_symbol, symbol_inputs, symbol_stem
-from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
+from inferometer.agent.artifacts.signature import InputSignature, ModelSignature, inputs_of_examples
 from inferometer.agent.frameworks.mxnet import runtime
 from inferometer.agent.frameworks.mxnet.networks import (
     build_network,
@@ -34,6 +34,7 @@ from inferometer.agent.frameworks.mxnet.runtime import (
     reason,
 )
 from inferometer.agent.hardware.environment import FrameworkDetails
+from inferometer.agent.inference.input_names import has_numbers, number_of
 from inferometer.agent.inference.predictor import (
     Precision,
     Predictor,
@@ -42,19 +43,23 @@ from inferometer.agent.inference.predictor import (
     Weights,
     prediction_failure,
 )
+from inferometer.agent.preprocessing.inputs import batch_size, blank_batch
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.manifests.errors import (
     ArtifactError,
-    ConfigurationError,
     DeviceError,
     PredictionError,
     suggestion,
 )
-from inferometer.manifests.original import FIRST_INPUT
+from inferometer.manifests.inputs import TensorSpec
 from inferometer.manifests.schema import ModelManifest
 
 _EXECUTORS = 4
+_DYNAMIC_EXECUTORS = 16
+"""Of a model with dynamic axes, whose batches differ in more than their size."""
+_Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+"""The shapes of a batch's tensors, in the manifest's order."""
 _AUTOTUNE = CudnnAutotune()
 
 
@@ -63,8 +68,8 @@ class MXNetPredictor(Predictor):
 
     A model in code (``artifacts.architecture``) is a hybrid block of gluon, and so is one in memory.
 
-    Outputs have the symbol's names. An executor is bound to a batch size; those of the last few sizes are
-    kept, and share the parameters. On a small network, an executor takes 0.2 ms for one input and a
+    Outputs have the symbol's names. An executor is bound to the shapes of a batch; those of the last few
+    are kept, and share the parameters. On a small network, an executor takes 0.2 ms for one input and a
     hybridized ``SymbolBlock`` 0.35 ms.
 
     One predictor of the process runs at a time, and others wait. The number of threads is that of MXNet's CPU
@@ -80,14 +85,14 @@ class MXNetPredictor(Predictor):
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         super().__init__(manifest, artifacts, options)
-        self._parameters = manifest.inputs[0].parameters
         self._threads: int | None = None
         self._context: Any = None
         self._symbol: Any = None
         self._weights: dict[str, Any] = {}
         self._output_names: list[str] = []
-        self._executors: OrderedDict[int, Any] = OrderedDict()
-        self._other_executors: OrderedDict[int, Any] = OrderedDict()
+        self._names: dict[str, str] = {}
+        self._executors: OrderedDict[_Shapes, Any] = OrderedDict()
+        self._other_executors: OrderedDict[_Shapes, Any] = OrderedDict()
         self._apart: Callable[[Any], None] | None = None
         self._precision: Precision | None = None
 
@@ -107,28 +112,24 @@ class MXNetPredictor(Predictor):
         return ModelSignature(inputs, graph, weights, notes=(note,) if note else ())
 
     @classmethod
-    def signature_of_object(cls, model: object, example: InputSignature | None) -> ModelSignature:
-        """Returns the parameters and the input of a hybrid block; see ``Predictor``.
+    def signature_of_object(cls, model: object, examples: Sequence[InputSignature]) -> ModelSignature:
+        """Returns the parameters and the inputs of a hybrid block; see ``Predictor``.
 
-        An example of floats becomes the dtype of the block's parameters.
+        Examples of floats become the dtype of the block's parameters.
         """
         assert isinstance(model, mxnet.gluon.HybridBlock)  # noqa: S101 - as the registry has it
-        if example is None or example.element_type is None:
-            raise ConfigurationError(
-                f"{type(model).__name__} does not tell its input; give inputs, an array of samples"
-            )
+        if not examples:  # before anything is read
+            inputs_of_examples(type(model).__name__, examples)
         with ONE_AT_A_TIME:
             arrays = {name: array.asnumpy() for name, array in parameters_of(model).items()}
         floats = {str(array.dtype) for array in arrays.values() if array.dtype.kind == "f"}
-        element_type = example.element_type
-        if np.dtype(element_type).kind == "f":
-            element_type = floats.pop() if len(floats) == 1 else "float32"
+        float_type = floats.pop() if len(floats) == 1 else "float32"
         state = hashlib.sha256()
         for name, array in arrays.items():
             state.update(f"{name} {array.dtype} {array.shape}\n".encode())
             state.update(np.ascontiguousarray(array).data)
         return ModelSignature(
-            (InputSignature(FIRST_INPUT, element_type, example.shape),),
+            inputs_of_examples(type(model).__name__, examples, float_type),
             attributes={"parameters": sum(array.size for array in arrays.values())},
             checksums={"parameters": f"sha256:{state.hexdigest()}"},
         )
@@ -142,17 +143,19 @@ class MXNetPredictor(Predictor):
         """Runs the symbol and waits until its outputs are in host memory; see ``Predictor``."""
         if self._symbol is None:
             raise PredictionError(f"{self}: is not loaded")
-        array = self.checked_input(inputs)
+        arrays = self.checked_inputs(inputs)
+        shapes = tuple(array.shape for array in arrays.values())
         with ONE_AT_A_TIME:
             try:
-                executor = self._executor(len(array))
-                executor.arg_dict[self._parameters.input_layer][:] = array
+                executor = self._executor(shapes)
+                for name, array in arrays.items():
+                    executor.arg_dict[self._names[name]][:] = array
                 # forward only queues the operators; asnumpy waits for an output and copies it
                 outputs = [self._on_host(output) for output in executor.forward(is_train=False)]
             except Exception as error:  # of any class: operators in Python raise what they like
-                self._executors.pop(len(array), None)
+                self._executors.pop(shapes, None)
                 raise prediction_failure(
-                    f"{self}: MXNet failed on a batch of {len(array)}: {reason(error)}", error
+                    f"{self}: MXNet failed on a batch of {batch_size(arrays)}: {reason(error)}", error
                 ) from error
         return dict(zip(self._output_names, outputs, strict=True))
 
@@ -177,20 +180,20 @@ class MXNetPredictor(Predictor):
         """Queues the operators of later predictions one by one; with None, in bulk again.
 
         MXNet's profiler records what is queued. The mode is fixed when an executor is bound, so that each
-        mode has executors of its own; the executor of the last batch size runs once as a warm-up, which
+        mode has executors of its own; the executor of the last batch's shapes runs once as a warm-up, which
         raises PredictionError if memory runs out. ``prepare`` is called with each new executor.
         """
         before, self._apart = self._apart, prepare
         if (before is None) == (prepare is None):
             return
         self._executors, self._other_executors = self._other_executors, self._executors
-        batch_size = next(reversed(self._other_executors), None)
-        if prepare is not None and batch_size is not None and batch_size not in self._executors:
+        shapes = next(reversed(self._other_executors), None)
+        if prepare is not None and shapes is not None and shapes not in self._executors:
             try:
-                self._executor(batch_size).forward(is_train=False)
+                self._executor(shapes).forward(is_train=False)
                 mxnet.nd.waitall()
             except FAILURES as error:
-                self._executors.pop(batch_size, None)
+                self._executors.pop(shapes, None)
                 raise PredictionError(f"{self}: MXNet cannot bind it again: {reason(error)}") from error
 
     def drop_apart(self) -> None:
@@ -242,19 +245,18 @@ class MXNetPredictor(Predictor):
                 self._weights = self._read_weights()
                 self._check_weights()
             else:
-                net = build_network(
-                    self, self.artifacts, self.options, self._parameters.dimensions, [self._context]
-                )
+                sizes = [each.sized() for each in self.tensors]
+                net = build_network(self, self.artifacts, self.options, sizes, [self._context])
                 self._symbol, self._weights = self._symbol_and_weights(net)
-            self._executor(1)
+            if not any(each.is_dynamic for each in self.tensors):  # else the first batch has the shapes
+                self._executor(tuple((1, *each.sized()) for each in self.tensors))
             mxnet.nd.waitall()
             self._output_names = list(self._symbol.list_outputs())
         except FAILURES as error:
             self.close()
             what = f"{self}, {architecture.name}" if architecture else self.artifacts.graph or self
             raise ArtifactError(
-                f"{what}: does not take "
-                f"{self._parameters.element_type.value} inputs of {self._parameters.dimensions} with "
+                f"{what}: does not take {_described(self.tensors)} with "
                 f"{self.artifacts.weights or 'random weights'}: {reason(error)}"
             ) from error
         except ArtifactError:
@@ -265,9 +267,8 @@ class MXNetPredictor(Predictor):
 
     def _try_precision(self, precision: Precision) -> None:
         """Predicts zeros, since not every operator has a kernel for a lower precision."""
-        name, dimensions = self._parameters.input_layer, self._parameters.dimensions
         try:
-            self.predict({name: np.zeros((1, *dimensions), self._parameters.element_type.value)})
+            self.predict(blank_batch(self.tensors))
         except PredictionError as error:
             self.close()
             why = reason(error.__cause__ or error)
@@ -278,7 +279,7 @@ class MXNetPredictor(Predictor):
         if self._precision is Precision.FLOAT16:
             net.cast(self._precision.value)
         weights = {each.name: each.data() for each in net.collect_params().values()}
-        symbol = symbol_of(net, self._parameters.input_layer)
+        symbol = symbol_of(net, self._own_names())
         return converted(symbol, weights) if self._precision is Precision.BFLOAT16 else (symbol, weights)
 
     def _borrow(self, block: Any) -> tuple[Any, dict[str, Any]]:
@@ -289,7 +290,14 @@ class MXNetPredictor(Predictor):
             raise DeviceError(
                 f"{self}: is on {', '.join(sorted(others))}, and is to run on {self._context}; move it there"
             )
-        return symbol_of(block, self._parameters.input_layer), weights
+        return symbol_of(block, self._own_names()), weights
+
+    def _own_names(self) -> list[str]:
+        """The manifest's names of the inputs, which a network in code has none for."""
+        self._names = {each.name: each.name for each in self.tensors}
+        if has_numbers(self.tensors):
+            return sorted(self._names, key=lambda name: number_of(name) or 0)
+        return list(self._names)
 
     def _read_symbol(self) -> Any:
         graph = self.artifacts.graph
@@ -300,12 +308,15 @@ class MXNetPredictor(Predictor):
             arguments = symbol.list_arguments()
         except FAILURES as error:
             raise ArtifactError(f"{graph}: is no MXNet symbol: {reason(error)}") from error
-        if self._parameters.input_layer not in arguments:
-            free = [name for name in arguments if not re.search(r"_(weight|bias|gamma|beta|label)$", name)]
-            raise ArtifactError(
-                f'{graph}: has no input "{self._parameters.input_layer}"; '
-                f"{suggestion(self._parameters.input_layer, free)}"
-            )
+        free = [name for name in arguments if not re.search(r"_(weight|bias|gamma|beta|label)$", name)]
+        numbered = has_numbers(self.tensors)
+        self._names = {}
+        for name in (each.name for each in self.tensors):
+            number = number_of(name)
+            by_number = numbered and name not in arguments and number is not None and number < len(free)
+            self._names[name] = free[number or 0] if by_number else name
+            if self._names[name] not in arguments:
+                raise ArtifactError(f'{graph}: has no input "{name}"; {suggestion(name, free)}')
         return symbol
 
     def _read_weights(self) -> dict[str, Any]:
@@ -317,7 +328,7 @@ class MXNetPredictor(Predictor):
 
     def _check_weights(self) -> None:
         arguments = self._symbol.list_arguments()
-        inputs = {name for name in arguments if name.endswith("_label")} | {self._parameters.input_layer}
+        inputs = {name for name in arguments if name.endswith("_label")} | set(self._names.values())
         needed = {*arguments, *self._symbol.list_auxiliary_states()} - inputs
         missing = sorted(needed - set(self._weights))
         if missing and self.artifacts.weights is None:
@@ -328,38 +339,44 @@ class MXNetPredictor(Predictor):
                 f"such as {missing[0]}"
             )
 
-    @property
-    def _input_type(self) -> str:
-        """The element type of the input that the executor takes, to which a batch is cast."""
-        given = self._parameters.element_type.value
+    def _type_of(self, tensor: TensorSpec) -> str:
+        """The element type that the executor takes of an input, to which a batch is cast."""
+        given = tensor.element_type.value
         floats = np.dtype(given).kind == "f"
         return Precision.FLOAT16.value if floats and self._precision is Precision.FLOAT16 else given
 
-    def _executor(self, batch_size: int) -> Any:
-        """The symbol bound to a batch size; the least recently used one makes room."""
-        executor = self._executors.get(batch_size)
+    def _executor(self, shapes: _Shapes) -> Any:
+        """The symbol bound to the shapes of a batch; the least recently used one makes room."""
+        executor = self._executors.get(shapes)
         if executor is not None:
-            self._executors.move_to_end(batch_size)
+            self._executors.move_to_end(shapes)
             return executor
-        name = self._parameters.input_layer
-        shape = (batch_size, *self._parameters.dimensions)
+        names = [self._names[each.name] for each in self.tensors]
         known = {weight: array.shape for weight, array in self._weights.items()}
-        shapes, _, _ = self._symbol.infer_shape(**{**known, name: shape})
+        found, _, _ = self._symbol.infer_shape(**known | dict(zip(names, shapes, strict=True)))
+        types = {self._names[each.name]: self._type_of(each) for each in self.tensors}
         arguments = {}
-        for argument, inferred in zip(self._symbol.list_arguments(), shapes, strict=True):
-            # an argument without weights that is not the input is a label, which only training reads
+        for argument, inferred in zip(self._symbol.list_arguments(), found, strict=True):
+            # an argument without weights that is no input is a label, which only training reads
             arguments[argument] = self._weights.get(argument)
-            if argument == name or arguments[argument] is None:
-                arguments[argument] = mxnet.nd.zeros(inferred, self._context, dtype=self._input_type)
+            if argument in types or arguments[argument] is None:
+                dtype = types.get(argument, types[names[0]])
+                arguments[argument] = mxnet.nd.zeros(inferred, self._context, dtype=dtype)
         auxiliary = {state: self._weights[state] for state in self._symbol.list_auxiliary_states()}
         with nullcontext() if self._apart is None else _operators_apart():
             executor = self._symbol.bind(self._context, arguments, grad_req="null", aux_states=auxiliary)
         if self._apart is not None:
             self._apart(executor)
-        self._executors[batch_size] = executor
-        if len(self._executors) > _EXECUTORS:
+        self._executors[shapes] = executor
+        dynamic = any(each.is_dynamic for each in self.tensors)
+        if len(self._executors) > (_DYNAMIC_EXECUTORS if dynamic else _EXECUTORS):
             self._executors.popitem(last=False)
         return executor
+
+
+def _described(tensors: Sequence[TensorSpec]) -> str:
+    """The inputs in words."""
+    return " and ".join(f"{each.element_type.value} inputs of {each.written}" for each in tensors)
 
 
 _BULK = "MXNET_EXEC_BULK_EXEC_INFERENCE"

@@ -291,10 +291,10 @@ class MXNetTrainer(Trainer):
         module = options.api == "module"
         contexts = self._contexts[:1] if module else self._contexts  # the copies of Module are its own
         net = build_network(
-            self, self.artifacts, options.predictor, inputs.dimensions, contexts, gradients=True
+            self, self.artifacts, options.predictor, [inputs.dimensions], contexts, gradients=True
         )
         element_type = inputs.element_type.value
-        symbol = symbol_of(net, inputs.input_layer, element_type)
+        symbol = symbol_of(net, [inputs.input_layer], element_type)
         shape = self._find_output_shape(symbol)
         data = mxnet.sym.var(inputs.input_layer, dtype=element_type)
         precision = options.predictor.precision

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +27,7 @@ from inferometer.agent.frameworks.onnxruntime.sessions import (
 )
 from inferometer.agent.hardware.device import CPU
 from inferometer.agent.hardware.environment import FrameworkDetails
+from inferometer.agent.inference.input_names import found_names
 from inferometer.agent.inference.predictor import (
     Precision,
     Predictor,
@@ -42,7 +43,6 @@ from inferometer.manifests.errors import (
     ConfigurationError,
     DeviceError,
     PredictionError,
-    suggestion,
 )
 from inferometer.manifests.schema import ModelManifest
 
@@ -72,6 +72,7 @@ class ONNXRuntimePredictor(Predictor):
         self._output_names: list[str] = []
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._precision: Precision | None = None
+        self._names: dict[str, str] = {}
 
     @classmethod
     def signature_of_file(cls, path: Path) -> ModelSignature:
@@ -79,7 +80,7 @@ class ONNXRuntimePredictor(Predictor):
         return read_onnx_signature(path)
 
     @classmethod
-    def signature_of_object(cls, model: object, example: InputSignature | None) -> ModelSignature:
+    def signature_of_object(cls, model: object, examples: Sequence[InputSignature]) -> ModelSignature:
         """Returns the inputs of an ``InferenceSession``; see ``Predictor``."""
         assert isinstance(model, onnxruntime.InferenceSession)  # noqa: S101 - as the registry has it
         return ModelSignature(tuple(map(_signature_of_node, model.get_inputs())))
@@ -101,7 +102,8 @@ class ONNXRuntimePredictor(Predictor):
             raise DeviceError(
                 f"{self._refusal()}: its session uses {', '.join(used)} instead; run on the CPU"
             )
-        self._check_inputs([node.name for node in session.get_inputs()])
+        found = [node.name for node in session.get_inputs()]
+        self._names = found_names(self.artifacts.graph or self, self.tensors, found)
         self._output_names = [node.name for node in session.get_outputs()]
         self._session = session
 
@@ -117,14 +119,17 @@ class ONNXRuntimePredictor(Predictor):
             raise prediction_failure(
                 f"{self}: ONNX Runtime failed on a batch of {batch_size(arrays)}: {reason(error)}", error
             ) from error
-        for name, output in zip(self._output_names, outputs, strict=True):
+        named = dict(zip(self._output_names, outputs, strict=True))
+        if any(output is None for output in outputs):  # of an optional output without a value
+            named = {name: output for name, output in named.items() if output is not None}
+        for name, output in named.items():
             if not isinstance(output, np.ndarray):
                 raise PredictionError(
                     f'{self}: output "{name}" is {type(output).__name__}, which is no tensor'
                 )
         if self._precision is not None:
-            outputs = [o.astype(np.float32) if o.dtype == np.float16 else o for o in outputs]
-        return dict(zip(self._output_names, outputs, strict=True))
+            named = {n: o.astype(np.float32) if o.dtype == np.float16 else o for n, o in named.items()}
+        return named
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the graph's nodes; see ``Predictor``."""
@@ -192,10 +197,10 @@ class ONNXRuntimePredictor(Predictor):
 
     def _feed(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """The batch as the graph takes it: floats in the precision that the model is cast to."""
-        precision = self._precision
+        names, precision = self._names, self._precision
         if precision is None:
-            return arrays
-        return {n: a.astype(precision.value) if a.dtype.kind == "f" else a for n, a in arrays.items()}
+            return {names[name]: array for name, array in arrays.items()}
+        return {names[n]: a.astype(precision.value) if a.dtype.kind == "f" else a for n, a in arrays.items()}
 
     def _open(self, graph: Path, profile_prefix: Path | None = None) -> Any:
         """Builds the session of an ``.onnx`` file."""
@@ -262,21 +267,6 @@ class ONNXRuntimePredictor(Predictor):
                 f"{self._refusal()}: this build has {', '.join(available)}; "
                 "run on the CPU, or install onnxruntime-gpu"
             )
-
-    def _check_inputs(self, names: list[str]) -> None:
-        wanted = [each.name for each in self.tensors]
-        if sorted(names) == sorted(wanted):
-            return
-        if len(wanted) == 1:
-            advice = (
-                suggestion(wanted[0], names)
-                if len(names) == 1
-                else f"it has {len(names)}: {', '.join(names)}"
-            )
-            raise ArtifactError(f'{self.artifacts.graph}: has no single input "{wanted[0]}"; {advice}')
-        raise ArtifactError(
-            f"{self.artifacts.graph}: has the inputs {', '.join(names)}, and its manifest {', '.join(wanted)}"
-        )
 
 
 _ELEMENT_TYPES = {"float": "float32", "double": "float64"}

@@ -157,6 +157,8 @@ def named_tensors(answer: object) -> Iterator[tuple[str, torch.Tensor]]:
         values = answer if isinstance(answer, tuple | list) else (answer,)
         named = [(f"output{index}", value) for index, value in enumerate(values)]
     for name, value in named:
+        if value is None and len(named) > 1:  # an optional output without a value
+            continue
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"{name} is {type(value).__name__}, which is no tensor")
         yield name, value

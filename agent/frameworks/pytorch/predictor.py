@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.artifacts.signature import InputSignature, ModelSignature
+from inferometer.agent.artifacts.signature import InputSignature, ModelSignature, inputs_of_examples
 from inferometer.agent.artifacts.torch_archives import TorchFile, torch_file, traced_inputs
+from inferometer.agent.frameworks.pytorch.calling import CallForm, argument_names, call_form
 from inferometer.agent.frameworks.pytorch.cudnn import CUDNN_BENCHMARK
 from inferometer.agent.frameworks.pytorch.modules import (
     FAILURES,
@@ -40,6 +41,7 @@ from inferometer.agent.inference.predictor import (
     Tensors,
     prediction_failure,
 )
+from inferometer.agent.preprocessing.inputs import batch_size, blank_batch
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.manifests.errors import (
@@ -62,6 +64,8 @@ _DTYPES = {
     "uint8": torch.uint8,
     "int32": torch.int32,
     "int64": torch.int64,
+    "bool": torch.bool,
+    "float64": torch.float64,
 }
 
 
@@ -88,7 +92,8 @@ class PyTorchPredictor(Predictor):
         self._threads = options.operator_threads
         self._found_threads: int | None = None
         self._device = torch.device("cpu")
-        self._module: Callable[[torch.Tensor], object] | None = None
+        self._module: Callable[..., object] | None = None
+        self._call = CallForm()
         self._were_training: list[torch.nn.Module] = []
         self._dtype: torch.dtype | None = None
         self._holds_cudnn = False
@@ -102,30 +107,25 @@ class PyTorchPredictor(Predictor):
         if kind is not TorchFile.TORCHSCRIPT or path.suffix == _PROGRAM:
             raise _no_graph(path, kind)
         inputs = traced_inputs(path) or _script_inputs(path)
+        # the batch that it was traced with is an example
+        inputs = tuple(replace(each, shape=each.shape and (None, *each.shape[1:])) for each in inputs)
         if len(inputs) == 1:  # which TorchScript names after a variable of the program
-            # the batch that it was traced with is an example
-            shape = inputs[0].shape and (None, *inputs[0].shape[1:])
-            inputs = (replace(inputs[0], name=FIRST_INPUT, shape=shape),)
+            inputs = (replace(inputs[0], name=FIRST_INPUT),)
         note = "PyTorch has deprecated TorchScript: torch.export.save writes a .pt2, which is read too"
         return ModelSignature(inputs, path, notes=(note,))
 
     @classmethod
-    def signature_of_object(cls, model: object, example: InputSignature | None) -> ModelSignature:
-        """Returns the class, the parameters and the input of a module; see ``Predictor``.
+    def signature_of_object(cls, model: object, examples: Sequence[InputSignature]) -> ModelSignature:
+        """Returns the class, the parameters and the inputs of a module; see ``Predictor``.
 
-        An example of floats becomes the dtype of the module's parameters.
+        Examples of floats become the dtype of the module's parameters. Of several without names, those of
+        ``forward``'s arguments are theirs.
         """
         assert isinstance(model, torch.nn.Module)  # noqa: S101 - as the registry has it
-        if example is None or example.element_type is None:
-            raise ConfigurationError(
-                f"{type(model).__name__} does not tell its input; give inputs, an array of samples"
-            )
         floats = {p.dtype for p in model.parameters() if p.is_floating_point()}
-        element_type = example.element_type
-        if np.dtype(element_type).kind == "f":
-            element_type = str(floats.pop()).removeprefix("torch.") if len(floats) == 1 else "float32"
+        float_type = str(floats.pop()).removeprefix("torch.") if len(floats) == 1 else "float32"
         return ModelSignature(
-            (InputSignature(FIRST_INPUT, element_type, example.shape),),
+            inputs_of_examples(type(model).__name__, examples, float_type, argument_names(model)),
             attributes={"parameters": sum(each.numel() for each in model.parameters())},
             checksums=_checksum(model),
         )
@@ -149,6 +149,7 @@ class PyTorchPredictor(Predictor):
         use_threads(self._threads)
         self._found_threads = torch.get_num_threads()
         module = self._build()
+        self._call = call_form(str(self), module, self.tensors)
         if self.artifacts.weights is not None:
             read_weights(str(self), module, self.artifacts.weights)
         if self.artifacts.in_memory is not None:
@@ -166,23 +167,27 @@ class PyTorchPredictor(Predictor):
         """Runs the module without gradients and copies its outputs to the host; see ``Predictor``."""
         if self._module is None:
             raise PredictionError(f"{self}: is not loaded")
-        # a tensor shares the memory, and is always writable
-        arrays = [a if a.flags.writeable else a.copy() for a in self.checked_inputs(inputs).values()]
+        arrays = self.checked_inputs(inputs)
         use_threads(self._threads)
+        for name, array in arrays.items():
+            if not array.flags.writeable:  # a tensor shares the memory, and is always writable
+                arrays[name] = array.copy()
         try:
             with torch.inference_mode():
-                answer = self._module(*(self._on_device(torch.from_numpy(array)) for array in arrays))
+                tensors = {n: self._on_device(torch.from_numpy(array)) for n, array in arrays.items()}
+                answer = self._call(self._module, tensors)
                 outputs = {name: self._on_host(tensor).numpy() for name, tensor in named_tensors(answer)}
             if self._device.type == "cuda":
                 # The copies above wait for their own stream only; a model may use others.
                 torch.cuda.synchronize(self._device)
         except Exception as error:  # of any class: the code of a model raises what it likes
             raise prediction_failure(
-                f"{self}: PyTorch failed on a batch of {len(arrays[0])}: {reason_of(error)}", error
+                f"{self}: PyTorch failed on a batch of {batch_size(arrays)}: {reason_of(error)}", error
             ) from error
         # a model may return its input, or a view of it
+        given = arrays.values()
         return {
-            n: o.copy() if any(np.may_share_memory(o, array) for array in arrays) else o
+            n: o.copy() if any(np.may_share_memory(o, array) for array in given) else o
             for n, o in outputs.items()
         }
 
@@ -219,20 +224,34 @@ class PyTorchPredictor(Predictor):
     def export_onnx(self, path: Path) -> None:
         """Writes the loaded model to a file as an ONNX graph, for batches of any size.
 
-        The input has the name of the manifest's ``input_layer``, the output is ``output0``. Raises
-        ArtifactError if PyTorch cannot express the model in ONNX.
+        The inputs have the names of the manifest, and the outputs those of ``predict``. Raises ArtifactError
+        if PyTorch cannot express the model in ONNX.
         """
-        parameters = self.manifest.inputs[0].parameters
-        example = torch.zeros((1, *parameters.dimensions), dtype=_DTYPES[parameters.element_type.value])
-        names = {"input_names": [parameters.input_layer], "output_names": ["output0"]}
-        axes = {name: {0: "batch"} for name in (parameters.input_layer, "output0")}
+        if (module := self._module) is None:
+            raise ArtifactError(f"{self}: is not loaded")
+        order = self._call.in_order(self.tensors)
+        examples = tuple(
+            self._on_device(torch.zeros((1, *each.sized()), dtype=_DTYPES[each.element_type.value]))
+            for each in order
+        )
+        axes = {
+            each.name: {0: "batch"}
+            | {n: f"{each.name}_{n}" for n, size in enumerate(each.dimensions, 1) if size is None}
+            for each in order
+        }
+        names = {"input_names": list(axes)}
         try:
+            with torch.inference_mode():
+                named = zip(axes, examples, strict=True)
+                outputs = [n for n, _ in named_tensors(self._call(module, dict(named)))]
+            names["output_names"] = outputs
+            axes |= {name: {0: "batch"} for name in outputs}
             with warnings.catch_warnings():
                 # it warns that this is the older exporter; the newer one requires onnxscript
                 warnings.simplefilter("ignore")
                 torch.onnx.export(
-                    self._module,  # type: ignore[arg-type]  # the callable of a loaded predictor is a module
-                    (self._on_device(example),),
+                    module,  # type: ignore[arg-type]  # the callable of a loaded predictor is a module
+                    examples,
                     path,
                     dynamo=False,
                     dynamic_axes=axes,
@@ -253,10 +272,8 @@ class PyTorchPredictor(Predictor):
 
     def _try_precision(self) -> None:
         """Predicts zeros, since not every operator has a kernel for a lower precision."""
-        parameters = self.manifest.inputs[0].parameters
-        zeros = np.zeros((1, *parameters.dimensions), parameters.element_type.value)
         try:
-            self.predict({parameters.input_layer: zeros})
+            self.predict(blank_batch(self.tensors))
         except PredictionError as error:
             wanted = self.options.precision
             where = f"{wanted.value} on {self.options.device} ({reason_of(error.__cause__ or error)})"

@@ -197,7 +197,10 @@ class _Builder:
                 )
             outputs.append(self._value(spec["arg"]))
         self._graph.output(tuple(outputs))
-        return torch.fx.GraphModule(root, self._graph)
+        module = torch.fx.GraphModule(root, self._graph)
+        names = list(program.user_inputs())  # the module's own arguments are numbered
+        module.input_names = names  # type: ignore[assignment]  # as torch has it, an attribute is a tensor
+        return module
 
     def _add(self, node: _Json) -> None:
         target = node["target"]

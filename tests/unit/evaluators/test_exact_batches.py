@@ -31,7 +31,7 @@ def synthetic(batch_size: int, batches: int, warm_up: int) -> SyntheticDataset:
         least=batch_size * max(batches, warm_up),
     )
     assert chosen.synthetic is not None
-    return SyntheticDataset(PARAMETERS, chosen.synthetic, chosen.seed)
+    return SyntheticDataset(PARAMETERS.tensors, chosen.synthetic, chosen.seed)
 
 
 @given(batch_size=st.integers(1, 70), batches=st.integers(1, 12), warm_up=st.integers(0, 15))

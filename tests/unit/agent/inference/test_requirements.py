@@ -56,7 +56,7 @@ UNSUPPORTED: list[tuple[Change, str]] = [
     ),
     (output("speech"), "field output.type: found 'speech', which has no postprocessing here; known: "),
     (output("classification", element_type="int64"), "field output.parameters.element_type: found 'int64'"),
-    (lambda c: c.update(inputs=c["inputs"] * 2), "field inputs: found 2"),
+    (lambda c: c.update(inputs=c["inputs"] * 2), "field inputs: found input_layer 'data' 2 times"),
     (image(max_dimension=300, crop_ratio=0.5), "field inputs.0.parameters.crop_ratio: found 0.5"),
     (image(input_layer=1), "field inputs.0.parameters.input_layer: found 1"),
     *(

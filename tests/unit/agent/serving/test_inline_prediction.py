@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from served_fakes import Caller, Clock, FakeSession, rows, served, wait_for
+from served_fakes import LAYER, Caller, Clock, FakeSession, rows, served, wait_for
 
 from inferometer.agent.serving.batching import MAX_INLINE_US, BatchingOptions
 from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
@@ -73,7 +73,7 @@ def ask(model, *batches, **limits):
 
     async def run():
         for batch in batches:
-            answer = await model.infer_async(batch, **limits)
+            answer = await model.infer_async({LAYER: batch}, **limits)
         return answer
 
     return asyncio.run(asyncio.wait_for(run(), 20))
@@ -190,7 +190,7 @@ def test_a_loop_waits_for_no_other_batch_of_the_model(make, session):
     wait_for(lambda: model.waiting == 1)
 
     async def ask_beside():
-        asked = asyncio.ensure_future(model.infer_async(rows(7)))
+        asked = asyncio.ensure_future(model.infer_async({LAYER: rows(7)}))
         while model.waiting < 2:
             await asyncio.sleep(0)
         session.go.set()
