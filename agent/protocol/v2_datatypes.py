@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import dtype_of
-from inferometer.manifests.errors import PredictionError
+from inferometer.manifests.errors import ArtifactError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inference.v2 import model_config_pb2 as config
 
@@ -113,7 +113,11 @@ class TensorSignature:
 
 
 def input_of(manifest: ModelManifest) -> TensorSignature:
-    """Returns the one input of a model."""
+    """Returns the one input of a model; raises ArtifactError if it takes several tensors."""
+    if len(manifest.tensors) > 1:
+        raise ArtifactError(
+            f"model {manifest.name} takes {len(manifest.tensors)} tensors, and requests have one here"
+        )
     parameters = manifest.inputs[0].parameters
     datatype = datatype_of(dtype_of(parameters))
     return TensorSignature(parameters.input_layer, datatype, parameters.dimensions)

@@ -179,7 +179,7 @@ def _evaluate_once(
     choice, catalog, cache = request.dataset, resources.catalog, resources.cache
     session = replace(request.system.session, feature_limit=request.options.feature_limit)
     with ExitStack() as opened:
-        dataset = choice.open(catalog, cache)
+        dataset = choice.open_early(catalog, cache)
         if dataset is not None:
             opened.enter_context(closing(dataset))
         with traced(scope, SpanKind("open", TraceLevel.APPLICATION_TRACE)) as opening:

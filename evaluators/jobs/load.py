@@ -42,7 +42,7 @@ from inferometer.evaluators.measurements.load import LoadMeasurement
 from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.reports.output_file import OutputFile
 from inferometer.evaluators.system import SystemUnderTest
-from inferometer.manifests.errors import EvaluationInterrupted
+from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted
 
 
 class LoadJob:
@@ -161,6 +161,11 @@ class LoadJob:
     def _inputs(self, resources: JobResources, system: SystemUnderTest) -> tuple[LoadInputs, DatasetIdentity]:
         """The inputs of the queries, ready before the clock starts."""
         request, manifest = self._request, system.description.manifest
+        if len(manifest.tensors) > 1:
+            raise ConfigurationError(
+                f"model {manifest.name} takes {len(manifest.tensors)} tensors, and a query has one; evaluate "
+                "it batch by batch"
+            )
         parameters = manifest.inputs[0].parameters
         if request.synthetic:
             make = synthetic_payloads if request.include_preprocess else synthetic_tensors

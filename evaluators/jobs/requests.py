@@ -194,6 +194,17 @@ class DatasetChoice:
             dataset.close()
             raise
 
+    def open_early(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset | None:
+        """Opens the dataset, so that what is wrong with it is known before a model is loaded; see ``open``.
+
+        Returns None where the model is to name it, or may have the names of its arrays, as of an ``.npz``.
+        """
+        named = None if self.path or self.urls_path else self.name
+        place = catalog.find_dataset(named, category=self.category).path if named else self.path
+        if place and str(place).casefold().endswith(".npz") and (named or Path(place).is_file()):
+            return None
+        return self.open(catalog, cache)
+
     def open_for(self, model: ModelManifest, catalog: Catalog, cache: ArtifactCache | None) -> Dataset:
         """Opens the dataset; where none is chosen, that which a model's manifest names. See ``open``.
 
