@@ -75,6 +75,10 @@ class Decoder(str, Enum):
     OPENCV = "opencv"
 
 
+ANY_SIZE_SIDE = 224
+"""The height and width of synthetic images for a model that takes images of any size."""
+
+
 class ImageParameters(Part):
     """How an encoded image becomes a model's input tensor.
 
@@ -84,10 +88,10 @@ class ImageParameters(Part):
     ``color_mode``, as in MLModelScope. With ``element_type`` uint8 the pixels stay unchanged, and there is
     neither. ``decoder`` is the library for all steps up to the crop.
 
-    ``dimensions`` may be one number n, for three channels of n × n, and empty for images of any size. Models
-    with images of any size, with ``max_dimension``, or with dimensions that begin with the channels under
-    ``layout: HWC``, as in some of MLModelScope's manifests, can be listed, but not opened;
-    ``agent.inference.requirements`` reports it.
+    ``dimensions`` may be one number n, for three channels of n × n, and empty for images of any size, which
+    keep theirs. With ``max_dimension``, which replaces ``dimensions``, an image is resized so that its longer
+    side has that length, and keeps its aspect ratio. Under ``layout: HWC``, dimensions that begin with the
+    channels are read as MLModelScope reads them: as CHW.
     ``input_layer`` is a name or a number; 0, the first input, is called ``data``.
     """
 
@@ -110,28 +114,36 @@ class ImageParameters(Part):
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
         """The one tensor that an image becomes."""
-        return (TensorSpec(self.input_layer, TensorElementType(self.element_type.value), self.dimensions),)
+        name, element_type = self.input_layer, TensorElementType(self.element_type.value)
+        if not self.any_size:
+            return (TensorSpec(name, element_type, self.dimensions),)
+        chw = self.layout is Layout.CHW
+        dimensions = (self.channels, None, None) if chw else (None, None, self.channels)
+        return (TensorSpec(name, element_type, dimensions, same_size=True, dynamic_size=self.height),)
+
+    @property
+    def any_size(self) -> bool:
+        """Whether the height and width are each image's own, or follow from ``max_dimension``."""
+        return not self.dimensions or self.max_dimension is not None
 
     @property
     def channels(self) -> int:
         """The number of channels."""
-        return self.dimensions[0 if self.layout is Layout.CHW else 2]
+        return 1 if self.color_mode is ColorMode.GRAY else 3
 
     @property
     def height(self) -> int:
-        """The height in pixels."""
+        """The height in pixels; of images of any size, that of synthetic ones."""
+        if self.any_size:
+            return self.max_dimension or ANY_SIZE_SIDE
         return self.dimensions[1 if self.layout is Layout.CHW else 0]
 
     @property
     def width(self) -> int:
-        """The width in pixels."""
+        """The width in pixels; of images of any size, that of synthetic ones."""
+        if self.any_size:
+            return self.max_dimension or ANY_SIZE_SIDE
         return self.dimensions[2 if self.layout is Layout.CHW else 1]
-
-    @property
-    def channels_first(self) -> bool:
-        """Whether ``dimensions`` begin with the channels although ``layout`` is HWC."""
-        wanted = 1 if self.color_mode is ColorMode.GRAY else 3
-        return self.layout is Layout.HWC and self.dimensions[:1] == (wanted,) != self.dimensions[2:]
 
     @field_validator("dimensions")
     @classmethod
@@ -142,10 +154,10 @@ class ImageParameters(Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> ImageParameters:
-        wanted = 1 if self.color_mode is ColorMode.GRAY else 3
-        if self.dimensions and not self.channels_first and self.channels != wanted:
+        wanted = self.channels
+        if self.dimensions and (found := self.dimensions[0 if self.layout is Layout.CHW else 2]) != wanted:
             raise ValueError(
-                f"dimensions {list(self.dimensions)} in layout {self.layout.value} have {self.channels} "
+                f"dimensions {list(self.dimensions)} in layout {self.layout.value} have {found} "
                 f"channels, but color_mode {self.color_mode.value} has {wanted}"
             )
         for field in ("mean", "scale"):

@@ -28,7 +28,16 @@ OUTPUT_TYPES = {
     "image": "image_enhancement",
 }
 """The original names of output types, and the names here."""
+MISSPELT = {"probailities_layer": "probabilities_layer"}
+"""Fields of outputs as some of its manifests misspell them, and as they are meant."""
 _OF_ANY_SIZE = tuple(task for task in OUTPUT_TYPES.values() if task != "classification")
+
+
+def with_fields_spelt(content: object) -> object:
+    """Gives the fields of ``MISSPELT`` their right names, unless these are there too."""
+    if not isinstance(content, Mapping):
+        return content
+    return {new if (new := MISSPELT.get(key, key)) not in content else key: content[key] for key in content}
 
 
 def without_empty_fields(content: object, fields: Collection[str]) -> object:
@@ -39,16 +48,29 @@ def without_empty_fields(content: object, fields: Collection[str]) -> object:
 
 
 def full_dimensions(content: object) -> object:
-    """Expands a single number n in ``dimensions``, with or without brackets, to three channels of n × n."""
+    """Returns an image's parameters with three ``dimensions`` in the order of its layout.
+
+    A single number n, with or without brackets, means three channels of n × n. MLModelScope reads dimensions
+    as CHW whatever the layout is, so that those that begin with the channels under ``layout: HWC`` are CHW.
+    """
     if not isinstance(content, Mapping):
         return content
     dimensions: Any = content.get("dimensions")
+    channels = 1 if content.get("color_mode") == "GRAY" else 3
+    if content.get("layout") == "HWC" and _begin_with(dimensions, channels):
+        return {**content, "dimensions": (*dimensions[1:], channels)}
     if isinstance(dimensions, list | tuple) and len(dimensions) == 1:
         dimensions = dimensions[0]
     if isinstance(dimensions, bool) or not isinstance(dimensions, int):
         return content
     hwc = content.get("layout") == "HWC"
     return {**content, "dimensions": (dimensions, dimensions, 3) if hwc else (3, dimensions, dimensions)}
+
+
+def _begin_with(dimensions: object, channels: int) -> bool:
+    """Whether three dimensions begin, and do not end, with the channels."""
+    three = isinstance(dimensions, list | tuple) and len(dimensions) == 3
+    return three and dimensions[0] == channels != dimensions[2]  # type: ignore[index]
 
 
 def any_size_where_none_is_given(content: object) -> object:

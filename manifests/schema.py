@@ -26,7 +26,7 @@ from inferometer.manifests.fields import (
     check_version,
 )
 from inferometer.manifests.inputs import ColorMode, Layout, ModelInput, TensorSpec
-from inferometer.manifests.original import any_size_where_none_is_given
+from inferometer.manifests.original import any_size_where_none_is_given, with_fields_spelt
 from inferometer.manifests.versions import Constraint
 
 
@@ -185,6 +185,8 @@ class OutputParameters(Part):
     no_answer_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     # embedding
     embedding_layer: Layer = 0
+
+    _spelt = model_validator(mode="before")(with_fields_spelt)
 
 
 class ModelOutput(Part):

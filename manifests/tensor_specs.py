@@ -34,12 +34,16 @@ class TensorSpec:
         element_type: Its dtype.
         dimensions: Its shape without the batch; None is a dynamic axis, whose size may differ by batch.
         padding: What shorter inputs of a batch are padded with.
+        same_size: Whether nothing is padded: all inputs of a batch have one size, as images do.
+        dynamic_size: The size of dynamic axes in synthetic inputs.
     """
 
     name: str
     element_type: TensorElementType
     dimensions: tuple[int | None, ...]
     padding: int = 0
+    same_size: bool = False
+    dynamic_size: int = DYNAMIC_SIZE
 
     @property
     def is_dynamic(self) -> bool:
@@ -56,8 +60,9 @@ class TensorSpec:
             )
         )
 
-    def sized(self, size: int = DYNAMIC_SIZE) -> tuple[int, ...]:
-        """Returns the shape without the batch, in which dynamic axes have a size."""
+    def sized(self, size: int | None = None) -> tuple[int, ...]:
+        """Returns the shape without the batch, in which dynamic axes have ``size``, or ``dynamic_size``."""
+        size = self.dynamic_size if size is None else size
         return tuple(size if each is None else each for each in self.dimensions)
 
     @property

@@ -393,7 +393,7 @@ class Pipeline:
 
     def _round(self, batch: Sequence[Input]) -> int:
         """The number of batches of this size that are prepared together."""
-        return round_size(self._preprocessor.tensor_bytes, len(batch)) if self._ahead else 1
+        return round_size(self._preprocessor.bytes_ahead, len(batch)) if self._ahead else 1
 
     def _finish(
         self, prepared: list[PreparedInput], tracing: RunTracing | None = None, infer: Infer | None = None
@@ -412,6 +412,14 @@ class Pipeline:
     ) -> BatchResult:
         good = [p for p in prepared if p.failure is None]
         failures = tuple(p.failure for p in prepared if p.failure)
+        reasons = self._preprocessor.misfits([p.rows for p in good])
+        if any(reasons):
+            failures += tuple(
+                InputFailure(p.input_id, Stage.PREPROCESS, reason)
+                for p, reason in zip(good, reasons, strict=True)
+                if reason
+            )
+            good = [p for p, reason in zip(good, reasons, strict=True) if not reason]
         read_ns = sum(p.read_ns for p in prepared)
         preprocess_ns = sum(p.preprocess_ns for p in prepared)
         if not good:

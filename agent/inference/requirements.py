@@ -81,19 +81,11 @@ def code_of(manifest: ModelManifest) -> str:
 
 def _of_input(parameters: InputParameters, inputs: int) -> list[str]:
     found = []
-    if isinstance(parameters, ImageParameters):
-        if not parameters.dimensions:
-            found.append("dimensions: is missing; images of any size are not supported")
-        elif parameters.channels_first:
-            found.append(
-                f"dimensions: found {list(parameters.dimensions)}, which is CHW, but layout is HWC; "
-                "write dimensions in the order of layout"
-            )
-        if parameters.max_dimension is not None:
-            found.append(
-                f"max_dimension: found {parameters.max_dimension}, which gives each image a size of its own; "
-                "a model here takes one size: leave it out, and give dimensions"
-            )
+    if isinstance(parameters, ImageParameters) and parameters.any_size and parameters.crop_ratio != 1:
+        found.append(
+            f"crop_ratio: found {parameters.crop_ratio:g}; images of any size are not cropped: leave it "
+            "out, or give dimensions without max_dimension"
+        )
     if is_numbered_layer(parameters.input_layer) and int(parameters.input_layer[1:]) >= inputs:
         number = parameters.input_layer[1:]
         found.append(

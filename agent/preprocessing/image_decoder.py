@@ -23,12 +23,14 @@ MAX_PIXELS = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The size of a whole image after resizing, and the first column and row of its crop, in pixels."""
+    """How an image becomes the model's input, in pixels: its size after resizing, and where its crop lies."""
 
     width: int
     height: int
     left: int
     top: int
+    crop_width: int
+    crop_height: int
 
 
 def fit_image(parameters: ImageParameters, width: int, height: int, max_pixels: int = MAX_PIXELS) -> Fit:
@@ -36,7 +38,8 @@ def fit_image(parameters: ImageParameters, width: int, height: int, max_pixels: 
 
     The sizes are torchvision's: ``dimensions / crop_ratio`` is rounded to the nearest, as in its published
     weights (224 / 0.875 is 256, 299 / 0.875 is 342); the longer side is rounded down as in ``Resize``, and
-    the centre's margins to even as in ``CenterCrop``.
+    the centre's margins to even as in ``CenterCrop``. Where the model takes images of any size, the image
+    keeps its own, or its longer side becomes ``max_dimension``, and the other is rounded to the nearest.
 
     Raises:
         InputError: The image is empty, or would be resized to more than ``max_pixels``.
@@ -44,22 +47,42 @@ def fit_image(parameters: ImageParameters, width: int, height: int, max_pixels: 
     p = parameters
     if not (width and height):
         raise InputError(f"image of {width} × {height} pixels is empty")
+    if p.any_size:
+        return _fit_of_any_size(p.max_dimension, width, height, max_pixels)
     if p.crop_method is CropMethod.NONE:
-        return Fit(p.width, p.height, 0, 0)
+        return Fit(p.width, p.height, 0, 0, p.width, p.height)
     new_width, new_height = round(p.width / p.crop_ratio), round(p.height / p.crop_ratio)
     if p.keep_aspect_ratio:
         if new_width * height >= new_height * width:
             new_height = new_width * height // width
         else:
             new_width = new_height * width // height
+    _check_resized(width, height, new_width, new_height, max_pixels)
+    left = top = 0
+    if p.crop_method is CropMethod.CENTER:
+        left, top = round((new_width - p.width) / 2), round((new_height - p.height) / 2)
+    return Fit(new_width, new_height, left, top, p.width, p.height)
+
+
+def _fit_of_any_size(longest: int | None, width: int, height: int, max_pixels: int) -> Fit:
+    """Returns how an image keeps its size, or gets sides of at most ``longest`` pixels."""
+    new_width, new_height = width, height
+    if longest is not None:
+        side = max(width, height)
+        # rounded to the nearest, a half away from 0, as in MLModelScope
+        new_width, new_height = (
+            max(1, (2 * each * longest + side) // (2 * side)) for each in (width, height)
+        )
+    _check_resized(width, height, new_width, new_height, max_pixels)
+    return Fit(new_width, new_height, 0, 0, new_width, new_height)
+
+
+def _check_resized(width: int, height: int, new_width: int, new_height: int, max_pixels: int) -> None:
     if new_width * new_height > max_pixels:
         raise InputError(
             f"image of {width} × {height} pixels would be resized to {new_width} × {new_height}; "
             f"at most {max_pixels} are held"
         )
-    if p.crop_method is CropMethod.TOPLEFT:
-        return Fit(new_width, new_height, 0, 0)
-    return Fit(new_width, new_height, round((new_width - p.width) / 2), round((new_height - p.height) / 2))
 
 
 class ImageDecoder(ABC):

@@ -14,6 +14,7 @@ from inferometer.agent.preprocessing.inputs import NamedTensors, Payload, Tensor
 from inferometer.agent.preprocessing.origins import Origin
 from inferometer.agent.preprocessing.preprocessor import (
     Preprocessor,
+    bytes_ahead,
     check_tensor,
     preprocessor_of,
 )
@@ -32,6 +33,7 @@ class ModelPreprocessor:
     Attributes:
         tensors: The tensors that the model takes, in order.
         tensor_bytes: The memory of those of one input; with dynamic axes, about.
+        bytes_ahead: The memory to allow for one input that is prepared ahead.
     """
 
     def __init__(self, preprocessors: Sequence[Preprocessor]) -> None:
@@ -40,11 +42,13 @@ class ModelPreprocessor:
             tensor for each in self._preprocessors for tensor in each.tensors
         )
         self.tensor_bytes = sum(each.tensor_bytes for each in self._preprocessors)
+        self.bytes_ahead = bytes_ahead(self.tensors)
         self._names = tuple(each.name for each in self.tensors)
         self._fixed = tuple(
             (each.name, each.sized(), dtype_of(each)) for each in self.tensors if not each.is_dynamic
         )
         self._padded = len(self._fixed) < len(self.tensors)
+        self._same_size = tuple(each.name for each in self.tensors if each.same_size)
 
     @property
     def libraries(self) -> Mapping[str, str]:
@@ -70,6 +74,25 @@ class ModelPreprocessor:
     def origin(self, payload: Payload) -> Origin | None:
         """Returns where an input that has been prepared came from; see ``Preprocessor.origin``."""
         return self._preprocessors[0].origin(payload) if len(self._preprocessors) == 1 else None
+
+    def misfits(self, rows: Sequence[Tensors | None]) -> list[str]:
+        """Returns why each input cannot be in a batch with the first, or an empty text.
+
+        Images of any size are not padded: those of a batch have one size.
+
+        Args:
+            rows: What ``prepare`` returned for each.
+        """
+        found = [""] * len(rows)
+        for name in self._same_size:
+            shapes = [row[name].shape for row in rows if row]
+            for place, shape in enumerate(shapes):
+                if shape != shapes[0]:
+                    found[place] = (
+                        f"the input has shape {list(shape)}, and the first of its batch {list(shapes[0])}; "
+                        "the model takes images of any size, but of one size in a batch: use batch_size 1"
+                    )
+        return found
 
     def assembled(
         self, batch: Tensors, places: Sequence[int] | None, rows: Sequence[Tensors | None]

@@ -149,9 +149,9 @@ class OpenCvDecoder(ImageDecoder):
                 raise InputError(
                     f"image of {width} × {height} pixels cannot be resized: {one_line(error)}"
                 ) from error
-        return image[fit.top : fit.top + p.height, fit.left : fit.left + p.width].reshape(
-            p.height, p.width, -1
-        )
+        rows = slice(fit.top, fit.top + fit.crop_height)
+        columns = slice(fit.left, fit.left + fit.crop_width)
+        return image[rows, columns].reshape(fit.crop_height, fit.crop_width, -1)
 
 
 def _converted(image: NDArray[np.uint8], conversion: int) -> NDArray[np.uint8]:

@@ -66,9 +66,9 @@ class PillowDecoder(ImageDecoder):
         image = in_mode(image, "L" if p.color_mode is ColorMode.GRAY else "RGB")
         if (fit.width, fit.height) != image.size:
             image = image.resize((fit.width, fit.height), _RESAMPLING[p.interpolation])
-        if (fit.width, fit.height) != (p.width, p.height):
-            image = image.crop((fit.left, fit.top, fit.left + p.width, fit.top + p.height))
-        return np.asarray(image).reshape(p.height, p.width, -1)
+        if (fit.width, fit.height) != (fit.crop_width, fit.crop_height):
+            image = image.crop((fit.left, fit.top, fit.left + fit.crop_width, fit.top + fit.crop_height))
+        return np.asarray(image).reshape(fit.crop_height, fit.crop_width, -1)
 
 
 def decoded_image(content: bytes) -> Image.Image:

@@ -50,7 +50,7 @@ class Preprocessor(ABC):
 
     def __init__(self, parameters: InputParameters) -> None:
         self.tensors: tuple[TensorSpec, ...] = parameters.tensors
-        self.dimensions: tuple[int, ...] = parameters.dimensions
+        self.dimensions: tuple[int, ...] = self.tensors[0].written
         self.dtype: np.dtype[Any] = dtype_of(parameters)
         self.tensor_bytes = tensor_bytes(parameters)
 
@@ -100,15 +100,6 @@ class Preprocessor(ABC):
             InputError: The payload does not fit the model.
         """
         return None
-
-    def check(self, array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-        """Returns a preprocessed tensor in the model's element type; see ``check_tensor``.
-
-        Raises InputError if it has another shape, or an element type that would lose values.
-        """
-        if array.shape != shape:
-            raise _wrong_shape(array, shape)
-        return check_elements(array, self.dtype)
 
 
 def check_tensor(array: NDArray[Any], tensor: TensorSpec, batch: tuple[int, ...] = ()) -> NDArray[Any]:
@@ -161,6 +152,24 @@ def input_bytes(tensors: Iterable[TensorSpec]) -> int:
     return sum(math.prod(each.sized()) * dtype_of(each).itemsize for each in tensors)
 
 
+_PHOTOGRAPH_PIXELS = 12_000_000
+
+
+def bytes_ahead(tensors: Iterable[TensorSpec]) -> int:
+    """Returns the memory to allow for one input that is prepared ahead, in bytes.
+
+    That is the size of its tensors; those of images of any size count as a photograph's of 12 megapixels.
+    """
+    taken = 0
+    for each in tensors:
+        elements = math.prod(each.sized())
+        if each.same_size:
+            fixed = math.prod(size for size in each.dimensions if size is not None)
+            elements = max(elements, fixed * _PHOTOGRAPH_PIXELS)
+        taken += elements * dtype_of(each).itemsize
+    return taken
+
+
 def open_decoder(parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> ImageDecoder:
     """Returns the decoder that a manifest requires, for images of at most ``max_pixels``.
 
@@ -190,6 +199,7 @@ class ImagePreprocessor(Preprocessor):
     on 0…255, ``color_mode``, layout, element type. With ``keep_aspect_ratio`` the image is resized until it
     just covers the target divided by ``crop_ratio``; without, both sides are resized to it.
     ``crop_method`` selects the part that is then cropped; ``none`` resizes the whole image to the target.
+    Images of any size keep theirs, bounded by ``max_dimension`` if the manifest has one.
 
     Raises:
         FrameworkUnavailableError: The library that the manifest's ``decoder`` names is not installed.
@@ -198,7 +208,6 @@ class ImagePreprocessor(Preprocessor):
     def __init__(self, parameters: ImageParameters, max_pixels: int = MAX_PIXELS) -> None:
         super().__init__(parameters)
         self._decoder = open_decoder(parameters, max_pixels)
-        self._taken = parameters
         self._floats = parameters.element_type is not ElementType.UINT8
         self._chw = parameters.layout is Layout.CHW
         channels = 1 if parameters.color_mode is ColorMode.GRAY else 3
@@ -212,15 +221,31 @@ class ImagePreprocessor(Preprocessor):
         """The versions of the libraries that decode and resize, which influence a model's accuracy."""
         return self._decoder.versions
 
+    def __call__(self, payload: Payload) -> NDArray[Any]:
+        """Returns the input tensor for an image, or a tensor of the model's shape."""
+        if isinstance(payload, Tensor):
+            return check_tensor(payload.array, self.tensors[0])
+        pixels = self._fitted(payload)
+        height, width, channels = pixels.shape
+        shape = (channels, height, width) if self._chw else pixels.shape
+        tensor = np.empty(shape, self.dtype)
+        self._normalise(pixels, tensor)
+        return tensor
+
     def write(self, payload: Payload, out: NDArray[Any]) -> None:
         """Writes the input tensor for an image, or a tensor of the model's shape."""
+        if isinstance(payload, Tensor):
+            out[...] = check_tensor(payload.array, self.tensors[0])
+        else:
+            self._normalise(self._fitted(payload), out)
+
+    def _fitted(self, payload: EncodedImage | Pixels | NamedTensors | Url | Text) -> NDArray[np.uint8]:
+        """The pixels of an image as large as the model's input; height × width × channels."""
         match payload:
             case EncodedImage():
-                self._normalise(self._decoder.decode(payload.content), out)
+                return self._decoder.decode(payload.content)
             case Pixels():
-                self._normalise(self._decoder.fit(check_pixels(payload.array)), out)
-            case Tensor():
-                out[...] = self.check(payload.array, self.dimensions)
+                return self._decoder.fit(check_pixels(payload.array))
             case NamedTensors():
                 raise InputError(f"found named tensors {list(payload.arrays)}; the input is an image")
             case Url():
@@ -237,9 +262,9 @@ class ImagePreprocessor(Preprocessor):
                 height, width = payload.array.shape[:2]
             case _:
                 return None
-        fit, taken = self._decoder.fit_of(width, height), self._taken
+        fit = self._decoder.fit_of(width, height)
         scales = fit.width / width, fit.height / height
-        return ImageGeometry(width, height, *scales, fit.left, fit.top, taken.width, taken.height)
+        return ImageGeometry(width, height, *scales, fit.left, fit.top, fit.crop_width, fit.crop_height)
 
     def _normalise(self, pixels: NDArray[np.uint8], out: NDArray[Any]) -> None:
         """Converts pixels in red, green and blue, or grey; height × width × channels."""
@@ -247,7 +272,7 @@ class ImagePreprocessor(Preprocessor):
             ordered = pixels[:, :, self._order]
             out[...] = ordered.transpose(2, 0, 1) if self._chw else ordered
             return
-        tensor = out if out.dtype == np.float32 else np.empty(self.dimensions, np.float32)
+        tensor = out if out.dtype == np.float32 else np.empty(out.shape, np.float32)
         planes = tensor if self._chw else tensor.transpose(2, 0, 1)
         # one plane at a time takes a sixth of the time of the whole image, because nothing is transposed
         for plane, channel in zip(planes, self._order, strict=True):

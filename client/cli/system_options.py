@@ -148,7 +148,8 @@ dataset_options = options(
         "--sequence_length",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Size of dynamic axes in the tensors of --synthetic.  [default: 128]",
+        help="Size of dynamic axes in the tensors of --synthetic.  [default: 128; of images, max_dimension "
+        "or 224]",
     ),
     option("--dataset_name", metavar="NAME", help="Dataset.  [default: the one that the model names]"),
     option(

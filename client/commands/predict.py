@@ -54,7 +54,8 @@ evaluation_options = options(
         type=COUNTS,
         default=BATCH_SIZE,
         metavar="N",
-        help="Inputs per batch; predict dataset takes several with commas, and prints one table of them.",
+        help="Inputs per batch; predict dataset takes several with commas, and prints one table of them. "
+        "Unless given, 1 for a model of images of any size.",
     ),
     option(
         "-p",
@@ -243,7 +244,7 @@ def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
         given, invocation, dataset, preprocess_threads=given["preprocess_threads"], overlap=given["overlap"]
     )
     if click.get_current_context().get_parameter_source("batch_sizes") is ParameterSource.DEFAULT:
-        sizes = (default_batch_size(system, dataset),)
+        sizes = (default_batch_size(system, dataset, invocation.catalog),)
     if given["pictures"] and len(sizes) > 1:
         raise ConfigurationError("pictures are those of one evaluation; give one batch_size")
     pictures = pictures_of(given["pictures"], given["picture_count"])

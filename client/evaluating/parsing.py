@@ -19,7 +19,6 @@ from inferometer.client.discovery.choosing import choose_agents
 from inferometer.evaluators.jobs.defaults import ANSWER_TIMEOUT_S, SharedMemoryUse
 from inferometer.evaluators.jobs.requests import DatasetChoice, SystemRequest
 from inferometer.manifests.errors import ConfigurationError, one_line, printable
-from inferometer.manifests.inputs import DYNAMIC_SIZE
 
 Values = MutableMapping[str, Any]
 """The values of a command's options by name. Each function takes out those that it reads."""
@@ -31,9 +30,8 @@ def take_dataset(values: Values) -> DatasetChoice:
     Raises:
         ConfigurationError: Two datasets are named.
     """
-    length = values.pop("sequence_length", None)
     return DatasetChoice(
-        sequence_length=DYNAMIC_SIZE if length is None else length,
+        sequence_length=values.pop("sequence_length", None),
         name=values.pop("dataset_name", None),
         path=values.pop("dataset_path", None),
         backend=values.pop("data_backend", None),

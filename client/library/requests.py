@@ -130,7 +130,7 @@ def evaluation_request(
         InferometerError: A value is invalid, or the model cannot be read.
     """
     chosen = system_request(invocation, model, dataset=dataset, seed=seed, **system)
-    size = default_batch_size(chosen, dataset) if batch_size is None else batch_size
+    size = default_batch_size(chosen, dataset, invocation.catalog) if batch_size is None else batch_size
     # what fails once in a model that somebody tries for the first time fails with every input
     options = BatchOptions(size, size, fail_on_error=chosen.given is not None, **length)
     dataset = inputs_for(chosen, dataset, synthetic=synthetic, batch_size=size, seed=seed)

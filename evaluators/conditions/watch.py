@@ -15,7 +15,7 @@ from inferometer.agent.hardware.gpu_conditions import GpuReader
 from inferometer.agent.hardware.process_tree import process_tree
 from inferometer.agent.inference.preparation import round_size
 from inferometer.agent.inference.results import SystemDescription
-from inferometer.agent.preprocessing.preprocessor import input_bytes
+from inferometer.agent.preprocessing.preprocessor import bytes_ahead
 from inferometer.evaluators.conditions.conditions import Conditions, judged
 from inferometer.evaluators.conditions.host import HostConditions, host_conditions
 
@@ -115,7 +115,7 @@ def _round_size(system: SystemDescription, batch_size: int) -> int:
     """The batches whose inputs are prepared together, before they are predicted."""
     if system.overlap or not system.preprocess_threads:
         return 1
-    return round_size(input_bytes(system.manifest.tensors), batch_size)
+    return round_size(bytes_ahead(system.manifest.tensors), batch_size)
 
 
 def _by_host(

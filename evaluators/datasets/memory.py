@@ -19,7 +19,7 @@ from inferometer.agent.preprocessing.inputs import (
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from inferometer.evaluators.load.prepared_inputs import synthetic_arrays
 from inferometer.manifests.errors import DatasetError, suggestion
-from inferometer.manifests.inputs import DYNAMIC_SIZE, TensorSpec
+from inferometer.manifests.inputs import TensorSpec
 
 _KINDS = "fiub"
 
@@ -103,16 +103,15 @@ class SyntheticDataset(Dataset):
         tensors: What the model takes.
         count: The number of samples.
         seed: Draws the tensors.
-        size: The size of dynamic axes.
+        size: The size of dynamic axes; None is what each tensor has for them.
     """
 
-    def __init__(
-        self, tensors: Sequence[TensorSpec], count: int, seed: int, size: int = DYNAMIC_SIZE
-    ) -> None:
+    def __init__(self, tensors: Sequence[TensorSpec], count: int, seed: int, size: int | None = None) -> None:
         self._arrays = synthetic_arrays(tensors, seed, size=size)
         self._drawn = batch_size(self._arrays)
         noun = "synthetic tensor" if len(self._arrays) == 1 else "synthetic input"
-        dynamic = f", dynamic axes of {size}" if any(each.is_dynamic for each in tensors) else ""
+        sizes = {size or each.dynamic_size for each in tensors if each.is_dynamic}
+        dynamic = f", dynamic axes of {', '.join(map(str, sorted(sizes)))}" if sizes else ""
         source = f"{self._drawn} {noun}{'' if self._drawn == 1 else 's'}, seed {seed}{dynamic}"
         super().__init__(DatasetIdentity("synthetic", source, None, None, count))
 

@@ -27,8 +27,8 @@ from inferometer.evaluators.load.arrivals import ArrivalProcess, Extent, arrival
 from inferometer.evaluators.measurements.batches import BatchOptions
 from inferometer.evaluators.measurements.load import LoadOptions, Scenario
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import ConfigurationError, DatasetError
-from inferometer.manifests.inputs import DYNAMIC_SIZE, TensorSpec
+from inferometer.manifests.errors import ConfigurationError, DatasetError, NotFoundError
+from inferometer.manifests.inputs import TensorSpec
 from inferometer.manifests.schema import ModelManifest
 
 SYNTHETIC_INPUTS = 64
@@ -100,7 +100,7 @@ class DatasetChoice:
         array: Inputs in memory instead: samples × the shape of the model's input; of a model with several, an
             array for each, by name or in its order.
         sample_ids: The ids of those of its samples that count; None means all.
-        sequence_length: The size that dynamic axes have in ``synthetic`` inputs.
+        sequence_length: The size that dynamic axes have in ``synthetic`` inputs; None is the model's own.
 
     Raises:
         ConfigurationError: More than one is named.
@@ -118,7 +118,7 @@ class DatasetChoice:
         default=None, compare=False
     )
     sample_ids: tuple[str, ...] | None = None
-    sequence_length: int = DYNAMIC_SIZE
+    sequence_length: int | None = None
 
     def __post_init__(self) -> None:
         if self.sample_ids is not None and (self.synthetic is not None or self.array is not None):
@@ -199,10 +199,11 @@ class DatasetChoice:
 
         Returns None where the model is to name it, or may have the names of its arrays, as of an ``.npz``.
         """
-        place = str(self.path) if self.path is not None and self.path.is_file() else ""
-        if self.name and not self.path and not self.urls_path:
-            place = catalog.find_dataset(self.name, category=self.category).path
-        return None if place.casefold().endswith(".npz") else self.open(catalog, cache)
+        named = None if self.path or self.urls_path else self.name
+        place = catalog.find_dataset(named, category=self.category).path if named else self.path
+        if place and str(place).casefold().endswith(".npz") and (named or Path(place).is_file()):
+            return None
+        return self.open(catalog, cache)
 
     def open_for(self, model: ModelManifest, catalog: Catalog, cache: ArtifactCache | None) -> Dataset:
         """Opens the dataset; where none is chosen, that which a model's manifest names. See ``open``.
@@ -231,12 +232,29 @@ class DatasetChoice:
         return self._subset(open_dataset(dataset, cache, tensors))
 
 
-def default_batch_size(system: SystemRequest, dataset: DatasetChoice) -> int:
-    """Returns the batch size where none is given: the only one of a given model, or what inputs can fill."""
+def default_batch_size(system: SystemRequest, dataset: DatasetChoice, catalog: Catalog) -> int:
+    """Returns the batch size where none is given.
+
+    That is the only one of a given model, 1 for a model of images of any size, or what inputs can fill.
+    """
     if system.given is not None and system.given.fixed_batch is not None:
         return system.given.fixed_batch
+    if any(tensor.same_size for tensor in _tensors_of(system, catalog)):
+        return 1
     samples = defaults.BATCH_SIZE if dataset.samples is None else dataset.samples
     return max(1, min(defaults.BATCH_SIZE, samples))
+
+
+def _tensors_of(system: SystemRequest, catalog: Catalog) -> tuple[TensorSpec, ...]:
+    """The tensors of the model, as far as a manifest here tells them; an agent may have one of its own."""
+    if system.given is not None:
+        return system.given.manifest.tensors
+    try:
+        named = catalog.find_models(system.model_name, system.model_version)
+    except NotFoundError:  # it is reported when the model is opened
+        return ()
+    wanted = (system.framework_name or "").casefold()
+    return next((m.tensors for m in named if wanted in {"", m.framework.name.casefold()}), ())
 
 
 def inputs_for(

@@ -32,7 +32,7 @@ from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.loading.samples import size_of
 from inferometer.evaluators.statistics import random_state
 from inferometer.manifests.errors import DatasetError, InputError
-from inferometer.manifests.inputs import DYNAMIC_SIZE, ImageParameters, InputParameters, TensorSpec
+from inferometer.manifests.inputs import ImageParameters, InputParameters, TensorSpec
 
 MAX_INPUTS = 1024
 """The most inputs of a run: more than the caches of a processor hold, and prepared within seconds."""
@@ -192,9 +192,9 @@ def synthetic_arrays(
     *,
     count: int = SYNTHETIC_INPUTS,
     max_bytes: int = MAX_BYTES,
-    size: int = DYNAMIC_SIZE,
+    size: int | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Returns random tensors by name, as ``synthetic_tensors``; dynamic axes have a ``size``."""
+    """Returns random tensors by name, as ``synthetic_tensors``; dynamic axes have ``size``, or their own."""
     shapes = {each.name: each.sized(size) for each in tensors}
     dtypes = {each.name: numeric_dtype_of(each) for each in tensors}
     input_bytes = sum(math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items())

@@ -37,7 +37,7 @@ class SharedRows:
         Raises:
             ConfigurationError: There is not enough memory.
         """
-        size = rows * math.prod(parameters.dimensions) * numeric_dtype_of(parameters).itemsize
+        size = rows * math.prod(_row_shape(parameters)) * numeric_dtype_of(parameters).itemsize
         try:
             places, inputs = CONTEXT.RawArray(c_int64, rows), CONTEXT.RawArray(c_ubyte, size)
             return cls(places, inputs, CONTEXT.RawValue(c_int64, 0))
@@ -53,12 +53,22 @@ class SharedRows:
 
 def own_rows(rows: int, parameters: InputParameters) -> Rows:
     """Returns rows of this process alone; raises ConfigurationError if there is not enough memory."""
-    dtype = numeric_dtype_of(parameters)
+    dtype, shape = numeric_dtype_of(parameters), _row_shape(parameters)
     try:
-        return Rows(np.zeros(rows, np.int64), np.zeros((rows, *parameters.dimensions), dtype))
+        return Rows(np.zeros(rows, np.int64), np.zeros((rows, *shape), dtype))
     except (MemoryError, ValueError) as error:
-        size = rows * math.prod(parameters.dimensions) * dtype.itemsize
+        size = rows * math.prod(shape) * dtype.itemsize
         raise no_memory(size, error) from error
+
+
+def _row_shape(parameters: InputParameters) -> tuple[int, ...]:
+    """The shape of an input; raises ConfigurationError if it differs by input."""
+    if any(tensor.is_dynamic for tensor in parameters.tensors):
+        raise ConfigurationError(
+            f'input "{parameters.input_layer}" of the model has no fixed size; batches are loaded for models '
+            "with one size only, which dimensions in the manifest give"
+        )
+    return parameters.dimensions
 
 
 def no_memory(size: int, error: Exception) -> ConfigurationError:

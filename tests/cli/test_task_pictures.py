@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from tests.cli.conftest import Agent, Answer
+from tests.pictured_models import write_models
 from tests.task_dataset_files import grey, saved
-from tests.task_models import write_models
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from inferometer.agent.inference.preparation import round_size
 from inferometer.agent.inference.results import BatchResult, SystemDescription
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.preprocessing.inputs import Input, Tensors
-from inferometer.agent.preprocessing.preprocessor import input_bytes
+from inferometer.agent.preprocessing.preprocessor import bytes_ahead
 from inferometer.agent.protocol.conversion import open_request, read_description
 from inferometer.agent.protocol.messages import encode_batch_request, encode_inputs_request
 from inferometer.agent.tracing.recorder import TraceScope
@@ -132,7 +132,7 @@ class RemoteAgent(Closeable):
         """The model and what it runs on."""
         self._remote = remote
         self._pool = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read-inputs")
-        self._tensor_bytes = input_bytes(description.manifest.tensors)
+        self._bytes_ahead = bytes_ahead(description.manifest.tensors)
         self._closed = False
 
     def predict(self, inputs: Sequence[Input]) -> BatchResult:
@@ -236,7 +236,7 @@ class RemoteAgent(Closeable):
         """The batches that are sent together, those that the agent prepares together."""
         if self.description.overlap or not self.description.preprocess_threads:
             return 1
-        return round_size(self._tensor_bytes, batch_size)
+        return round_size(self._bytes_ahead, batch_size)
 
     def close(self) -> None:
         """Closes the model at the agent and the connection; calling it again does nothing."""

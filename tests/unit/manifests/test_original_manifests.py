@@ -168,7 +168,7 @@ def test_a_classification_needs_dimensions() -> None:
         ("licence", "MIT", 'field licence: is not known; did you mean "license"?'),
         ("licence", None, 'field licence: is not known; did you mean "license"?'),
         (f"{IMAGE}.dimension", [3, 8, 8], 'did you mean "dimensions"'),
-        ("output.parameters.probailities_layer", 0, 'did you mean "probabilities_layer"'),
+        ("output.parameters.probabilties_layer", 0, 'did you mean "probabilities_layer"'),
         ("model.grap_path", "x", 'did you mean "graph_path"'),
         ("preproces", "code", 'did you mean "preprocess"'),
         (f"{IMAGE}.dimensions", [1, 3, 224, 224], "without the batch"),

@@ -57,8 +57,7 @@ UNSUPPORTED: list[tuple[Change, str]] = [
     (output("speech"), "field output.type: found 'speech', which has no postprocessing here; known: "),
     (output("classification", element_type="int64"), "field output.parameters.element_type: found 'int64'"),
     (lambda c: c.update(inputs=c["inputs"] * 2), "field inputs: found input_layer 'data' 2 times"),
-    (image(max_dimension=300), "field inputs.0.parameters.max_dimension: found 300"),
-    (image(layout="HWC"), "field inputs.0.parameters.dimensions: found [3, 8, 8]"),
+    (image(max_dimension=300, crop_ratio=0.5), "field inputs.0.parameters.crop_ratio: found 0.5"),
     (image(input_layer=1), "field inputs.0.parameters.input_layer: found 1"),
     *(
         (lambda c, hook=f"{when}{what}process": c.update({hook: "import os"}), f"field {when}{what}process: ")
@@ -75,16 +74,6 @@ def test_what_is_not_supported_is_said_when_the_model_is_opened(
     old = model(tmp_path, change)  # listing it is no error
     message = refusal(lambda: open_session(old, SessionOptions(), Registry([])))
     assert message.startswith(f"{tmp_path / 'old.yml'}: model Old 1.0 cannot be opened: {said}")
-
-
-def test_images_of_any_size_are_not_supported(tmp_path: Path) -> None:
-    def any_size(content: dict[str, Any]) -> None:
-        del content["inputs"][0]["parameters"]["dimensions"]
-        content["output"]["type"] = "image"
-
-    assert "field inputs.0.parameters.dimensions: is missing; images of any size are not supported" in (
-        unsupported(model(tmp_path, any_size))
-    )
 
 
 def test_the_first_of_several_is_said_and_the_others_counted(tmp_path: Path) -> None:
