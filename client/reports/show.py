@@ -24,6 +24,7 @@ from inferometer.client.evaluating.summary import accuracy_rows, conditions_rows
 from inferometer.client.evaluating.training_summary import training_rows
 from inferometer.client.reports.evaluation_document import as_document, heaviest, stage_shares
 from inferometer.client.reports.evaluation_filter import whole_id
+from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, M, Status, measures, of_kind
 from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
 from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
@@ -150,10 +151,16 @@ def _what(evaluation: Evaluation) -> Lines:
     if measures(evaluation, BatchMeasurement):
         measurement, options = evaluation.measurement, evaluation.measurement.options
         yield "dataset", f"{dataset.name}, {measurement.predicted_inputs} inputs predicted"
+        yield from _samples(dataset)
         warm_up = f"{options.warmup_num_file_parts} parts to warm up"
         yield "batches", f"{len(measurement.times.sizes)} of up to {options.batch_size} inputs, {warm_up}"
     elif isinstance(evaluation.measurement, LoadMeasurement | RateSearchMeasurement):
         yield from _load_lines(evaluation, evaluation.measurement)
+
+
+def _samples(dataset: DatasetIdentity) -> Lines:
+    if dataset.chosen_samples is not None:
+        yield "samples", dataset.chosen_samples
 
 
 def _load_lines(evaluation: Evaluation, measurement: LoadMeasurement | RateSearchMeasurement) -> Lines:
@@ -161,6 +168,7 @@ def _load_lines(evaluation: Evaluation, measurement: LoadMeasurement | RateSearc
     options, dataset = measurement.options, evaluation.dataset
     prepared = "preprocessed under load" if options.include_preprocess else "preprocessed before"
     yield "inputs", f"{dataset.name}, {dataset.size} of them, {prepared}"
+    yield from _samples(dataset)
     if isinstance(measurement, RateSearchMeasurement):
         bound = f"p{options.percentile:g} <= {options.latency_bound_ms:g} ms"
         yield "load", f"search for the highest rate with {bound}, from {options.rate_qps:g} queries/s"
