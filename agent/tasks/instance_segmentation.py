@@ -34,6 +34,7 @@ class InstancePostprocessor(TaskPostprocessor):
     """
 
     wants_inputs = True
+    takes_unbatched = True
 
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
         del feature_limit

@@ -17,6 +17,7 @@ from inferometer.manifests.errors import ManifestError, PredictionError
 from inferometer.manifests.schema import ModelOutput, OutputParameters, Transform
 
 _SECOND_OUTPUT = 1
+_BOXES = "boxes are N × k × 4"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,7 +224,7 @@ class _Layers:
         if array.ndim == 4 and 1 in array.shape[1:3]:
             array = array.squeeze(1 if array.shape[1] == 1 else 2)
         if array.ndim != 3 or len(array) != self._size or 4 not in array.shape[1:]:
-            raise self._wrong(name, "boxes are N × k × 4")
+            raise self._wrong(name, _BOXES)
         return array if array.shape[2] == 4 else array.transpose(0, 2, 1)
 
     def scores(self, layer: int | str, boxes: int, per_class: bool) -> NDArray[np.float64]:
@@ -259,6 +260,7 @@ class _Layers:
     def _wrong(self, name: str, wanted: str) -> PredictionError:
         return PredictionError(
             f"output {name} has shape {list(self._tensors[name].shape)} for a batch of {self._size}; {wanted}"
+            + (", or k × 4 with batch_size 1" if self._size > 1 and wanted == _BOXES else "")
         )
 
 
@@ -277,6 +279,7 @@ class DetectionPostprocessor(TaskPostprocessor):
     """
 
     wants_inputs = True
+    takes_unbatched = True
 
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
         del feature_limit
