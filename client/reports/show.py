@@ -16,7 +16,7 @@ from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.client.cli.command import Command, database_options, evaluations_argument, format_option
 from inferometer.client.cli.invocation import current_invocation
-from inferometer.client.cli.output import echo
+from inferometer.client.cli.output import echo, name_width
 from inferometer.client.evaluating.ingestion_summary import ingestion_rows
 from inferometer.client.evaluating.load_summary import load_rows
 from inferometer.client.evaluating.operator_summary import operator_lines
@@ -67,8 +67,8 @@ def show(evaluation_id: str | None, format_name: str) -> None:
             echo(line, indent=_INDENT)
 
 
-def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSource) -> Iterator[str]:
-    """Yields the lines that a person reads.
+def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSource) -> Sequence[str]:
+    """Returns the lines that a person reads.
 
     Args:
         evaluation: What is shown.
@@ -86,8 +86,9 @@ def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSou
         figures = _figures(evaluation, of_kind(group, BatchMeasurement))
     lines = itertools.chain(_what(evaluation), _where(evaluation), figures, conditions_rows(evaluation))
     rest = itertools.chain(_layers(evaluation, spans), _trace(evaluation), _group(group))
-    for name, text in itertools.chain(lines, rest):
-        yield printable(f"{name:<{_INDENT}}{text}".rstrip())
+    rows = [*lines, *rest]
+    width = name_width(rows, _INDENT)
+    return [printable(f"{name:<{width}}{text}".rstrip()) for name, text in rows]
 
 
 def newest(store: EvaluationStore) -> Evaluation:

@@ -86,7 +86,7 @@ class ImageEnhancementMetric(TaskMetric):
         scores = [
             _mean("PSNR", ratios, "dB"),
             _mean("SSIM", np.array(self._similarities), ""),
-            Score("identical", float(identical)),
+            Score("identical", float(identical), is_count=True),
         ]
         details = {"ssim_images": len(self._similarities), "psnr_images": len(ratios)}
         return TaskResult(self.task, self._definition(), self._samples, scores, details)
