@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.preprocessing.origins import ImageGeometry
 from inferometer.agent.tasks.boxes import BoxNotation, scores_per_class, without_duplicates
+from inferometer.agent.tasks.layers import find_layer
 from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
 from inferometer.agent.tasks.predictions import Detections
 from inferometer.manifests.errors import ManifestError, PredictionError
@@ -182,25 +183,6 @@ class ObjectFinder:
         return found[without_duplicates(found.boxes, found.classes, threshold, most)]
 
 
-def output_of(tensors: Tensors, layer: int | str) -> tuple[str, NDArray[Any]]:
-    """Returns the name of an output, given by its name or place, and its numbers.
-
-    Raises:
-        PredictionError: There is no such output, or it does not hold numbers.
-    """
-    names = list(tensors)
-    if isinstance(layer, int):
-        if not 0 <= layer < len(names):
-            raise PredictionError(f"the model has no output number {layer}; it has {len(names)}")
-        layer = names[layer]
-    if layer not in tensors:
-        raise PredictionError(f'the model has no output "{layer}"; it has: {", ".join(names)}')
-    tensor = tensors[layer]
-    if tensor.dtype.kind not in "biuf":
-        raise PredictionError(f"output {layer} has element type {tensor.dtype}; objects are numbers")
-    return layer, tensor
-
-
 class _Layers:
     """The outputs of a batch, by what they mean; a model of one image may leave out the batch axis."""
 
@@ -211,7 +193,7 @@ class _Layers:
 
     def named(self, layer: int | str) -> tuple[str, NDArray[np.float64]]:
         """An output as float64, and its name."""
-        name, tensor = output_of(self._tensors, layer)
+        name, tensor = find_layer(self._tensors, layer, exactly=True)
         array = tensor.astype(np.float64)
         return name, array if self._batched else array[np.newaxis]
 
