@@ -103,9 +103,15 @@ class Postprocessor:
             PredictionError: The outputs do not match the manifest.
         """
         known = PredictedInputs(inputs) if isinstance(inputs, int) else inputs
-        for name, tensor in tensors.items():
-            if tensor.ndim == 0 or len(tensor) != known.size:
-                raise PredictionError(
-                    f"output {name} has shape {list(tensor.shape)} for a batch of {known.size} inputs"
-                )
+        if not (known.size == 1 and self._task.takes_unbatched):
+            self._check_rows(tensors, known.size)
         return self._task(tensors, known)
+
+    def _check_rows(self, tensors: Tensors, size: int) -> None:
+        for name, tensor in tensors.items():
+            if tensor.ndim == 0 or len(tensor) != size:
+                hint = "; for a model of one input at a time, use batch_size 1"
+                raise PredictionError(
+                    f"output {name} has shape {list(tensor.shape)} for a batch of {size} inputs"
+                    + (hint if self._task.takes_unbatched else "")
+                )

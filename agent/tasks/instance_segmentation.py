@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.preprocessing.origins import ImageGeometry
-from inferometer.agent.tasks.object_detection import FoundObjects, ObjectFinder, detections_of, output_of
+from inferometer.agent.tasks.layers import find_layer
+from inferometer.agent.tasks.object_detection import FoundObjects, ObjectFinder, detections_of
 from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
 from inferometer.agent.tasks.predictions import Instances
 from inferometer.agent.tasks.run_lengths import encoded
@@ -34,6 +35,7 @@ class InstancePostprocessor(TaskPostprocessor):
     """
 
     wants_inputs = True
+    takes_unbatched = True
 
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
         del feature_limit
@@ -84,7 +86,7 @@ class InstancePostprocessor(TaskPostprocessor):
 
     def _masks(self, tensors: Tensors, size: int) -> NDArray[Any]:
         """The masks, N × k × height × width."""
-        name, array = output_of(tensors, self._layer)
+        name, array = find_layer(tensors, self._layer, exactly=True)
         shape = list(array.shape)
         if array.ndim == 5 and array.shape[2] == 1:
             array = array[:, :, 0]

@@ -13,15 +13,17 @@ from inferometer.manifests.errors import PredictionError
 _UNNAMED = re.compile(r"output\d+")
 
 
-def find_layer(tensors: Tensors, layer: int | str) -> tuple[str, NDArray[Any]]:
+def find_layer(tensors: Tensors, layer: int | str, *, exactly: bool = False) -> tuple[str, NDArray[Any]]:
     """Returns the name of an output and its numbers.
 
     Any name means the only output, and the first of a model whose outputs have no names: PyTorch's programs
-    have none, and MLModelScope's manifests give them one all the same.
+    have none, and MLModelScope's manifests give them one all the same. A task of several outputs finds them
+    ``exactly``, since such a name does not tell them apart.
 
     Args:
         tensors: The outputs; those without a name are called ``output0``, ``output1``, …
         layer: The name, or the place from 0.
+        exactly: Whether a name means the output of that name only.
 
     Raises:
         PredictionError: There is no such output, or it has no numbers.
@@ -32,7 +34,8 @@ def find_layer(tensors: Tensors, layer: int | str) -> tuple[str, NDArray[Any]]:
             raise PredictionError(f"the model has no output number {layer}; it has {len(names)}")
         layer = names[layer]
     if layer not in tensors:
-        if not (len(names) == 1 or (names and all(map(_UNNAMED.fullmatch, names)))):
+        stands_for_first = len(names) == 1 or (names and all(map(_UNNAMED.fullmatch, names)))
+        if exactly or not stands_for_first:
             raise PredictionError(f'the model has no output "{layer}"; it has: {", ".join(names)}')
         layer = names[0]
     tensor: NDArray[Any] = tensors[layer]

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.preprocessing.origins import ImageGeometry
 from inferometer.agent.tasks.boxes import BoxNotation, scores_per_class, without_duplicates
+from inferometer.agent.tasks.layers import find_layer
 from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
 from inferometer.agent.tasks.predictions import Detections
 from inferometer.manifests.errors import ManifestError, PredictionError
 from inferometer.manifests.schema import ModelOutput, OutputParameters, Transform
 
 _SECOND_OUTPUT = 1
+_BOXES = "boxes are N × k × 4"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,25 +183,6 @@ class ObjectFinder:
         return found[without_duplicates(found.boxes, found.classes, threshold, most)]
 
 
-def output_of(tensors: Tensors, layer: int | str) -> tuple[str, NDArray[Any]]:
-    """Returns the name of an output, given by its name or place, and its numbers.
-
-    Raises:
-        PredictionError: There is no such output, or it does not hold numbers.
-    """
-    names = list(tensors)
-    if isinstance(layer, int):
-        if not 0 <= layer < len(names):
-            raise PredictionError(f"the model has no output number {layer}; it has {len(names)}")
-        layer = names[layer]
-    if layer not in tensors:
-        raise PredictionError(f'the model has no output "{layer}"; it has: {", ".join(names)}')
-    tensor = tensors[layer]
-    if tensor.dtype.kind not in "biuf":
-        raise PredictionError(f"output {layer} has element type {tensor.dtype}; objects are numbers")
-    return layer, tensor
-
-
 class _Layers:
     """The outputs of a batch, by what they mean; a model of one image may leave out the batch axis."""
 
@@ -210,7 +193,7 @@ class _Layers:
 
     def named(self, layer: int | str) -> tuple[str, NDArray[np.float64]]:
         """An output as float64, and its name."""
-        name, tensor = output_of(self._tensors, layer)
+        name, tensor = find_layer(self._tensors, layer, exactly=True)
         array = tensor.astype(np.float64)
         return name, array if self._batched else array[np.newaxis]
 
@@ -223,7 +206,7 @@ class _Layers:
         if array.ndim == 4 and 1 in array.shape[1:3]:
             array = array.squeeze(1 if array.shape[1] == 1 else 2)
         if array.ndim != 3 or len(array) != self._size or 4 not in array.shape[1:]:
-            raise self._wrong(name, "boxes are N × k × 4")
+            raise self._wrong(name, _BOXES)
         return array if array.shape[2] == 4 else array.transpose(0, 2, 1)
 
     def scores(self, layer: int | str, boxes: int, per_class: bool) -> NDArray[np.float64]:
@@ -259,6 +242,7 @@ class _Layers:
     def _wrong(self, name: str, wanted: str) -> PredictionError:
         return PredictionError(
             f"output {name} has shape {list(self._tensors[name].shape)} for a batch of {self._size}; {wanted}"
+            + (", or k × 4 with batch_size 1" if self._size > 1 and wanted == _BOXES else "")
         )
 
 
@@ -277,6 +261,7 @@ class DetectionPostprocessor(TaskPostprocessor):
     """
 
     wants_inputs = True
+    takes_unbatched = True
 
     def __init__(self, output: ModelOutput, feature_limit: int) -> None:
         del feature_limit

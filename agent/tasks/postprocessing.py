@@ -52,10 +52,13 @@ class TaskPostprocessor(Protocol):
 
     Attributes:
         wants_inputs: Whether it uses the geometries and texts of the inputs, which are kept only then.
+        takes_unbatched: Whether the outputs for a batch of one input may lack the batch axis. Such outputs
+            are not checked before.
         invalid_row: Why an input of an invalid row failed.
     """
 
     wants_inputs: ClassVar[bool] = False
+    takes_unbatched: ClassVar[bool] = False
     invalid_row: ClassVar[str] = "the model's output is not a finite number"
 
     def __call__(self, tensors: Tensors, inputs: PredictedInputs) -> tuple[Outputs, NDArray[np.bool_]]:
@@ -65,7 +68,8 @@ class TaskPostprocessor(Protocol):
         that is not a finite number.
 
         Args:
-            tensors: The outputs, each with the batch as its first axis, which is checked before.
+            tensors: The outputs, each with the batch as its first axis, which is checked before; but see
+                ``takes_unbatched``.
             inputs: What is known of the inputs.
 
         Raises:

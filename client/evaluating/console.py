@@ -15,7 +15,7 @@ from typing_extensions import Self
 
 from inferometer.client.cli.exit_codes import NOT_STABLE, SUCCESS
 from inferometer.client.cli.invocation import Invocation
-from inferometer.client.cli.output import echo
+from inferometer.client.cli.output import echo, name_width
 from inferometer.client.cli.stopping import StopRequest
 from inferometer.client.evaluating.progress import LiveLine, ProgressBar
 from inferometer.client.evaluating.running_now import RunningFile
@@ -179,8 +179,9 @@ def say(line: str) -> None:
 
 def print_rows(*rows: tuple[str, str]) -> None:
     """Prints rows of a name and a text; a row without a name belongs to the one above."""
+    width = name_width(rows)
     for name, value in rows:
-        echo(printable(f"{name:<11} {value}"), indent=12)
+        echo(printable(f"{name:<{width}}{value}"), indent=width)
 
 
 def _start_line(what: JobStart) -> str:

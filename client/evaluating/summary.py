@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -100,17 +100,17 @@ def accuracy_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, 
         return (
             _share_row("top-1", accuracy.top1_share, accuracy.top1, accuracy.evaluated, result),
             _share_row("top-5", accuracy.top5_share, accuracy.top5, accuracy.evaluated, result),
-            *(_score_row(each) for each in (result.scores if result else ()) if each.name not in _TOPS),
+            *_score_rows([each for each in (result.scores if result else ()) if each.name not in _TOPS]),
         )
     if result is None or not result.samples:
         missing = "label" if task == "classification" else "truth"
         return (("accuracy", f"not known: no input with a {missing} was predicted"),)
-    return score_rows(result)
+    return result_rows(result)
 
 
-def score_rows(result: TaskResult) -> tuple[tuple[str, str], ...]:
+def result_rows(result: TaskResult) -> tuple[tuple[str, str], ...]:
     """The scores of a task by name, with their intervals, and what defines them."""
-    return (*map(_score_row, result.scores), ("metric", f"{result.definition}, over {result.samples} inputs"))
+    return (*_score_rows(result.scores), ("metric", f"{result.definition}, over {result.samples} inputs"))
 
 
 def _share_row(name: str, share: float, hits: int, count: int, result: TaskResult | None) -> tuple[str, str]:
@@ -118,18 +118,22 @@ def _share_row(name: str, share: float, hits: int, count: int, result: TaskResul
     return name, f"{share:.4f}{_score_ends(score)}  ({hits} of {count} inputs)"
 
 
-def _score_row(score: Score) -> tuple[str, str]:
-    if score.value is None:
-        return score.name, "not defined for these inputs"
-    unit = f" {score.unit}" if score.unit else ""
-    return score.name, f"{score.value:.4f}{_score_ends(score)}{unit}"
+def _score_rows(scores: Sequence[Score]) -> Iterator[tuple[str, str]]:
+    """A row for each score that is known, and one for all others."""
+    for score in scores:
+        if score.value is not None:
+            unit = f" {score.unit}" if score.unit else ""
+            yield score.name, f"{score.value:.{score.decimals}f}{_score_ends(score)}{unit}"
+    if unknown := [score.name for score in scores if score.value is None]:
+        yield "undefined", f"{', '.join(unknown)}: not defined for these inputs"
 
 
 def _score_ends(score: Score | None) -> str:
     """The 95 % interval of a score."""
     if score is None or score.interval is None:
         return ""
-    return f" [{score.interval.low:.4f}, {score.interval.high:.4f}]"
+    low, high = score.interval
+    return f" [{low:.{score.decimals}f}, {high:.{score.decimals}f}]"
 
 
 def _whose(evaluation: Evaluation) -> str:

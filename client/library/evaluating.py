@@ -46,6 +46,7 @@ def evaluate(
     weights: str = "pretrained",
     seed: int = 0,
     dataset: str | os.PathLike[str] | None = None,
+    sample_ids: Sequence[str] | None = None,
     batch_size: int | None = None,
     gpu: bool = False,
     threads: int | None = None,
@@ -74,6 +75,7 @@ def evaluate(
         seed: The seed of random weights.
         dataset: A name, or the path of a folder of class folders, of a zip or of an .npz; None means the
             dataset that the model names.
+        sample_ids: The ids of the samples of the dataset to evaluate; None means all.
         batch_size: Inputs in a batch; None means 64, fewer for fewer ``inputs``, or what the file fixes.
         gpu: Whether it runs on the GPU.
         threads: CPU threads of an operator; None means the default.
@@ -97,7 +99,7 @@ def evaluate(
     request = evaluation_request(
         invocation,
         model,
-        dataset=dataset_choice(dataset, inputs),
+        dataset=dataset_choice(dataset, inputs, sample_ids),
         length=length,
         synthetic=synthetic,
         batch_size=batch_size,
@@ -128,6 +130,7 @@ def sweep(
     weights: str = "pretrained",
     seed: int = 0,
     dataset: str | os.PathLike[str] | None = None,
+    sample_ids: Sequence[str] | None = None,
     batch_size: OneOrSeveral[int | None] = None,
     gpu: OneOrSeveral[bool] = False,
     threads: OneOrSeveral[int | None] = None,
@@ -155,6 +158,7 @@ def sweep(
         weights: See ``evaluate``.
         seed: See ``evaluate``.
         dataset: See ``evaluate``.
+        sample_ids: See ``evaluate``.
         batch_size: Inputs in a batch; one number, or several.
         gpu: Whether it runs on the GPU; ``[False, True]`` compares both.
         threads: CPU threads of an operator; one number, or several.
@@ -172,7 +176,7 @@ def sweep(
         EvaluationInterrupted: Ctrl-C before a batch was measured.
         StoreError: The database cannot be reached, or lost an evaluation, which a file then keeps.
     """
-    invocation, chosen = library_invocation(), dataset_choice(dataset, inputs)
+    invocation, chosen = library_invocation(), dataset_choice(dataset, inputs, sample_ids)
     length = _length(min_duration_s, min_batches, target_ci_percent, time_budget_s)
     make = partial(
         evaluation_request,

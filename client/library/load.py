@@ -41,7 +41,16 @@ from inferometer.evaluators.reports.load import MaxQpsReport, WorkloadReport
 from inferometer.manifests.errors import ConfigurationError
 
 _NS_PER_MS = 1_000_000
-_OF_THE_SYSTEM = {"version", "weights", "seed", "gpu", "threads", "precision", "cudnn_benchmark"}
+_NOT_OF_THE_LOAD = {
+    "version",
+    "weights",
+    "seed",
+    "gpu",
+    "threads",
+    "precision",
+    "cudnn_benchmark",
+    "sample_ids",
+}
 _STOPS = "stopping, without waiting for the answers"
 M = TypeVar("M", bound=Measurement)
 
@@ -187,6 +196,7 @@ class LoadArguments(TypedDict, total=False):
         weights: ``pretrained``, or ``random`` for speed only.
         seed: The seed of random weights and of the schedule.
         synthetic: Whether the inputs are random tensors instead of a dataset's.
+        sample_ids: The ids of the samples of the dataset to send; by default all.
         gpu: Whether it runs on the GPU.
         threads: CPU threads of an operator.
         precision: ``float32``, ``float16`` or ``bfloat16``, for a model in code; by default the model's own.
@@ -205,6 +215,7 @@ class LoadArguments(TypedDict, total=False):
     weights: str
     seed: int
     synthetic: bool
+    sample_ids: Sequence[str] | None
     gpu: bool
     threads: int | None
     precision: str | None
@@ -342,8 +353,8 @@ def _shared(
     more: LoadArguments,
 ) -> dict[str, Any]:
     """The part of a request that both kinds have."""
-    seed, rest = more.get("seed", 0), {k: v for k, v in more.items() if k not in _OF_THE_SYSTEM}
-    choice = dataset_choice(dataset)
+    seed, rest = more.get("seed", 0), {k: v for k, v in more.items() if k not in _NOT_OF_THE_LOAD}
+    choice = dataset_choice(dataset, sample_ids=more.get("sample_ids"))
     system = system_request(
         invocation,
         model,

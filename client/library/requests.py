@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from inferometer.evaluators.jobs.requests import (
     inputs_for,
 )
 from inferometer.evaluators.measurements.batches import BatchOptions
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError, printable
 
 
 def system_request(
@@ -138,13 +138,23 @@ def evaluation_request(
 
 
 def dataset_choice(
-    dataset: str | os.PathLike[str] | None, inputs: NDArray[Any] | None = None
+    dataset: str | os.PathLike[str] | None,
+    inputs: NDArray[Any] | None = None,
+    sample_ids: Sequence[str] | None = None,
 ) -> DatasetChoice:
     """Returns the dataset: a path is what is no string, has a separator or exists; all else is a name.
 
     Raises:
-        ConfigurationError: ``inputs`` are no array of samples, or there is a dataset too.
+        ConfigurationError: ``inputs`` are no array of samples, or there is a dataset or ``sample_ids`` too;
+            or ``sample_ids`` are no list.
     """
+    if isinstance(sample_ids, str):
+        raise ConfigurationError(f'sample_ids is "{printable(sample_ids)}"; give a list of ids')
+    chosen = _whole(dataset, inputs)
+    return chosen if sample_ids is None else replace(chosen, sample_ids=tuple(map(str, sample_ids)))
+
+
+def _whole(dataset: str | os.PathLike[str] | None, inputs: NDArray[Any] | None) -> DatasetChoice:
     if inputs is not None:
         if dataset is not None:
             raise ConfigurationError("inputs and dataset both name inputs; give one of them")

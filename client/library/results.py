@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
+from inferometer.client.cli.output import name_width
 from inferometer.client.library import html
 from inferometer.evaluators.conditions.conditions import Conditions
 from inferometer.evaluators.evaluation import Evaluation, Status
@@ -45,7 +46,9 @@ class Result(ABC, Generic[M]):
         return self.evaluation.conditions
 
     def __repr__(self) -> str:
-        return "\n".join(printable(f"{name:<12}{value}") for name, value in self._rows())
+        rows = self._rows()
+        width = name_width(rows)
+        return "\n".join(printable(f"{name:<{width}}{value}") for name, value in rows)
 
     def _repr_html_(self) -> str:
         return html.with_picture(html.figures(self._rows()), self._pictured(), [self.evaluation])

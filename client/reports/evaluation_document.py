@@ -83,6 +83,7 @@ def as_document(
         **describe(evaluation),
         **system_document(evaluation),
         "dataset_name": evaluation.dataset.name,
+        "sample_ids": evaluation.dataset.sample_ids,
         **figures,
         "conditions": _conditions(evaluation),
         "trace": _trace(evaluation),

@@ -16,7 +16,7 @@ from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.client.cli.command import Command, database_options, evaluations_argument, format_option
 from inferometer.client.cli.invocation import current_invocation
-from inferometer.client.cli.output import echo
+from inferometer.client.cli.output import echo, name_width
 from inferometer.client.evaluating.ingestion_summary import ingestion_rows
 from inferometer.client.evaluating.load_summary import load_rows
 from inferometer.client.evaluating.operator_summary import operator_lines
@@ -24,6 +24,7 @@ from inferometer.client.evaluating.summary import accuracy_rows, conditions_rows
 from inferometer.client.evaluating.training_summary import training_rows
 from inferometer.client.reports.evaluation_document import as_document, heaviest, stage_shares
 from inferometer.client.reports.evaluation_filter import whole_id
+from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, M, Status, measures, of_kind
 from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
 from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
@@ -66,8 +67,8 @@ def show(evaluation_id: str | None, format_name: str) -> None:
             echo(line, indent=_INDENT)
 
 
-def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSource) -> Iterator[str]:
-    """Yields the lines that a person reads.
+def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSource) -> Sequence[str]:
+    """Returns the lines that a person reads.
 
     Args:
         evaluation: What is shown.
@@ -85,8 +86,9 @@ def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSou
         figures = _figures(evaluation, of_kind(group, BatchMeasurement))
     lines = itertools.chain(_what(evaluation), _where(evaluation), figures, conditions_rows(evaluation))
     rest = itertools.chain(_layers(evaluation, spans), _trace(evaluation), _group(group))
-    for name, text in itertools.chain(lines, rest):
-        yield printable(f"{name:<{_INDENT}}{text}".rstrip())
+    rows = [*lines, *rest]
+    width = name_width(rows, _INDENT)
+    return [printable(f"{name:<{width}}{text}".rstrip()) for name, text in rows]
 
 
 def newest(store: EvaluationStore) -> Evaluation:
@@ -150,10 +152,16 @@ def _what(evaluation: Evaluation) -> Lines:
     if measures(evaluation, BatchMeasurement):
         measurement, options = evaluation.measurement, evaluation.measurement.options
         yield "dataset", f"{dataset.name}, {measurement.predicted_inputs} inputs predicted"
+        yield from _samples(dataset)
         warm_up = f"{options.warmup_num_file_parts} parts to warm up"
         yield "batches", f"{len(measurement.times.sizes)} of up to {options.batch_size} inputs, {warm_up}"
     elif isinstance(evaluation.measurement, LoadMeasurement | RateSearchMeasurement):
         yield from _load_lines(evaluation, evaluation.measurement)
+
+
+def _samples(dataset: DatasetIdentity) -> Lines:
+    if dataset.chosen_samples is not None:
+        yield "samples", dataset.chosen_samples
 
 
 def _load_lines(evaluation: Evaluation, measurement: LoadMeasurement | RateSearchMeasurement) -> Lines:
@@ -161,6 +169,7 @@ def _load_lines(evaluation: Evaluation, measurement: LoadMeasurement | RateSearc
     options, dataset = measurement.options, evaluation.dataset
     prepared = "preprocessed under load" if options.include_preprocess else "preprocessed before"
     yield "inputs", f"{dataset.name}, {dataset.size} of them, {prepared}"
+    yield from _samples(dataset)
     if isinstance(measurement, RateSearchMeasurement):
         bound = f"p{options.percentile:g} <= {options.latency_bound_ms:g} ms"
         yield "load", f"search for the highest rate with {bound}, from {options.rate_qps:g} queries/s"

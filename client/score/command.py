@@ -155,14 +155,14 @@ def _request(given: dict[str, Any]) -> ScoreRequest:
 
 
 def _print_summary(found: ScoredPredictions) -> None:
-    from inferometer.client.evaluating.summary import score_rows
+    from inferometer.client.evaluating.summary import result_rows
 
     _print_failures(found)
     identity = found.dataset
     rows = (
         ("dataset", f"{identity.name}, {identity.size} samples"),
         ("task", found.result.task),
-        *score_rows(found.result),
+        *result_rows(found.result),
         ("failures", str(len(found.failures))),
     )
     width = max(len(name) for name, _ in rows) + 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from inferometer.agent.hardware.device import DeviceKind
@@ -21,6 +21,8 @@ from inferometer.evaluators.measurements.rate_search import RateSearchMeasuremen
 from inferometer.evaluators.measurements.training import TrainingMeasurement
 
 _SYNTHETIC = "synthetic"
+_LONGEST_LIST = 1000
+"""How many characters of ids are written into the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,11 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
         yield "It ran on a served agent, which may have other models and another load now."
     if dataset.version is None and dataset.category != _SYNTHETIC:
         yield "The dataset has no manifest: its path is the one on the machine that ran the command."
+    if dataset.sample_ids is not None and not _are_short(dataset.sample_ids):
+        yield (
+            f"FILE must have the ids of the {dataset.size} samples, one a line, which "
+            f"agent info evaluation show {evaluation.id} -f json gives."
+        )
 
 
 def _value(name: str, value: object, default: object = None) -> list[str]:
@@ -159,6 +166,14 @@ def _dataset(evaluation: Evaluation) -> Iterator[str]:
         yield f"--dataset_name={dataset.name}"
     else:
         yield f"--dataset_path={dataset.name}"
+    if dataset.sample_ids is not None:
+        yield f"--sample_ids={','.join(dataset.sample_ids) if _are_short(dataset.sample_ids) else 'FILE'}"
+
+
+def _are_short(ids: Sequence[str]) -> bool:
+    """Whether a list on the command line can name these samples."""
+    listable = all(each == each.strip() and not set(each) & set(",\n\r") for each in ids)
+    return listable and sum(map(len, ids)) <= _LONGEST_LIST
 
 
 def _batches(evaluation: Evaluation[BatchMeasurement], *, urls: bool) -> Iterator[str]:

@@ -54,7 +54,7 @@ FIRST = (
     "id",
 )
 """The columns of the table of evaluations; the others are shown on demand."""
-NUMERIC = ("batch_size", "threads", "latency_ms_p50", "rate_per_s", "top1_accuracy")
+NUMERIC = ("batch_size", "threads", "latency_ms_p50", "rate_per_s", "top1_accuracy", "score")
 _HEADLINES = {
     "latency": ("latency_ms_p50", "latency_ms_p90", "latency_ms_p99", "throughput_inputs_per_s"),
     "workload": ("latency_ms_p50", "latency_ms_p99", "achieved_qps", "goodput_qps", "late_share"),

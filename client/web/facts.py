@@ -49,6 +49,7 @@ def facts_of(
             *((f"checksum of {part}", checksum) for part, checksum in system.checksums.items()),
             ("dataset", " ".join(filter(None, (dataset.name, dataset.version)))),
             ("inputs of the dataset", dataset.size),
+            ("samples of the dataset", dataset.chosen_samples),
             ("checksum of the dataset", dataset.checksum),
         ],
     )

@@ -33,6 +33,7 @@ _QUESTION = {"load", "concurrency", "percentile", "latency bound"}
 """Conditions that two sides must share: under others, a figure answers another question."""
 _SYNTHETIC = "synthetic"
 _FILES = "model files"
+_SAMPLES = "samples of the dataset"
 _OF_THE_SCHEDULE = {"load", "duration", "queries"}
 """Conditions that are equal for equal schedules, whatever their source."""
 _CHANGES_WITH_TIME = ("ramp", "bursts")
@@ -153,7 +154,7 @@ class Side:
     def same_inputs(self, other: Side) -> bool:
         """Whether both sides cover the same inputs."""
         names = {name for name, *_ in _differences(self.evaluations[0], other.evaluations[0])}
-        return not names & {"dataset", "inputs"}
+        return not names & {"dataset", _SAMPLES, "inputs"}
 
 
 def _unfit(evaluation: Evaluation) -> str:
@@ -209,6 +210,7 @@ def _conditions(evaluation: Evaluation) -> Mapping[str, str]:
         "weights": system.weights.value,  # random ones take as long whatever their seed
         _FILES: files or "none",
         "dataset": " ".join(filter(None, named)),
+        _SAMPLES: dataset.chosen_samples or "all",
         "device": f"{device} ({gpus})" if gpus else str(device),
         "threads": str(system.threads or "not known"),
         "agent": "this process" if system.agent == "local" else "served",

@@ -5,12 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from inferometer.agent.preprocessing.inputs import Input
 from inferometer.evaluators.datasets.truths import Truth
 from inferometer.manifests.errors import DatasetError, printable, suggestion
+
+_FEW_IDS = 5
+_CHECKSUM_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class DatasetIdentity:
         version: The manifest's version; None without a manifest.
         checksum: ``sha256:…`` of the dataset's one file; None for a folder.
         size: The number of its samples.
+        sample_ids: The ids of its samples, in order, where they are only some of the dataset's; else None.
     """
 
     category: str
@@ -51,6 +56,26 @@ class DatasetIdentity:
     version: str | None
     checksum: str | None
     size: int
+    sample_ids: tuple[str, ...] | None = None
+
+    @property
+    def sample_ids_checksum(self) -> str | None:
+        """``sha256:…`` of the ids in UTF-8, each followed by a line feed; None for the whole dataset."""
+        if self.sample_ids is None:
+            return None
+        text = "".join(f"{each}\n" for each in self.sample_ids)
+        return f"sha256:{sha256(text.encode('utf-8', 'backslashreplace')).hexdigest()}"
+
+    @property
+    def chosen_samples(self) -> str | None:
+        """The chosen samples in a few words: few ids as they are, else their checksum; None for all."""
+        ids, checksum = self.sample_ids, self.sample_ids_checksum
+        if ids is None or checksum is None:
+            return None
+        if len(ids) <= _FEW_IDS:
+            return f"{len(ids)} by id: {', '.join(map(printable, ids))}"
+        algorithm, _, digits = checksum.partition(":")
+        return f"{len(ids)} by id ({algorithm}:{digits[:_CHECKSUM_DIGITS]})"
 
 
 class Dataset(ABC):
@@ -113,7 +138,7 @@ class Dataset(ABC):
 class Subset(Dataset):
     """Some samples of a dataset, in the dataset's order.
 
-    Its name and checksum are those of the whole dataset, its size is its own.
+    Its name and checksum are those of the whole dataset, its size and its ids are its own.
 
     Args:
         whole: The dataset; closing the subset closes it.
@@ -126,10 +151,12 @@ class Subset(Dataset):
     def __init__(self, whole: Dataset, ids: Sequence[str]) -> None:
         self.whole = whole
         wanted = dict.fromkeys(ids)
-        self._places = [place for place, sample in enumerate(whole) if sample.id in wanted]
-        if len(self._places) < len(wanted) or not wanted:
+        found = [(place, sample.id) for place, sample in enumerate(whole) if sample.id in wanted]
+        if len(found) < len(wanted) or not wanted:
             raise DatasetError(self._missing(wanted))
-        super().__init__(replace(whole.identity, size=len(self._places)))
+        self._places = [place for place, _ in found]
+        chosen = tuple(each for _, each in found)
+        super().__init__(replace(whole.identity, size=len(chosen), sample_ids=chosen))
         self.backend = whole.backend
         self.labels_are_indices = whole.labels_are_indices
 

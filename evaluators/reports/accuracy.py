@@ -40,14 +40,13 @@ _OF_CLASSES = (
 _OF_ANY_TASK = (
     Column("task", "task", detail=3),
     Column("definition", "definition", detail=3),
-    Column("score_name", "score", detail=3),
-    Column("score", "value", decimals=4, detail=3),
+    Column("score_name", "score name", detail=3),
+    Column("score", "score", decimals=4, detail=3),
     Column("score_low", "low", decimals=4, detail=3),
     Column("score_high", "high", decimals=4, detail=3),
     Column("score_unit", "unit", detail=3),
     Column("other_scores", "other scores", detail=3),
 )
-_DECIMALS = 4
 
 
 class AccuracyReport(Report[BatchMeasurement]):
@@ -55,8 +54,8 @@ class AccuracyReport(Report[BatchMeasurement]):
 
     Evaluated inputs have a truth, such as a label, and a prediction that could be scored; without any, scores
     are empty. Files have the same columns for every task: ``score`` is the most important one, and
-    ``other_scores`` has the rest as ``name=value``, with blanks between. Tables for people are one for each
-    task, with a column for each of its scores.
+    ``other_scores`` has the rest as ``name=value``, with blanks between; a blank in a name is ``_``. Tables
+    for people are one for each task, with a column for each of its scores.
     """
 
     name = "accuracy"
@@ -84,6 +83,12 @@ class AccuracyReport(Report[BatchMeasurement]):
             for task, of_one in sorted(of_task.items(), key=lambda each: each[0] != CLASSIFICATION)
         ]
         return tables or [_class_table(self, [])]
+
+
+def score_values(result: TaskResult | None) -> dict[str, Value]:
+    """Returns the values of ``SCORE_COLUMNS``, which are empty for a classification."""
+    first = None if result is None or result.task == CLASSIFICATION else result.first
+    return {"score_name": first.name if first else None, "score": first.value if first else None}
 
 
 def _table_of(evaluation: Evaluation[BatchMeasurement]) -> str:
@@ -139,8 +144,13 @@ def _task_values(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
         "score_low": low,
         "score_high": high,
         "score_unit": (first.unit or None) if first else None,
-        "other_scores": " ".join(f"{e.name}={e.value!r}" for e in others if e.value is not None) or None,
+        "other_scores": " ".join(map(_pair, (e for e in others if e.value is not None))) or None,
     }
+
+
+def _pair(score: Score) -> str:
+    """``name=value``; blanks, which are between pairs, become ``_``."""
+    return f"{score.name.replace(' ', '_')}={score.value!r}"
 
 
 def _class_table(report: AccuracyReport, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Table:
@@ -149,13 +159,12 @@ def _class_table(report: AccuracyReport, evaluations: Sequence[Evaluation[BatchM
 
 
 def _score_table(task: str, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Table:
-    """A table with a column for each score of a task, and the ends of its interval where there are some."""
+    """A table with a column for each known score of a task, and the ends of its interval if it has one."""
     results = [each.measurement.task_result for each in evaluations]
     scores: dict[str, Score] = {}
-    for result in results:
-        for score in result.scores if result else ():
-            if score.name not in scores or (score.interval and not scores[score.name].interval):
-                scores[score.name] = score
+    for score in (each for result in results if result for each in result.scores if each.value is not None):
+        if score.name not in scores or (score.interval and not scores[score.name].interval):
+            scores[score.name] = score
     columns = [column for score in scores.values() for column in _score_columns(score)]
     rows = [
         _described(evaluation) | _score_values(result, scores)
@@ -166,10 +175,10 @@ def _score_table(task: str, evaluations: Sequence[Evaluation[BatchMeasurement]])
 
 def _score_columns(score: Score) -> Iterator[Column]:
     unit = f" ({score.unit})" if score.unit else ""
-    yield Column(score.name, f"{score.name}{unit}", decimals=_DECIMALS, stays=True)
+    yield Column(score.name, f"{score.name}{unit}", decimals=score.decimals, stays=True)
     if score.interval:
-        yield Column(f"{score.name}_low", f"{score.name} low", decimals=_DECIMALS, detail=3)
-        yield Column(f"{score.name}_high", f"{score.name} high", decimals=_DECIMALS, detail=3)
+        yield Column(f"{score.name}_low", f"{score.name} low", decimals=score.decimals, detail=3)
+        yield Column(f"{score.name}_high", f"{score.name} high", decimals=score.decimals, detail=3)
 
 
 def _score_values(result: TaskResult | None, names: Iterable[str]) -> dict[str, Value]:

@@ -118,6 +118,12 @@ NAME_COLUMNS = tuple(column for column in EVALUATION_COLUMNS if column.key in _N
 STABILITY_COLUMN = Column("stability", "stability")
 """The verdict on the conditions in one word, for those reports."""
 
+SCORE_COLUMNS = (
+    Column("score_name", "score name"),
+    Column("score", "score", decimals=4),
+)
+"""The most important score of a task other than classification, which has columns of its own."""
+
 
 def describe(evaluation: Evaluation) -> Row:
     """Returns the values of ``EVALUATION_COLUMNS``, ``STATUS_COLUMN`` and ``CONDITIONS_COLUMN``.

@@ -14,8 +14,10 @@ from inferometer.evaluators.measurements.measurement import Measurement
 from inferometer.evaluators.measurements.operators import OperatorMeasurement
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.measurements.training import TrainingMeasurement, TrainingSummary
+from inferometer.evaluators.reports.accuracy import score_values
 from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,
+    SCORE_COLUMNS,
     STABILITY_COLUMN,
     STATUS_COLUMN,
     Column,
@@ -67,6 +69,7 @@ class OverviewReport(Report[Measurement]):
         Column("top1_accuracy", "top-1", decimals=4),
         Column("invalid", "INVALID", detail=1),
         STATUS_COLUMN,
+        *SCORE_COLUMNS,
     )
 
     def rows(self, evaluations: Sequence[Evaluation[Measurement]]) -> Iterator[Row]:
@@ -81,6 +84,8 @@ class OverviewReport(Report[Measurement]):
                 "rate_per_s": None,
                 "top1_accuracy": None,
                 "invalid": None,
+                "score_name": None,
+                "score": None,
                 **_figures(measurement),
             }
 
@@ -93,6 +98,7 @@ def _figures(measurement: Measurement) -> dict[str, Value]:
             "latency_ms_p50": in_ms(summary.p50_ns),
             "rate_per_s": summary.throughput_inputs_per_s,
             "top1_accuracy": accuracy.top1_share if accuracy else None,
+            **score_values(measurement.task_result),
         }
     if isinstance(measurement, LoadMeasurement):
         run, options = measurement.run, measurement.options

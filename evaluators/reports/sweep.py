@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.sweep import SweepCell
 from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.reports.accuracy import score_values
 from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,
+    SCORE_COLUMNS,
     STABILITY_COLUMN,
     STATUS_COLUMN,
     Column,
@@ -33,6 +35,7 @@ COLUMNS = (
     STATUS_COLUMN,
     Column("id", "id", is_id=True),
     Column("failure", "failure"),
+    *SCORE_COLUMNS,
 )
 """p50 is that of a full batch, with its 95 % interval. ``failure`` is why there is no evaluation."""
 _KEYS = {column.key for column in COLUMNS}
@@ -67,4 +70,5 @@ def _measured(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
         "device": str(evaluation.system.device),
         "stability": describe_names(evaluation)["stability"],
         "top1_accuracy": accuracy.top1_share if accuracy else None,
+        **score_values(evaluation.measurement.task_result),
     }

@@ -14,6 +14,7 @@
 | ``training_part`` | the times of the parts of some steps of each rank, in columns |
 | ``training_loss`` | the loss of every step of each rank, the warm-up included |
 | ``span`` | the spans of its trace in columns, many per document |
+| ``dataset_sample`` | the ids of its samples, if it ran over some of a dataset's, many per document |
 
 Every part has ``evaluation_id``, ``save_id``, its ``sequence`` in its collection, and the id
 ``save_id/sequence``. ``save_id`` identifies one attempt to save: the remains of an interrupted attempt belong
@@ -25,7 +26,7 @@ nanoseconds as 64-bit integers. ``created_at`` is UTC to the millisecond, which 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import timezone
 
 from inferometer.agent.hardware.device import Device, DeviceKind
@@ -39,6 +40,7 @@ from inferometer.evaluators.store import documents_v1
 from inferometer.evaluators.store.condition_documents import conditions_document, conditions_from_document
 from inferometer.evaluators.store.measurement_documents import (
     KINDS,
+    SAMPLE_IDS,
     SPANS,
     Document,
     Part,
@@ -52,12 +54,13 @@ from inferometer.manifests.schema import ModelManifest
 
 SCHEMA_VERSION = 3
 _WITHOUT_TASKS = 2
-"""The version of evaluations that programs without other tasks than these two can read."""
+"""The version of evaluations of these two tasks over a whole dataset, which earlier programs can read."""
 _FIRST_TASKS = ("classification", "raw")
 _SYSTEM = tuple(
     f.name for f in fields(SystemDescription) if f.name not in {"manifest", "device", "environment"}
 )
 _DAMAGES = (KeyError, TypeError, ValueError, AttributeError, OverflowError, ConfigurationError)
+_IDS_PER_DOCUMENT = 10_000
 _MOST_PARTS = 100_000_000
 _REMEDY = 'delete its document from the collection "evaluation" and evaluate again'
 
@@ -74,6 +77,8 @@ def to_documents(evaluation: Evaluation, save_id: str) -> Documents:
     """Returns the documents of an evaluation; the ids of its parts are made from ``save_id``."""
     measurement, parts = documents_of(evaluation.measurement.kind).write(evaluation, save_id)
     every = {**parts, SPANS: Part(len(evaluation.spans), span_documents(evaluation.spans))}
+    if evaluation.dataset.sample_ids is not None:
+        every[SAMPLE_IDS] = _sample_part(evaluation.dataset.sample_ids)
     head = _evaluation_document(evaluation) | {
         "measurement": measurement,
         "save_id": save_id,
@@ -81,6 +86,12 @@ def to_documents(evaluation: Evaluation, save_id: str) -> Documents:
     }
     owner = {"evaluation_id": evaluation.id, "save_id": save_id}
     return Documents(head, {name: _owned(part, owner) for name, part in every.items()})
+
+
+def _sample_part(ids: Sequence[str]) -> Part:
+    starts = range(0, len(ids), _IDS_PER_DOCUMENT)
+    pieces = (ids[start : start + _IDS_PER_DOCUMENT] for start in starts)
+    return Part(len(starts), ({"ids": list(map(storable_text, piece))} for piece in pieces))
 
 
 def _owned(part: Part, owner: Document) -> Iterator[Document]:
@@ -192,10 +203,11 @@ def release_of(version: str) -> str:
 
 def _evaluation_document(evaluation: Evaluation) -> Document:
     system, manifest = evaluation.system, evaluation.system.manifest
-    environment = system.environment
+    environment, dataset = system.environment, evaluation.dataset
+    readable_before = manifest.output.type in _FIRST_TASKS and dataset.sample_ids is None
     return {
         "_id": evaluation.id,
-        "schema_version": _WITHOUT_TASKS if manifest.output.type in _FIRST_TASKS else SCHEMA_VERSION,
+        "schema_version": _WITHOUT_TASKS if readable_before else SCHEMA_VERSION,
         "kind": evaluation.measurement.kind,
         "created_at": to_the_millisecond(evaluation.created_at),
         "status": evaluation.status.value,
@@ -214,7 +226,7 @@ def _evaluation_document(evaluation: Evaluation) -> Document:
         "environment": fields_of(environment) | {"gpus": [fields_of(gpu) for gpu in environment.gpus]},
         "machine_architecture": storable_text(environment.architecture),
         "hostname": storable_text(environment.hostname),
-        "dataset": fields_of(evaluation.dataset),
+        "dataset": _dataset_document(dataset),
         "trace_level": evaluation.trace_level.name,
         "batch_size": evaluation.measurement.batch_size,
         "elapsed_ns": evaluation.measurement.elapsed_ns,
@@ -245,7 +257,7 @@ def _evaluation(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Evaluati
                 "cudnn_benchmark": _boolean(system.get("cudnn_benchmark")),
             },
         ),
-        dataset=checked(DatasetIdentity(**restored(head["dataset"]))),
+        dataset=_dataset(head, parts),
         measurement=documents_of(head["kind"]).read(head, parts),
         trace_level=TraceLevel[head["trace_level"]],
         trace=None if trace is None else checked(TraceSummary(**trace | {"notes": tuple(trace["notes"])})),
@@ -254,6 +266,27 @@ def _evaluation(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Evaluati
         conditions=conditions_from_document(head.get("conditions")),
         process=None if head.get("process") is None else int(head["process"]),
     )
+
+
+def _dataset_document(dataset: DatasetIdentity) -> Document:
+    document = fields_of(replace(dataset, sample_ids=None))
+    del document["sample_ids"]
+    return document | (
+        {} if dataset.sample_ids is None else {"sample_ids_checksum": dataset.sample_ids_checksum}
+    )
+
+
+def _dataset(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> DatasetIdentity:
+    known = restored(head["dataset"])
+    checksum = known.pop("sample_ids_checksum", None)
+    whole = checked(DatasetIdentity(**known))
+    if checksum is None:
+        return whole
+    ids = tuple(str(each) for document in parts[SAMPLE_IDS] for each in document["ids"])
+    dataset = replace(whole, sample_ids=ids)
+    if len(ids) != whole.size or dataset.sample_ids_checksum != checksum:
+        raise ValueError("the ids of its samples are not those that it was evaluated over")
+    return dataset
 
 
 def _precision(system: Stored, manifest: ModelManifest) -> Precision | None:

@@ -98,7 +98,13 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 )
 SPANS = "span"
 """The collection of the traces, which evaluations of every kind have."""
-PART_COLLECTIONS = (SPANS, *dict.fromkeys(name for kind in KINDS.values() for name in kind.collections))
+SAMPLE_IDS = "dataset_sample"
+"""The collection of the ids of samples, of evaluations of any kind over some samples of a dataset."""
+PART_COLLECTIONS = (
+    SPANS,
+    SAMPLE_IDS,
+    *dict.fromkeys(name for kind in KINDS.values() for name in kind.collections),
+)
 
 
 def documents_of(kind: str) -> MeasurementDocuments:

@@ -199,10 +199,12 @@ def _score_document(score: Score) -> Document:
         "value": None if score.value is None else storable(float(score.value)),
         "interval": interval,
         "unit": storable_text(score.unit),
+        "is_count": score.is_count,
     }
 
 
 def _score(document: Stored) -> Score:
     value, interval = restored(document["value"]), document["interval"]
     ends = None if interval is None else ScoreInterval(*(float(restored(end)) for end in interval))
-    return checked(Score(document["name"], None if value is None else float(value), ends, document["unit"]))
+    known = None if value is None else float(value)
+    return checked(Score(document["name"], known, ends, document["unit"], document.get("is_count", False)))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.evaluators.tasks.scores import ScoreInterval
+from inferometer.evaluators.tasks.scores import Score, ScoreInterval
 
 RESAMPLES = 1000
 _SEED = 0
@@ -62,6 +62,20 @@ def bootstrap_intervals(
             if (finite := drawn[np.isfinite(drawn[:, figure]), figure]).size:
                 drawn[:, figure] += value - finite.mean()
     return [_interval(drawn[:, figure]) for figure in range(figures)]
+
+
+def mean_score(name: str, values: NDArray[np.float64], unit: str = "") -> Score:
+    """Returns the mean over samples with its interval; it is not defined without samples.
+
+    Args:
+        name: The name of the score.
+        values: float64, samples.
+        unit: The unit of the values.
+    """
+    if not len(values):
+        return Score(name, None, None, unit)
+    interval = bootstrap_interval(lambda drawn: float(values[drawn].mean()), len(values))
+    return Score(name, float(values.mean()), interval, unit)
 
 
 def _interval(drawn: NDArray[np.float64]) -> ScoreInterval | None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from inferometer.agent.tasks.predictions import Predictions, Values
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.datasets.truths import TargetValues
-from inferometer.evaluators.tasks.bootstrap import bootstrap_interval
+from inferometer.evaluators.tasks.bootstrap import mean_score
 from inferometer.evaluators.tasks.metric import Score, TaskMetric, TaskResult
 from inferometer.manifests.errors import DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
@@ -88,12 +88,12 @@ class EmbeddingMetric(TaskMetric):
         scores: list[Score] = []
         details: Mapping[str, Any] = {}
         similarities = np.asarray(self._similarities, np.float64)
-        scores.append(_mean_score("cosine similarity", similarities))
+        scores.append(mean_score("cosine similarity", similarities))
         ranks = np.empty(0, np.int64)
         if self._labels:
             ranks = nearest_ranks(np.stack(self._vectors), self._labels)
             details = _details(ranks, len(self._labels))
-        scores += [_mean_score(f"recall@{k}", (ranks < k).astype(np.float64)) for k in RECALL_RANKS]
+        scores += [mean_score(f"recall@{k}", (ranks < k).astype(np.float64)) for k in RECALL_RANKS]
         if not len(similarities):
             scores.append(scores.pop(0))
         return TaskResult(
@@ -137,13 +137,6 @@ def nearest_ranks(vectors: NDArray[np.float32], labels: list[str]) -> NDArray[np
 
 def _details(ranks: NDArray[np.int64], labelled: int) -> Mapping[str, Any]:
     return {"labelled_samples": labelled, "queries": len(ranks)}
-
-
-def _mean_score(name: str, column: NDArray[np.float64]) -> Score:
-    if not len(column):
-        return Score(name, None)
-    interval = bootstrap_interval(lambda drawn: float(column[drawn].mean()), len(column))
-    return Score(name, float(column.mean()), interval)
 
 
 def _reference(sample: Sample) -> NDArray[np.float64] | None:

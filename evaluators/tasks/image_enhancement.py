@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from inferometer.agent.tasks.predictions import Images, Predictions
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.datasets.truths import TargetImage
-from inferometer.evaluators.tasks.bootstrap import bootstrap_interval
+from inferometer.evaluators.tasks.bootstrap import mean_score
 from inferometer.evaluators.tasks.image_similarity import luma, psnr_db, ssim
 from inferometer.evaluators.tasks.metric import Score, TaskMetric, TaskResult
 from inferometer.manifests.errors import DatasetError, PredictionError
@@ -84,9 +84,9 @@ class ImageEnhancementMetric(TaskMetric):
         ratios = np.array([ratio for ratio in self._ratios if math.isfinite(ratio)])
         identical = self._samples - len(ratios)
         scores = [
-            _mean("PSNR", ratios, "dB"),
-            _mean("SSIM", np.array(self._similarities), ""),
-            Score("identical", float(identical)),
+            mean_score("PSNR", ratios, "dB"),
+            mean_score("SSIM", np.array(self._similarities)),
+            Score("identical", float(identical), is_count=True),
         ]
         details = {"ssim_images": len(self._similarities), "psnr_images": len(ratios)}
         return TaskResult(self.task, self._definition(), self._samples, scores, details)
@@ -95,10 +95,3 @@ class ImageEnhancementMetric(TaskMetric):
         channels = "Y of BT.601" if self._luma else "RGB"
         border = f", without a border of {self._border} pixels" if self._border else ""
         return f"PSNR and SSIM (Wang et al. 2004), range 1, {channels}{border}, mean over images, version 1"
-
-
-def _mean(name: str, values: NDArray[np.float64], unit: str) -> Score:
-    if not len(values):
-        return Score(name, None, None, unit)
-    interval = bootstrap_interval(lambda indices: float(values[indices].mean()), len(values))
-    return Score(name, float(values.mean()), interval, unit)

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Predictions, Texts
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.datasets.truths import AcceptedAnswers
-from inferometer.evaluators.tasks.bootstrap import bootstrap_interval
-from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskMetric, TaskResult
+from inferometer.evaluators.tasks.bootstrap import mean_score
+from inferometer.evaluators.tasks.metric import TaskMetric, TaskResult
 from inferometer.manifests.errors import DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 
@@ -61,8 +60,7 @@ class QuestionAnsweringMetric(TaskMetric):
         table = np.asarray([scores[:2] for scores in self._scores], np.float64)
         answerable = np.asarray([scores[2] for scores in self._scores], np.bool_)
         scores = [
-            Score(name, float(column.mean()), _interval(column))
-            for name, column in zip(("exact match", "F1"), table.T, strict=True)
+            mean_score(name, column) for name, column in zip(("exact match", "F1"), table.T, strict=True)
         ]
         details = {
             name: {"samples": int(chosen.sum()), "exact_match": found[0], "f1": found[1]}
@@ -108,7 +106,3 @@ def _answers(sample: Sample) -> Sequence[str] | None:
             f"input {sample.id}: has no accepted answers, which question answering is scored by"
         )
     return truth.texts
-
-
-def _interval(column: NDArray[np.float64]) -> ScoreInterval | None:
-    return bootstrap_interval(lambda drawn: float(column[drawn].mean()), len(column))

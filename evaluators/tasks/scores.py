@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+_DECIMALS = 4
+
 
 class ScoreInterval(NamedTuple):
     """The ends of a 95 % interval of a score."""
@@ -24,12 +26,19 @@ class Score:
         interval: Its 95 % interval, by bootstrap over the samples or as the task defines it; None where there
             is none.
         unit: Such as ``dB``; empty for a share, 0…1, or a plain number.
+        is_count: Whether it counts something, such as classes, and is shown as a whole number.
     """
 
     name: str
     value: float | None
     interval: ScoreInterval | None = None
     unit: str = ""
+    is_count: bool = False
+
+    @property
+    def decimals(self) -> int:
+        """The digits after the decimal point that are shown."""
+        return 0 if self.is_count else _DECIMALS
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ class SemanticSegmentationMetric(TaskMetric):
         shown = [
             Score("mean_IoU", _mean(ious), self._interval(_mean_iou)),
             Score("pixel_accuracy", _accuracy_of(self._matrix), self._interval(_accuracy)),
-            Score("classes", float(occurring)),
+            Score("classes", float(occurring), is_count=True),
             Score("ignored", self._ignored / self._pixels if self._pixels else None),
             Score("unseen", _share(self._unseen, self._pixels - self._ignored)),
         ]

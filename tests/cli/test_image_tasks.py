@@ -89,12 +89,16 @@ def test_each_task_has_its_scores(agent, files, distant, place, framework):
         )
         assert answer.code == 0, answer.stderr
         assert answer.figure("failures") == "0"
+        assert model != "Seg" or answer.figure("classes") == "3"
         (row,) = agent("info", "evaluation", "accuracy", f"--model_name={model}", "-f", "csv").rows
         found = dict(pair.split("=") for pair in row["other_scores"].split())
         found[row["score_name"]] = row["score"]
         assert {name: float(found[name]) for name in expected} == pytest.approx(expected, abs=1e-4)
         assert row["evaluated_inputs"] == "3"
         assert row["definition"].endswith("version 1")
+        [listed] = agent("info", "evaluations", f"--model_name={model}", "-f", "csv").rows
+        assert (listed["score_name"], listed["score"]) == (row["score_name"], row["score"])
+        assert listed["top1_accuracy"] == ""
 
 
 def test_a_mask_of_another_size_fails_its_input_in_one_line(agent, files, tmp_path):

@@ -53,10 +53,32 @@ def test_a_dataset_is_a_name_or_a_path(agent: Agent, tmp_path: Path) -> None:
         im.evaluate(dataset="digits_validatoin")
 
 
+def test_a_part_of_a_dataset_is_evaluated_recorded_and_compared_only_with_itself(agent: Agent) -> None:
+    found = [
+        im.evaluate(batch_size=2, min_batches=12, sample_ids=ids)
+        for ids in (["3/0002.png", "6/0000.png"], ["6/0000.png", "3/0002.png"], ["6/0000.png", "8/0001.png"])
+    ]
+    assert [run.accuracy and run.accuracy.evaluated for run in found] == [2, 2, 2]
+    shown = agent("info", "evaluation", "show", found[0].id)
+    assert shown.figure("samples") == "2 by id: 6/0000.png, 3/0002.png"
+    same, other = (agent("compare", found[0].id, run.id) for run in found[1:])
+    assert "samples of the dataset" not in same.stdout + same.stderr
+    assert (
+        "samples of the dataset: 2 by id: 6/0000.png, 3/0002.png (A), 2 by id: 6/0000.png, 8/" in other.stderr
+    )
+    assert "top1" in same.stdout
+    assert "top1" not in other.stdout
+    load = im.workload(sample_ids=["8/0001.png"], concurrency=1, duration_s=0.2, publish=False)
+    assert load.evaluation.dataset.sample_ids == ("8/0001.png",)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
         ({"model": "DigitsCNM"}, 'unknown model "DigitsCNM"'),
+        ({"sample_ids": "1"}, 'sample_ids is "1"; give a list of ids'),
+        ({"sample_ids": ["6/0000.pgn"]}, 'has no sample "6/0000.pgn"'),
+        ({"sample_ids": ["1"], "synthetic": True}, "sample_ids are those of a dataset"),
         ({"weights": "good"}, 'unknown weights "good"; give pretrained or random'),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"gpu": True}, "cannot use gpu:0"),

@@ -13,6 +13,7 @@ from inferometer.client.cli.stopping import StopRequest
 from inferometer.client.library import running
 from tests.cli.conftest import Agent
 
+SIXES = ["6/0000.png", "6/0018.png"]
 FEW = ("--framework_name=ONNXRuntime", "--num_file_parts=6")
 
 
@@ -34,6 +35,22 @@ def test_a_sweep_is_a_group_whose_failures_lose_nothing(agent: Agent) -> None:
     assert 'DigitsCNN on Nope, batch size 8 failed: unknown framework "Nope"' in repr(runs)
     assert repr(runs).splitlines()[0].startswith("model")
     assert "<svg" in runs._repr_html_()
+
+
+def test_the_first_score_of_another_task_is_in_the_table(agent: Agent) -> None:
+    runs = im.sweep(
+        ["DigitsCNN", "DigitsEmbedder"],
+        framework="ONNXRuntime",
+        dataset="digits_validation",
+        sample_ids=SIXES,
+        batch_size=2,
+        min_batches=1,
+        publish=False,
+    )
+    table = runs.to_dict()
+    assert (table["score_name"], table["score"]) == ([None, "recall@1"], [None, 1.0])
+    assert table["top1_accuracy"] == [1.0, None]
+    assert list(table)[-2:] == ["score_name", "score"]
 
 
 @pytest.mark.parametrize(

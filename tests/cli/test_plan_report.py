@@ -52,6 +52,12 @@ def _rows(answer):
     return json.loads(answer.stdout)
 
 
+def test_the_first_score_of_a_task_is_an_objective(report):
+    rows = _rows(report("-f", "json", "--maximize=score", "--value=top1_accuracy"))
+    assert len(rows) == 4
+    assert all(row["score"] == row["top1_accuracy"] > 0.9 for row in rows)
+
+
 def test_the_table_has_a_row_for_each_cell_that_is_complete(report):
     answer = report("-f", "json", "--value=latency_ms_mean", "--sort=-batch_size,threads")
     rows = _rows(answer)

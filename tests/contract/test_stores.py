@@ -61,6 +61,17 @@ def test_an_evaluation_comes_back_as_it_was(store: EvaluationStore) -> None:
     assert_kept(store, evaluation)
 
 
+def test_the_ids_of_some_samples_of_a_dataset_are_kept(store: EvaluationStore) -> None:
+    whole = make_evaluation()
+    ids = (*(f"images/{number}.png" for number in range(20_001)), "a\udcff.png")
+    dataset = replace(whole.dataset, size=len(ids), sample_ids=ids)
+    store.save(replace(whole, dataset=dataset))
+    [found] = store.find(ALL)
+    assert found.dataset.sample_ids == (*ids[:-1], "a\\udcff.png")
+    assert found.dataset.sample_ids_checksum == dataset.sample_ids_checksum
+    assert (found.dataset.chosen_samples or "").startswith("20002 by id (sha256:")
+
+
 def test_a_training_comes_back_as_it_was(store: EvaluationStore) -> None:
     evaluation = make_training(make_system(), ranks=2, accuracy=Accuracy(3, 4, 5), validation="digits")
     assert store.save(evaluation) is True

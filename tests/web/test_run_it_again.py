@@ -88,6 +88,17 @@ def test_the_system_and_the_dataset_are_given_again() -> None:
     assert "path" in again(evaluation).notes[0]
 
 
+def test_the_samples_of_a_part_are_given_again() -> None:
+    def part(*ids: str) -> Evaluation:
+        return changed(steady(1), dataset=DatasetIdentity("vision", "/data", None, None, len(ids), ids))
+
+    assert _options(part("a.png", "b c.png"))["sample_ids"] == "a.png,b c.png"
+    for several in (tuple(f"{number}.png" for number in range(500)), ("a,b.png",)):
+        repeated = again(part(*several))
+        assert "--sample_ids=FILE" in repeated.line
+        assert f"the ids of the {len(several)} samples" in repeated.notes[-1]
+
+
 def test_urls_are_their_own_command() -> None:
     dataset = DatasetIdentity("urls", "list.txt", None, "sha256:0", 5)
     line = again(changed(steady(1), dataset=dataset)).line

@@ -117,7 +117,9 @@ class ONNXRuntimePredictor(Predictor):
             outputs = (self._profiled or self._session).run(None, self._feed(arrays))
         except Exception as error:  # of any class, as plug-in operators raise what they like
             raise prediction_failure(
-                f"{self}: ONNX Runtime failed on a batch of {batch_size(arrays)}: {reason(error)}", error
+                f"{self}: ONNX Runtime failed on a batch of {batch_size(arrays)}: {reason(error)}"
+                + self._other_batch(batch_size(arrays)),
+                error,
             ) from error
         named = dict(zip(self._output_names, outputs, strict=True))
         if any(output is None for output in outputs):  # of an optional output without a value
@@ -194,6 +196,12 @@ class ONNXRuntimePredictor(Predictor):
     def close(self) -> None:
         """Frees the session with its threads and its memory on the device."""
         self._session = self._profiled = None
+
+    def _other_batch(self, size: int) -> str:
+        """What to do where the graph fixes another batch size; empty where it does not."""
+        shapes = [node.shape for node in self._session.get_inputs() if node.shape]
+        fixed = next((shape[0] for shape in shapes if isinstance(shape[0], int) and shape[0] != size), None)
+        return "" if fixed is None else f"; the graph takes batches of {fixed}, use batch_size {fixed}"
 
     def _feed(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """The batch as the graph takes it: floats in the precision that the model is cast to."""

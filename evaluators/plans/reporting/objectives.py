@@ -38,6 +38,8 @@ from inferometer.evaluators.reports.base import Column, Row, Value
 from inferometer.manifests.errors import ConfigurationError
 
 FRONT, OTHERS = "on the front", "dominated"
+_SCORE, _SCORE_NAME = "score", "score_name"
+"""The first score of a task, whichever it is, and its name."""
 _HOLDS = Column("holds", "holds", stays=True)
 _TIE = Column("tie", "tie", stays=True)
 _FRONT = Column("front", "front", stays=True)
@@ -121,6 +123,8 @@ def best(
         raise ConfigurationError(
             f"no cell that fulfils {' and '.join(map(str, conditions))} has {' and '.join(wanted)}"
         )
+    if _SCORE in wanted:
+        _check_one_score(complete)
     bounded = [each.name for each in conditions if any(each.name in case.figures for case in cases)]
     figures = tuple(dict.fromkeys((*wanted, *bounded, *values)))
     found = _Found(complete, conditions, telling(cases), figures)
@@ -128,6 +132,16 @@ def best(
     made = _ranking(found, objectives[0]) if len(objectives) == 1 else _front(found, objectives)
     notes = _notes(cases, fitting, complete, conditions)
     return replace(made, caption=f"{made.caption}{under}", notes=(*notes, *made.notes))
+
+
+def _check_one_score(cases: Sequence[Case]) -> None:
+    """Raises ConfigurationError where the scores of cases are not of one kind, and do not compare."""
+    names = list(dict.fromkeys(str(case.dimensions.get(_SCORE_NAME)) for case in cases))
+    if len(names) > 1:
+        raise ConfigurationError(
+            f"{_SCORE} is {names[0]} of some cells and {names[1]} of others, which do not compare; choose "
+            f'one with --where="{_SCORE_NAME} == {names[0]}"'
+        )
 
 
 def pareto(scores: Sequence[Sequence[float]]) -> list[bool]:

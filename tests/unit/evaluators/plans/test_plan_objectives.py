@@ -157,6 +157,21 @@ def test_cells_without_the_figure_are_counted():
     assert "1 of 5 cells lack a figure of an objective, and are left out." in found.notes
 
 
+def test_scores_of_different_kinds_are_not_ranked_together():
+    cases = [
+        case({"score": 0.5}, told={"score_name": "AP"}, batch_size=1),
+        case({"score": 0.75}, told={"score_name": "AP"}, batch_size=2),
+        case({"score": 30.0}, told={"score_name": "recall@1"}, batch_size=4),
+    ]
+    highest = [Objective("score", highest=True)]
+    with pytest.raises(ConfigurationError) as error:
+        best(cases, highest)
+    assert "score is AP of some cells and recall@1 of others" in str(error.value)
+    for name, order in (("AP", [2, 1]), ("recall@1", [4])):
+        found = best(cases, highest, [f"score_name == {name}"])
+        assert [row["batch_size"] for row in found.rows] == order
+
+
 @pytest.mark.parametrize(
     ("objectives", "message"),
     [

@@ -37,7 +37,12 @@ RESULT = TaskResult(
     "object_detection",
     "COCO AP",
     7,
-    (Score("AP", 0.5, ScoreInterval(0.25, 0.75)), Score("PSNR", float("inf"), None, "dB"), Score("AR", None)),
+    (
+        Score("AP", 0.5, ScoreInterval(0.25, 0.75)),
+        Score("PSNR", float("inf"), None, "dB"),
+        Score("AR", None),
+        Score("classes", 3.0, is_count=True),
+    ),
     {"classes.with$": {"a.b": [1, 2.5, None]}, "long": "é" * 1_500_000},
 )
 

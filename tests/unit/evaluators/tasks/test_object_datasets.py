@@ -221,6 +221,12 @@ def test_a_subset_has_the_samples_with_these_ids_in_the_order_of_the_dataset(tmp
     assert [sample.id for sample in Subset(dataset, ["3", "7"])] == ["7", "3"]
     only = Subset(dataset, ["3"])
     assert (len(only), only.sample(0).id, only.backend) == (1, "3", "coco")
+    assert (only.identity.size, only.identity.sample_ids) == (1, ("3",))
+    assert only.identity.chosen_samples == "1 by id: 3"
+    sorted_anew = Subset(dataset, ["7", "3"]).identity.sample_ids_checksum
+    assert sorted_anew == Subset(dataset, ["3", "7"]).identity.sample_ids_checksum
+    assert sorted_anew != only.identity.sample_ids_checksum
+    assert (dataset.identity.sample_ids, dataset.identity.chosen_samples) == (None, None)
     for ids, said in ((["8"], 'has no sample "8"'), ([], "no sample_ids are given")):
         with pytest.raises(DatasetError, match=said):
             Subset(dataset, ids)
