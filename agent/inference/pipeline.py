@@ -42,7 +42,6 @@ from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.preprocessing.inputs import Input, batch_size
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.origins import Origin
-from inferometer.agent.tasks.postprocessing import PredictedInputs
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.tracing.span import AttributeValue, TraceLevel
@@ -450,9 +449,7 @@ class Pipeline:
         """The result of a batch, from the outputs of the model."""
         started = self._clock()
         try:
-            predictions, usable = self._postprocessor(
-                inferred.outputs, PredictedInputs.of(len(batch.ids), batch.origins)
-            )
+            predictions, usable = self._postprocessor(inferred.outputs, len(batch.ids), batch.origins)
         except PredictionError as error:
             return batch.failed(Stage.POSTPROCESS, error, inferred.predict_ns, inferred.queue)
         ended = self._clock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from inferometer.agent.artifacts.locations import labels_file
 from inferometer.agent.artifacts.model_files import get_file
 from inferometer.agent.preprocessing.inputs import Tensors
+from inferometer.agent.preprocessing.origins import Origin
 from inferometer.agent.tasks.postprocessing import PredictedInputs
 from inferometer.agent.tasks.predictions import Outputs
 from inferometer.agent.tasks.registry import POSTPROCESSORS
@@ -89,7 +91,9 @@ class Postprocessor:
         self.wants_inputs = self._task.wants_inputs
         self.invalid_row = self._task.invalid_row
 
-    def __call__(self, tensors: Tensors, inputs: PredictedInputs | int) -> tuple[Outputs, NDArray[np.bool_]]:
+    def __call__(
+        self, tensors: Tensors, size: int, origins: Sequence[Origin | None] = ()
+    ) -> tuple[Outputs, NDArray[np.bool_]]:
         """Returns the predictions of the valid rows of a batch, and the mask of these rows.
 
         The mask has an entry for each input, and is false where an output cannot be a prediction, such as a
@@ -97,15 +101,15 @@ class Postprocessor:
 
         Args:
             tensors: The model's outputs.
-            inputs: What is known of the inputs; their number alone will do for tasks that want no more.
+            size: The number of inputs.
+            origins: What is known of each input; empty for tasks that do not want it.
 
         Raises:
             PredictionError: The outputs do not match the manifest.
         """
-        known = PredictedInputs(inputs) if isinstance(inputs, int) else inputs
-        if not (known.size == 1 and self._task.takes_unbatched):
-            self._check_rows(tensors, known.size)
-        return self._task(tensors, known)
+        if not (size == 1 and self._task.takes_unbatched):
+            self._check_rows(tensors, size)
+        return self._task(tensors, PredictedInputs.of(size, origins) if origins else PredictedInputs(size))
 
     def _check_rows(self, tensors: Tensors, size: int) -> None:
         for name, tensor in tensors.items():

@@ -37,9 +37,7 @@ class PredictedInputs:
 
     @classmethod
     def of(cls, size: int, origins: Sequence[Origin | None]) -> PredictedInputs:
-        """Returns what is known of inputs, from their origins; without any, where these were not kept."""
-        if not origins:
-            return cls(size)
+        """Returns what is known of inputs, from the origin of each."""
         return cls(
             size,
             tuple(each if isinstance(each, ImageGeometry) else None for each in origins),

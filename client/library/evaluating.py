@@ -61,7 +61,7 @@ def evaluate(
 ) -> Run:
     """Evaluates a model over a dataset, as ``agent predict dataset`` does, and returns what was measured.
 
-    Ctrl-C ends it after the batch, with what was measured until then; a second one raises KeyboardInterrupt.
+    Ctrl-C ends it after the batch, with what was measured; a second one raises KeyboardInterrupt.
 
     Args:
         model: The name in its manifest; or a file (.onnx, .pt2, .pt, MXNet's symbol), or an object in memory
@@ -73,9 +73,8 @@ def evaluate(
         framework: The framework; None means the first installed one that has the model.
         weights: ``pretrained``, or ``random`` for speed only.
         seed: The seed of random weights.
-        dataset: A name, or the path of a folder of class folders, of a zip or of an .npz; None means the
-            dataset that the model names.
-        sample_ids: The ids of the samples of the dataset to evaluate; None means all.
+        dataset: A name, or a path as of ``--dataset_path``; None means the dataset that the model names.
+        sample_ids: The ids of the samples to evaluate; None means all.
         batch_size: Inputs in a batch; None means 64, fewer for fewer ``inputs``, or what the file fixes.
         gpu: Whether it runs on the GPU.
         threads: CPU threads of an operator; None means the default.
@@ -95,12 +94,11 @@ def evaluate(
             keeps it.
     """
     invocation = library_invocation()
-    length = _length(min_duration_s, min_batches, target_ci_percent, time_budget_s)
     request = evaluation_request(
         invocation,
         model,
         dataset=dataset_choice(dataset, inputs, sample_ids),
-        length=length,
+        length=_length(min_duration_s, min_batches, target_ci_percent, time_budget_s),
         synthetic=synthetic,
         batch_size=batch_size,
         seed=seed,
@@ -145,9 +143,8 @@ def sweep(
 ) -> Runs:
     """Evaluates every combination of several values, and returns what was measured as a table.
 
-    The evaluations run in this process, one after the other, and are published as one group. One that fails
-    is a row with the reason, and the others go on. Ctrl-C ends the sweep with what was measured until then;
-    a second one raises KeyboardInterrupt.
+    The evaluations run one after the other, and are published as one group. One that fails is a row with the
+    reason. Ctrl-C ends the sweep with what was measured; a second one raises KeyboardInterrupt.
 
     Args:
         model: A name, a file or an object, or several.
@@ -177,12 +174,11 @@ def sweep(
         StoreError: The database cannot be reached, or lost an evaluation, which a file then keeps.
     """
     invocation, chosen = library_invocation(), dataset_choice(dataset, inputs, sample_ids)
-    length = _length(min_duration_s, min_batches, target_ci_percent, time_budget_s)
     make = partial(
         evaluation_request,
         invocation,
         dataset=chosen,
-        length=length,
+        length=_length(min_duration_s, min_batches, target_ci_percent, time_budget_s),
         synthetic=synthetic,
         version=version,
         weights=weights,

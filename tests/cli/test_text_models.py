@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ import yaml
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
 from inferometer.agent.preprocessing.inputs import Input, Text
+from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.tasks.predictions import Classifications, Texts, Values
+from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.evaluators.dataset_run import DatasetRun
 from inferometer.evaluators.datasets.opening import open_dataset, open_path
 from inferometer.evaluators.measurements.batches import BatchMeasurement, BatchOptions
+from inferometer.evaluators.system import SystemUnderTest
+from inferometer.evaluators.tasks.question_answering import normalized
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.loader import load_manifest
 from inferometer.manifests.schema import ModelManifest
@@ -147,6 +152,65 @@ def test_both_frameworks_give_the_same_predictions(models: Path) -> None:
     assert isinstance(first, Values)
     assert first.values.shape == (6, 16)
     np.testing.assert_allclose(first.values, second.values, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def address(models: Path) -> Iterator[str]:
+    server = AgentServer(Catalog([models]), Registry(), ServerOptions(port=0))
+    try:
+        server.start()
+        yield server.address
+    finally:
+        server.stop(0)
+
+
+@pytest.fixture(scope="module")
+def questions(models: Path) -> Path:
+    """SQuAD's JSON, whose answers are those that the model gives to each question alone; but for two.
+
+    The last question is not answerable, and of the one before, the accepted answer has a word more.
+    """
+    with opened(manifest_of(models, "PyTorch", "question_answering")) as session:
+        alone = [session.predict([Input("", Text("who met Ada?", text))]).outputs for text in TEXTS]
+    answers = [each.text(0) for each in alone if isinstance(each, Texts)]
+    accepted = [[{"text": answer}] for answer in answers]
+    accepted[-2], accepted[-1] = [{"text": f"{answers[-2]} zebra"}], []
+    paragraphs = [
+        {"context": text, "qas": [{"id": f"q{place}", "question": "who met Ada?", "answers": found}]}
+        for place, (text, found) in enumerate(zip(TEXTS, accepted, strict=True))
+    ]
+    path = models / "questions.json"
+    path.write_text(json.dumps({"version": "v2.0", "data": [{"title": "", "paragraphs": paragraphs}]}))
+    return path
+
+
+@pytest.mark.parametrize("place", ["here", "served"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_answers_are_scored(models: Path, questions: Path, address: str, framework: str, place: str) -> None:
+    dataset = open_path(questions, "text")
+    system: SystemUnderTest = opened(manifest_of(models, framework, "question_answering"))
+    if place == "served":
+        system.close()
+        system = open_remote_agent(address, "Bert_question_answering", framework_name=framework)
+    with system:
+        options = BatchOptions(batch_size=4, partition_list_size=4)
+        measurement = DatasetRun(system, dataset, options, keep_predictions=True).run().measurement
+    assert measurement.failures == ()
+    [first, *_, last_but_one, last] = (each.prediction for each in measurement.predictions)
+    assert isinstance(first, Texts)
+    assert isinstance(last_but_one, Texts)
+    assert isinstance(last, Texts)
+    assert last.text(0)
+    result = measurement.task_result
+    assert result is not None
+    assert (result.task, result.samples) == ("question_answering", 6)
+    assert result.score("exact match") == pytest.approx(4 / 6)
+    # of n words, all are in the accepted answer of n + 1
+    words = len(normalized(last_but_one.text(0)).split())
+    assert result.score("F1") == pytest.approx((4 + 2 * words / (2 * words + 1)) / 6)
+    # SQuAD's script takes an answer of punctuation and articles only for none; the last is the wrong one
+    without = result.details["without_answer"]
+    assert without["exact_match"] * without["samples"] == pytest.approx(without["samples"] - 1)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +33,7 @@ from inferometer.agent.inference.predictor import Tensors
 from inferometer.agent.inference.results import Outputs, Stage, StageTimes
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Url
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
+from inferometer.agent.preprocessing.origins import Origin
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.manifests.errors import InputError
 
@@ -46,9 +47,11 @@ class TimedPostprocessor(Postprocessor):
         super().__init__(manifest().output, 1)
         self.clock = clock
 
-    def __call__(self, tensors: Tensors, batch_size: int) -> tuple[Outputs, NDArray[np.bool_]]:
+    def __call__(
+        self, tensors: Tensors, size: int, origins: Sequence[Origin | None] = ()
+    ) -> tuple[Outputs, NDArray[np.bool_]]:
         self.clock.advance(POSTPROCESS_NS)
-        return super().__call__(tensors, batch_size)
+        return super().__call__(tensors, size, origins)
 
 
 @pytest.mark.parametrize("threads", [0, 1])
