@@ -137,11 +137,10 @@ class DatasetChoice:
 
         Returns None where the model is to name it, or may have the names of its arrays, as of an ``.npz``.
         """
-        named = None if self.path or self.urls_path else self.name
-        place = catalog.find_dataset(named, category=self.category).path if named else self.path
-        if place and str(place).casefold().endswith(".npz") and (named or Path(place).is_file()):
-            return None
-        return self.open(catalog, cache)
+        place = str(self.path) if self.path is not None and self.path.is_file() else ""
+        if self.name and not self.path and not self.urls_path:
+            place = catalog.find_dataset(self.name, category=self.category).path
+        return None if place.casefold().endswith(".npz") else self.open(catalog, cache)
 
     def open_for(self, model: ModelManifest, catalog: Catalog, cache: ArtifactCache | None) -> Dataset:
         """Opens the dataset; where none is chosen, that which a model's manifest names. See ``open``.
