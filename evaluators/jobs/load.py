@@ -164,7 +164,7 @@ class LoadJob:
         parameters = [each.parameters for each in manifest.inputs]
         if request.synthetic:
             make = synthetic_payloads if request.include_preprocess else synthetic_tensors
-            inputs: LoadInputs = make(parameters, request.seed)
+            inputs: LoadInputs = make(parameters, request.seed, size=request.dataset.sequence_length)
             return inputs, DatasetIdentity("synthetic", inputs.source, None, None, len(inputs))
         with closing(request.dataset.open_for(manifest, resources.catalog, resources.cache)) as dataset:
             fetch = partial(fetch_image, allow_private=True)

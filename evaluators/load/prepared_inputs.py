@@ -171,19 +171,21 @@ def synthetic_tensors(
     *,
     count: int = SYNTHETIC_INPUTS,
     max_bytes: int = MAX_BYTES,
+    size: int = DYNAMIC_SIZE,
 ) -> PreparedInputs:
     """Returns random tensors of the shapes and dtypes that a model takes.
 
     Floats are uniform in [0, 1) and uint8 in 0…255. Other integers are 0 or 1: they may be token ids, and
-    every vocabulary has these two. A dynamic axis has ``DYNAMIC_SIZE``. The same seed gives the same tensors
+    every vocabulary has these two. Dynamic axes have a ``size``. The same seed gives the same tensors
     on every machine. There are ``count``, or fewer where they would take more than ``max_bytes``.
 
     Raises ConfigurationError if the model takes strings.
     """
     tensors = [tensor for each in inputs for tensor in each.tensors]
-    drawn = synthetic_arrays(tensors, seed, count=count, max_bytes=max_bytes)
+    drawn = synthetic_arrays(tensors, seed, count=count, max_bytes=max_bytes, size=size)
     source = _count(batch_size(drawn), "synthetic tensor" if len(drawn) == 1 else "synthetic input")
-    return PreparedInputs.of_batch(drawn, f"{source}, seed {seed}")
+    dynamic = f", dynamic axes of {size}" if any(each.is_dynamic for each in tensors) else ""
+    return PreparedInputs.of_batch(drawn, f"{source}, seed {seed}{dynamic}")
 
 
 def synthetic_arrays(
@@ -216,6 +218,7 @@ def synthetic_payloads(
     *,
     count: int = SYNTHETIC_INPUTS,
     max_bytes: int = MAX_BYTES,
+    size: int = DYNAMIC_SIZE,
 ) -> ReadInputs:
     """Returns random inputs that are not preprocessed.
 
@@ -224,7 +227,7 @@ def synthetic_payloads(
     """
     parameters = inputs[0]
     if len(inputs) > 1 or not isinstance(parameters, ImageParameters):
-        prepared = synthetic_tensors(inputs, seed, count=count, max_bytes=max_bytes)
+        prepared = synthetic_tensors(inputs, seed, count=count, max_bytes=max_bytes, size=size)
         return ReadInputs(tuple(map(payload_of, prepared.rows)), prepared.source)
     shape = (parameters.height, parameters.width, 3)
     count = min(count, max(1, max_bytes // (shape[0] * shape[1] * shape[2])))
