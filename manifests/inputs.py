@@ -1,4 +1,4 @@
-"""The inputs of a model: images, which are preprocessed, or tensors.
+"""The inputs of a model: images and texts, which are preprocessed, or tensors.
 
 ``InputParameters`` is either. Both have ``dimensions`` without the batch, ``element_type`` and
 ``input_layer``, which are all that the prediction requires.
@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Literal, TypeAlias
 
@@ -23,6 +22,10 @@ from inferometer.manifests.fields import (
     TensorDimensions,
 )
 from inferometer.manifests.original import FIRST_INPUT, full_dimensions
+from inferometer.manifests.tensor_specs import DYNAMIC_SIZE as DYNAMIC_SIZE
+from inferometer.manifests.tensor_specs import TensorElementType as TensorElementType
+from inferometer.manifests.tensor_specs import TensorSpec as TensorSpec
+from inferometer.manifests.text_inputs import TextParameters as TextParameters
 
 
 class Layout(str, Enum):
@@ -46,62 +49,6 @@ class ElementType(str, Enum):
     FLOAT32 = "float32"
     FLOAT16 = "float16"
     UINT8 = "uint8"
-
-
-class TensorElementType(str, Enum):
-    """The dtype of a tensor input."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    UINT8 = "uint8"
-    INT32 = "int32"
-    INT64 = "int64"
-    BOOL = "bool"
-    FLOAT64 = "float64"
-    STRING = "string"
-
-
-DYNAMIC_SIZE = 128
-"""The size that a dynamic axis has where nothing tells one, as in synthetic inputs."""
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """One of the tensors that a model takes.
-
-    Attributes:
-        name: What the framework knows it by: the ``input_layer``.
-        element_type: Its dtype.
-        dimensions: Its shape without the batch; None is a dynamic axis, whose size may differ by batch.
-    """
-
-    name: str
-    element_type: TensorElementType
-    dimensions: tuple[int | None, ...]
-
-    @property
-    def is_dynamic(self) -> bool:
-        """Whether an axis is dynamic."""
-        return None in self.dimensions
-
-    def takes(self, dimensions: tuple[int, ...]) -> bool:
-        """Returns whether a shape without the batch fits; no axis may be empty."""
-        return dimensions == self.dimensions or (
-            len(dimensions) == len(self.dimensions)
-            and all(
-                size > 0 if wanted is None else size == wanted
-                for size, wanted in zip(dimensions, self.dimensions, strict=True)
-            )
-        )
-
-    def sized(self, size: int = DYNAMIC_SIZE) -> tuple[int, ...]:
-        """Returns the shape without the batch, in which dynamic axes have a size."""
-        return tuple(size if each is None else each for each in self.dimensions)
-
-    @property
-    def written(self) -> tuple[int, ...]:
-        """The dimensions as manifests and messages have them, with -1 for a dynamic axis."""
-        return self.sized(DYNAMIC_AXIS)
 
 
 class CropMethod(str, Enum):
@@ -239,7 +186,7 @@ class TensorParameters(Part):
         return value
 
 
-InputParameters: TypeAlias = ImageParameters | TensorParameters
+InputParameters: TypeAlias = ImageParameters | TensorParameters | TextParameters
 
 
 class ImageInput(Part):
@@ -258,5 +205,13 @@ class TensorInput(Part):
     parameters: TensorParameters
 
 
-ModelInput = Annotated[ImageInput | TensorInput, Field(discriminator="type")]
+class TextInput(Part):
+    """An input of a model that is a text, or a pair of texts."""
+
+    type: Literal["text"]
+    description: str = ""
+    parameters: TextParameters
+
+
+ModelInput = Annotated[ImageInput | TensorInput | TextInput, Field(discriminator="type")]
 """One input of a model; its ``type`` determines its parameters."""

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
-from inferometer.manifests.fields import Checksum, Name, Part
+from inferometer.manifests.fields import DYNAMIC_AXIS, Checksum, Name, Part
+from inferometer.manifests.tensor_specs import TensorElementType, TensorSpec
 
 MAX_TOKENS = 1_000_000
 """The most tokens of a text."""
@@ -81,6 +82,23 @@ class TextParameters(Part):
     padding_id: Annotated[int, Field(ge=0)] | None = None
     element_type: TextElementType = TextElementType.INT64
     layers: TextLayers
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The tensors that a text becomes: ids, mask and types, as far as the model takes them."""
+        size = None if self.padding is Padding.LONGEST else self.max_length
+        element_type = TensorElementType(self.element_type.value)
+        return tuple(TensorSpec(name, element_type, (size,)) for name in self.layers.names)
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """The shape of each without the batch; -1 for the length of the longest text of a batch."""
+        return (DYNAMIC_AXIS if self.padding is Padding.LONGEST else self.max_length,)
+
+    @property
+    def input_layer(self) -> str:
+        """The input for the ids."""
+        return self.layers.ids
 
     @field_validator("layers", mode="before")
     @classmethod

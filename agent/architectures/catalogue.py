@@ -75,6 +75,7 @@ _ALL = (
     _digits("DigitsSegmenter", 64, 11),
     _digits("DigitsDenoiser", 64, 1),
     _digits("DigitsEmbedder", 16, 16),
+    BuiltinArchitecture("StatementsCNN", (-1,), 2, "text_convolution:StatementsCNN", frameworks=("PyTorch",)),
     BuiltinArchitecture("acoustic_model", (540,), 8192, "feed_forward:AcousticModel"),
     BuiltinArchitecture("deep_mnist", (784,), 10, "feed_forward:DeepMNIST"),
     BuiltinArchitecture("sensor_net", (784,), 16, "feed_forward:SensorNet"),

@@ -115,6 +115,17 @@ def labels_file(manifest: ModelManifest) -> FileReference | None:
     return refer(manifest, field, parameters.features_url, parameters.features_checksum)
 
 
+def tokenizer_files(manifest: ModelManifest) -> dict[int, FileReference]:
+    """Returns the locations of the tokenizers of the inputs that are texts, by the number of the input."""
+    found = {}
+    for number, each in enumerate(manifest.inputs):
+        if each.type == "text":
+            field = f"inputs.{number}.parameters.tokenizer"
+            path, checksum = each.parameters.tokenizer, each.parameters.tokenizer_checksum
+            found[number] = refer(manifest, field, path, checksum)
+    return found
+
+
 def availability(manifest: ModelManifest, cache_directory: Path) -> Availability:
     """Returns where a model's graph and weights are, by the names of files only.
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
-from inferometer.agent.artifacts.model_files import Artifacts, resolve_model
+from inferometer.agent.artifacts.locations import tokenizer_files
+from inferometer.agent.artifacts.model_files import Artifacts, get_file, resolve_model
 from inferometer.agent.artifacts.urls import shown
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.device import CPU, Device
@@ -34,7 +35,7 @@ from inferometer.agent.inference.results import BatchResult, Infer, Inferred, Sy
 from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
 from inferometer.agent.preprocessing.inputs import Input, Tensors
-from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor, model_preprocessor_of
 from inferometer.agent.tracing.recorder import TraceScope, traced
 from inferometer.agent.tracing.span import AttributeValue, SpanKind, TraceLevel
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, InputError
@@ -142,7 +143,7 @@ def open_session(
         ConfigurationError: The model cannot be given the precision.
     """
     require_supported(manifest, container_architecture(machine or platform.machine()))
-    preprocessor = model_preprocessor_of(manifest, max_pixels)
+    preprocessor, tokenizers = open_preprocessor(manifest, max_pixels, cache)
     entry = registry.find(manifest.framework.name)
     predictor_type = entry.load()
     random = options.weights is Weights.RANDOM
@@ -160,7 +161,7 @@ def open_session(
             predictor.load()
         description = SystemDescription(
             manifest=manifest,
-            checksums=artifacts.checksums,
+            checksums={**artifacts.checksums, **tokenizers},
             framework_version=entry.installed_version or "",
             device=options.device,
             threads=predictor.threads,
@@ -189,6 +190,19 @@ def open_session(
         predictor.close()
         raise
     return Session(predictor, pipeline, description)
+
+
+def open_preprocessor(
+    manifest: ModelManifest, max_pixels: int, cache: ArtifactCache | None
+) -> tuple[ModelPreprocessor, dict[str, str]]:
+    """Returns the preprocessor of a model, and the checksums of its tokenizers, which a ``cache`` gets.
+
+    These are ``tokenizer``, which the number of the input follows for another than the first.
+    """
+    files = {number: get_file(file, cache) for number, file in tokenizer_files(manifest).items()}
+    paths = {number: file.path for number, file in files.items()}
+    checksums = {f"tokenizer{number or ''}": file.checksum for number, file in files.items()}
+    return model_preprocessor_of(manifest, max_pixels, paths), checksums
 
 
 def _checked(predictor: Predictor, options: SessionOptions) -> Predictor:

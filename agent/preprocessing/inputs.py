@@ -126,12 +126,14 @@ def blank_batch(tensors: Iterable[TensorSpec], batch_size: int = 1) -> dict[str,
 
 
 def padded(tensor: TensorSpec, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Returns the rows of a tensor as a batch, padded with zeros at the end to the longest of them."""
+    """Returns the rows of a tensor as a batch, padded at the end to the longest of them."""
     first = rows[0].shape
     if all(row.shape == first for row in rows):
         return np.stack(rows)
     longest = tuple(max(sizes) for sizes in zip(*(row.shape for row in rows), strict=True))
     batch = blank(tensor, (len(rows), *longest))
+    if tensor.padding:
+        batch.fill(tensor.padding)
     for place, row in enumerate(rows):
         part = (place, *map(slice, row.shape))
         batch[part] = row

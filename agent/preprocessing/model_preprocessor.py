@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from inferometer.agent.preprocessing.preprocessor import (
     preprocessor_of,
 )
 from inferometer.manifests.errors import InputError
-from inferometer.manifests.inputs import TensorSpec
+from inferometer.manifests.inputs import InputParameters, TensorSpec, TextParameters
 from inferometer.manifests.schema import ModelManifest
 
 
@@ -25,7 +26,7 @@ class ModelPreprocessor:
     """Makes the input tensors of one model. Thread-safe.
 
     The rows of tensors with a fixed shape are written into the memory of the batch. Those of tensors with
-    dynamic axes are kept apart, and padded with zeros to the longest of the batch; which elements count is
+    dynamic axes are kept apart, and padded to the longest of the batch; which elements count is
     told by an input of the model itself, such as an attention mask.
 
     Attributes:
@@ -134,9 +135,26 @@ class ModelPreprocessor:
         return rows or None
 
 
-def model_preprocessor_of(manifest: ModelManifest, max_pixels: int = MAX_PIXELS) -> ModelPreprocessor:
-    """Returns the preprocessor for a model; images of more than ``max_pixels`` are rejected."""
-    return ModelPreprocessor([preprocessor_of(each.parameters, max_pixels) for each in manifest.inputs])
+def model_preprocessor_of(
+    manifest: ModelManifest, max_pixels: int = MAX_PIXELS, tokenizers: Mapping[int, Path] | None = None
+) -> ModelPreprocessor:
+    """Returns the preprocessor for a model; images of more than ``max_pixels`` are rejected.
+
+    ``tokenizers`` are the files of the inputs that are texts, by the number of the input.
+    """
+    files = tokenizers or {}
+    return ModelPreprocessor(
+        [_preprocessor(each.parameters, max_pixels, files.get(n)) for n, each in enumerate(manifest.inputs)]
+    )
+
+
+def _preprocessor(parameters: InputParameters, max_pixels: int, tokenizer: Path | None) -> Preprocessor:
+    if not isinstance(parameters, TextParameters) or tokenizer is None:
+        return preprocessor_of(parameters, max_pixels)
+    # the library that it needs is an extra
+    from inferometer.agent.preprocessing.text_preprocessor import TextPreprocessor
+
+    return TextPreprocessor(parameters, tokenizer)
 
 
 def _named_check(array: NDArray[Any], tensor: TensorSpec, batch: tuple[int, ...] = ()) -> NDArray[Any]:

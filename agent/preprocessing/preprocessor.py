@@ -24,7 +24,7 @@ from inferometer.agent.preprocessing.inputs import (
     dtype_of,
 )
 from inferometer.agent.preprocessing.origins import ImageGeometry, Origin
-from inferometer.manifests.errors import FrameworkUnavailableError, InputError
+from inferometer.manifests.errors import ConfigurationError, FrameworkUnavailableError, InputError
 from inferometer.manifests.inputs import (
     ColorMode,
     Decoder,
@@ -34,6 +34,7 @@ from inferometer.manifests.inputs import (
     Layout,
     TensorParameters,
     TensorSpec,
+    TextParameters,
 )
 
 
@@ -286,11 +287,16 @@ class TensorPreprocessor(Preprocessor):
 
 
 def preprocessor_of(parameters: InputParameters, max_pixels: int = MAX_PIXELS) -> Preprocessor:
-    """Returns the preprocessor for the input that a manifest describes.
+    """Returns the preprocessor for an image or a tensor; ``model_preprocessor_of`` has that for a text.
 
     Images of more than ``max_pixels`` are rejected.
+
+    Raises:
+        ConfigurationError: The input is a text, which needs a tokenizer.
     """
     match parameters:
+        case TextParameters():
+            raise ConfigurationError(f"texts need their tokenizer, {parameters.tokenizer}")
         case ImageParameters():
             return ImagePreprocessor(parameters, max_pixels)
         case TensorParameters():

@@ -27,7 +27,6 @@ from inferometer.agent.preprocessing.inputs import (
     numeric_dtype_of,
 )
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
-from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.loading.samples import size_of
 from inferometer.evaluators.statistics import random_state
@@ -103,13 +102,13 @@ LoadInputs: TypeAlias = PreparedInputs | ReadInputs
 
 def prepare_inputs(
     dataset: Dataset,
-    inputs: Sequence[InputParameters],
+    preprocessor: ModelPreprocessor,
     *,
     fetch: Fetch = no_fetch,
     max_inputs: int = MAX_INPUTS,
     max_bytes: int = MAX_BYTES,
 ) -> PreparedInputs:
-    """Reads and preprocesses the first inputs of a dataset for a model that has some ``inputs``.
+    """Reads and preprocesses the first inputs of a dataset for a model.
 
     There are at most ``max_inputs``, and their tensors take at most ``max_bytes``, unless one takes more.
 
@@ -117,7 +116,6 @@ def prepare_inputs(
         DatasetError: None of them can be read and preprocessed.
         FrameworkUnavailableError: The library that decodes images is not installed.
     """
-    preprocessor = ModelPreprocessor(list(map(preprocessor_of, inputs)))
     count = min(max_inputs, max(1, max_bytes // preprocessor.tensor_bytes))
     samples = list(itertools.islice(dataset, count))
     if not samples:

@@ -19,7 +19,9 @@ from inferometer.manifests.schema import ModelManifest
 MODELS = [
     model
     for model in Catalog().models
-    if model.model.architecture is not None and model.model.graph_path is None
+    if model.model.architecture is not None
+    and model.model.graph_path is None
+    and model.inputs[0].type != "text"
 ]
 CLASSES = {"AcousticModel": 8192, "DeepMNIST": 10, "SensorNet": 16, "CIFAR10_LeNet": 10, "DigitsCNN": 10}
 TASKS = {

@@ -15,7 +15,8 @@ from packaging.specifiers import SpecifierSet
 from PIL import Image
 
 from inferometer.agent.architectures.pytorch.feed_forward import DigitsCNN
-from inferometer.agent.artifacts.locations import refer
+from inferometer.agent.architectures.pytorch.text_convolution import StatementsCNN
+from inferometer.agent.artifacts.locations import refer, tokenizer_files
 from inferometer.agent.artifacts.model_files import get_file, resolve_artifacts
 from inferometer.agent.inference.registry import Registry
 from inferometer.manifests.catalog import Catalog
@@ -165,3 +166,20 @@ def test_digits_validation_was_zipped_without_anything_of_the_machine(archive_pa
     assert [e.filename for e in entries] == sorted(e.filename for e in entries)
     assert {e.date_time for e in entries} == {(1980, 1, 1, 0, 0, 0)}
     assert {e.compress_type for e in entries} == {zipfile.ZIP_STORED}
+
+
+def test_statements_cnn_is_the_same_model_in_every_framework(catalog: Catalog) -> None:
+    models = {model.framework.name: model for model in catalog.models if model.name == "StatementsCNN"}
+    assert sorted(models) == sorted(FRAMEWORKS)
+    first = models["PyTorch"]
+    for model in models.values():
+        assert (model.version, model.inputs, model.output) == (first.version, first.inputs, first.output)
+        assert (model.dataset, model.attributes) == (first.dataset, first.attributes)
+        (tokenizer,) = tokenizer_files(model).values()
+        assert tokenizer.checksum == get_file(tokenizer).checksum
+    weights = resolve_artifacts(first).weights
+    assert weights is not None
+    network = StatementsCNN()
+    network.load_state_dict(torch.load(weights, weights_only=True))
+    assert sum(p.numel() for p in network.parameters()) == first.attributes["parameters"]
+    assert first.attributes["accuracy"] >= 0.9

@@ -178,7 +178,7 @@ class ONNXRuntimePredictor(Predictor):
     @property
     def any_thread(self) -> bool:
         """Whether it is on the CPU and takes no strings; ``InferenceSession.run`` is thread-safe."""
-        is_text = self.manifest.inputs[0].parameters.element_type.value == "string"
+        is_text = any(each.element_type.value == "string" for each in self.manifest.tensors)
         return not (self.options.device.is_gpu or is_text)
 
     @property

@@ -97,11 +97,11 @@ def test_a_broken_field_is_named_with_what_is_allowed(
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ("tensors", "found 'tensors'; allowed: 'image', 'tensor'"),
-        ("Tensor", "found 'Tensor'; allowed: 'image', 'tensor'"),
-        (7, "found 7; allowed: 'image', 'tensor'"),
-        ({"a": 1}, "found {'a': 1}; allowed: 'image', 'tensor'"),
-        ([], "found []; allowed: 'image', 'tensor'"),
+        ("tensors", "found 'tensors'; allowed: 'image', 'tensor', 'text'"),
+        ("Tensor", "found 'Tensor'; allowed: 'image', 'tensor', 'text'"),
+        (7, "found 7; allowed: 'image', 'tensor', 'text'"),
+        ({"a": 1}, "found {'a': 1}; allowed: 'image', 'tensor', 'text'"),
+        ([], "found []; allowed: 'image', 'tensor', 'text'"),
         (None, "is missing"),
         (REMOVED, "is missing"),
     ],
@@ -134,13 +134,13 @@ def test_an_input_that_is_told_by_its_number_can_be_listed_but_not_opened() -> N
     assert [text for text in unsupported(second) if f"{PARAMETERS}.input_layer: found 1" in text]
 
 
-def test_the_json_schema_tells_the_two_types_apart() -> None:
+def test_the_json_schema_tells_the_types_apart() -> None:
     known = manifest_schema()["$defs"]
     assert known["TensorInput"]["properties"]["type"]["const"] == "tensor"
     assert known["TensorParameters"]["required"] == ["dimensions"]
     assert set(known["TensorParameters"]["properties"]) == {"dimensions", "element_type", "input_layer"}
     mapping = known["ModelManifest"]["properties"]["inputs"]["items"]["discriminator"]["mapping"]
-    assert set(mapping) == {"image", "tensor"}
+    assert set(mapping) == {"image", "tensor", "text"}
 
 
 @pytest.mark.parametrize("number", [2**63, -(2**63), "0x" + "F" * 5000])
