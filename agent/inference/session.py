@@ -143,7 +143,7 @@ def open_session(
         ConfigurationError: The model cannot be given the precision.
     """
     require_supported(manifest, container_architecture(machine or platform.machine()))
-    preprocessor, tokenizers = _preprocessor(manifest, max_pixels, cache)
+    preprocessor, tokenizers = open_preprocessor(manifest, max_pixels, cache)
     entry = registry.find(manifest.framework.name)
     predictor_type = entry.load()
     random = options.weights is Weights.RANDOM
@@ -192,10 +192,10 @@ def open_session(
     return Session(predictor, pipeline, description)
 
 
-def _preprocessor(
+def open_preprocessor(
     manifest: ModelManifest, max_pixels: int, cache: ArtifactCache | None
 ) -> tuple[ModelPreprocessor, dict[str, str]]:
-    """The preprocessor, and the checksums of its tokenizers.
+    """Returns the preprocessor of a model, and the checksums of its tokenizers, which a ``cache`` gets.
 
     These are ``tokenizer``, which the number of the input follows for another than the first.
     """

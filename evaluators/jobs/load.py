@@ -11,6 +11,8 @@ from typing import TypeAlias
 
 from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.inference.session import open_preprocessor
+from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.conditions.watch import Watch
@@ -164,14 +166,15 @@ class LoadJob:
         parameters = [each.parameters for each in manifest.inputs]
         if request.synthetic:
             make = synthetic_payloads if request.include_preprocess else synthetic_tensors
-            inputs: LoadInputs = make(parameters, request.seed)
+            inputs: LoadInputs = make(parameters, request.seed, size=request.dataset.sequence_length)
             return inputs, DatasetIdentity("synthetic", inputs.source, None, None, len(inputs))
         with closing(request.dataset.open_for(manifest, resources.catalog, resources.cache)) as dataset:
             fetch = partial(fetch_image, allow_private=True)
             if request.include_preprocess:
                 inputs = read_inputs(dataset, fetch=fetch)
             else:
-                inputs = prepare_inputs(dataset, parameters, fetch=fetch)
+                preprocessor, _ = open_preprocessor(manifest, MAX_PIXELS, resources.cache)
+                inputs = prepare_inputs(dataset, preprocessor, fetch=fetch)
             return inputs, dataset.identity
 
     def _measured(

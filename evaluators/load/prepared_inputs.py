@@ -27,7 +27,6 @@ from inferometer.agent.preprocessing.inputs import (
     numeric_dtype_of,
 )
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
-from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.loading.samples import size_of
 from inferometer.evaluators.statistics import random_state
@@ -103,13 +102,13 @@ LoadInputs: TypeAlias = PreparedInputs | ReadInputs
 
 def prepare_inputs(
     dataset: Dataset,
-    inputs: Sequence[InputParameters],
+    preprocessor: ModelPreprocessor,
     *,
     fetch: Fetch = no_fetch,
     max_inputs: int = MAX_INPUTS,
     max_bytes: int = MAX_BYTES,
 ) -> PreparedInputs:
-    """Reads and preprocesses the first inputs of a dataset for a model that has some ``inputs``.
+    """Reads and preprocesses the first inputs of a dataset for a model.
 
     There are at most ``max_inputs``, and their tensors take at most ``max_bytes``, unless one takes more.
 
@@ -117,7 +116,6 @@ def prepare_inputs(
         DatasetError: None of them can be read and preprocessed.
         FrameworkUnavailableError: The library that decodes images is not installed.
     """
-    preprocessor = ModelPreprocessor(list(map(preprocessor_of, inputs)))
     count = min(max_inputs, max(1, max_bytes // preprocessor.tensor_bytes))
     samples = list(itertools.islice(dataset, count))
     if not samples:
@@ -171,19 +169,24 @@ def synthetic_tensors(
     *,
     count: int = SYNTHETIC_INPUTS,
     max_bytes: int = MAX_BYTES,
+    size: int | None = None,
 ) -> PreparedInputs:
     """Returns random tensors of the shapes and dtypes that a model takes.
 
     Floats are uniform in [0, 1) and uint8 in 0…255. Other integers are 0 or 1: they may be token ids, and
-    every vocabulary has these two. A dynamic axis has ``DYNAMIC_SIZE``. The same seed gives the same tensors
-    on every machine. There are ``count``, or fewer where they would take more than ``max_bytes``.
+    every vocabulary has these two. Dynamic axes have a ``size``, or their own. The same seed gives the same
+    tensors on every machine. There are ``count``, or fewer where they would take more than ``max_bytes``.
 
     Raises ConfigurationError if the model takes strings.
     """
     tensors = [tensor for each in inputs for tensor in each.tensors]
-    drawn = synthetic_arrays(tensors, seed, count=count, max_bytes=max_bytes)
+    drawn = synthetic_arrays(tensors, seed, count=count, max_bytes=max_bytes, size=size)
     source = _count(batch_size(drawn), "synthetic tensor" if len(drawn) == 1 else "synthetic input")
-    return PreparedInputs.of_batch(drawn, f"{source}, seed {seed}")
+    sizes = {
+        n for each in tensors for n, fixed in zip(each.sized(size), each.dimensions, strict=True) if not fixed
+    }
+    dynamic = f", dynamic axes of {' and '.join(map(str, sorted(sizes)))}" if sizes else ""
+    return PreparedInputs.of_batch(drawn, f"{source}, seed {seed}{dynamic}")
 
 
 def synthetic_arrays(
@@ -216,6 +219,7 @@ def synthetic_payloads(
     *,
     count: int = SYNTHETIC_INPUTS,
     max_bytes: int = MAX_BYTES,
+    size: int | None = None,
 ) -> ReadInputs:
     """Returns random inputs that are not preprocessed.
 
@@ -224,7 +228,7 @@ def synthetic_payloads(
     """
     parameters = inputs[0]
     if len(inputs) > 1 or not isinstance(parameters, ImageParameters):
-        prepared = synthetic_tensors(inputs, seed, count=count, max_bytes=max_bytes)
+        prepared = synthetic_tensors(inputs, seed, count=count, max_bytes=max_bytes, size=size)
         return ReadInputs(tuple(map(payload_of, prepared.rows)), prepared.source)
     shape = (parameters.height, parameters.width, 3)
     count = min(count, max(1, max_bytes // (shape[0] * shape[1] * shape[2])))

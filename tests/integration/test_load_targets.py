@@ -14,6 +14,7 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels
+from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.client.remote.channel import call_target
@@ -149,7 +150,7 @@ def assert_all_failed(log, count, reason):
 def load_inputs(dataset, manifest, include_preprocess):
     if include_preprocess:
         return read_inputs(dataset, max_inputs=INPUTS)
-    return prepare_inputs(dataset, [manifest.inputs[0].parameters], max_inputs=INPUTS)
+    return prepare_inputs(dataset, model_preprocessor_of(manifest), max_inputs=INPUTS)
 
 
 @pytest.mark.parametrize("include_preprocess", [False, True], ids=["prepared", "read"])

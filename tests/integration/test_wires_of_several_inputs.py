@@ -319,7 +319,7 @@ def test_load_sends_each_query_as_its_own_length(opened, way, inputs):
 def test_synthetic_inputs_have_all_tensors_in_one_length(folder):
     manifest = Catalog([folder]).find_models("Tokens")[0]
     made = synthetic_tensors([each.parameters for each in manifest.inputs], 1, count=3)
-    assert made.source == "3 synthetic inputs, seed 1"
+    assert made.source == "3 synthetic inputs, seed 1, dynamic axes of 128"
     assert [tuple(row) for row in made.rows] == [NAMES] * 3
     assert {array.shape for row in made.rows for array in row.values()} == {(1, 128)}
     assert made.are_alike

@@ -15,9 +15,14 @@ from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.preparation import Fetch
 from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import SystemDescription
-from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, SessionOptions, no_fetch
+from inferometer.agent.inference.session import (
+    MAX_PREPROCESS_THREADS,
+    SessionOptions,
+    no_fetch,
+    open_preprocessor,
+)
+from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
 from inferometer.agent.preprocessing.inputs import blank_batch
-from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
 from inferometer.agent.protocol.v2_versions import v2_version
 from inferometer.client.remote.channel.address import KServeAddress
 from inferometer.client.remote.channel.connection import RemoteOptions
@@ -147,7 +152,7 @@ def open_kserve(
         blank = blank_batch(manifest.tensors, found.fewest)
         size = laid_out(blank)[1]
         memory = share_memory(connection, served.server, remote.shared_memory, size, say)
-        return _session(connection, served, manifest, found, options, remote, fetch, memory)
+        return _session(connection, served, manifest, found, options, remote, fetch, memory, cache)
     except BaseException:
         connection.close()
         raise
@@ -219,6 +224,7 @@ def _session(
     remote: RemoteOptions,
     fetch: Fetch,
     memory: SharedMemory | None,
+    cache: ArtifactCache | None,
 ) -> KServeSession:
     """Assembles what prepares batches, sends them, and reads the outputs."""
     manifest = _as_served(manifest, served.server, found)
@@ -229,7 +235,7 @@ def _session(
         found.output_names,
     )
     predictor = KServePredictor(connection, manifest, form, found, remote.call_timeout_s, memory)
-    preprocessor = model_preprocessor_of(manifest)
+    preprocessor, _ = open_preprocessor(manifest, MAX_PIXELS, cache)
     postprocessor = Postprocessor(manifest.output, options.feature_limit)
     threads = options.preprocess_threads
     if threads is None:
@@ -265,7 +271,7 @@ def _session(
         seed=served.seed,
         precision=None,
     )
-    return KServeSession(predictor, pipeline, postprocessor, description)
+    return KServeSession(predictor, pipeline, preprocessor, postprocessor, description)
 
 
 def _as_served(manifest: ModelManifest, server: ServerIdentity, found: Fit) -> ModelManifest:

@@ -22,7 +22,7 @@ from inferometer.agent.inference.predictor import Predictor, PredictorOptions, T
 from inferometer.agent.inference.results import BatchResult, Infer, SystemDescription
 from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, Session
 from inferometer.agent.preprocessing.inputs import Input, Payload, batch_size
-from inferometer.agent.preprocessing.model_preprocessor import model_preprocessor_of
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.protocol.metadata import TRACEPARENT_KEY
 from inferometer.agent.tracing.calls import OK, ended
 from inferometer.agent.tracing.recorder import TraceScope
@@ -160,7 +160,8 @@ class CallRecorder:
 class KServeSession(Session):
     """A model of a server; see ``agent.inference.session.Session``. Inputs are read and preprocessed here.
 
-    Made by ``open_kserve``. The postprocessor reads the outputs of queries under load.
+    Made by ``open_kserve``. The preprocessor makes the inputs of queries under load that are only read, and
+    the postprocessor reads their outputs.
     """
 
     in_process = False
@@ -169,11 +170,13 @@ class KServeSession(Session):
         self,
         predictor: KServePredictor,
         pipeline: Pipeline,
+        preprocessor: ModelPreprocessor,
         postprocessor: Postprocessor,
         description: SystemDescription,
     ) -> None:
         super().__init__(predictor, pipeline, description)
         self.predictor = predictor
+        self.preprocessor = preprocessor
         self.postprocessor = postprocessor
 
     def load_target(self, inputs: LoadInputs) -> KServeTarget:
@@ -237,7 +240,7 @@ class KServeTarget(CallTarget):
         self._predictor = session.predictor
         self._postprocessor = session.postprocessor
         self._predictor.fit.check_batch(1, str(self._predictor))
-        self._preprocessor = model_preprocessor_of(session.description.manifest)
+        self._preprocessor = session.preprocessor
         self._payloads: tuple[Payload, ...] = ()
         self._pool: ThreadPoolExecutor | None = None
         self._slots: deque[int] = deque()

@@ -7,6 +7,8 @@ import pytest
 from PIL import Image
 
 from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Tensor, Url
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
+from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from inferometer.evaluators.load.prepared_inputs import (
     prepare_inputs,
@@ -41,6 +43,11 @@ class Samples(Dataset):
             yield Sample(f"s{number}", data)
 
 
+def of(parameters):
+    """The preprocessor of a model with one input."""
+    return ModelPreprocessor([preprocessor_of(parameters)])
+
+
 def stacked(prepared):
     """The only tensor of all inputs."""
     return np.concatenate([array for row in prepared.rows for array in row.values()])
@@ -63,7 +70,7 @@ def missing():
 def test_the_inputs_are_preprocessed_in_the_order_of_the_dataset():
     dataset = Samples(pixels(1), lambda: EncodedImage(png(2)), Url("http://here/3"))
 
-    prepared = prepare_inputs(dataset, [GRAY], fetch=lambda address: png(int(address[-1])))
+    prepared = prepare_inputs(dataset, of(GRAY), fetch=lambda address: png(int(address[-1])))
 
     assert stacked(prepared).dtype == np.float32
     assert stacked(prepared).shape == (3, 1, 2, 2)
@@ -74,14 +81,14 @@ def test_the_inputs_are_preprocessed_in_the_order_of_the_dataset():
 def test_inputs_that_fail_are_left_out_and_told():
     dataset = Samples(missing, pixels(1), EncodedImage(b"no image"), pixels(4))
 
-    prepared = prepare_inputs(dataset, [GRAY])
+    prepared = prepare_inputs(dataset, of(GRAY))
 
     assert stacked(prepared)[:, 0, 0, 0].tolist() == [1, 4]
     assert [failure.input_id for failure in prepared.failures] == ["s0", "s2"]
     assert prepared.source == "the first 4 of 4 inputs of shapes, 2 left out"
 
 
-@pytest.mark.parametrize("prepare", [lambda data: prepare_inputs(data, [GRAY]), read_inputs])
+@pytest.mark.parametrize("prepare", [lambda data: prepare_inputs(data, of(GRAY)), read_inputs])
 def test_without_any_input_that_can_be_used_there_is_no_load(prepare):
     with pytest.raises(DatasetError) as raised:
         prepare(Samples(missing, missing))
@@ -97,13 +104,13 @@ def test_without_any_input_that_can_be_used_there_is_no_load(prepare):
 def test_memory_bounds_how_many_are_prepared():
     dataset = Samples(*map(pixels, range(9)))
 
-    prepared = prepare_inputs(dataset, [GRAY], max_bytes=3 * IMAGE_BYTES + 1)
+    prepared = prepare_inputs(dataset, of(GRAY), max_bytes=3 * IMAGE_BYTES + 1)
 
     assert len(prepared) == 3
     assert dataset.taken == 3
     assert prepared.source == "the first 3 of 9 inputs of shapes"
-    assert len(prepare_inputs(dataset, [GRAY], max_bytes=1)) == 1
-    assert len(prepare_inputs(dataset, [GRAY], max_inputs=5)) == 5
+    assert len(prepare_inputs(dataset, of(GRAY), max_bytes=1)) == 1
+    assert len(prepare_inputs(dataset, of(GRAY), max_inputs=5)) == 5
 
 
 def test_inputs_are_read_and_fetched_but_not_preprocessed():
@@ -165,7 +172,7 @@ def test_synthetic_images_can_be_preprocessed():
     parameters = ImageParameters(dimensions=(5, 4, 3), layout="HWC", element_type=ElementType.UINT8)
     made = synthetic_payloads([parameters], 1, count=2)
 
-    prepared = prepare_inputs(Samples(*made.payloads), [parameters])
+    prepared = prepare_inputs(Samples(*made.payloads), of(parameters))
 
     # of the model's own size, they become tensors as they are
     assert np.array_equal(stacked(prepared), [image.array for image in made.payloads])
