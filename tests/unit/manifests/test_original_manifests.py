@@ -131,9 +131,11 @@ def test_they_are_listed_and_those_that_are_hidden_are_only_found_by_name(tmp_pa
         ([299], "CHW", (3, 299, 299)),
         ([8], "HWC", (8, 8, 3)),
         ([8, 9, 3], "HWC", (8, 9, 3)),
+        ([3, 8, 9], "HWC", (8, 9, 3)),
+        ([3, 8, 3], "HWC", (3, 8, 3)),
     ],
 )
-def test_one_number_stands_for_a_square_of_three_channels(
+def test_dimensions_are_three_in_the_order_of_the_layout(
     dimensions: object, layout: str, meant: tuple[int, ...]
 ) -> None:
     content = changed(changed(seed(), f"{IMAGE}.dimensions", dimensions), f"{IMAGE}.layout", layout)
@@ -154,6 +156,13 @@ def test_models_of_every_type_can_be_listed_also_without_dimensions(kind: str, n
     found = parsed({**yaml.safe_load(SEGMENTATION), "output": {"type": kind}})
     assert found.output.type == name
     assert found.inputs[0].parameters.dimensions == ()
+
+
+def test_a_field_that_some_manifests_misspell_is_meant() -> None:
+    output = {"type": "boundingbox", "parameters": {"probailities_layer": 1}}
+    assert parsed({**seed(), "output": output}).output.parameters.probabilities_layer == 1
+    output["parameters"] = {"probailities_layer": 1, "probabilities_layer": 1}
+    assert 'did you mean "probabilities_layer"' in refusal({**seed(), "output": output})
 
 
 def test_a_classification_needs_dimensions() -> None:

@@ -11,7 +11,8 @@ from PIL import Image
 
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor
 from inferometer.agent.preprocessing.origins import ImageGeometry
-from inferometer.agent.preprocessing.preprocessor import preprocessor_of
+from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor, preprocessor_of
+from inferometer.manifests.errors import InputError
 from inferometer.manifests.inputs import ImageParameters
 
 WIDTH, HEIGHT = 320, 200
@@ -72,3 +73,34 @@ def test_a_box_beyond_the_image_is_clipped() -> None:
 def test_a_tensor_has_no_geometry() -> None:
     preprocess = preprocessor_of(ImageParameters.model_validate({"dimensions": [3, 8, 8]}))
     assert preprocess.origin(Tensor(np.zeros((3, 8, 8), np.float32))) is None
+
+
+@pytest.mark.parametrize(
+    ("longest", "size", "fitted"),
+    [
+        (None, (7, 9), (7, 9)),
+        (513, (640, 480), (513, 385)),
+        (513, (333, 500), (342, 513)),
+        (4, (1000, 1), (4, 1)),
+        (8, (4, 2), (8, 4)),
+        (3, (4, 2), (3, 2)),  # 1.5, away from 0
+    ],
+)
+def test_an_image_of_any_size_keeps_it_or_gets_a_longest_side(
+    longest: int | None, size: tuple[int, int], fitted: tuple[int, int]
+) -> None:
+    parameters = ImageParameters.model_validate({"dimensions": (), "max_dimension": longest})
+    preprocessor = ImagePreprocessor(parameters)
+    pixels = Pixels(np.zeros((size[1], size[0], 3), np.uint8))
+    assert preprocessor(pixels).shape == (3, fitted[1], fitted[0])
+    geometry = preprocessor.origin(pixels)
+    assert geometry is not None
+    assert (geometry.input_width, geometry.input_height) == fitted
+    whole = np.array([[0.0, 0.0, *fitted]])
+    np.testing.assert_allclose(geometry.to_image(whole), [[0, 0, *size]], atol=1e-9)
+
+
+def test_an_image_that_would_become_too_large_is_refused() -> None:
+    parameters = ImageParameters.model_validate({"dimensions": (), "max_dimension": 100})
+    with pytest.raises(InputError, match="would be resized to 100 × 50; at most 4000"):
+        ImagePreprocessor(parameters, 4000)(Pixels(np.zeros((2, 4, 3), np.uint8)))
