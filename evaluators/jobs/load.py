@@ -13,6 +13,7 @@ from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.hardware.device import DeviceKind
 from inferometer.agent.inference.session import open_preprocessor
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.conditions.watch import Watch
@@ -44,7 +45,8 @@ from inferometer.evaluators.measurements.load import LoadMeasurement
 from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.reports.output_file import OutputFile
 from inferometer.evaluators.system import SystemUnderTest
-from inferometer.manifests.errors import EvaluationInterrupted
+from inferometer.manifests.errors import ArtifactError, ConfigurationError, EvaluationInterrupted
+from inferometer.manifests.schema import ModelManifest
 
 
 class LoadJob:
@@ -173,8 +175,7 @@ class LoadJob:
             if request.include_preprocess:
                 inputs = read_inputs(dataset, fetch=fetch)
             else:
-                preprocessor, _ = open_preprocessor(manifest, MAX_PIXELS, resources.cache)
-                inputs = prepare_inputs(dataset, preprocessor, fetch=fetch)
+                inputs = prepare_inputs(dataset, _preprocessor(manifest, resources), fetch=fetch)
             return inputs, dataset.identity
 
     def _measured(
@@ -237,6 +238,19 @@ def _warn(target: LoadTarget, inputs: LoadInputs, threads: int | None, notify: N
 
 
 Work: TypeAlias = Schedule | ClosedLoop | MlperfWork | MaxQpsOptions
+
+
+def _preprocessor(manifest: ModelManifest, resources: JobResources) -> ModelPreprocessor:
+    """What prepares the inputs before the load; raises ConfigurationError if only an agent can."""
+    try:
+        return open_preprocessor(manifest, MAX_PIXELS, resources.cache)[0]
+    except ArtifactError as error:
+        if manifest.source is not None:
+            raise
+        raise ConfigurationError(
+            f"model {manifest.name} takes texts, and its tokenizer is on the agent only; "
+            "include_preprocess sends the texts, which the agent then tokenizes under load"
+        ) from error
 
 
 def plan_work(request: WorkloadRequest | MaxQpsRequest) -> Work:

@@ -38,6 +38,8 @@ TEXTS = (
     "when",
     "in in",
 )
+STARTED = {0, 8}
+"""The exit codes of a load that was measured: 8 is one that a busy machine sent late."""
 TASKS: dict[str, dict[str, Any]] = {
     "text_classification": {"probabilities_transform": "softmax", "labels": ["no", "yes"]},
     "question_answering": {"start_layer": 1, "end_layer": 2},
@@ -162,6 +164,45 @@ def address(models: Path) -> Iterator[str]:
         yield server.address
     finally:
         server.stop(0)
+
+
+def test_texts_are_evaluated_loaded_and_searched_over_the_open_inference_protocol(
+    agent: Agent, models: Path, address: str
+) -> None:
+    what = (
+        "--model_name=Bert_text_classification", "--framework_name=ONNXRuntime", f"--manifests={models}",
+        f"--dataset_path={models / 'texts.jsonl'}", f"--agent=kserve://{address}",
+    )  # fmt: skip
+    evaluated = agent(
+        "predict", "dataset", *what, "--batch_size=2", "--num_file_parts=-1", "--min_batches=1",
+        "--fail_on_error=false",
+    )  # fmt: skip
+    assert evaluated.figure("accuracy").startswith("0.8333")
+    loaded = agent("predict", "workload", *what, "--initial_qps=40", "--duration=0.5")
+    assert loaded.code in STARTED, loaded.stderr
+    assert loaded.figure("batches").startswith("queries by the size of their batch")
+    searched = agent(
+        "predict", "max-qps", *what, "--time_budget=3", "--latency_bound=200", "--min_duration=0.1",
+        "--min_queries=10", "--initial_qps=20", "--force",
+    )  # fmt: skip
+    assert searched.code in STARTED, searched.stderr
+    assert "queries/s" in searched.stdout
+
+
+def test_an_agent_tokenizes_under_load_where_only_it_has_the_tokenizer(
+    agent: Agent, models: Path, address: str
+) -> None:
+    what = (
+        "predict", "workload", "--model_name=Bert_text_classification", "--framework_name=ONNXRuntime",
+        f"--dataset_path={models / 'texts.jsonl'}", f"--agent={address}", "--initial_qps=40",
+        "--duration=0.5",
+    )  # fmt: skip
+    refused = agent(*what)
+    assert refused.code == 2
+    assert "its tokenizer is on the agent only; include_preprocess sends the texts" in refused.stderr
+    loaded = agent(*what, "--include_preprocess")
+    assert loaded.code in STARTED, loaded.stderr
+    assert loaded.figure("batches").startswith("queries by the size of their batch")
 
 
 @pytest.fixture(scope="module")
