@@ -133,6 +133,9 @@ class Catalog:
         if not datasets:
             known = ", ".join(sorted({d.category for d in self.datasets}))
             raise UnknownDatasetError(f'no dataset is of category "{category}"; known: {known}')
+        others = {d.category for d in self.datasets if d.name.casefold() == name.strip().casefold()}
+        if others and not any(d.category in others for d in datasets):
+            raise UnknownDatasetError(f'dataset "{name}" is of category "{min(others)}", not "{category}"')
         named = _named(name, datasets, UnknownDatasetError, self.problems)
         found = _of_version(named, version, UnknownDatasetError)[0]
         path = self._dataset_paths.get(found.name.casefold())

@@ -16,7 +16,7 @@ LATENCY = ("info", "evaluation", "latency")
 @pytest.mark.parametrize(
     ("arguments", "code", "parts"),
     [
-        ((*DATASET, "--model_name=DigitCNN"), 2, ['unknown model "DigitCNN"', 'did you mean "DigitsCNN"?']),
+        ((*DATASET, "--model_name=DigitCNN"), 2, ['unknown model "DigitCNN"', 'did you mean "DigitsCNN"']),
         ((*DATASET, "--model_name=Digits\nCNN"), 2, ["unknown model", "Digits CNN"]),
         ((*DATASET, "--model_version=2.0"), 2, ["DigitsCNN", "2.0", "1.0"]),
         ((*DATASET, "--model_version=one"), 2, ['"one"', "version"]),
@@ -52,7 +52,11 @@ LATENCY = ("info", "evaluation", "latency")
         ((*DATASET, "--gpu=maybe"), 2, ["--gpu", "maybe"]),
         ((*DATASET, "--trace_level=MODEL"), 2, ['unknown trace level "MODEL"', "MODEL_TRACE"]),
         ((*DATASET, "--dataset_name=imagenet"), 2, ['unknown dataset "imagenet"', "digits_validation"]),
-        ((*DATASET, "--dataset_name=digits_validation", "--dataset_category=text"), 2, ['"text"', "vision"]),
+        (
+            (*DATASET, "--dataset_name=digits_validation", "--dataset_category=audio"),
+            2,
+            ['"audio"', "vision"],
+        ),
         ((*DATASET, "--dataset_path=nowhere"), 4, ["nowhere", "does not exist"]),
         (
             (*DATASET, "--dataset_path=.", "--dataset_name=digits_validation"),

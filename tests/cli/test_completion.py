@@ -22,6 +22,15 @@ _BEFORE = {"zsh": "compdef() { :; }\n"}
 """What an interactive shell has already."""
 Complete = Callable[..., list[str]]
 ON_CPU, OTHER = on_cpu().id, without_a_full_batch().id
+DATASETS = [
+    "digits_denoising",
+    "digits_detection",
+    "digits_segmentation",
+    "digits_training",
+    "digits_validation",
+    "ilsvrc2012_validation",
+    "statements_validation",
+]
 
 
 @pytest.fixture
@@ -60,14 +69,10 @@ def test_commands_reports_and_options_complete(complete: Complete) -> None:
 
 def test_names_of_models_frameworks_and_datasets_complete(complete: Complete) -> None:
     assert complete("predict", "dataset", "--model_name", "resnet1") == ["ResNet101", "ResNet152", "ResNet18"]
-    assert complete("predict", "dataset", "--model-name", "Dig") == ["DigitsCNN"]
+    assert complete("predict", "dataset", "--model-name", "DigitsC") == ["DigitsCNN"]
     # bash makes three words of --framework_name=On
     assert complete("predict", "dataset", "--framework_name", "=", "On") == ["ONNXRuntime"]
-    assert complete("predict", "dataset", "--gpu", "=", "false", "--dataset_name", "=") == [
-        "digits_training",
-        "digits_validation",
-        "ilsvrc2012_validation",
-    ]
+    assert complete("predict", "dataset", "--gpu", "=", "false", "--dataset_name", "=") == DATASETS
     assert complete("info", "models", "--name=Alex") == ["AlexNet"]
 
 
@@ -77,7 +82,7 @@ def test_a_users_own_models_and_datasets_complete(complete: Complete, tmp_path: 
 
     words = ("predict", "dataset", "--manifests", str(tmp_path), "--dataset_name", "")
 
-    assert complete(*words) == ["digits_training", "digits_validation", "holidays", "ilsvrc2012_validation"]
+    assert complete(*words) == sorted([*DATASETS, "holidays"])
 
 
 def test_ids_complete(complete: Complete, stored: None) -> None:
@@ -92,6 +97,10 @@ def test_columns_complete(complete: Complete) -> None:
     assert complete("info", "evaluation", "accuracy", "--columns", "id,top") == [
         "id,top1_accuracy",
         "id,top5_accuracy",
+        "id,top1_accuracy_low",
+        "id,top1_accuracy_high",
+        "id,top5_accuracy_low",
+        "id,top5_accuracy_high",
     ]
     assert complete("info", "evaluations", "--sort", "-laten") == ["-latency_ms_p50"]
 
@@ -187,7 +196,7 @@ def in_shell(agent: Agent, tmp_path: Path) -> Callable[[str, str], list[str]]:
 
 def test_bash_completes(in_shell: Callable[[str, str], list[str]]) -> None:
     lines = (
-        "COMP_WORDS=(agent predict dataset --model_name = Dig); COMP_CWORD=5\n"
+        "COMP_WORDS=(agent predict dataset --model_name = DigitsC); COMP_CWORD=5\n"
         '_agent_completion agent; echo "${COMPREPLY[@]}"\ncomplete -p agent\n'
     )
 

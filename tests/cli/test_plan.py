@@ -89,7 +89,7 @@ def test_an_extension_of_the_command_line_makes_cells(agent, plan):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("-P", "model_name=DigitCNN"), 'unknown model "DigitCNN"; did you mean "DigitsCNN"? (2 of 2 cells)'),
+        (("-P", "model_name=DigitCNN"), 'unknown model "DigitCNN"; did you mean "DigitsCNN" or '),
         (("-P", "batchsize=4"), "No such option '--batchsize'"),
         (
             ("-V", "batch_size=[0, 1]"),

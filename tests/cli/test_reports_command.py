@@ -95,9 +95,13 @@ def test_models_frameworks_datasets_and_system_are_listed(agent):
     assert [f["name"] for f in frameworks] == ["PyTorch", "MXNet", "ONNXRuntime"]
     assert all(f["installed_version"] for f in frameworks)
     assert [d["name"] for d in agent("info", "datasets", "-f", "csv").rows] == [
+        "digits_denoising",
+        "digits_detection",
+        "digits_segmentation",
         "digits_training",
         "digits_validation",
         "ilsvrc2012_validation",
+        "statements_validation",
     ]
     facts = {row["name"]: row["value"] for row in agent("info", "system", "-f", "csv").rows}
     assert int(facts["memory_bytes"]) > 0

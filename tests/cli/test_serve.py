@@ -77,7 +77,7 @@ def test_secret_is_asked_for_and_taken_from_flag_or_environment(agent, secret_ag
 @pytest.mark.parametrize(
     ("arguments", "code", "part"),
     [
-        (("--model_name=DigitCNN",), 2, 'did you mean "DigitsCNN"?'),
+        (("--model_name=DigitCNN",), 2, 'did you mean "DigitsCNN"'),
         (("--framework_name=pytroch",), 2, 'did you mean "PyTorch"?'),
         (("--gpu", "--framework_name=MXNet"), 3, "gpu:0"),
         (("--model_version=7",), 2, "it has: 1.0"),

@@ -257,3 +257,9 @@ def test_the_files_are_read_when_first_asked_for(tmp_path: Path) -> None:
     catalog = Catalog([tmp_path])
     add(tmp_path, "Tiny")
     assert catalog.find_model("Tiny", None, INSTALLED).name == "Tiny"
+
+
+def test_a_dataset_of_another_category_is_said_to_be_of_that() -> None:
+    with pytest.raises(UnknownDatasetError) as caught:
+        Catalog().find_dataset("digits_validation", category="text")
+    assert one_line(caught) == 'dataset "digits_validation" is of category "vision", not "text"'
