@@ -33,7 +33,7 @@ READ = ReadInputs(tuple(Pixels(np.full((SIDE, SIDE), grey, np.uint8)) for grey i
 
 @pytest.fixture
 def agent(start_agent):
-    return start_agent(shared_memory=True, session_idle_s=1.0)
+    return start_agent(shared_memory=True)
 
 
 @pytest.fixture
@@ -187,7 +187,8 @@ sys.stdin.read()
 """
 
 
-def test_nothing_is_left_of_a_client_that_was_killed(agent, manifest_folder):
+def test_nothing_is_left_of_a_client_that_was_killed(start_agent, manifest_folder):
+    agent = start_agent(shared_memory=True, session_idle_s=1.0)
     command = [sys.executable, "-c", KILLED, agent.address, str(manifest_folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout.readline() == "open\n"

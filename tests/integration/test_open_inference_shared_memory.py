@@ -28,7 +28,7 @@ BATCHING = ServingOptions(batching=BatchingOptions(max_batch_size=8, max_queue_d
 
 @pytest.fixture
 def agent(start_agent):
-    return start_agent(shared_memory=True, session_idle_s=1.0)
+    return start_agent(shared_memory=True)
 
 
 @pytest.fixture
@@ -250,13 +250,15 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_the_region_of_a_killed_client_is_released(agent, client):
+def test_the_region_of_a_killed_client_is_released(start_agent):
+    agent = start_agent(shared_memory=True, session_idle_s=1.0)
     key = f"/test-{secrets.token_hex(8)}"
     command = [sys.executable, "-c", KILLED, agent.address, key]
     killed = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert killed.stdout == b"registered\n", killed.stderr.decode()
     try:
-        wait_for(lambda: not client.get_system_shared_memory_status().regions)
+        with triton.InferenceServerClient(agent.address) as client:
+            wait_for(lambda: not client.get_system_shared_memory_status().regions)
     finally:
         Path(f"/dev/shm{key}").unlink(missing_ok=True)  # unless Python's resource tracker was faster
 
