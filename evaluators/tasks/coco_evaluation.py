@@ -24,8 +24,6 @@ from inferometer.evaluators.tasks.coco_results import Annotation
 from inferometer.evaluators.tasks.scores import Score, ScoreInterval
 
 VERSION = metadata.version("pycocotools")
-MOST_DETECTIONS = 100
-"""COCO's figures are defined for this number of detections of each class in an image."""
 _LAST = -1
 _AREAS = ("all", "small", "medium", "large")
 _BUDGET = 10**9

@@ -1,9 +1,9 @@
-"""Objects in COCO's notation, and the files of results that other tools read and write."""
+"""Objects in COCO's notation, and the files of results that other tools write."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 from inferometer.agent.tasks.predictions import Detections, Instances
 from inferometer.agent.tasks.run_lengths import areas, compressed
 from inferometer.evaluators.datasets.truths import RunLengths
-from inferometer.manifests.errors import DatasetError, OutputError, one_line, printable, suggestion
+from inferometer.manifests.errors import DatasetError, one_line, printable, suggestion
 
 _FAR = 1e9
 
@@ -80,56 +80,6 @@ def annotations_of(prediction: Detections | Instances, image: int) -> Iterator[A
     )
     for (left, top, across, down), area, mask, score, category in rows:
         yield Annotation(image, category, (left, top, across, down), area, mask, score=score)
-
-
-def write_results(
-    path: Path,
-    predictions: Iterable[tuple[str, Detections | Instances]],
-    labels: Sequence[str],
-    categories: Mapping[Any, str],
-) -> int:
-    """Writes predictions as COCO results JSON.
-
-    Args:
-        path: The file.
-        predictions: The id of each sample and its prediction of one row; an id of digits is a number there.
-        labels: The model's labels; without any, a class is its decimal index.
-        categories: The names of the dataset's classes by their number.
-
-    Returns:
-        How many objects were left out, since the dataset does not have their class.
-
-    Raises:
-        OutputError: The file cannot be written.
-    """
-    numbers = {name.casefold().strip(): number for number, name in categories.items()}
-    results: list[dict[str, Any]] = []
-    left_out = 0
-    for sample, prediction in predictions:
-        image = (
-            int(sample) if sample.isascii() and sample.isdigit() and str(int(sample)) == sample else sample
-        )
-        for each in annotations_of(prediction, 0):
-            label = labels[each.category] if labels else str(each.category)
-            number = numbers.get(label.casefold().strip())
-            if number is None:
-                left_out += 1
-                continue
-            entry = {
-                "image_id": image,
-                "category_id": number,
-                "bbox": list(each.box),
-                "score": float(np.format_float_positional(np.float32(each.score), unique=True)),
-            }
-            if each.mask is not None:
-                size = [each.mask.height, each.mask.width]
-                entry["segmentation"] = {"size": size, "counts": each.mask.counts.decode("ascii")}
-            results.append(entry)
-    try:
-        path.write_text(json.dumps(results), encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
-    return left_out
 
 
 def read_results(

@@ -54,24 +54,19 @@ class EmbeddingMetric(TaskMetric):
     def add(self, sample: Sample, prediction: Predictions) -> None:
         """Takes the embedding of one sample; see ``TaskMetric``."""
         if not isinstance(prediction, Values) or len(prediction) != 1:
-            raise PredictionError(f"input {sample.id}: its prediction is not one embedding")
+            raise PredictionError("its prediction is not one embedding")
         vector = prediction.values[0]
         length = float(np.linalg.norm(vector.astype(np.float64)))
         if not np.isfinite(length) or not length:
-            raise PredictionError(
-                f"input {sample.id}: its embedding has no direction: its length is {length:g}"
-            )
+            raise PredictionError(f"its embedding has no direction: its length is {length:g}")
         reference = _reference(sample)
         if reference is None and sample.label is None:
             return
         if reference is not None and len(reference) != len(vector):
-            raise DatasetError(
-                f"input {sample.id}: its reference has {len(reference)} values; the model gives {len(vector)}"
-            )
+            raise DatasetError(f"its reference has {len(reference)} values; the model gives {len(vector)}")
         if self._vectors and len(self._vectors[0]) != len(vector):
             raise PredictionError(
-                f"input {sample.id}: its embedding has {len(vector)} values; others "
-                f"have {len(self._vectors[0])}"
+                f"its embedding has {len(vector)} values; others have {len(self._vectors[0])}"
             )
         self._samples += 1
         if reference is not None:

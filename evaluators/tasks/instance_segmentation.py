@@ -22,8 +22,8 @@ class InstanceMetric(DetectionMetric):
         truth = super()._truth(sample)
         if truth is not None and truth.classes and truth.masks is None:
             raise DatasetError(
-                f"sample {printable(sample.id)}: its objects have boxes only; instance_segmentation takes "
-                "a dataset with masks"
+                f"sample {printable(sample.id)}: not all of its objects have a mask, which "
+                "instance_segmentation is scored against"
             )
         return truth
 

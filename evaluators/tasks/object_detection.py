@@ -118,8 +118,8 @@ class DetectionMetric(TaskMetric):
         if truth is None or isinstance(truth, Objects):
             return truth
         raise DatasetError(
-            f"sample {printable(sample.id)}: its truth is {type(truth).__name__}; {self.task} takes one "
-            "of objects, such as those of COCO"
+            f"sample {printable(sample.id)}: has no objects, which {self.task} is scored against; give a "
+            "dataset such as COCO's"
         )
 
     def _objects(self, prediction: Predictions, truth: Objects) -> Detections | Instances:

@@ -43,7 +43,7 @@ class QuestionAnsweringMetric(TaskMetric):
     def add(self, sample: Sample, prediction: Predictions) -> None:
         """Takes the answer to one question; see ``TaskMetric``."""
         if not isinstance(prediction, Texts) or len(prediction) != 1:
-            raise PredictionError(f"input {sample.id}: its prediction is not one answer")
+            raise PredictionError("its prediction is not one answer")
         answers = _answers(sample)
         if answers is None:
             return

