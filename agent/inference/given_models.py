@@ -264,7 +264,7 @@ def _element_type(where: str, found: InputSignature, wanted: Wanted) -> str:
     """The dtype of the input; where neither the model nor a whole number of the caller says it, float32."""
     given = wanted.element_type
     element_type = found.element_type or (given if given and "int" in given else None) or _FLOAT32
-    accepted = [each.value for each in TensorElementType if each is not TensorElementType.STRING]
+    accepted = [each.value for each in TensorElementType]
     if element_type not in accepted:
         raise ConfigurationError(
             f"{where}: input {found.name} is {element_type}; accepted: {', '.join(accepted)}"

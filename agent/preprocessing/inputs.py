@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.manifests.errors import ConfigurationError, InputError
+from inferometer.manifests.errors import InputError
 from inferometer.manifests.inputs import InputParameters, TensorElementType, TensorSpec
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
@@ -90,6 +90,10 @@ class Input:
             raise InputError(f"input {self.id}: cannot be read: {error.strerror or error}") from error
 
 
+STRING_CHARACTERS = 128
+"""The length of a synthetic string, as in perf_analyzer; what a string counts for before it is known."""
+
+
 def dtype_of(parameters: InputParameters | TensorSpec) -> np.dtype[Any]:
     """Returns the dtype of a model's input; strings are Python's own, in arrays of objects."""
     if parameters.element_type is TensorElementType.STRING:
@@ -97,16 +101,10 @@ def dtype_of(parameters: InputParameters | TensorSpec) -> np.dtype[Any]:
     return np.dtype(parameters.element_type.value)
 
 
-def numeric_dtype_of(parameters: InputParameters | TensorSpec) -> np.dtype[Any]:
-    """Returns the dtype of a model's input; raises ConfigurationError if that is strings."""
-    dtype = dtype_of(parameters)
-    if dtype.hasobject:
-        name = parameters.name if isinstance(parameters, TensorSpec) else parameters.input_layer
-        raise ConfigurationError(
-            f'input "{name}" of the model is strings, which no dataset has; serve it, '
-            "and send them over the Open Inference Protocol"
-        )
-    return dtype
+def element_bytes(tensor: TensorSpec) -> int:
+    """Returns the size of an element in bytes; of a string, that of a synthetic one."""
+    dtype = dtype_of(tensor)
+    return STRING_CHARACTERS if dtype.hasobject else dtype.itemsize
 
 
 def batch_size(batch: Tensors) -> int:

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
-from inferometer.agent.preprocessing.inputs import NamedTensors, Payload, Tensors, dtype_of, padded
+from inferometer.agent.preprocessing.inputs import NamedTensors, Payload, Tensors, Text, dtype_of, padded
 from inferometer.agent.preprocessing.origins import Origin
 from inferometer.agent.preprocessing.preprocessor import (
     Preprocessor,
     bytes_ahead,
     check_tensor,
+    check_text,
     preprocessor_of,
 )
 from inferometer.manifests.errors import InputError
@@ -48,6 +49,7 @@ class ModelPreprocessor:
             (each.name, each.sized(), dtype_of(each)) for each in self.tensors if not each.is_dynamic
         )
         self._padded = len(self._fixed) < len(self.tensors)
+        self._takes_pairs = [each[1:] for each in self._fixed] == 2 * [((1,), np.dtype(object))]
         self._same_size = tuple(each.name for each in self.tensors if each.same_size)
 
     @property
@@ -67,6 +69,8 @@ class ModelPreprocessor:
         """
         if isinstance(payload, NamedTensors):
             return self._written(self.named(payload.arrays), batch, place)
+        if isinstance(payload, Text) and self._takes_pairs:
+            return self._written(self._pair(payload), batch, place)
         if len(self._preprocessors) > 1:
             raise InputError(f"the model takes the tensors {_listed(self._names)}; give all of them by name")
         return self._preprocessors[0].prepare(payload, batch, place)
@@ -145,6 +149,13 @@ class ModelPreprocessor:
         if len(self.tensors) == 1:
             return {self._names[0]: check_tensor(first, self.tensors[0], size)}
         return {each.name: _named_check(batch[each.name], each, size) for each in self.tensors}
+
+    def _pair(self, payload: Text) -> Tensors:
+        """A pair of texts as the two strings that the model takes."""
+        if payload.pair is None:
+            raise InputError(f"found one text; the model takes a pair, {_listed(self._names)}")
+        pair = payload.text, payload.pair
+        return {name: check_text(text) for name, text in zip(self._names, pair, strict=True)}
 
     def _written(self, arrays: Tensors, batch: Tensors, place: int) -> Tensors | None:
         """Writes preprocessed tensors into their rows; returns those with dynamic axes."""

@@ -22,6 +22,7 @@ from inferometer.agent.preprocessing.inputs import (
     Text,
     Url,
     dtype_of,
+    element_bytes,
 )
 from inferometer.agent.preprocessing.origins import ImageGeometry, Origin
 from inferometer.manifests.errors import ConfigurationError, FrameworkUnavailableError, InputError
@@ -121,18 +122,38 @@ def check_tensor(array: NDArray[Any], tensor: TensorSpec, batch: tuple[int, ...]
 
 def check_elements(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Returns a tensor as ``dtype`` and in C order; raises InputError if that would lose values."""
+    if dtype.hasobject:
+        return check_strings(array)
     # floats only lose precision; an integer that is too large would wrap around
     casting: Literal["same_kind", "safe"] = "same_kind" if dtype.kind == "f" else "safe"
-    strings = dtype.hasobject  # to which NumPy converts everything
-    if strings != array.dtype.hasobject or not np.can_cast(array.dtype, dtype, casting):
-        taken = "strings" if strings else dtype
-        raise InputError(f"tensor has element type {array.dtype}; the model takes {taken}")
+    if array.dtype.hasobject or not np.can_cast(array.dtype, dtype, casting):
+        raise InputError(f"tensor has element type {array.dtype}; the model takes {dtype}")
     with np.errstate(over="ignore"):  # overflow is detected below
         tensor = np.ascontiguousarray(array, dtype)
     exact = np.can_cast(array.dtype, dtype, "safe")
     if not exact and (np.isinf(tensor) & np.isfinite(array)).any():
         raise InputError(f"tensor of {array.dtype} has a value that {dtype} cannot hold")
     return tensor
+
+
+def check_strings(array: NDArray[Any]) -> NDArray[Any]:
+    """Returns strings as Python's own, in C order; raises InputError if an element is no Unicode string."""
+    if array.dtype.kind not in "UO":
+        raise InputError(f"tensor has element type {array.dtype}; the model takes strings")
+    found: NDArray[Any] = np.ascontiguousarray(array, np.dtype(object))
+    try:
+        for element in found.flat:
+            element.encode()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InputError("tensor has an element that is no string of Unicode") from error
+    return found
+
+
+def check_text(text: str) -> NDArray[Any]:
+    """Returns a text as a tensor of one string; raises InputError if it is empty, or no Unicode."""
+    if not text:
+        raise InputError("the text is empty")
+    return check_strings(np.array([text], object))
 
 
 def _wrong_shape(array: NDArray[Any], shape: tuple[int, ...]) -> InputError:
@@ -149,7 +170,7 @@ def input_bytes(tensors: Iterable[TensorSpec]) -> int:
 
     Dynamic axes count with their size in synthetic inputs.
     """
-    return sum(math.prod(each.sized()) * dtype_of(each).itemsize for each in tensors)
+    return sum(math.prod(each.sized()) * element_bytes(each) for each in tensors)
 
 
 _PHOTOGRAPH_PIXELS = 12_000_000
@@ -166,7 +187,7 @@ def bytes_ahead(tensors: Iterable[TensorSpec]) -> int:
         if each.same_size:
             fixed = math.prod(size for size in each.dimensions if size is not None)
             elements = max(elements, fixed * _PHOTOGRAPH_PIXELS)
-        taken += elements * dtype_of(each).itemsize
+        taken += elements * element_bytes(each)
     return taken
 
 
@@ -300,10 +321,13 @@ class TensorPreprocessor(Preprocessor):
                 found = f"named tensors {list(payload.arrays)}"
             case Url():
                 found = payload.address
+            case Text() if self.dtype.hasobject and self.dimensions == (1,) and payload.pair is None:
+                return check_text(payload.text)
             case Text():
-                found = "a text"
+                found = "a text" if payload.pair is None else "a pair of texts"
         raise InputError(
-            f"the model takes tensors of {self.dtype} of shape {list(self.dimensions)}; found {found}"
+            f"the model takes tensors of {self.tensors[0].element_type.value} of shape "
+            f"{list(self.dimensions)}; found {found}"
         )
 
     def write(self, payload: Payload, out: NDArray[Any]) -> None:

@@ -1,6 +1,7 @@
 """Arrays in messages: the name of an element type, a shape, and little-endian bytes.
 
-A decoded array is a read-only view of the message's bytes: nothing is copied.
+A decoded array of numbers is a read-only view of the message's bytes: nothing is copied. See ``strings`` for
+those of strings.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.arrays import SMALL_BYTES, aligned
+from inferometer.agent.protocol.strings import pack_strings, unpack_strings
 from inferometer.manifests.errors import InputError
 from inferometer.protos.inferometer.v1 import tensor_pb2
 
-ELEMENT_TYPES = {
+STRING = "string"
+NUMERIC_TYPES = {
     np.dtype(name).name: np.dtype(name)
     for name in (
         "bool",
@@ -26,13 +29,16 @@ ELEMENT_TYPES = {
         *("float16", "float32", "float64"),
     )
 }
+ELEMENT_TYPES = {**NUMERIC_TYPES, STRING: np.dtype(object)}
 """The supported element types, by their names in the protocol."""
 MAX_DIMENSIONS = 32
 """The most axes of an array in NumPy 1."""
 _LITTLE_ENDIAN = sys.byteorder == "little"
 
 
-def read_array(dtype: str, shape: Sequence[int], content: bytes | memoryview, what: str) -> NDArray[Any]:
+def read_array(
+    dtype: str | np.dtype[Any], shape: Sequence[int], content: bytes | memoryview, what: str
+) -> NDArray[Any]:
     """Returns the array of a tensor in a message, whose content is in C order and little-endian.
 
     It is aligned: a read-only view of ``content`` if that is aligned and in the machine's byte order, else a
@@ -41,10 +47,10 @@ def read_array(dtype: str, shape: Sequence[int], content: bytes | memoryview, wh
     Raises:
         InputError: The element type is not supported, or content and shape do not match.
     """
-    element = ELEMENT_TYPES.get(dtype)
+    element = ELEMENT_TYPES.get(dtype) if isinstance(dtype, str) else dtype
     if element is None:
         raise InputError(
-            f'{what}: element type "{dtype[:40]}" is not known; allowed: {", ".join(ELEMENT_TYPES)}'
+            f'{what}: element type "{str(dtype)[:40]}" is not known; allowed: {", ".join(ELEMENT_TYPES)}'
         )
     return aligned(read_elements(element, shape, content, what))
 
@@ -52,11 +58,13 @@ def read_array(dtype: str, shape: Sequence[int], content: bytes | memoryview, wh
 def read_elements(
     element: np.dtype[Any], shape: Sequence[int], content: bytes | memoryview, what: str
 ) -> NDArray[Any]:
-    """Does the same for one of ``ELEMENT_TYPES``, and returns a view also where that is not aligned."""
+    """Does the same for a dtype of ``ELEMENT_TYPES``, and returns a view also where that is not aligned."""
     if len(shape) > MAX_DIMENSIONS:
         raise InputError(f"{what}: a tensor of {len(shape)} axes; at most {MAX_DIMENSIONS} are possible")
     if shape and min(shape) < 0:
         raise InputError(f"{what}: shape {list(shape)} has a negative side")
+    if element.hasobject:
+        return unpack_strings(memoryview(content), shape, what)
     expected = math.prod(shape) * element.itemsize
     if len(content) != expected:
         raise InputError(
@@ -106,7 +114,7 @@ def fill_tensor(message: tensor_pb2.Tensor, array: NDArray[Any]) -> None:
 
 def element_name(array: NDArray[Any]) -> str:
     """Returns the protocol's name of an array's element type; raises InputError if there is none."""
-    name = array.dtype.name
+    name = STRING if array.dtype.hasobject else array.dtype.name
     if name not in ELEMENT_TYPES:
         raise InputError(f"element type {name} cannot be sent; allowed: {', '.join(ELEMENT_TYPES)}")
     return name
@@ -116,7 +124,12 @@ def array_bytes(array: NDArray[Any]) -> memoryview:
     """Returns the elements in C order, little-endian; a view if the array already has this layout.
 
     A copy of few bytes takes less time than a view.
+
+    Raises:
+        PredictionError: An array of strings has an element that is none.
     """
+    if array.dtype.hasobject:
+        return memoryview(pack_strings(array))
     if array.nbytes < SMALL_BYTES and array.dtype.isnative and _LITTLE_ENDIAN:
         return memoryview(array.tobytes())
     swapped = array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not _LITTLE_ENDIAN)

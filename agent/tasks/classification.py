@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Tensors
-from inferometer.agent.tasks.layers import find_layer
 from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
 from inferometer.agent.tasks.predictions import Classifications
 from inferometer.manifests.errors import PredictionError
@@ -45,11 +46,21 @@ class Classification(TaskPostprocessor):
 
     def _scores(self, tensors: Tensors) -> NDArray[np.float32]:
         """The scores as float32, inputs × classes."""
-        layer, tensor = find_layer(tensors, self._output.parameters.probabilities_layer, exactly=True)
+        layer = self._output.parameters.probabilities_layer
+        names = list(tensors)
+        if isinstance(layer, int):
+            if not 0 <= layer < len(names):
+                raise PredictionError(f"the model has no output number {layer}; it has {len(names)}")
+            layer = names[layer]
+        if layer not in tensors:
+            raise PredictionError(f'the model has no output "{layer}"; it has: {", ".join(names)}')
+        tensor: NDArray[Any] = tensors[layer]
         if tensor.ndim < 2 or not tensor.shape[1] or any(side != 1 for side in tensor.shape[2:]):
             raise PredictionError(
                 f"output {layer} has shape {list(tensor.shape)}; a classification is inputs × classes"
             )
+        if tensor.dtype.kind not in "biuf":
+            raise PredictionError(f"output {layer} has element type {tensor.dtype}; scores are numbers")
         with np.errstate(over="ignore"):  # a score beyond float32 becomes infinite, which is reported
             scores = tensor.reshape(len(tensor), tensor.shape[1]).astype(np.float32, copy=False)
         labels = self._output.parameters.labels

@@ -160,13 +160,15 @@ def _payloads(
     name: str, samples: NDArray[Any], path: Path
 ) -> tuple[NDArray[Any], Callable[[NDArray[Any]], Payload]]:
     """Checks the array of the samples; returns it and the type of a sample's payload."""
+    if name == _TENSORS and samples.dtype.kind == "U":
+        samples = samples.astype(object)
     found = f"{path}: {name} are {samples.dtype} of shape {list(samples.shape)}"
     if samples.ndim and not len(samples):
         raise DatasetError(f"{path}: holds no {name}")
     if 0 in samples.shape:
         raise DatasetError(f"{found}, which is empty")
     if name == _TENSORS:
-        kinds, accepted = "fiu", "float32 (also 16, 64) or whole numbers"
+        kinds, accepted = "fiubO", "float32 (also 16, 64), whole numbers, bool or texts"
     else:
         kinds, accepted = "f", f"uint8 pixels, or float32 (also 16, 64) tensors; others are called {_TENSORS}"
         if samples.dtype == np.uint8:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from inferometer.agent.preprocessing.inputs import (
     Tensor,
     Tensors,
     batch_size,
-    numeric_dtype_of,
+    dtype_of,
 )
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from inferometer.evaluators.load.prepared_inputs import synthetic_arrays
@@ -22,6 +23,7 @@ from inferometer.manifests.errors import DatasetError, suggestion
 from inferometer.manifests.inputs import TensorSpec
 
 _KINDS = "fiub"
+_STRINGS = "UO"
 
 
 class ArrayInputs(Dataset):
@@ -30,7 +32,7 @@ class ArrayInputs(Dataset):
     Its checksum is the SHA-256 of the array's content in C order, in the array's byte order.
 
     Args:
-        array: Samples × the shape of the model's input; floats or whole numbers.
+        array: Samples × the shape of the model's input; floats, whole numbers or strings.
         tensor: What the model takes.
 
     Raises:
@@ -42,12 +44,10 @@ class ArrayInputs(Dataset):
         found = f"inputs are {array.dtype} of shape ({_sizes(array.shape)})"
         if not tensor.takes(array.shape[1:]) or not array.size:
             raise DatasetError(f"{found}; the model takes {wanted}")
-        dtype = numeric_dtype_of(tensor)
-        converts = np.can_cast(array.dtype, dtype, "same_kind" if dtype.kind == "f" else "safe")
-        if array.dtype.kind not in _KINDS or not converts:
+        if not _converts(array, tensor):
             raise DatasetError(f"{found}; the model takes {wanted}, and no other type converts without loss")
         self._array = array
-        content = hashlib.sha256(np.ascontiguousarray(array).data)
+        content = hashlib.sha256(_content(array))
         super().__init__(
             DatasetIdentity("array", "inputs in memory", None, f"sha256:{content.hexdigest()}", len(array))
         )
@@ -83,7 +83,7 @@ class NamedArrayInputs(Dataset):
         content = hashlib.sha256()
         for name, array in self._arrays.items():
             content.update(f"{name} {array.dtype} {array.shape}\n".encode())
-            content.update(np.ascontiguousarray(array).data)
+            content.update(_content(array))
         count = len(self._arrays[names[0]])
         super().__init__(
             DatasetIdentity("array", "inputs in memory", None, f"sha256:{content.hexdigest()}", count)
@@ -146,15 +146,30 @@ def checked_arrays(
         array = arrays[each.name]
         found = f"{where}: {each.name} is {array.dtype} of shape ({_sizes(array.shape)})"
         wanted = f"{each.element_type.value} (samples, {_sizes(each.written)})"
-        dtype = numeric_dtype_of(each)
-        converts = np.can_cast(array.dtype, dtype, "same_kind" if dtype.kind == "f" else "safe")
-        if not array.size or not each.takes(array.shape[1:]) or not converts:
+        if not array.size or not each.takes(array.shape[1:]) or not _converts(array, each):
             raise DatasetError(f"{found}; the model takes {wanted}")
     sizes = {name: len(arrays[name]) for name in names}
     if len(set(sizes.values())) > 1:
         counted = ", ".join(f"{size} of {name}" for name, size in sizes.items())
         raise DatasetError(f"{where}: the arrays differ in length: {counted}")
     return {name: arrays[name] for name in names}
+
+
+def _converts(array: NDArray[Any], tensor: TensorSpec) -> bool:
+    """Whether an array can be what the model takes without loss; strings are checked one by one."""
+    dtype = dtype_of(tensor)
+    if dtype.hasobject:
+        return array.dtype.kind in _STRINGS
+    return array.dtype.kind in _KINDS and np.can_cast(
+        array.dtype, dtype, "same_kind" if dtype.kind == "f" else "safe"
+    )
+
+
+def _content(array: NDArray[Any]) -> memoryview:
+    """The bytes of an array, in C order and in its own byte order; of strings, those of their JSON."""
+    if array.dtype.kind in _STRINGS:
+        return memoryview(json.dumps(array.tolist(), default=str).encode())
+    return np.ascontiguousarray(array).data
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from inferometer.agent.inference.preparation import Fetch, Gate, Preparation, Pr
 from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.agent.inference.session import no_fetch
 from inferometer.agent.preprocessing.inputs import (
+    STRING_CHARACTERS,
     EncodedImage,
     NamedTensors,
     Payload,
@@ -24,7 +25,8 @@ from inferometer.agent.preprocessing.inputs import (
     Tensors,
     Url,
     batch_size,
-    numeric_dtype_of,
+    dtype_of,
+    element_bytes,
 )
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.evaluators.datasets.base import Dataset
@@ -174,10 +176,9 @@ def synthetic_tensors(
     """Returns random tensors of the shapes and dtypes that a model takes.
 
     Floats are uniform in [0, 1) and uint8 in 0…255. Other integers are 0 or 1: they may be token ids, and
-    every vocabulary has these two. Dynamic axes have a ``size``, or their own. The same seed gives the same
-    tensors on every machine. There are ``count``, or fewer where they would take more than ``max_bytes``.
-
-    Raises ConfigurationError if the model takes strings.
+    every vocabulary has these two. Strings are ``STRING_CHARACTERS`` lower-case letters. Dynamic axes have a
+    ``size``, or their own. The same seed gives the same tensors on every machine. There are ``count``, or
+    fewer where they would take more than ``max_bytes``.
     """
     tensors = [tensor for each in inputs for tensor in each.tensors]
     drawn = synthetic_arrays(tensors, seed, count=count, max_bytes=max_bytes, size=size)
@@ -199,14 +200,17 @@ def synthetic_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Returns random tensors by name, as ``synthetic_tensors``; dynamic axes have ``size``, or their own."""
     shapes = {each.name: each.sized(size) for each in tensors}
-    dtypes = {each.name: numeric_dtype_of(each) for each in tensors}
-    input_bytes = sum(math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items())
-    count = min(count, max(1, max_bytes // input_bytes))
+    one_bytes = sum(math.prod(shapes[each.name]) * element_bytes(each) for each in tensors)
+    count = min(count, max(1, max_bytes // one_bytes))
     random = random_state(seed)
-    drawn = {name: np.empty((count, *shape), dtypes[name]) for name, shape in shapes.items()}
+    drawn = {each.name: np.empty((count, *shapes[each.name]), dtype_of(each)) for each in tensors}
     for batch in drawn.values():
         for tensor in batch:  # one by one: float64 of all of them would take twice the memory
-            if batch.dtype.kind == "f":
+            if batch.dtype.hasobject:
+                letters = random.randint(ord("a"), ord("z") + 1, (tensor.size, STRING_CHARACTERS))
+                texts = [bytes(row).decode() for row in letters.astype(np.uint8)]
+                tensor[...] = np.array(texts, object).reshape(tensor.shape)
+            elif batch.dtype.kind == "f":
                 tensor[...] = np.minimum(random.random_sample(tensor.shape), _BELOW_ONE)
             else:
                 tensor[...] = random.randint(0, 256 if batch.dtype == np.uint8 else 2, tensor.shape)

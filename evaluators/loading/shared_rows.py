@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from ctypes import Array, c_int64, c_ubyte
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from typing_extensions import Self
 
-from inferometer.agent.preprocessing.inputs import numeric_dtype_of
+from inferometer.agent.preprocessing.inputs import dtype_of
 from inferometer.evaluators.loading.child_process import CONTEXT
 from inferometer.evaluators.loading.samples import Rows
 from inferometer.manifests.errors import ConfigurationError, one_line
@@ -37,7 +38,7 @@ class SharedRows:
         Raises:
             ConfigurationError: There is not enough memory.
         """
-        size = rows * math.prod(_row_shape(parameters)) * numeric_dtype_of(parameters).itemsize
+        size = rows * math.prod(_row_shape(parameters)) * _dtype_of(parameters).itemsize
         try:
             places, inputs = CONTEXT.RawArray(c_int64, rows), CONTEXT.RawArray(c_ubyte, size)
             return cls(places, inputs, CONTEXT.RawValue(c_int64, 0))
@@ -46,19 +47,30 @@ class SharedRows:
 
     def view(self, parameters: InputParameters) -> Rows:
         """Returns the memory as arrays."""
-        inputs = np.frombuffer(memoryview(self.inputs), numeric_dtype_of(parameters))
+        inputs = np.frombuffer(memoryview(self.inputs), _dtype_of(parameters))
         places = np.frombuffer(memoryview(self.places), np.int64)
         return Rows(places, inputs.reshape(-1, *parameters.dimensions))
 
 
 def own_rows(rows: int, parameters: InputParameters) -> Rows:
     """Returns rows of this process alone; raises ConfigurationError if there is not enough memory."""
-    dtype, shape = numeric_dtype_of(parameters), _row_shape(parameters)
+    dtype, shape = _dtype_of(parameters), _row_shape(parameters)
     try:
         return Rows(np.zeros(rows, np.int64), np.zeros((rows, *shape), dtype))
     except (MemoryError, ValueError) as error:
         size = rows * math.prod(shape) * dtype.itemsize
         raise no_memory(size, error) from error
+
+
+def _dtype_of(parameters: InputParameters) -> np.dtype[Any]:
+    """The dtype of an input; raises ConfigurationError if that is strings."""
+    dtype = dtype_of(parameters)
+    if dtype.hasobject:
+        raise ConfigurationError(
+            f'input "{parameters.input_layer}" of the model is strings; batches are loaded for models that '
+            "take numbers or images"
+        )
+    return dtype
 
 
 def _row_shape(parameters: InputParameters) -> tuple[int, ...]:

@@ -292,7 +292,7 @@ def test_what_the_server_refuses_fails_its_batch_and_no_other(opened):
             lambda r: setattr(r.outputs[0], "name", "others"),
             'did not return the requested output "scores"; it returned: "o',
         ),
-        (lambda r: setattr(r.outputs[0], "datatype", "BYTES"), "datatype BYTES is not numeric"),
+        (lambda r: setattr(r.outputs[0], "datatype", "BF16"), "datatype BF16 is neither numeric nor BYTES"),
         (lambda r: r.outputs[0].shape.append(2), "24 bytes for shape"),
         (lambda r: r.outputs[0].shape.__setitem__(slice(None), [3, 2]), "for a batch of 2 inputs"),
     ],

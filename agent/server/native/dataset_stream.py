@@ -117,7 +117,8 @@ class DatasetStream:
                 if self._progress is not None:
                     progress, self._progress = self._progress, None
                     yield predict_pb2.DatasetResponse(progress=progress)
-                elif running.done():
+                # no later change tells it, where it ended together with its last progress
+                if running.done() and self._progress is None:
                     yield predict_pb2.DatasetResponse(evaluation_json=await running)
                     return
         finally:

@@ -26,7 +26,7 @@ def server_options(max_message_bytes: int, limits: Limits) -> tuple[tuple[str, i
         ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING_CALLS),
         # Otherwise two agents could listen on one port, and calls would reach either.
         ("grpc.so_reuseport", 0),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", _CLIENTS_KEEPALIVE_MS // 2),
+        ("grpc.http2.min_ping_interval_without_data_ms", _CLIENTS_KEEPALIVE_MS // 2),
         # A client that has vanished says nothing: pings find that out, and its calls end.
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import Inferred
+from inferometer.agent.protocol.strings import pack
 from inferometer.agent.protocol.tensors import array_bytes
-from inferometer.agent.protocol.v2_datatypes import BYTES, STRINGS, datatype_of
-from inferometer.agent.protocol.v2_strings import pack, pack_strings
+from inferometer.agent.protocol.v2_datatypes import BYTES, datatype_of
 from inferometer.agent.server.rpc import CallContext
 from inferometer.agent.server.v2.messages import InferAnswer, InferCall
 from inferometer.agent.server.v2.repository import FoundModel, Repository
@@ -283,8 +283,7 @@ def add_outputs(
             described = response.outputs.add(name=output.name, datatype=BYTES, shape=shape)
         else:
             datatype = datatype_of(array.dtype)
-            is_text = datatype is STRINGS
-            content = pack_strings(array, f'output "{output.name}"') if is_text else array_bytes(array)
+            content = array_bytes(array)
             described = response.outputs.add(name=output.name, datatype=datatype.name, shape=array.shape)
         if output.place is not None:
             for name, parameter in output.place.write(content, f'output "{output.name}"').items():

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Tensors
+from inferometer.agent.protocol.strings import strings
 from inferometer.agent.protocol.tensors import MAX_DIMENSIONS, read_elements
 from inferometer.agent.protocol.v2_datatypes import (
     DATATYPES,
@@ -20,7 +21,6 @@ from inferometer.agent.protocol.v2_datatypes import (
     convert,
     converted_to,
 )
-from inferometer.agent.protocol.v2_strings import strings, unpack_strings
 from inferometer.agent.server.v2.messages import InferCall
 from inferometer.manifests.errors import InputError, one_line, suggestion
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
@@ -76,8 +76,6 @@ def _read_input(
         return convert(_read_contents(item, given, where), given, wanted.datatype)
     if item.HasField("contents"):
         raise InputError(f"{where}: has contents beside raw_input_contents; give one of them")
-    if given is STRINGS:
-        return unpack_strings(content, shape, where)
     array = read_elements(given.dtype, shape, content, where)
     return array if given is wanted.datatype else convert(array, given, wanted.datatype)
 

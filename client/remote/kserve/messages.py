@@ -15,8 +15,9 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.predictor import Tensors
+from inferometer.agent.protocol.strings import strings
 from inferometer.agent.protocol.tensors import array_bytes, read_array
-from inferometer.agent.protocol.v2_datatypes import DATATYPES, Datatype
+from inferometer.agent.protocol.v2_datatypes import BYTES, DATATYPES, STRINGS, Datatype
 from inferometer.agent.protocol.v2_shared_memory import BYTE_SIZE, OFFSET, REGION
 from inferometer.agent.protocol.wire import Parts, cut_out, length_delimited
 from inferometer.manifests.errors import InputError, PredictionError
@@ -145,15 +146,23 @@ def decode_reply(content: bytes) -> InferReply:
 
 def _read_output(output: pb.ModelInferResponse.InferOutputTensor, raw: memoryview | None) -> NDArray[Any]:
     what = f'output "{output.name}"'
-    datatype = DATATYPES.get(output.datatype)
+    datatype, shape = datatype_named(output.datatype, what), tuple(output.shape)
+    if raw is not None:
+        return read_array(datatype.dtype, shape, raw, what)
+    if datatype.contents is None:
+        raise InputError(f"{what}: {datatype.name} has no typed contents")
+    elements = getattr(output.contents, datatype.contents)
+    if datatype is STRINGS:
+        return strings(elements, shape, what)
+    return read_array(datatype.dtype, shape, array_bytes(np.array(elements).astype(datatype.dtype)), what)
+
+
+def datatype_named(name: str, what: str) -> Datatype:
+    """Returns the datatype of an output; raises InputError if NumPy has none like it."""
+    datatype = STRINGS if name == BYTES else DATATYPES.get(name)
     if datatype is None:
-        raise InputError(f"{what}: datatype {output.datatype} is not numeric")
-    if raw is None:
-        if datatype.contents is None:
-            raise InputError(f"{what}: {datatype.name} has no typed contents")
-        elements = np.array(getattr(output.contents, datatype.contents))
-        raw = array_bytes(elements.astype(datatype.dtype))
-    return read_array(datatype.dtype.name, tuple(output.shape), raw, what)
+        raise InputError(f"{what}: datatype {name[:40]} is neither numeric nor {BYTES}")
+    return datatype
 
 
 def _number(message: pb.ModelInferResponse, name: str) -> int | None:

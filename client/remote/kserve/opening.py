@@ -30,7 +30,7 @@ from inferometer.client.remote.kserve.connection import KServeConnection
 from inferometer.client.remote.kserve.fitting import Fit, fit
 from inferometer.client.remote.kserve.server import KServeServer, ServerIdentity
 from inferometer.client.remote.kserve.session import REMOTE, KServePredictor, KServeSession
-from inferometer.client.remote.kserve.shared_memory import SharedMemory, laid_out, share_memory
+from inferometer.client.remote.kserve.shared_memory import SharedMemory, share_memory
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, UnknownModelError
 from inferometer.manifests.schema import FrameworkRequirement, ModelManifest
@@ -150,8 +150,7 @@ def open_kserve(
             f"{manifest.version} for {manifest.framework.name}"
         )
         blank = blank_batch(manifest.tensors, found.fewest)
-        size = laid_out(blank)[1]
-        memory = share_memory(connection, served.server, remote.shared_memory, size, say)
+        memory = share_memory(connection, served.server, remote.shared_memory, blank, say)
         return _session(connection, served, manifest, found, options, remote, fetch, memory, cache)
     except BaseException:
         connection.close()

@@ -172,10 +172,10 @@ def share_memory(
     connection: KServeServer,
     server: ServerIdentity,
     use: SharedMemoryUse,
-    input_bytes: int,
+    batch: Tensors,
     say: Callable[[str], None],
 ) -> SharedMemory | None:
-    """Shares memory with a server for inputs of a size; None where it is not to be used, or cannot.
+    """Shares memory with a server for batches such as ``batch``; None where it is not to be used, or cannot.
 
     ``say`` receives, in one line, whether tensors travel through it, if the server offers it.
 
@@ -185,11 +185,11 @@ def share_memory(
     address, required = connection.address, use is SharedMemoryUse.ON
     if use is SharedMemoryUse.OFF:
         return None
-    reason = _obstacle(address.agent.host, server)
+    reason = _obstacle(address.agent.host, server, batch)
     if reason is None:
         memory = SharedMemory(connection, required=required)
         try:
-            memory.reserve(input_bytes)
+            memory.reserve(laid_out(batch)[1])
         except AgentError as error:
             reason = str(error)
             if not required:
@@ -202,8 +202,10 @@ def share_memory(
     return None
 
 
-def _obstacle(host: str, server: ServerIdentity) -> str | None:
+def _obstacle(host: str, server: ServerIdentity, batch: Tensors) -> str | None:
     """Why memory cannot be shared, as far as that is known without trying."""
+    if any(array.dtype.hasobject for array in batch.values()):
+        return "the model takes strings, whose sizes differ"
     if not is_this_machine(host):
         return f"{host} is no loopback address, such as 127.0.0.1"
     if EXTENSION not in server.extensions:

@@ -14,9 +14,15 @@ from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.tensors import array_bytes, read_array
-from inferometer.agent.protocol.v2_datatypes import DATATYPES, Datatype
+from inferometer.agent.protocol.v2_datatypes import STRINGS, Datatype
 from inferometer.agent.protocol.v2_shared_memory import BYTE_SIZE, OFFSET, REGION
-from inferometer.client.remote.kserve.messages import TIMES, InferReply, ServedInput, TensorPlace
+from inferometer.client.remote.kserve.messages import (
+    TIMES,
+    InferReply,
+    ServedInput,
+    TensorPlace,
+    datatype_named,
+)
 from inferometer.client.remote.rest.responses import Response
 from inferometer.manifests.errors import InputError, PredictionError
 
@@ -157,21 +163,18 @@ def _read_reply(response: Response) -> InferReply:
 
 def _read_output(item: Mapping[str, Any], what: str, rest: memoryview) -> tuple[NDArray[Any], memoryview]:
     """Reads an output; returns it, and what follows it of the binary tensors."""
-    datatype = DATATYPES.get(str(item.get("datatype")))
-    if datatype is None:
-        raise InputError(f"{what}: datatype {item.get('datatype')} is not numeric")
+    datatype = datatype_named(str(item.get("datatype")), what)
     shape = item.get("shape")
     if not isinstance(shape, list) or not all(map(_is_whole, shape)):
         raise InputError(f"{what}: shape is no list of whole numbers")
     parameters = item.get("parameters")
     size = parameters.get(_BINARY_SIZE) if isinstance(parameters, dict) else None
     if size is None:
-        return read_array(
-            datatype.dtype.name, shape, _json_elements(item.get("data"), datatype, what), what
-        ), rest
+        content = _json_elements(item.get("data"), datatype, what)
+        return read_array(datatype.dtype, shape, content, what), rest
     if not _is_whole(size) or size > len(rest):
         raise InputError(f"{what}: {_BINARY_SIZE} is {size}, and {len(rest)} bytes are there")
-    return read_array(datatype.dtype.name, shape, rest[:size], what), rest[size:]
+    return read_array(datatype.dtype, shape, rest[:size], what), rest[size:]
 
 
 def _json_elements(data: Any, datatype: Datatype, what: str) -> memoryview:
@@ -182,6 +185,8 @@ def _json_elements(data: Any, datatype: Datatype, what: str) -> memoryview:
             found: NDArray[Any] = np.array(data, datatype.dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{what}: data is no list of {datatype.name}") from error
+    if datatype is STRINGS and not all(isinstance(each, str) for each in found.flat):
+        raise InputError(f"{what}: data has an element that is no string")
     return array_bytes(found)
 
 

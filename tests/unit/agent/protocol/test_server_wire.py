@@ -25,7 +25,7 @@ from inferometer.agent.protocol.messages import (
     encode_inputs_request,
     encode_response,
 )
-from inferometer.agent.protocol.tensors import ELEMENT_TYPES, read_array
+from inferometer.agent.protocol.tensors import NUMERIC_TYPES, read_array
 from inferometer.manifests.errors import InputError, PredictionError
 from inferometer.protos.inferometer.v1 import predict_pb2
 
@@ -36,7 +36,7 @@ def raw_result(**tensors):
     return BatchResult(("a", "b"), RawOutputs(tensors), (), TIMES)
 
 
-@pytest.mark.parametrize("dtype", ELEMENT_TYPES)
+@pytest.mark.parametrize("dtype", NUMERIC_TYPES)
 @pytest.mark.parametrize("shape", [(2, 3), (1,), (0, 4), (2, 1, 1, 2)])
 def test_batch_request_is_what_protobuf_itself_reads(dtype, shape):
     array = (np.arange(np.prod(shape)) % 2).reshape(shape).astype(dtype)
@@ -49,6 +49,29 @@ def test_batch_request_is_what_protobuf_itself_reads(dtype, shape):
     call = decode_request(message.SerializeToString())
     assert call.message.session_id == "session"
     np.testing.assert_array_equal(call.batch.array("batch"), array, strict=True)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1,), (0, 4), (2, 1, 3)])
+def test_strings_arrive_as_they_were(shape):
+    words = np.array(["", "a\0b", "Größe", "😀" * 9, "x", "line\nline"], object)
+    array = words[: np.prod(shape)].reshape(shape)
+    call = decode_request(encode_batch_request("session", array))
+    np.testing.assert_array_equal(call.batch.array("batch"), array, strict=True)
+    answer = decode_response(encode_response(raw_result(words=array)))
+    np.testing.assert_array_equal(answer.outputs.tensors["words"], array, strict=True)
+
+
+def test_strings_that_are_damaged_are_refused():
+    content = encode_batch_request("session", np.array(["ab", "c"], object))
+    for damaged, reason in (
+        (content.replace(b"ab", b"\xff\xff"), "element 0 is not UTF-8, in its byte 0"),
+        (content.replace(b"\2\0\0\0ab", b"\3\0\0\0ab"), "element 1 has .* bytes, of which 0 come"),
+        (content.replace(b"\1\0\0\0c", b"\2\0\0\0c"), "element 1 has 2 bytes, of which 1 come"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            decode_request(damaged).batch.array("batch")
+    with pytest.raises(PredictionError, match="has an element that is no string"):
+        encode_response(raw_result(words=np.array([1], object)))
 
 
 def test_big_endian_and_strided_arrays_arrive_as_their_values():

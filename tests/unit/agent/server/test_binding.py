@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -10,6 +12,10 @@ from prometheus_client import CollectorRegistry
 from inferometer.agent.server.security.binding import check_free, server_options
 from inferometer.agent.server.security.limits import Limits
 from inferometer.agent.server.telemetry.metrics_server import MetricsServer
+from inferometer.agent.tracing import otlp
+from inferometer.client.remote.channel import connection
+from inferometer.client.remote.kserve import connection as kserve
+from inferometer.client.remote.native import connection as native
 from inferometer.manifests.errors import ConfigurationError
 
 TOO_LONG = "a" * 70
@@ -23,7 +29,18 @@ def test_clients_are_pinged_so_that_one_that_vanishes_is_noticed() -> None:
     assert options["grpc.http2.ping_timeout_ms"] == 20_000
     assert options["grpc.http2.max_pings_without_data"] == 0
     # a client may ping as often as ours does, and as those of others do
-    assert options["grpc.http2.min_recv_ping_interval_without_data_ms"] <= 10_000
+    assert options["grpc.http2.min_ping_interval_without_data_ms"] <= 10_000
+
+
+def test_grpc_knows_every_option() -> None:
+    # gRPC ignores an option that it does not know, such as one with a spelling mistake
+    found = find_spec("grpc._cython.cygrpc")
+    assert found is not None
+    core = Path(str(found.origin)).read_bytes()
+    clients = {*connection._OPTIONS, *native._OPTIONS, *kserve._OPTIONS, *otlp._CHANNEL_OPTIONS}
+    named = {name for name, _ in (*server_options(1024, Limits(max_connections=1)), *clients)}
+    assert len(named) >= 15
+    assert [name for name in sorted(named) if name.encode() not in core] == []
 
 
 @pytest.mark.parametrize("host", [TOO_LONG, "no-such-host.invalid", "\udcff", "a..b"])

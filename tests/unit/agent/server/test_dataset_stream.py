@@ -52,3 +52,22 @@ def test_nothing_is_evaluated_for_a_client_that_has_gone_already() -> None:
     responses(runner, client_is_there=False)
     responses(runner, client_is_there=True)
     assert asked == [True, False]
+
+
+def test_an_evaluation_that_ends_right_after_its_last_progress_is_answered() -> None:
+    async def at_once(work) -> str:
+        return work()
+
+    async def collect() -> list[str]:
+        def runner(session, order, on_progress, stop_requested) -> str:
+            on_progress(3, 3)
+            return "evaluation"
+
+        call = SimpleNamespace(is_active=lambda: True, in_thread=at_once)
+        stream = DatasetStream(runner, session=None, order=None)
+        return [
+            response.evaluation_json or str(response.progress.done_inputs)
+            async for response in stream.responses(call)
+        ]
+
+    assert asyncio.run(asyncio.wait_for(collect(), DEADLINE_S)) == ["3", "evaluation"]

@@ -16,7 +16,7 @@ from inferometer.evaluators.load.prepared_inputs import (
     synthetic_payloads,
     synthetic_tensors,
 )
-from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError
+from inferometer.manifests.errors import DatasetError, InputError
 from inferometer.manifests.inputs import (
     ColorMode,
     ElementType,
@@ -187,9 +187,13 @@ def test_synthetic_inputs_of_a_model_that_takes_tensors_are_tensors():
     assert np.array_equal(made.payloads[0].array, stacked(synthetic_tensors([parameters], 7, count=1))[0])
 
 
-def test_strings_are_not_made_up():
+def test_synthetic_strings_are_letters_which_the_seed_draws():
     words = TensorParameters(dimensions=(2,), element_type=TensorElementType.STRING, input_layer="words")
-    with pytest.raises(
-        ConfigurationError, match='input "words" of the model is strings, which no dataset has'
-    ):
-        synthetic_tensors([words], 0)
+
+    drawn = [synthetic_tensors([words], seed, count=3) for seed in (0, 0, 1)]
+
+    first, same, other = ([row["words"].tolist() for row in each.rows] for each in drawn)
+    assert first == same != other
+    texts = [text for [row] in first for text in row]
+    assert len(set(texts)) == len(texts) == 6
+    assert all(len(text) == 128 and text.isalpha() and text.islower() for text in texts)

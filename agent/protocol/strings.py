@@ -1,6 +1,7 @@
-"""Elements of ``BYTES`` in the Open Inference Protocol: each after its length in 4 bytes, little-endian.
+"""Strings in messages: each in UTF-8 after its length in 4 bytes, little-endian.
 
-The protocol leaves the meaning of the bytes open. Here they are UTF-8, and strings of Python in an array.
+That is the form of ``BYTES`` in the Open Inference Protocol, which leaves the meaning of the bytes open. In
+an array they are Python's own strings.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ def pack(elements: Iterable[bytes]) -> bytes:
     return b"".join(part for element in elements for part in (_LENGTH.pack(len(element)), element))
 
 
-def pack_strings(array: NDArray[Any], what: str) -> bytes:
-    """Returns an array of strings as raw contents; raises PredictionError if one is none."""
+def pack_strings(array: NDArray[Any]) -> bytes:
+    """Returns an array of strings as raw contents; raises PredictionError if an element is none."""
     try:
         return pack(element.encode() for element in array.flat)
     except (AttributeError, UnicodeEncodeError) as error:
-        raise PredictionError(f"{what}: has an element that is no string") from error
+        raise PredictionError("a tensor of strings has an element that is no string") from error
 
 
 def unpack_strings(content: memoryview, shape: Sequence[int], what: str) -> NDArray[Any]:
