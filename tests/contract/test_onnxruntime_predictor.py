@@ -159,6 +159,16 @@ def test_what_is_no_onnx_model_is_refused(open_predictor, tmp_path, content):
     assert "\n" not in str(raised.value)
 
 
+def test_a_model_that_cannot_be_run_here_is_said_to_be_one(open_predictor, tmp_path):
+    own = onnx.helper.make_node("Unheard", ["x"], ["y"], domain="of.nobody")
+    floats = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = onnx.helper.make_graph([own], "own", floats[:1], floats[1:])
+    imports = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("of.nobody", 1)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=imports, ir_version=9), tmp_path / "net.onnx")
+    with pytest.raises(ArtifactError, match=r"net\.onnx: ONNX Runtime cannot open it: .*of\.nobody"):
+        open_predictor("ONNXRuntime", artifacts=Artifacts(graph=tmp_path / "net.onnx"))
+
+
 def test_starts_as_many_threads_as_were_asked_for(open_predictor):
     def threads_started(threads: int) -> int:
         before = {thread.id for thread in psutil.Process().threads()}

@@ -20,6 +20,7 @@ from inferometer.agent.frameworks.onnxruntime.sessions import (
     CPU_PROVIDER,
     CUDA,
     FAILURES,
+    NO_MODEL,
     details_of,
     onnxruntime,
     open_session,
@@ -228,7 +229,8 @@ class ONNXRuntimePredictor(Predictor):
         except FAILURES as error:
             if options.device.is_gpu and "CUDA" in str(error):
                 raise DeviceError(f"{self._refusal()}: {reason(error)}") from error
-            raise ArtifactError(f"{graph}: is no ONNX model: {reason(error)}") from error
+            what = "is no ONNX model" if isinstance(error, NO_MODEL) else "ONNX Runtime cannot open it"
+            raise ArtifactError(f"{graph}: {what}: {reason(error)}") from error
 
     @property
     def _left_out(self) -> list[str]:

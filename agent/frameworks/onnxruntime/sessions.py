@@ -26,6 +26,8 @@ FAILURES: tuple[type[Exception], ...] = (
     TypeError,
     ValueError,
 )
+NO_MODEL: tuple[type[Exception], ...] = (native.InvalidArgument, native.InvalidGraph, native.InvalidProtobuf)
+"""Those of a file that is no model; others say that it cannot be run here."""
 _FATAL = 4  # the logger's severity that leaves errors to the exceptions
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
