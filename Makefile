@@ -5,8 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
 SITE   ?= build/site
-# How many tests run at once: some wait for processes and sockets, so more than there are cores.
-JOBS   ?= 3
+# How many tests run at once: some wait for processes and sockets, so more than there are of two cores.
+JOBS   ?= $(shell [ "$$(nproc 2> /dev/null || echo 2)" -ge 4 ] && echo 4 || echo 3)
 EXAMPLES ?= 10000
 SEED     ?= $(shell date +%s)
 

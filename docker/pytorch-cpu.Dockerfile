@@ -12,8 +12,9 @@ RUN python -m venv --without-pip /opt/inferometer \
  && pip --python /opt/inferometer/bin/python install --no-cache-dir --constraint constraints.txt \
       --requirement requirements.txt
 
-# The program's wheel with its door for HTTP, and what of its dependencies the framework has not brought. They are put aside in /program, so
-# that a change of the program makes a small layer, and not that of the framework again.
+# The program's wheel with what serves HTTP, scores objects and splits texts, and those of its dependencies
+# that the framework has not brought. They are put aside in /program, so that a change of the program makes a
+# small layer, and not that of the framework again.
 FROM framework AS program
 RUN pip install --no-cache-dir --constraint constraints.txt hatchling
 COPY pyproject.toml README.md LICENSE ./
@@ -25,7 +26,7 @@ COPY manifests manifests
 COPY protos protos
 RUN pip wheel --no-cache-dir --no-build-isolation --no-deps --wheel-dir dist . \
  && pip --python /opt/inferometer/bin/python install --no-cache-dir --constraint constraints.txt \
-      --prefix /program "$(echo dist/*.whl)[http]" \
+      --prefix /program "$(echo dist/*.whl)[http,coco,text]" \
  && cp --archive /program/. /opt/inferometer/ \
  && pip --python /opt/inferometer/bin/python check
 

@@ -141,6 +141,7 @@ def test_beside_busy_loops_it_says_what_others_took(
     images = np.random.default_rng(0).integers(0, 255, (INPUTS, 8, 8), np.uint8)
     np.savez(tmp_path / "many.npz", images=images)
     command = [*AGENT, *SHORT[:-1], f"--dataset_path={tmp_path / 'many.npz'}", "--batch_size=2"]
+    command.append("--min_duration=1.5")
     with busy_loops(max(2, usable_cores())) as loops:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         others = OthersTime(process.pid)

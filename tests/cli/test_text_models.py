@@ -111,7 +111,7 @@ def test_a_dataset_of_texts_is_evaluated(agent: Agent, models: Path, framework: 
     answer = agent(
         "predict", "dataset", "--model_name=Bert_text_classification", f"--framework_name={framework}",
         f"--manifests={models}", f"--dataset_path={models / 'texts.jsonl'}", "--batch_size=4",
-        "--fail_on_error=false", "--threads=1", "--min_duration=0", "--min_batches=0",
+        "--fail_on_error=false", "--threads=1", "--num_file_parts=-1",
     )  # fmt: skip
     assert answer.figure("failures").startswith("1")
     assert "input 7 failed" in answer.stderr or "the text is empty" in answer.stdout + answer.stderr
