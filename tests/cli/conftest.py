@@ -17,8 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.cli.main import run
 from inferometer.evaluators.jobs import load
+from inferometer.manifests.catalog import Catalog
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,22 @@ def served(
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
+
+
+PLACES = ("here", "native", "kserve", "kserve+http")
+
+
+@contextmanager
+def every_place(models: Path) -> Iterator[dict[str, tuple[str, ...]]]:
+    """The options that name each of ``PLACES`` where the models of a folder run."""
+    server = AgentServer(Catalog([models]), Registry(), ServerOptions(port=0, http_port=0))
+    try:
+        server.start()
+        served = {"native": server.address, "kserve": f"kserve://{server.address}"}
+        served["kserve+http"] = f"kserve+{server.http_url}"
+        yield {"here": ()} | {place: (f"--agent={address}",) for place, address in served.items()}
+    finally:
+        server.stop(0)
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import inferometer as im
-from inferometer.agent.inference.registry import Registry
-from inferometer.agent.server.server import AgentServer, ServerOptions
-from inferometer.manifests.catalog import Catalog
-from tests.cli.conftest import Agent
+from tests.cli.conftest import PLACES, Agent, every_place
 
 STARTED = {0, 8}
 """The exit codes of a load that was measured: 8 is one that a busy machine sent late."""
@@ -30,7 +27,6 @@ ROWS = [
     },  # an unknown word, which counts as negative alone
     {"text": "", "pair": "bad", "label": "positive"},
 ]
-PLACES = ("here", "native", "kserve", "kserve+http")
 
 
 def save_graph(path: Path, inputs: int) -> None:
@@ -95,14 +91,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def addresses(models: Path) -> Iterator[dict[str, tuple[str, ...]]]:
     """The options that name each place where a model runs."""
-    server = AgentServer(Catalog([models]), Registry(), ServerOptions(port=0, http_port=0))
-    try:
-        server.start()
-        served = {"native": server.address, "kserve": f"kserve://{server.address}"}
-        served["kserve+http"] = f"kserve+{server.http_url}"
-        yield {"here": ()} | {place: (f"--agent={address}",) for place, address in served.items()}
-    finally:
-        server.stop(0)
+    with every_place(models) as found:
+        yield found
 
 
 @pytest.mark.parametrize("place", PLACES)
