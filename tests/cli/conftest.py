@@ -81,9 +81,9 @@ def served(
 PLACES = ("here", "native", "kserve", "kserve+http")
 
 
-@contextmanager
-def every_place(models: Path) -> Iterator[dict[str, tuple[str, ...]]]:
-    """The options that name each of ``PLACES`` where the models of a folder run."""
+@pytest.fixture(scope="module")
+def addresses(models: Path) -> Iterator[dict[str, tuple[str, ...]]]:
+    """The options that name each of ``PLACES`` where the test file's ``models``, a folder, run."""
     server = AgentServer(Catalog([models]), Registry(), ServerOptions(port=0, http_port=0))
     try:
         server.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 from PIL import Image
 
-from tests.cli.conftest import PLACES, Agent, every_place
+from tests.cli.conftest import PLACES, Agent
 
 STARTED = {0, 8}
 """The exit codes of a load that was measured: 8 is one that a busy machine sent late."""
@@ -49,13 +48,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / "pairs" / part).mkdir(parents=True, exist_ok=True)
             Image.fromarray(array).save(folder / "pairs" / part / f"{number}.png")
     return folder
-
-
-@pytest.fixture(scope="module")
-def addresses(models: Path) -> Iterator[dict[str, tuple[str, ...]]]:
-    """The options that name each place where a model runs."""
-    with every_place(models) as found:
-        yield found
 
 
 @pytest.mark.parametrize("place", PLACES)
