@@ -50,6 +50,7 @@ FIRST = (
     "latency_ms_p50",
     "rate_per_s",
     "top1_accuracy",
+    "score",
     "stability",
     "id",
 )
@@ -92,6 +93,8 @@ def overview_rows(evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]
     for evaluation, row in zip(evaluations, OverviewReport().rows(evaluations), strict=True):
         created = _moment(evaluation.created_at)
         texts = [created if key == "created_at" else text_of(row[key], known[key]) for key in keys]
+        if row["score_name"]:  # scores of several tasks are in one column
+            texts[keys.index("score")] += f" {row['score_name']}"
         yield {
             "id": evaluation.id,
             "name": f"{row['model_name']} {row['model_version']}, {row['framework_name']}, {created}",
