@@ -80,7 +80,7 @@ def model_of_file(path: Path, registry: Registry, wanted: Wanted = Wanted()) -> 
     Raises:
         ArtifactError: There is no such file, or it is no model that can be read.
         FrameworkUnavailableError: Its framework is not installed.
-        ConfigurationError: It has several inputs, or its input cannot be described.
+        ConfigurationError: One shape was given for several inputs, or an input cannot be described.
     """
     entry = _entry_of_file(path, registry)
     signature = entry.load().signature_of_file(path)

@@ -46,8 +46,8 @@ def charts_of(evaluation: Evaluation, reports: Mapping[str, Report[Any]]) -> lis
     if measures(evaluation, BatchMeasurement):
         scores = find_plot("accuracy").draw([evaluation], list(reports["accuracy"].rows([evaluation])))
     drawings = (each for each in (drawing, scores) if each is not None)
-    return [
-        chart_document(each.title, chart, each.notes)
+    return [  # the notes of scores are about their bars, which the page has as a table
+        chart_document(each.title, chart, () if each is scores else each.notes)
         for each in drawings
         for chart in each.charts
         if isinstance(chart, PointChart)
