@@ -94,7 +94,8 @@ def overview_rows(evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]
         created = _moment(evaluation.created_at)
         texts = [created if key == "created_at" else text_of(row[key], known[key]) for key in keys]
         if row["score_name"]:  # scores of several tasks are in one column
-            texts[keys.index("score")] += f" {row['score_name']}"
+            score = keys.index("score")
+            texts[score] = f"{texts[score]} {row['score_name']}"
         yield {
             "id": evaluation.id,
             "name": f"{row['model_name']} {row['model_version']}, {row['framework_name']}, {created}",
