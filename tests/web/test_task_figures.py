@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from inferometer.client.web.documents import evaluation_document, page_reports
+from inferometer.client.web.documents import (
+    evaluation_document,
+    overview_columns,
+    overview_rows,
+    page_reports,
+)
 from inferometer.evaluators.tasks.scores import Score, ScoreInterval, TaskResult
 from tests.contract.store_fixtures import make_evaluation
 from tests.evaluations import changed
@@ -20,4 +25,14 @@ def test_the_scores_of_a_task_are_figures_and_its_curve_a_chart() -> None:
     assert figures["AP"]["headline"] is not None
     assert (figures["PSNR"]["label"], figures["PSNR"]["headline"]) == ("PSNR (dB)", None)
     assert "top1_accuracy" not in figures
-    assert "precision at IoU 0.5" in [chart["y_axis"] for chart in document["charts"]]
+    curve = next(each for each in document["charts"] if each["y_axis"] == "precision at IoU 0.5")
+    assert curve["notes"] == []
+
+
+def test_the_table_has_the_first_score_of_a_task_with_its_name() -> None:
+    result = TaskResult("object_detection", "COCO AP", 7, (Score("AP", 0.5, None),), {})
+    detected = changed(make_evaluation(), accuracy=None, task_result=result)
+    place = [column["key"] for column in overview_columns()].index("score")
+    detection, classification = overview_rows([detected, make_evaluation()])
+    assert (detection["values"][place], detection["texts"][place]) == (0.5, "0.5000 AP")
+    assert classification["values"][place] is None
