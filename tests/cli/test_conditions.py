@@ -116,13 +116,13 @@ class OthersTime:
         self._thread.start()
 
     def share(self, begin_s: float, end_s: float) -> float:
-        """The share of all processors that they took between two times."""
+        """The share of the usable processors that they took between two times."""
         self._ended.set()
         self._thread.join()
         times_s, sums_s = zip(*self._seen, strict=True)
         assert times_s[0] < begin_s < end_s < times_s[-1]
         one, two = np.interp([begin_s, end_s], times_s, sums_s)
-        return float((two - one) / (end_s - begin_s) / (psutil.cpu_count() or 1))
+        return float((two - one) / (end_s - begin_s) / usable_cores())
 
     def _run(self) -> None:
         while not self._ended.wait(_SAMPLE_S):
@@ -141,7 +141,7 @@ def test_beside_busy_loops_it_says_what_others_took(
     images = np.random.default_rng(0).integers(0, 255, (INPUTS, 8, 8), np.uint8)
     np.savez(tmp_path / "many.npz", images=images)
     command = [*AGENT, *SHORT[:-1], f"--dataset_path={tmp_path / 'many.npz'}", "--batch_size=2"]
-    command.append("--min_duration=1.5")
+    command.append("--min_duration=3")
     with busy_loops(max(2, usable_cores())) as loops:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         others = OthersTime(process.pid)
