@@ -12,6 +12,7 @@ import grpc
 import pytest
 from fake_framework import fake_registry, write_manifests
 
+from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.serving.served_models import ServingOptions
 from inferometer.manifests.catalog import Catalog
@@ -105,3 +106,14 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (info.parent, here, here.parents[1]))))
     monkeypatch.syspath_prepend(info.parent)
+
+
+@pytest.fixture(scope="module")
+def address(catalog: Catalog) -> Iterator[str]:
+    """The address of an agent that serves the test file's ``catalog``."""
+    server = AgentServer(catalog, Registry(), ServerOptions(port=0))
+    try:
+        server.start()
+        yield server.address
+    finally:
+        server.stop(0)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from mask_detector import write_coco, write_mask_detectors
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, open_session
-from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.tasks.predictions import Instances
 from inferometer.agent.tasks.run_lengths import decoded
 from inferometer.client.remote.native.agent import open_remote_agent
@@ -30,16 +27,6 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return open_path(write_coco(tmp_path_factory.mktemp("coco") / "cats"), "vision")
-
-
-@pytest.fixture(scope="module")
-def address(catalog: Catalog) -> Iterator[str]:
-    server = AgentServer(catalog, Registry(), ServerOptions(port=0))
-    try:
-        server.start()
-        yield server.address
-    finally:
-        server.stop(0)
 
 
 def evaluated(

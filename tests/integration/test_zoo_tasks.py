@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, open_session
-from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.evaluators.dataset_run import DatasetRun
 from inferometer.evaluators.datasets.base import Dataset
@@ -36,16 +35,6 @@ TOLERANCE = 1e-3
 @pytest.fixture(scope="module")
 def catalog() -> Catalog:
     return Catalog()
-
-
-@pytest.fixture(scope="module")
-def address(catalog: Catalog) -> Iterator[str]:
-    server = AgentServer(catalog, Registry(), ServerOptions(port=0))
-    try:
-        server.start()
-        yield server.address
-    finally:
-        server.stop(0)
 
 
 def system_of(catalog: Catalog, model: str, framework: str, address: str | None) -> SystemUnderTest:
