@@ -21,7 +21,7 @@ from inferometer.evaluators.load.issuer import (
     frozen_heap,
     lag_reason,
 )
-from inferometer.evaluators.load.queries import Outcome, QueryLog
+from inferometer.evaluators.load.queries import Outcome, Queries, QueryLog
 from inferometer.evaluators.load.schedule import Schedule
 from inferometer.evaluators.load.target import QueryTarget
 from inferometer.evaluators.measurements.load import MlperfResult, Scenario
@@ -191,7 +191,7 @@ def _closed(issued: IssuedRun, settings: MlperfSettings, loadgen: MlperfLog) -> 
         schedule, next_ns = server_schedule(settings)
         clock_known = loadgen.generated == (len(schedule), next_ns) and len(queries) <= len(schedule)
         if clock_known:
-            queries = replace(queries, scheduled_ns=schedule.offsets_ns[: len(queries)])
+            queries = on_schedule(queries, schedule)
             checksum = schedule.checksum
     wrong = len(queries) - queries.count(Outcome.ANSWERED)
     failures = f"{wrong} of {len(queries)} samples have no right answer, and LoadGen takes each for answered"
@@ -200,6 +200,27 @@ def _closed(issued: IssuedRun, settings: MlperfSettings, loadgen: MlperfLog) -> 
     ended = issued.stop is Stop.COMPLETE
     return MlperfRun(
         issued, checksum, loadgen.result(settings.scenario, ended=ended, clock_known=clock_known)
+    )
+
+
+def on_schedule(queries: Queries, schedule: Schedule) -> Queries:
+    """Returns queries with the times at which LoadGen's schedule has them due.
+
+    LoadGen does not tell when it began. Our times count from its first query, which may have been late. None
+    is sent before it is due: where one seems to be, all times are as much later.
+
+    Args:
+        queries: In the order of the schedule, of which they are the first.
+        schedule: When each was due.
+    """
+    due_ns = schedule.offsets_ns[: len(queries)]
+    sent = queries.sent_ns >= 0
+    late_ns = max(0, int(np.max((due_ns - queries.sent_ns)[sent], initial=0)))
+    return replace(
+        queries,
+        scheduled_ns=due_ns,
+        sent_ns=np.where(sent, queries.sent_ns + late_ns, queries.sent_ns),
+        done_ns=np.where(queries.done_ns >= 0, queries.done_ns + late_ns, queries.done_ns),
     )
 
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from inferometer.evaluators.load.issuer import Stop
-from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.load.schedule import Schedule
 from inferometer.evaluators.measurements.load import Scenario
 from inferometer.evaluators.mlperf.comparison import compared
-from inferometer.evaluators.mlperf.run import expected_qps, run_mlperf
+from inferometer.evaluators.mlperf.run import expected_qps, on_schedule, run_mlperf
 from inferometer.evaluators.mlperf.settings import MlperfSettings, server_schedule
 
 pytestmark = pytest.mark.real_time
@@ -93,6 +94,19 @@ def test_each_sample_is_counted_once_and_loadgen_agrees(scenario: Scenario, tmp_
         if figure.percent:  # by the same clock, LoadGen's end comes after ours, and its begin before
             assert figure.ours is not None
             assert 0 <= figure.ours <= figure.loadgen
+
+
+def test_no_query_was_sent_before_it_was_due() -> None:
+    columns = {name: np.zeros(4, np.int64) for name in ("outcome", "queue_ns", "predict_ns", "batch_size")}
+    sent_ns, done_ns = np.array([0, 90, 200, -1]), np.array([30, 95, -1, -1])
+    queries = Queries(scheduled_ns=sent_ns, sent_ns=sent_ns, done_ns=done_ns, **columns)
+    schedule = Schedule(np.array([0, 100, 205, 300, 400]), "server", 0.0)
+
+    found = on_schedule(queries, schedule)
+
+    assert found.scheduled_ns.tolist() == [0, 100, 205, 300]
+    assert found.sent_ns.tolist() == [10, 100, 210, -1]
+    assert found.done_ns.tolist() == [40, 105, -1, -1]
 
 
 def test_the_seed_chooses_the_inputs(tmp_path: Path) -> None:
