@@ -54,7 +54,7 @@ filter_options = options(
     option("--batch_size", type=WHOLE_NUMBER, metavar="N", help="Only this batch size."),
     option("--weights", type=WEIGHTS, help="Only evaluations with these weights."),
     option("--limit", type=int, default=-1, metavar="N", help="The newest N evaluations; -1 for all."),
-    boolean("--include_interrupted", help="Also show interrupted evaluations."),
+    boolean("--include_interrupted", help="Also show interrupted and failed evaluations."),
     option(
         "--id",
         "evaluation_id",

@@ -56,7 +56,7 @@ from inferometer.manifests.schema import ModelManifest
 
 SCHEMA_VERSION = 3
 _WITHOUT_TASKS = 2
-"""The version of evaluations of these two tasks over a whole dataset, which earlier programs can read."""
+"""The version of evaluations of two tasks over a whole dataset, failed ones aside, for earlier programs."""
 _FIRST_TASKS = ("classification", "raw")
 _SYSTEM = tuple(
     f.name for f in fields(SystemDescription) if f.name not in {"manifest", "device", "environment"}
@@ -212,6 +212,7 @@ def _evaluation_document(evaluation: Evaluation) -> Document:
     system, manifest = evaluation.system, evaluation.system.manifest
     environment, dataset = system.environment, evaluation.dataset
     readable_before = manifest.output.type in _FIRST_TASKS and dataset.sample_ids is None
+    readable_before = readable_before and evaluation.status is not Status.FAILED
     return {
         "_id": evaluation.id,
         "schema_version": _WITHOUT_TASKS if readable_before else SCHEMA_VERSION,

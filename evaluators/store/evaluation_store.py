@@ -140,7 +140,7 @@ class EvaluationFilter:
         weights: The origin of the weights.
         limit: The maximum number of evaluations, the newest first; None means all.
         offset: How many of the newest are passed over.
-        include_interrupted: Whether interrupted evaluations match.
+        include_interrupted: Whether interrupted and failed evaluations match.
         evaluation_id: The id of an evaluation or of a group.
         kinds: The kinds of measurement.
         stability: The verdict on the conditions.
