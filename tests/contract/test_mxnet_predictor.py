@@ -16,11 +16,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from inferometer.agent.frameworks.mxnet.runtime import mxnet  # isort: skip  # prepares NumPy for the architectures
 from inferometer.agent.architectures.mxnet.resnet import ResNet
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.manifests.errors import ArtifactError, PredictionError
 from inferometer.manifests.loader import parse_manifest
+from tests.optional_mxnet import mxnet
 
 
 def save(symbol, folder, parameters=None) -> Artifacts:
@@ -171,7 +171,7 @@ import os
 from pathlib import Path
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.frameworks.mxnet.predictor import MXNetPredictor
-from inferometer.agent.frameworks.mxnet.runtime import mxnet
+from tests.optional_mxnet import mxnet
 from inferometer.agent.inference.predictor import PredictorOptions
 from inferometer.manifests.schema import ModelManifest
 

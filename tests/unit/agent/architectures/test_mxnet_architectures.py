@@ -11,7 +11,7 @@ import pytest
 from repeated_weights import Repeated
 
 from inferometer.agent.architectures.catalogue import ARCHITECTURES, BuiltinArchitecture
-from inferometer.agent.frameworks.mxnet.runtime import mxnet
+from tests.optional_mxnet import mxnet
 
 pytestmark = pytest.mark.usefixtures("free_memory")
 

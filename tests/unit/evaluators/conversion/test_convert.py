@@ -11,7 +11,6 @@ import pytest
 from filelock import FileLock
 from PIL import Image
 
-from inferometer.agent.frameworks.mxnet.predictor import mxnet
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Url
 from inferometer.evaluators.conversion.check import check_dataset
 from inferometer.evaluators.conversion.convert import TARGETS, Conversion, convert
@@ -20,6 +19,7 @@ from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sampl
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError, OutputError
 from tests.dataset_files import items
+from tests.optional_mxnet import mxnet
 
 Labelled = tuple[Payload | str, str | None]
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.agent.frameworks.mxnet.predictor import mxnet
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.files.record_framing import MAGIC_BYTES, framed
 from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, RecordDataset
 from inferometer.manifests.errors import DatasetError, InputError
 from tests.dataset_files import Item, items, record, write_records
+from tests.optional_mxnet import mxnet
 
 WITH_MAGIC = MAGIC_BYTES * 3 + b"ab" + MAGIC_BYTES + b"cd" + MAGIC_BYTES + b"xyz"
 

@@ -94,7 +94,7 @@ def test_the_classes_have_names_that_are_known_before_a_mask_is_read(tmp_path: P
         (grey(), {}),
         (palette(), {}),
         (Image.fromarray(NUMBERS.astype(np.uint16)), {}),
-        (Image.fromarray(np.where(NUMBERS == 255, 65535, NUMBERS).astype(np.uint16)), {}),
+        (Image.fromarray(np.where(NUMBERS == 255, np.uint16(65535), NUMBERS)), {}),
     ],
 )
 def test_grey_and_palette_and_16_bits_mean_the_same(
