@@ -172,7 +172,7 @@ def read_description(
     try:
         manifest = ModelManifest.model_validate_json(response.manifest_json)
         environment = _read_environment(json.loads(response.environment_json))
-    except (ValidationError, ValueError, TypeError, KeyError) as error:
+    except (ValidationError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise AgentError(
             f"agent {agent}: its description of the model cannot be read; is it of another version? "
             + " ".join(str(error).split())[:200]

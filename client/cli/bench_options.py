@@ -47,7 +47,7 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in newer
             return value
         try:
             found = json.loads(value.strip() or "{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self.fail(f"{value} is no JSON: {error}", param, ctx)
         if not isinstance(found, dict):
             self.fail(f'{value} is no JSON object, such as {{"num_classes": 1000}}', param, ctx)

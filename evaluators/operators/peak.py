@@ -52,7 +52,7 @@ def machine_peak(cpu_model: str, threads: int, dtype: str, folder: Path | None) 
     key = f"{cpu_model}, {threads} threads, {dtype}"
     known: dict[str, dict[str, float | int | str]] = {}
     if folder is not None:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             known = json.loads((folder / _FILE).read_text(encoding="utf-8"))
     with suppress(TypeError, KeyError):
         return MachinePeak(**known[key])  # type: ignore[arg-type]

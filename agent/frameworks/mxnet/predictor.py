@@ -15,7 +15,12 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.artifacts.mxnet_symbols import find_symbol, symbol_inputs, symbol_stem
+from inferometer.agent.artifacts.mxnet_symbols import (
+    find_symbol,
+    symbol_inputs,
+    symbol_stem,
+    symbol_text,
+)
 from inferometer.agent.artifacts.signature import InputSignature, ModelSignature, inputs_of_examples
 from inferometer.agent.frameworks.mxnet import runtime
 from inferometer.agent.frameworks.mxnet.networks import (
@@ -304,7 +309,7 @@ class MXNetPredictor(Predictor):
         if graph is None:
             raise ArtifactError(f"{self}: needs graph_path, the symbol's JSON file")
         try:
-            symbol = mxnet.sym.load(str(graph))
+            symbol = mxnet.sym.load_json(symbol_text(graph))
             arguments = symbol.list_arguments()
         except FAILURES as error:
             raise ArtifactError(f"{graph}: is no MXNet symbol: {reason(error)}") from error

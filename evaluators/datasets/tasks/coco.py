@@ -128,14 +128,16 @@ def _content(file: Path) -> Mapping[str, Any]:
 
 def _categories(file: Path, content: Mapping[str, Any]) -> Mapping[Any, str]:
     found: dict[Any, str] = {}
+    names: set[str] = set()
     for place, entry in enumerate(content["categories"]):
         number = entry.get("id") if isinstance(entry, dict) else None
         if not _is_key(number) or number in found:
             raise DatasetError(f"{file}: category {place} has no id of its own")
         name = entry.get("name", str(number))
-        if not isinstance(name, str) or not name.strip() or name in found.values():
+        if not isinstance(name, str) or not name.strip() or printable(name) in names:
             raise DatasetError(f"{file}: category {number} has no name of its own")
         found[number] = printable(name)
+        names.add(found[number])
     return found
 
 

@@ -88,7 +88,7 @@ def _of_json(file: Any, column: str, several: bool) -> _Found:
 def _parsed(text: str, place: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{place} is no JSON: {one_line(error)}") from error
 
 
