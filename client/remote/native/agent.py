@@ -86,6 +86,7 @@ def open_remote_agent(
     except BaseException:
         connection.close()
         raise
+    connection.hold_session(response.session_id)
     return RemoteAgent(connection, response.session_id, description, remote)
 
 
