@@ -27,7 +27,7 @@ class _Entry:
     last_used_s: float
     users: int = 0
     open: bool = True
-    holds: list[Callable[[], None]] = field(default_factory=list)
+    holds: list[Callable[[], object]] = field(default_factory=list)
     """What ends each call that shows that a client is there."""
     abandoned: bool = False
     """Whether the last of those calls ended by itself: the client died, or its connection was lost."""
@@ -97,7 +97,7 @@ class Sessions:
                 threading.Thread(target=self._close, args=(entry,), name="close-session", daemon=True).start()
 
     @contextmanager
-    def hold(self, id_: str, end: Callable[[], None]) -> Iterator[None]:
+    def hold(self, id_: str, end: Callable[[], object]) -> Iterator[None]:
         """Shows that the client of a session is there, until the block ends, which the caller makes it.
 
         ``end`` is called, once and in any thread, when the session has ended or ``end_holds`` is called. If
