@@ -225,6 +225,13 @@ class Predictor(Closeable):
         """
         return None
 
+    def declared_outputs(self) -> tuple[InputSignature, ...]:
+        """Returns the outputs as far as the model states them, the batch first; called after ``load``.
+
+        The default returns none: then only a prediction tells.
+        """
+        return ()
+
     def details(self) -> FrameworkDetails:
         """Returns what the framework tells of its build and its settings; called once after ``load``.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from inferometer.agent.artifacts.signature import InputSignature
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import Predictor, Tensors
@@ -213,6 +214,9 @@ class _WatchedPredictor(Predictor):
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         return self._predictor.profiler(level)
+
+    def declared_outputs(self) -> tuple[InputSignature, ...]:
+        return self._predictor.declared_outputs()
 
     def details(self) -> FrameworkDetails:
         return self._predictor.details()
