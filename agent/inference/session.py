@@ -161,7 +161,7 @@ def open_session(
         with traced(trace, SpanKind.of("load", TraceLevel.APPLICATION_TRACE, **attributes)):
             predictor.load()
         description = SystemDescription(
-            manifest=manifest,
+            manifest=manifest.with_sizes(predictor.axis_sizes()),
             checksums={**artifacts.checksums, **tokenizers},
             framework_version=entry.installed_version or "",
             device=options.device,

@@ -35,7 +35,6 @@ from inferometer.manifests.errors import (
     UnknownModelError,
 )
 from inferometer.manifests.fields import DYNAMIC_AXIS
-from inferometer.manifests.inputs import DYNAMIC_SIZE
 from inferometer.manifests.schema import ModelManifest
 from inferometer.manifests.versions import exactly
 
@@ -291,10 +290,13 @@ def _sides(sizes: Sequence[int | None]) -> tuple[int, ...]:
 
 def _predicted_outputs(model: ServedModel, *, dynamic: bool) -> tuple[TensorSignature, ...]:
     """The outputs of predictions of zeros; empty if they fail, or give what the protocol cannot carry."""
-    found = []
-    for size in (DYNAMIC_SIZE, DYNAMIC_SIZE // 2) if dynamic else (DYNAMIC_SIZE,):
+    tensors, found = model.manifest.tensors, []
+    shapes = [{each.name: each.sized() for each in tensors}]
+    if dynamic:
+        shapes.append({each.name: each.sized_otherwise() for each in tensors})
+    for each in shapes:
         with suppress(PredictionError):
-            found.append(_outputs_for(model, size))
+            found.append(_outputs_for(model, each))
     if not found or not dynamic:
         return found[0] if found else ()
     others = {each.name: each.dimensions for each in found[1]} if len(found) > 1 else {}
@@ -310,12 +312,10 @@ def _predicted_outputs(model: ServedModel, *, dynamic: bool) -> tuple[TensorSign
     )
 
 
-def _outputs_for(model: ServedModel, dynamic_size: int) -> tuple[TensorSignature, ...]:
-    """The outputs for one input, whose dynamic axes have that size."""
+def _outputs_for(model: ServedModel, shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSignature, ...]:
+    """The outputs for one input, whose tensors have those shapes."""
     tensors = model.manifest.tensors
-    inferred = model.session.infer(
-        {each.name: blank(each, (1, *each.sized(dynamic_size))) for each in tensors}
-    )
+    inferred = model.session.infer({each.name: blank(each, (1, *shapes[each.name])) for each in tensors})
     for name, array in inferred.outputs.items():
         if array.ndim == 0 or len(array) != 1:
             raise PredictionError(f'output "{name}" has shape {list(array.shape)} for one input')
