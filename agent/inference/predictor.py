@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
@@ -34,7 +34,7 @@ from inferometer.manifests.errors import (
     OutOfMemoryError,
     PredictionError,
 )
-from inferometer.manifests.inputs import TensorSpec
+from inferometer.manifests.inputs import AxisSizes, TensorSpec
 from inferometer.manifests.schema import ModelManifest
 
 _NO_TURN = nullcontext()
@@ -224,6 +224,20 @@ class Predictor(Closeable):
             None if the framework does not profile layers, which is the default.
         """
         return None
+
+    def declared_outputs(self) -> tuple[InputSignature, ...]:
+        """Returns the outputs as far as the model states them, the batch first; called after ``load``.
+
+        The default returns none: then only a prediction tells.
+        """
+        return ()
+
+    def axis_sizes(self) -> Mapping[str, tuple[AxisSizes | None, ...]]:
+        """Returns the sizes that the axes of inputs may have, without the batch, as the model states them.
+
+        The default returns none: the axes may have any.
+        """
+        return {}
 
     def details(self) -> FrameworkDetails:
         """Returns what the framework tells of its build and its settings; called once after ``load``.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
 from inferometer.agent.artifacts.locations import tokenizer_files
 from inferometer.agent.artifacts.model_files import Artifacts, get_file, resolve_model
+from inferometer.agent.artifacts.signature import InputSignature
 from inferometer.agent.artifacts.urls import shown
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.device import CPU, Device
@@ -160,7 +161,7 @@ def open_session(
         with traced(trace, SpanKind.of("load", TraceLevel.APPLICATION_TRACE, **attributes)):
             predictor.load()
         description = SystemDescription(
-            manifest=manifest,
+            manifest=manifest.with_sizes(predictor.axis_sizes()),
             checksums={**artifacts.checksums, **tokenizers},
             framework_version=entry.installed_version or "",
             device=options.device,
@@ -284,6 +285,10 @@ class Session(Closeable):
     def any_thread(self) -> bool:
         """Whether ``infer`` may be called in any thread at no more cost; see ``Predictor.any_thread``."""
         return self._predictor.any_thread
+
+    def declared_outputs(self) -> tuple[InputSignature, ...]:
+        """Returns the outputs as far as the model states them; see ``Predictor.declared_outputs``."""
+        return self._predictor.declared_outputs()
 
     @property
     def is_free(self) -> bool:

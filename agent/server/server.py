@@ -177,6 +177,7 @@ class AgentServer:
             limit=options.max_sessions,
             idle_s=options.session_idle_s,
             observer=self._observation.queues,
+            borrowers=self._sessions,
         )
         """The models that are loaded."""
         native = PredictService(
@@ -288,7 +289,7 @@ class AgentServer:
         )
 
     def _is_ready(self) -> bool:
-        return not (self._stopping.is_set() or self._observation.watch.trouble)
+        return not (self._stopping.is_set() or self._observation.watch.trouble or self.models.is_full)
 
     def start(self) -> None:
         """Begins to answer."""
@@ -322,6 +323,7 @@ class AgentServer:
         ):
             time.sleep(_POLL_S)
         left_s = max(end_s - time.monotonic(), 0.0)
+        self._sessions.end_holds()
         # Not for longer: an error of gRPC must not keep the process.
         if self._http is not None:
             self._http.stop(left_s)

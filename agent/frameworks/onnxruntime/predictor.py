@@ -169,6 +169,17 @@ class ONNXRuntimePredictor(Predictor):
         """Uses a session of ``open_profiled`` for predictions; None means the predictor's own."""
         self._profiled = session
 
+    def declared_outputs(self) -> tuple[InputSignature, ...]:
+        """Returns the graph's outputs that are tensors; see ``Predictor``."""
+        nodes = [node for node in self._session.get_outputs() if node.type.startswith("tensor(")]
+        found = tuple(map(_signature_of_node, nodes))
+        if self._precision is None:
+            return found
+        return tuple(
+            replace(each, element_type="float32") if each.element_type == "float16" else each
+            for each in found
+        )
+
     def details(self) -> FrameworkDetails:
         """Returns ONNX Runtime's libraries, build, and the settings of the session; see ``Predictor``."""
         details = details_of(self._session)
@@ -284,7 +295,10 @@ _ELEMENT_TYPES = {"float": "float32", "double": "float64"}
 
 
 def _signature_of_node(node: Any) -> InputSignature:
-    """The signature of an input, whose type is ``tensor(float)``."""
+    """The signature of an input or an output, whose type is ``tensor(float)``.
+
+    ONNX Runtime has the same form for a scalar and for a shape that is not known at all.
+    """
     name = node.type.removeprefix("tensor(").removesuffix(")")
     shape = tuple(size if isinstance(size, int) and size > 0 else None for size in node.shape)
-    return InputSignature(node.name, _ELEMENT_TYPES.get(name, name), shape)
+    return InputSignature(node.name, _ELEMENT_TYPES.get(name, name), shape or None)

@@ -11,8 +11,8 @@ from inferometer.manifests.errors import ConfigurationError
 
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - what gRPC takes an empty host for
 _CLIENTS_KEEPALIVE_MS = 10_000
-_KEEPALIVE_MS = 60_000
-_KEEPALIVE_TIMEOUT_MS = 20_000
+_KEEPALIVE_MS = 10_000
+_KEEPALIVE_TIMEOUT_MS = 10_000
 _MAX_PENDING_CALLS = 20_000
 
 

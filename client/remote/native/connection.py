@@ -100,6 +100,7 @@ _PREDICT_TRIES = 2
 _CLOSE_TIMEOUT_S = 5.0
 _CLOCK_TIMEOUT_S = 5.0
 _CONDITIONS_TIMEOUT_S = 5.0
+_SHORTEST_HOLD_S = 1.0
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),  # finds within 40 s that an agent's machine has vanished
     # Between attempts that fail, calls fail at once, and the pauses grow up to this.
@@ -221,6 +222,25 @@ class Connection(ServerConnection):
             return decode_answer(answer)
         except DecodeError as error:
             raise AgentError(f"agent {self.address}: an answer is malformed: {error}") from error
+
+    def hold_session(self, session_id: str) -> None:
+        """Shows the agent that this client is there, until the session or the connection is closed.
+
+        If the process dies, the agent notices that its connection is gone, and closes the session. A
+        connection that is lost is made again; a call that fails at once, as at a proxy, is not repeated.
+        """
+        began_s = time.monotonic()
+        call = self.methods.Hold.future(
+            predict_pb2.HoldRequest(session_id=session_id), metadata=self.metadata, wait_for_ready=True
+        )
+
+        def hold_again(ended: grpc.Future[predict_pb2.HoldResponse]) -> None:
+            lasted_s = time.monotonic() - began_s
+            if call.code() is grpc.StatusCode.UNAVAILABLE and lasted_s >= _SHORTEST_HOLD_S:
+                with suppress(ValueError):  # the channel is closed
+                    self.hold_session(session_id)
+
+        call.add_done_callback(hold_again)
 
     def close_session(self, session_id: str) -> None:
         """Closes a session, if the agent can be reached."""
