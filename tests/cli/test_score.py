@@ -104,7 +104,7 @@ def test_masks_of_another_size_fail(score: Any, tmp_path: Path) -> None:
 def test_boxes_are_no_masks(score: Any, tmp_path: Path) -> None:
     answer = score("instance_segmentation", results(tmp_path / "found.json", RIGHT), coco(tmp_path))
     assert answer.code == 4
-    assert "image 1: its results have no segmentation" in answer.error
+    assert "found.json: its results have no segmentation" in answer.error
 
 
 def test_an_unknown_task_names_the_nearest(score: Any, tmp_path: Path) -> None:
