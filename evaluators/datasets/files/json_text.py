@@ -25,7 +25,8 @@ def parse_json(content: str | bytes) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"is not UTF-8 at byte {error.start}") from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"is no JSON at line {error.lineno}, column {error.colno}") from error
+        line = f"line {error.lineno}, " if "\n" in error.doc.strip() else ""
+        raise ValueError(f"is no JSON at {line}column {error.colno}") from error
     except RecursionError as error:
         raise ValueError("is no JSON that can be read: it is nested too deeply") from error
     except _RepeatedNameError:

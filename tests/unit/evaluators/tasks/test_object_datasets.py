@@ -200,8 +200,8 @@ BOMB = '<!DOCTYPE a [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;">]><
             BOMB.replace("ENTITY a", 'ENTITY a SYSTEM "file:///etc/passwd">'),
             "has a document type or entities",
         ),
-        ("<annotation>", "no element found"),
-        ("", "no element found"),
+        ("<annotation>", "is no XML at line 1, column "),
+        ("", "is no XML at line 1, column "),
         (VOC.replace("<width>40</width>", ""), "has no size/width"),
         (VOC.replace("<width>40", "<width>0"), "size is 0 × 30"),
         (VOC.replace("<xmax>40", "<xmax>forty"), "object 0: bndbox/xmax is forty, and no number"),
@@ -253,6 +253,20 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert (boxed.box, boxed.score, boxed.category, boxed.area) == ((1.1, 2.2, 10.2, 8.2), 0.9, 1, 10.2 * 8.2)
     assert masked.mask == RunLengths(30, 40, mask)
     assert masked.area == 10.2 * 8.2  # as in pycocotools, which goes by the boxes where there are some
+
+
+def test_boxes_and_scores_keep_their_float64(tmp_path: Path) -> None:
+    def change(written: dict[str, Any]) -> None:
+        written["images"].reverse()
+        written["annotations"][0].update(bbox=[0.3, 2, 4.6, 8], area=36.8)
+
+    dataset, path = coco(tmp_path / "data", change), tmp_path / "results.json"
+    half = {"image_id": 7, "category_id": 90, "bbox": [0.3, 2, 2.3, 8], "score": 0.90000000001}
+    path.write_text(json.dumps([half]))  # an overlap of 0.5, and less in float32
+    assert score_results(path, dataset, "object_detection").score("AP50") == pytest.approx(1.0)
+    # the wrong one is in the image before, and has the lower of two scores that are one float32
+    path.write_text(json.dumps([{**half, "image_id": 3, "score": 0.9}, {**half, "bbox": [0.3, 2, 4.6, 8]}]))
+    assert score_results(path, dataset, "object_detection").score("AP") == pytest.approx(1.0)
 
 
 RUNS = {"size": [30, 40], "counts": [62, 8, *([22, 8] * 9), 860]}
