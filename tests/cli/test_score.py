@@ -177,6 +177,19 @@ def test_numbers_are_float64_from_the_file_to_the_score(score: Any, tmp_path: Pa
         assert found == {"MAE": 0.0, "RMSE": 0.0, "R2": 1.0}
 
 
+def test_numbers_near_the_ends_of_float64_are_scored_on_a_line(score: Any, tmp_path: Path) -> None:
+    data, rows = table(tmp_path / "data", "file,x\n1.png,1e308\n2.png,-1e308\n"), tmp_path / "out.csv"
+    rows.write_text("id,x\n1.png,5e307\n2.png,-5e307\n")
+    answer = score("regression", rows, data)
+    assert (answer.code, answer.stderr) == (0, "")
+    assert answer.figure("MAE").startswith("5.0000e+307 [")
+    assert answer.figure("R2").startswith("0.7500")
+    rows.write_text("id,x\n1.png,-1e308\n2.png,-5e307\n")
+    answer = score("regression", rows, data)
+    assert answer.code == 1
+    assert "failed: 1.png: a number differs from its target by more than float64 holds" in answer.stdout
+
+
 def test_numbers_that_are_none(score: Any, tmp_path: Path) -> None:
     data, rows = table(tmp_path / "data"), tmp_path / "out.csv"
     rows.write_text("id,x,y\n1.png,nan,-2\n2.png,1000,4\n")
