@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from inferometer.client.evaluating.load_summary import invalid_load
 from inferometer.client.reports.show import timed_by
 from inferometer.client.web.again import again
 from inferometer.client.web.cells import columns_of, figures_of, table_of, text_of
@@ -149,7 +150,7 @@ def evaluation_document(
         "status": evaluation.status.value,
         "stability": None if conditions is None else conditions.stability.value,
         "conditions": None if conditions is None else str(conditions),
-        "invalid": next((text for name, text in told if name == "INVALID"), None),
+        "invalid": invalid_load(evaluation) or None,
         "remarks": list(_remarks(evaluation, timed)),
         "figures": figures,
         "hints": list(_hints(timed)),

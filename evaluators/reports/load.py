@@ -98,6 +98,7 @@ class WorkloadReport(Report[LoadMeasurement]):
                 **describe(evaluation),
                 "arrival": run.source,
                 **_of_run(run),
+                "invalid": evaluation.measurement.invalid or None,
                 "concurrency": options.concurrency,
                 "rate_qps": run.rate_qps or None,
                 "latency_bound_ms": options.latency_bound_ms,

@@ -107,7 +107,7 @@ def _figures(measurement: Measurement) -> dict[str, Value]:
         return {
             "latency_ms_p50": in_ms(median.value_ns if median else None),
             "rate_per_s": load.achieved_qps,
-            "invalid": run.invalid or None,
+            "invalid": measurement.invalid or None,
         }
     if isinstance(measurement, TrainingMeasurement):
         trained, top = TrainingSummary.of(measurement), measurement.accuracy

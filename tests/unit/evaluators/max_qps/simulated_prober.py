@@ -35,6 +35,20 @@ def exponential(service_s: float) -> System:
     return serve
 
 
+def hesitant(service_s: float, idle_s: float, stall_s: float) -> System:
+    """Takes twice as long for a query after having been idle for a time, and stalls once in 500 queries."""
+
+    def serve(arrivals_s: Floats, random: np.random.RandomState) -> Floats:
+        stalls_s = np.where(random.random_sample(len(arrivals_s)) < 0.002, stall_s, 0.0).tolist()
+        done, now = np.empty(len(arrivals_s)), -np.inf
+        for number, arrival in enumerate(arrivals_s.tolist()):
+            slower = 1 + (arrival - now >= idle_s)
+            now = done[number] = max(arrival, now) + slower * service_s + stalls_s[number]
+        return done
+
+    return serve
+
+
 def two_servers(service_s: float) -> System:
     """One queue before two servers, each of which takes as long for every query.
 
@@ -86,7 +100,7 @@ class SimulatedProber:
     Attributes:
         system: What serves.
         seed: Of what the system draws.
-        lags_above_qps: From this rate on the harness lags, and probes are invalid.
+        lags_above_qps: From this rate on the harness lags.
         lag_s: By how much it then sends each query too late.
         lost: What becomes of queries that are never answered.
     """
@@ -121,7 +135,7 @@ class SimulatedProber:
             queries = _ended(queries, end_ns)
         self.elapsed_s += end_ns / 1e9
         seed = schedule.seed or 0
-        return Probe(schedule.rate_qps, seed, queries, stopped, "the harness lags" if lags else None)
+        return Probe(schedule.rate_qps, seed, queries, stopped)
 
 
 def _ended(queries: Queries, end_ns: int) -> Queries:
