@@ -28,6 +28,7 @@ from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,
     STABILITY_COLUMN,
     STATUS_COLUMN,
+    VERDICT_COLUMN,
     Column,
     Report,
     Row,
@@ -67,7 +68,14 @@ _HEADLINES = {
 }
 _ONLY_PICTURES = ("duration", "eventflow", "training_steps")
 _MOST_ROWS = 2000
-_ASIDE = {*EVALUATION_COLUMNS, *TRACED_COLUMNS, STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN}
+_ASIDE = {
+    *EVALUATION_COLUMNS,
+    *TRACED_COLUMNS,
+    STATUS_COLUMN,
+    CONDITIONS_COLUMN,
+    STABILITY_COLUMN,
+    VERDICT_COLUMN,
+}
 _OPTIONS = {
     "arrival",
     "concurrency",
@@ -83,7 +91,8 @@ _OPTIONS = {
 
 def overview_columns() -> list[dict[str, Any]]:
     """Returns the columns of the table of evaluations, in the order of the page."""
-    columns: list[dict[str, Any]] = columns_of(OverviewReport.columns, NUMERIC, FIRST)
+    shown = [column for column in OverviewReport.columns if column != VERDICT_COLUMN]
+    columns: list[dict[str, Any]] = columns_of(shown, NUMERIC, FIRST)
     return columns
 
 
