@@ -155,6 +155,25 @@ class Estimator:
                 return found
         return Estimate(solved.rate_qps, solved.low_qps, solved.high_qps, Method.SINGLE_SERVER)
 
+    def disagreement_qps(self, seen: Sequence[Evidence], found: Estimate, simulated: int) -> float:
+        """Returns half of the difference between the rates by the earlier and by the later probes near it.
+
+        Both are by the method of the estimate; 0 where one of them does not determine a rate.
+        """
+        near = [e for e in seen if e.near(found.rate_qps) and e.queries]
+        middle = len(near) // 2
+        halves = [self._rate_of(half, found, simulated) for half in (near[:middle], near[middle:])]
+        rates = [rate for rate in halves if rate is not None]
+        return abs(rates[0] - rates[1]) / 2 if len(rates) == 2 else 0.0
+
+    def _rate_of(self, seen: Sequence[Evidence], found: Estimate, simulated: int) -> float | None:
+        solved = (
+            self._single_server(seen, found.rate_qps, simulated)
+            if found.method is Method.SINGLE_SERVER
+            else late_fraction_root(Counts.joined([e.counts for e in seen]), self._late_fraction)
+        )
+        return solved.rate_qps if solved else None
+
     def _single_server(
         self, seen: Sequence[Evidence], near_qps: float | None, simulated: int
     ) -> SolvedRate | None:

@@ -88,6 +88,10 @@ class Prober:
         """The duration of the search so far, in seconds."""
         return self._session.elapsed_s
 
+    def reconnect(self) -> None:
+        """Has the next probes use a new connection."""
+        self._session.reconnect()
+
     def probe(self, schedule: Schedule, max_late: int, bound_ns: int) -> Probe:
         """Runs a schedule, and returns once its queries have their outcomes or it was stopped.
 

@@ -126,9 +126,6 @@ _LATE_FACTOR = 5
 _LATE_OF_CONFIRMING = 0.25
 _INVALID_IN_A_ROW = 3
 _LIMIT_AFTER_INVALID = 0.75
-_BETWEEN_SEARCHES = 0.02
-"""Beside the error of the queries: a machine is faster or slower by 1 % (standard deviation) in a later
-search, and no probe of this one shows it."""
 _NS_PER_S = 1_000_000_000
 
 
@@ -313,6 +310,8 @@ class _Search:
             schedule = Schedule(
                 schedule.offsets_ns[within], schedule.source, schedule.rate_qps, schedule.seed
             )
+        if plan.confirming:
+            self._prober.reconnect()
         probe = self._prober.probe(schedule, self._max_late(len(schedule), plan), self._bound_ns)
         self._probes.append(probe)
         if not probe.lag_reason(self._bound_ns, options.late_fraction):
@@ -341,9 +340,10 @@ class _Search:
     def _final(self, estimate: Estimate | None, reason: str) -> MaxQps:
         """The answer once no more is probed."""
         if estimate:
-            rate_qps, of_machine_qps = estimate.rate_qps, _BETWEEN_SEARCHES * estimate.rate_qps
-            low_qps = max(rate_qps - math.hypot(rate_qps - estimate.low_qps, of_machine_qps), 0.0)
-            high_qps = rate_qps + math.hypot(estimate.high_qps - rate_qps, of_machine_qps)
+            # what the machine or a connection changes between probes is no error of the queries of one
+            between_qps = self._estimator.disagreement_qps(self._seen, estimate, _SIMULATED_MEANWHILE)
+            rate_qps, high_qps = estimate.rate_qps, estimate.high_qps + between_qps
+            low_qps = max(estimate.low_qps - between_qps, 0.0)
             if rate_qps < self._limit_qps:
                 wide = reason if estimate.tolerance > self._options.tolerance else ""
                 reason = "; ".join(filter(None, [estimate.reason, wide]))

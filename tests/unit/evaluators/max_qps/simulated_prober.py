@@ -103,6 +103,7 @@ class SimulatedProber:
         lags_above_qps: From this rate on the harness lags.
         lag_s: By how much it then sends each query too late.
         lost: What becomes of queries that are never answered.
+        connections: By how much the speed of the system differs between connections (standard deviation).
     """
 
     system: System
@@ -110,18 +111,24 @@ class SimulatedProber:
     lags_above_qps: float = np.inf
     lag_s: float = 0.2
     lost: Outcome = Outcome.TIMED_OUT
+    connections: float = 0.0
 
     def __post_init__(self) -> None:
         self.elapsed_s = 0.0
         self.schedules: list[Schedule] = []
         self._random = np.random.RandomState(self.seed)
+        self._speeds = np.random.RandomState(self.seed + 1)
+        self.reconnect()
+
+    def reconnect(self) -> None:
+        self._speed = 1 + self.connections * self._speeds.standard_normal()
 
     def probe(self, schedule: Schedule, max_late: int, bound_ns: int) -> Probe:
         self.schedules.append(schedule)
         due = schedule.offsets_ns
         lags = schedule.rate_qps > self.lags_above_qps
         sent = due + round(self.lag_s * 1e9) if lags else due
-        done_s = self.system(sent / 1e9, self._random)
+        done_s = self.system(sent / 1e9 * self._speed, self._random) / self._speed
         answered = np.isfinite(done_s)
         done = np.where(answered, np.rint(np.where(answered, done_s, 0) * 1e9), -1).astype(np.int64)
         nothing = np.full(len(due), -1, np.int64)
