@@ -132,7 +132,7 @@ def _rows(found: Sequence[_Found], truth: str, narrow: str = "") -> list[Row]:
     return [
         Row(
             f"max-qps / {truth}",
-            [each.rate_qps / each.truth_qps for each in found],
+            [each.rate_qps / each.truth_qps if each.truth_qps else math.inf for each in found],
             "0.99 – 1.01",
             f"{sum(each.holds for each in found)} of {len(found)} intervals hold it; "
             f"{len(valid)} are called valid, of which {apart // 2} pairs exclude each other",
