@@ -86,6 +86,13 @@ def test_a_percentile_is_invalid_where_the_lag_moves_it_out_of_its_interval(
     assert (lag_in_percentiles(queries, 0, 50.0, bound_ns) == "") is is_valid
 
 
+def test_a_run_of_which_nothing_was_sent_after_its_start_has_no_percentiles_to_compare() -> None:
+    stuck = run_of([0, 10, 20], [0, 0, 0], [Outcome.WAITING] * 3)
+    stuck = replace(stuck, sent_ns=np.array([0, -1, -1]))
+
+    assert lag_in_percentiles(stuck, 5, 99.0, None) == ""
+
+
 def test_the_reason_tells_the_effect_and_what_to_do() -> None:
     reason = lag_in_percentiles(spread(30.0), 0, 50.0, None)
 
