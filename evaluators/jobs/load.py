@@ -27,6 +27,7 @@ from inferometer.evaluators.jobs.scenario import MlperfWork
 from inferometer.evaluators.load.calibration import ALLOWED_SHARE, LEAST_QPS, calibrate, check_load, peak_qps
 from inferometer.evaluators.load.closed_loop import ClosedLoop
 from inferometer.evaluators.load.issuer import IssuerProgress, RunLimits, Stop
+from inferometer.evaluators.load.lag import lag_in_percentiles
 from inferometer.evaluators.load.load_session import LoadSession
 from inferometer.evaluators.load.local_target import make_load_target
 from inferometer.evaluators.load.prepared_inputs import (
@@ -39,7 +40,7 @@ from inferometer.evaluators.load.prepared_inputs import (
 from inferometer.evaluators.load.query_tracing import LoadTrace
 from inferometer.evaluators.load.schedule import Schedule
 from inferometer.evaluators.load.target import LoadTarget
-from inferometer.evaluators.max_qps.probe import Prober
+from inferometer.evaluators.max_qps.probe import Probe, Prober
 from inferometer.evaluators.max_qps.search import MaxQpsOptions, search_max_qps
 from inferometer.evaluators.measurements.load import LoadMeasurement
 from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
@@ -192,7 +193,9 @@ class LoadJob:
                     found.rate_qps, found.low_qps, found.high_qps, found.method.value, found.reason
                 )
             whole = answer is not None
-            measurement = RateSearchMeasurement(options, tuple(session.runs), 0, answer)
+            bound_ns, share = work.latency_bound_ns, work.late_fraction
+            judged = (replace(r, invalid=Probe.of(r).lag_reason(bound_ns, share)) for r in session.runs)
+            measurement = RateSearchMeasurement(options, tuple(judged), 0, answer)
         else:
             if isinstance(work, ClosedLoop):
                 options = replace(options, arrival=str(work), rate_qps=0.0)
@@ -201,7 +204,9 @@ class LoadJob:
                 options = replace(options, arrival=work.source, rate_qps=work.rate_qps)
                 issued = session.run(work, options.latency_bound_ns)
             whole = issued.stop is not Stop.INTERRUPTED
-            measurement = LoadMeasurement(options, session.runs[0], 0)
+            [run] = session.runs
+            lag = lag_in_percentiles(run.queries, run.cut_ns, options.percentile, options.latency_bound_ns)
+            measurement = LoadMeasurement(options, replace(run, invalid=lag), 0)
         if not whole and not any(len(run.queries) for run in session.runs):
             raise EvaluationInterrupted("stopped before a query was sent; nothing was published")
         return measurement, whole

@@ -96,6 +96,7 @@ class AnswerWatch:
             self._cancel()
 
 
+_SERVICE = f"/{predict_pb2.DESCRIPTOR.services_by_name['PredictService'].full_name}"
 _PREDICT_TRIES = 2
 _CLOSE_TIMEOUT_S = 5.0
 _CLOCK_TIMEOUT_S = 5.0
@@ -120,13 +121,13 @@ class Connection(ServerConnection):
         self.methods = PredictServiceStub(self._channel)
         self.registry = RegistryServiceStub(self._channel)
         # Without serializers: tensors are written and read by inferometer.agent.protocol.messages.
-        service = f"/{predict_pb2.DESCRIPTOR.services_by_name['PredictService'].full_name}"
-        self._predict: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
-            f"{service}/Predict"
-        )
+        self._predict = self._unary(self._channel)
         self._predict_stream: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(
-            f"{service}/PredictStream"
+            f"{_SERVICE}/PredictStream"
         )
+
+    def _unary(self, channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
+        return channel.unary_unary(f"{_SERVICE}/Predict")
 
     def predict(self, request: bytes, timeout_s: float | None) -> BatchResult:
         """Sends one encoded ``PredictRequest`` and waits for the result.
@@ -147,11 +148,13 @@ class Connection(ServerConnection):
     def begin_predict(self, request: bytes, metadata: Metadata = ()) -> grpc.Future[bytes]:
         """Sends one encoded ``PredictRequest`` without waiting; ``end_predict`` returns the answer.
 
+        It takes the connection that ``hold`` made last.
+
         Raises:
             SessionError: The connection is closed.
         """
         given = (*self.metadata, *metadata) if metadata else self.metadata
-        return self.begin(self._predict.future, request, metadata=given)
+        return self.begin(self._loaded.future, request, metadata=given)
 
     def end_predict(self, call: grpc.Future[bytes]) -> bytes:
         """Returns the encoded answer to a call, for ``read``, and waits for it if necessary.
