@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import socket
 from collections.abc import Callable, Coroutine
@@ -15,6 +14,7 @@ import uvicorn
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.server.rest.app import RestApp
 from inferometer.agent.server.rest.connection import LEAST_BYTES_PER_S, SILENCE_S, Connection
+from inferometer.agent.server.rest.http_connection import CheckingServer
 from inferometer.agent.server.rest.tls import tls_context
 from inferometer.agent.server.security.binding import join_address
 from inferometer.agent.server.security.credentials import ServerTls
@@ -26,7 +26,6 @@ Begin = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
 _STARTING_S = 30.0
-_CHECKS = 4  # in the time for which a client may be silent
 
 
 class HttpServer(Closeable):
@@ -101,8 +100,8 @@ class HttpServer(Closeable):
         self._socket.close()
 
 
-class _Server(uvicorn.Server):
-    """Says when it has started, and looks for clients that are too slow."""
+class _Server(CheckingServer):
+    """Says when it has started."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -111,21 +110,6 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready.set_result(None)
-
-    async def main_loop(self) -> None:
-        checking = asyncio.create_task(self._check_clients())
-        try:
-            await super().main_loop()
-        finally:
-            checking.cancel()
-
-    async def _check_clients(self) -> None:
-        while True:
-            await asyncio.sleep(SILENCE_S / _CHECKS)
-            now_s = asyncio.get_running_loop().time()
-            for connection in list(self.server_state.connections):
-                if isinstance(connection, Connection):
-                    connection.check(now_s)
 
 
 def _bound(host: str, port: int) -> socket.socket:
