@@ -19,7 +19,7 @@ from collections.abc import (
     Mapping,
 )
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, cast
@@ -29,6 +29,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from inferometer.agent.protocol.status import status_of
 from inferometer.agent.server.calls import (
     NOT_ADMITTED,
     NS_PER_S,
@@ -40,7 +41,7 @@ from inferometer.agent.server.calls import (
 )
 from inferometer.agent.server.security.client_limits import client_of
 from inferometer.agent.serving.observers import Call
-from inferometer.manifests.errors import InputError
+from inferometer.manifests.errors import AgentError, InputError
 
 __all__ = [
     "UNKNOWN",
@@ -149,6 +150,12 @@ class GrpcCall(CallContext):
         except grpc.aio.BaseError as error:
             raise asyncio.CancelledError from error
 
+    async def abandon(self, error: AgentError) -> None:
+        """Answers the call with an error, although its method is at work."""
+        status = status_of(error, self.record.method.rpartition("/")[2])
+        with suppress(grpc.aio.AbortError, grpc.aio.BaseError, grpc.aio.UsageError):  # or it has just ended
+            await self._context.abort(status.code, status.message, tuple(self.trailing))
+
     def deadline_ns(self, clock: Callable[[], int]) -> int | None:
         """Returns the call's deadline on a clock in nanoseconds; None where it has none."""
         remaining_s: float | None = self._context.time_remaining()  # None too, whatever grpc's types say
@@ -184,14 +191,6 @@ class Dispatcher(grpc.GenericRpcHandler):
         }
         self._unknown_refusal = self._refusal(UNKNOWN)
 
-    def stop(self) -> None:
-        """Refuses calls from now on with UNAVAILABLE, which clients may retry; not those ``aside``."""
-        self.calls.stop()
-
-    def used_within(self, period_s: float) -> bool:
-        """Whether a call is in progress that is not ``aside``, or began in the last seconds."""
-        return self.calls.used_within(period_s)
-
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> _Handler | None:
         """Returns what answers a call; None where there is no such method. gRPC calls it."""
         path: str = handler_call_details.method
@@ -215,6 +214,7 @@ class Dispatcher(grpc.GenericRpcHandler):
 
         async def refuse(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
             with self._observed(path, context, aside=True) as call:
+                await self.calls.turn()
                 call.fail(NOT_ADMITTED)
             await call.send_status()
 
@@ -225,6 +225,7 @@ class Dispatcher(grpc.GenericRpcHandler):
     ) -> bytes | None:
         response = None
         with self._observed(method.path, context, aside=method.aside) as call:
+            await self.calls.turn()
             self.calls.admit(call, partial(client_of, context), aside=method.aside)
             request = method.read(content)
             if is_async:
@@ -241,6 +242,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> None:
         with self._observed(method.path, context, aside=method.aside) as call:
+            await self.calls.turn()
             self.calls.admit(call, partial(client_of, context), aside=method.aside)
             with self._limits.stream(client_of(context)) if self._limits else nullcontext():
                 given: Any

@@ -245,13 +245,17 @@ class CheckingServer(uvicorn.Server):
         finally:
             checking.cancel()
 
+    @property
+    def connections(self) -> list[HttpConnection]:
+        """The connections that are open."""
+        return [each for each in self.server_state.connections if isinstance(each, HttpConnection)]
+
     async def _check_clients(self) -> None:
         while True:
             await asyncio.sleep(HEAD_S / _CHECKS)
             now_s = asyncio.get_running_loop().time()
-            for connection in list(self.server_state.connections):
-                if isinstance(connection, HttpConnection):
-                    connection.check(now_s)
+            for connection in self.connections:
+                connection.check(now_s)
 
 
 def _too_large(what: str, most: int, unit: str) -> tuple[HTTPStatus, str]:

@@ -64,7 +64,7 @@ class HttpServer(Closeable):
         )
         config.load()
         config.ssl = context
-        self._server = _Server(config)
+        self._server = _Server(config, Limited)
         self._serving: Future[Any] | None = None
         self._socket = _bound(host, port)
         self.port = int(self._socket.getsockname()[1])
@@ -75,16 +75,28 @@ class HttpServer(Closeable):
 
     def start(self, begin: Begin) -> None:
         """Begins to answer."""
+        self._begin = begin
         self._serving = begin(self._server.serve([self._socket]))
         self._server.ready.result(_STARTING_S)
 
+    def announce_end(self) -> None:
+        """Lets each response from now on say that it is the last of its connection."""
+        if self._is_serving:
+            self._begin(self._server.announce_end()).result(_STARTING_S)
+
     def stop(self, grace_s: float) -> None:
-        """Accepts no more connections, and cancels the requests that are under way after the grace period.
+        """Accepts no more connections, and closes each once its request is answered or the grace is over.
 
         Returns at once; see ``wait``.
         """
-        self._server.config.timeout_graceful_shutdown = max(1, math.ceil(grace_s))
-        self._server.should_exit = True
+        if self._is_serving:
+            self._server.config.timeout_graceful_shutdown = max(1, math.ceil(grace_s))
+            self._begin(self._server.stop_listening()).result(_STARTING_S)
+            self._server.should_exit = True
+
+    @property
+    def _is_serving(self) -> bool:
+        return self._serving is not None and not self._serving.done()
 
     def wait(self, timeout_s: float) -> bool:
         """Waits until it has stopped; returns whether it has."""
@@ -101,15 +113,27 @@ class HttpServer(Closeable):
 
 
 class _Server(CheckingServer):
-    """Says when it has started."""
+    """Says when it has started, and stops listening before it ends its connections."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, kind: type[Connection]) -> None:
         super().__init__(config)
+        self._kind = kind  # of the connections to come
         self.ready: Future[None] = Future()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready.set_result(None)
+
+    async def announce_end(self) -> None:
+        """Lets each response from now on say that it is the last of its connection."""
+        self._kind.closes = True
+        for connection in self.connections:
+            connection.announce_end()
+
+    async def stop_listening(self) -> None:
+        """Accepts no more connections."""
+        for listener in self.servers:
+            listener.close()
 
 
 def _bound(host: str, port: int) -> socket.socket:
