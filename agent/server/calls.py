@@ -70,10 +70,6 @@ class CallContext(ABC):
         return None
 
     @abstractmethod
-    async def abandon(self, error: AgentError) -> None:
-        """Answers the call with an error, although its method is at work."""
-
-    @abstractmethod
     def deadline_ns(self, clock: Callable[[], int]) -> int | None:
         """Returns the call's deadline on a clock in nanoseconds; None where it has none."""
 
@@ -153,7 +149,7 @@ class Calls:
         self._clock = clock
         self._ids = RequestIds()
         self._stopping = False
-        self._under_way: set[CallContext] = set()
+        self._under_way = 0
         self._latest_ns: int | None = None
         self._released: asyncio.Event | None = None
         self._arrived_ns = 0
@@ -170,7 +166,7 @@ class Calls:
     @property
     def is_busy(self) -> bool:
         """Whether a call is in progress that is not ``aside``."""
-        return bool(self._under_way)
+        return self._under_way > 0
 
     async def hold(self, quiet_s: float, longest_s: float) -> None:
         """Lets calls wait from now on, until ``release``; returns once none has come for ``quiet_s`` seconds.
@@ -195,11 +191,6 @@ class Calls:
         if self._released is not None:
             self._arrived_ns = self._clock()
             await self._released.wait()
-
-    async def abandon(self) -> None:
-        """Ends the calls that are in progress with UNAVAILABLE; what a thread does for them goes on."""
-        for call in tuple(self._under_way):
-            await call.abandon(AgentError("the agent has stopped; try another one"))
 
     def admit(self, call: CallContext, client: Callable[[], str], *, aside: bool) -> None:
         """Counts a call of a ``client``; see ``client_of``.
@@ -236,7 +227,7 @@ class Calls:
         enter_call(record)
         call = make(record, metadata, self._side_threads if aside else self._threads)
         if not aside:
-            self._under_way.add(call)
+            self._under_way += 1
             self._latest_ns = began_ns
         for observer in self._observers:
             observer.call_began(record)
@@ -245,7 +236,7 @@ class Calls:
     def end(self, call: CallContext, began_ns: int, *, aside: bool) -> None:
         """Ends a call, whatever came of it."""
         if not aside:
-            self._under_way.discard(call)
+            self._under_way -= 1
         call.end()
         duration_ns = self._clock() - began_ns
         for observer in self._observers:

@@ -19,7 +19,7 @@ from collections.abc import (
     Mapping,
 )
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, cast
@@ -29,7 +29,6 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from inferometer.agent.protocol.status import status_of
 from inferometer.agent.server.calls import (
     NOT_ADMITTED,
     NS_PER_S,
@@ -41,7 +40,7 @@ from inferometer.agent.server.calls import (
 )
 from inferometer.agent.server.security.client_limits import client_of
 from inferometer.agent.serving.observers import Call
-from inferometer.manifests.errors import AgentError, InputError
+from inferometer.manifests.errors import InputError
 
 __all__ = [
     "UNKNOWN",
@@ -149,12 +148,6 @@ class GrpcCall(CallContext):
             error.with_traceback(None)
         except grpc.aio.BaseError as error:
             raise asyncio.CancelledError from error
-
-    async def abandon(self, error: AgentError) -> None:
-        """Answers the call with an error, although its method is at work."""
-        status = status_of(error, self.record.method.rpartition("/")[2])
-        with suppress(grpc.aio.AbortError, grpc.aio.BaseError, grpc.aio.UsageError):  # or it has just ended
-            await self._context.abort(status.code, status.message, tuple(self.trailing))
 
     def deadline_ns(self, clock: Callable[[], int]) -> int | None:
         """Returns the call's deadline on a clock in nanoseconds; None where it has none."""

@@ -344,8 +344,6 @@ class AgentServer:
         left_s = max(end_s - time.monotonic(), 0.0)
         self._server.begin(calls.hold(_QUIET_S, min(_SETTLING_S, left_s))).result()
         left_s = max(end_s - time.monotonic(), 0.0)
-        if not left_s:
-            self._server.begin(calls.abandon()).result(_LEAVING_S)
         # Not for longer: an error of gRPC must not keep the process.
         if self._http is not None:
             self._http.stop(left_s)

@@ -13,7 +13,7 @@ from inferometer.agent.server.rest.status import http_status
 from inferometer.agent.serving.observers import Call
 from inferometer.agent.tracing.calls import http_server_call
 from inferometer.agent.tracing.span import Attributes, SpanKind
-from inferometer.manifests.errors import AgentError, DeadlineError, InputError
+from inferometer.manifests.errors import DeadlineError, InputError
 
 TIMEOUT_HEADER = "grpc-timeout"
 """The deadline of a request, as gRPC writes it: up to 8 digits and a unit, such as ``500m`` for 500 ms."""
@@ -58,10 +58,6 @@ class HttpCall(CallContext):
         self._timer = self._loop.call_at(
             self._deadline_s, self.cancel, DeadlineError("the deadline of the request has passed")
         )
-
-    async def abandon(self, error: AgentError) -> None:
-        """Answers the call with an error, although its method is at work."""
-        self.cancel(error)
 
     def deadline_ns(self, clock: Callable[[], int]) -> int | None:
         """Returns the call's deadline on a clock in nanoseconds; None where it has none."""

@@ -24,7 +24,8 @@ MAX_HEAD_BYTES = 64 * 1024
 """The most bytes of all headers and trailers together."""
 HEAD_S = 20.0
 """How long a client may take for a head, or to end a request that is already answered."""
-_CHECKS = 4  # in that time
+_LAST_HEAD_S = 2.0  # when the connection is to be closed
+_CHECKS = 4  # in the time for a head
 _PIECE_BYTES = 4 * 1024  # by as much a line that does not end may exceed its bound
 _SEPARATORS_BYTES = 4  # of a header: colon, space and line end
 _ONCE = frozenset(
@@ -214,11 +215,17 @@ class HttpConnection(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def shutdown(self) -> None:
-        """Closes the connection, if need be once the request that is under way is answered."""
+        """Closes the connection, once the request that is under way or on its way is answered."""
         self.announce_end()
         if self.is_answering:
             self.cycle.keep_alive = False
         elif self._is_received:
+            self.transport.close()
+        else:
+            self.loop.call_later(_LAST_HEAD_S, self._close_unless_answering)
+
+    def _close_unless_answering(self) -> None:
+        if not self.is_answering:
             self.transport.close()
 
     def check(self, now_s: float) -> None:
