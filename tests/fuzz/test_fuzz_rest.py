@@ -13,6 +13,7 @@ import socket
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,16 @@ FUZZ = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-REFUSED = {400, 404, 405, 413, 415, 504}
+REFUSED = {400, 404, 405, 413, 414, 415, 431, 504}
 NO_ROOM = 503
 MOST_BYTES = 100_000
+MOST_GROWTH_MIB = 64
+"""What allocators keep; an agent that keeps what is sent in a run of ten minutes grows by gigabytes."""
 SEGMENT_BYTES = 4096
 MEMORY = "/v2/systemsharedmemory"
+GOOD = json.dumps(
+    {"inputs": [{"name": "data", "datatype": "FP32", "shape": [1, 1, 4, 4], "data": [0.5] * 16}]}
+).encode()
 Send = Callable[[bytes], "tuple[int, bytes]"]
 
 NAMES = st.sampled_from(["data", "scores", "Mean", "Echo", "", "x" * 300, "\u2028\0", "binary_data_size"])
@@ -122,10 +128,7 @@ def send(agent: AgentServer, caplog: pytest.LogCaptureFixture) -> Iterator[Send]
 
     with caplog.at_level(logging.ERROR):
         yield answered
-    good = json.dumps(
-        {"inputs": [{"name": "data", "datatype": "FP32", "shape": [1, 1, 4, 4], "data": [0.5] * 16}]}
-    ).encode()
-    assert _asked(agent, "/v2/models/Mean/infer", good, {})[0] == 200
+    assert _asked(agent, "/v2/models/Mean/infer", GOOD, {})[0] == 200
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
@@ -233,3 +236,56 @@ def test_damaged_requests(agent: AgentServer, send: Send, data: st.DataObject) -
 def test_bytes_that_are_hardly_http(send: Send, content: bytes) -> None:
     status, found = send(content)
     assert status in {0, 100, 200, *REFUSED}, found
+
+
+HEADS = st.sampled_from(
+    [
+        b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n",
+        b"POST /v2/models/Mean/infer HTTP/1.1\r\nHost: localhost\r\n",
+        b"POST /v2 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /",
+        b"",
+    ]
+)
+PIECES = st.sampled_from(
+    [
+        *(b"X: ", b"a", b" ", b"\0", b"/%00", b"\r\n", b"\r\n\r\n", b"X: y\r\n", b"Host: x\r\n"),
+        *(b"0\r\n", b"5;x=", b"5\r\nabcde\r\n", b"Content-Length: 9999999\r\n\r\n"),
+        b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ]
+)
+REPEATS = st.sampled_from([1, 1, 1, 2, 99, 101, 8_192, 65_536])
+
+
+@pytest.fixture(scope="module")
+def resident_before_mib(agent: AgentServer) -> float:
+    """The memory before any head was sent."""
+    return _resident_mib()
+
+
+@FUZZ
+@given(HEADS, st.lists(st.tuples(PIECES, REPEATS), max_size=6), st.integers(1, 70_000))
+def test_heads_without_end(
+    agent: AgentServer,
+    resident_before_mib: float,
+    begin: bytes,
+    pieces: list[tuple[bytes, int]],
+    segment_bytes: int,
+) -> None:
+    content = begin + b"".join(piece * repeats for piece, repeats in pieces)
+    with connect(agent.http_url) as connection:
+        connection.settimeout(0.2)
+        with suppress(OSError):  # refused while it came, or nobody reads the answers
+            for start in range(0, min(len(content), 300 * segment_bytes), segment_bytes):
+                connection.sendall(content[start : start + segment_bytes])
+            connection.shutdown(socket.SHUT_WR)
+        with suppress(OSError):
+            found = connection.recv(65536)
+            assert not found or int(found[9:12]) in {100, 200, *REFUSED}, found
+        assert _asked(agent, "/v2/models/Mean/infer", GOOD, {})[0] == 200
+    assert _resident_mib() - resident_before_mib < MOST_GROWTH_MIB
+
+
+def _resident_mib() -> float:
+    """The memory of this process, which the agent is in."""
+    return float(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
