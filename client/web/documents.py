@@ -91,8 +91,7 @@ _OPTIONS = {
 
 def overview_columns() -> list[dict[str, Any]]:
     """Returns the columns of the table of evaluations, in the order of the page."""
-    shown = [column for column in OverviewReport.columns if column != VERDICT_COLUMN]
-    columns: list[dict[str, Any]] = columns_of(shown, NUMERIC, FIRST)
+    columns: list[dict[str, Any]] = columns_of(OverviewReport.columns, NUMERIC, FIRST)
     return columns
 
 

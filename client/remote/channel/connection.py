@@ -178,7 +178,8 @@ class ServerConnection(Closeable):
         """What goes with every call."""
         self._open = partial(open_channel, address, tls, (*_OPTIONS, *options))
         self._channel = self._open(secret=secret is not None)
-        self._loaded = self._unary(self._channel)
+        self._load_channel = self._channel
+        self._loaded = self._unary(self._load_channel)
 
     def hold(self) -> Callable[[], object]:
         """Connects anew for calls under load; returns what ends that connection.
@@ -192,7 +193,7 @@ class ServerConnection(Closeable):
         with suppress(grpc.FutureTimeoutError):  # the first call says why
             grpc.channel_ready_future(channel).result(CONNECT_TIMEOUT_S)
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
-        self._loaded = self._unary(channel)
+        self._loaded, self._load_channel = self._unary(channel), channel
 
         def release() -> None:
             watch.cancel()
@@ -228,5 +229,6 @@ class ServerConnection(Closeable):
             raise AgentError(f"{self._name}: the call was cancelled") from error
 
     def close(self) -> None:
-        """Closes the connection; calling it again does nothing."""
+        """Closes the connection, and that for load; calling it again does nothing."""
+        self._load_channel.close()
         self._channel.close()
