@@ -75,6 +75,7 @@ def program(folder: Path) -> tuple[Path, Read]:
 
     from tests.model_files import TinyNet, save_program
 
+    torch.manual_seed(0)
     path = save_program(TinyNet(), folder / "net.pt2", torch.zeros(2, *SHAPE))
     return path, lambda: model(path)
 
@@ -85,6 +86,7 @@ def state_dict(folder: Path) -> tuple[Path, Read]:
     from inferometer.agent.frameworks.pytorch.modules import read_weights
     from tests.model_files import TinyNet
 
+    torch.manual_seed(0)
     path, net = folder / "net.pt", TinyNet()
     torch.save(net.state_dict(), path)
     return path, lambda: read_weights("net", net, path)
@@ -96,6 +98,7 @@ def traced_inputs(folder: Path) -> tuple[Path, Read]:
     from inferometer.agent.artifacts import torch_archives
     from tests.model_files import TinyNet, save_script
 
+    torch.manual_seed(0)
     path = save_script(TinyNet(), folder / "net.pt", torch.zeros(2, *SHAPE))
     return path, lambda: (torch_archives.torch_file(path), torch_archives.traced_inputs(path))
 

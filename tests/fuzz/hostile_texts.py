@@ -87,7 +87,7 @@ def replacers(name: str, content: bytes) -> Iterator[Replacer]:
         yield from _of_words(content)
     elif end == "onnx":
         yield from _of_message(onnx.ModelProto.FromString(content))
-    elif content[:1] == b"\x80":
+    elif re.match(rb"\x80[\x02-\x05]", content) and content.endswith(pickle.STOP):
         yield from _of_pickle(content)
     elif content[:6] == b"\x93NUMPY":
         yield from _of_array(content)
