@@ -149,7 +149,9 @@ def _of_zip(content: bytes) -> Iterator[Replacer]:
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w") as archive:
             for number, (known, kept) in enumerate(members):
-                archive.writestr(*((name or "empty", member) if number == place else (known, kept)))
+                archive.writestr(
+                    *((name.strip("\0") or "empty", member) if number == place else (known, kept))
+                )
         return file.getvalue()
 
     for place, (name, member) in enumerate(members):
