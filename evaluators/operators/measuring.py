@@ -18,6 +18,7 @@ from inferometer.agent.operators.runner import (
     NotSupportedHereError,
     OperatorCall,
     OperatorRunner,
+    element_bytes,
     element_type,
 )
 from inferometer.agent.operators.table.registry import operators
@@ -29,7 +30,14 @@ from inferometer.evaluators.measurements.operators import (
     RowStatus,
 )
 from inferometer.evaluators.operators.caches import copies_beyond, last_level_cache_bytes, sweep
-from inferometer.evaluators.operators.checks import Computed, check, computed, run_once
+from inferometer.evaluators.operators.checks import (
+    Computed,
+    LaterRuns,
+    WrongRunError,
+    check,
+    computed,
+    run_once,
+)
 from inferometer.evaluators.operators.memory import MemoryPeak
 from inferometer.evaluators.operators.timing import time_operator
 from inferometer.manifests.errors import InferometerError, one_line
@@ -141,11 +149,20 @@ class Measurer:
         row = replace(row, correctness=checked.correctness)
         if checked.wrong:
             return replace(row, status=RowStatus.WRONG, reason=one_line(checked.wrong))
+        later = LaterRuns(operator, found, cell.mode, options.dtype, options.seed)
         del found
-        return self._timed(row, [call], prepare, moved)
+        try:
+            return self._timed(row, [call], prepare, moved, later)
+        except WrongRunError as error:
+            return replace(row, status=RowStatus.WRONG, reason=one_line(error))
 
     def _timed(
-        self, row: OperatorRow, calls: list[OperatorCall], prepare: partial[OperatorCall], moved: int
+        self,
+        row: OperatorRow,
+        calls: list[OperatorCall],
+        prepare: partial[OperatorCall],
+        moved: int,
+        later: LaterRuns,
     ) -> OperatorRow:
         before = None
         if self._options.cache is Cache.COLD:
@@ -156,7 +173,12 @@ class Measurer:
             if copies * moved < 2 * self._cache_bytes:
                 before = sweep(self._cache_bytes)
         timing = time_operator(
-            calls, row.mode, self._options, before=before, device_timer=self._runner.device_timer()
+            calls,
+            row.mode,
+            self._options,
+            before=before,
+            device_timer=self._runner.device_timer(),
+            inspect=later.compare,
         )
         return replace(
             row,
@@ -208,8 +230,7 @@ def _moved_bytes(operator: Operator, found: Computed, dtype: str) -> int:
     def size(array: NDArray[Any]) -> int:
         return array.size * _BFLOAT16 if dtype == "bfloat16" and array.dtype.kind == "f" else array.nbytes
 
-    itemsize = _BFLOAT16 if dtype == "bfloat16" else element_type(dtype).itemsize
-    beyond = operator.moved(found.case, itemsize) if operator.moved else 0
+    beyond = operator.moved(found.case, element_bytes(dtype)) if operator.moved else 0
     return sum(map(size, (*found.inputs.values(), *found.outputs))) + beyond
 
 

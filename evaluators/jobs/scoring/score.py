@@ -123,7 +123,7 @@ def score(
     """
     task = task_named(request.task)
     if not request.predictions.exists():
-        raise DatasetError(f"{request.predictions}: there is no such file or folder with predictions")
+        raise DatasetError(f"{request.predictions}: cannot be read: No such file or folder")
     opened = replace(request.dataset, sample_ids=None).open(catalog, cache)
     if opened is None:
         raise ConfigurationError("no dataset is named; give dataset_path or dataset_name")
