@@ -231,7 +231,6 @@ class _Run:
             return row
         if self.find_peak is not None:
             self.peak = self.find_peak(again=True) or self.peak
-            self.find_peak = None
         reason = beyond_peak(row, self.peak, dtype)
         if not reason:
             return row

@@ -86,9 +86,9 @@ def beyond_peak(row: OperatorRow, peak: MachinePeak, dtype: str) -> str:
     """Returns why the times of a row are not possible on this machine; empty if they may be.
 
     Of the outputs, the last-level cache may hold as many bytes as its size; the others go to memory. Of the
-    inputs, an operator may read none. Both bounds are measured, and err. A triad reads the array that it
-    writes, which its count leaves out, so that others are up to 4/3 as fast (McCalpin, "STREAM"); twice as
-    fast allows for noise too.
+    inputs, an operator may read none, and what only rearranges them may return a view. Both bounds are
+    measured, and err. A triad reads the array that it writes, which its count leaves out, so that others are
+    up to 4/3 as fast (McCalpin, "STREAM"); twice as fast allows for noise too.
     A convolution by Winograd's F(4×4, 3×3) takes a quarter of the products that its formula has (Lavin and
     Gray, "Fast algorithms for convolutional neural networks", 2016).
     Types other than those of the matrix product may be faster by a factor that is not known.
@@ -105,10 +105,10 @@ def beyond_peak(row: OperatorRow, peak: MachinePeak, dtype: str) -> str:
 
 
 def _written_bytes(row: OperatorRow, dtype: str) -> int:
-    """The size of the outputs of a forward pass: what it moves less its inputs; 0 where it is not known."""
+    """The size of the outputs of a forward pass: what it moves less its inputs; 0 where it may write less."""
     operator = operators()[row.operator]
     case, itemsize = Case(row.shapes, row.parameters, row.preset), element_bytes(dtype)
-    if row.moved_bytes is None or operator.in_place is not None:
+    if row.moved_bytes is None or not row.flops or operator.in_place is not None:
         return 0
     inputs = sum(prod(spec.shape) * _ITEM_BYTES.get(spec.values, itemsize) for spec in operator.tensors(case))
     return row.moved_bytes - inputs - (operator.moved(case, itemsize) if operator.moved else 0)

@@ -47,7 +47,7 @@ def slow(name: str) -> Operator:
     [
         ("add", {"lhs": (600, 600), "rhs": (600, 600)}),
         ("dot", {"lhs": (300, 200), "rhs": (200, 400)}),
-        ("softmax", {"data": (16, 64)}),
+        ("softmax", {"data": (16, 3, 8, 8)}),
         ("conv2d", {"data": (12, 3, 16, 16)}),
     ],
 )
@@ -67,6 +67,12 @@ def test_slow_references_see_random_rows_of_the_inputs_of_the_row(
 @pytest.mark.parametrize("name", ["transpose", "lstm", "batch_norm_training"])
 def test_slow_references_of_rows_that_depend_on_one_another_see_smaller_inputs(name: str) -> None:
     found = checked(slow(name), operators()[name].cases(Preset.SMALL)[-1])
+    assert (found.correctness.against, found.wrong) == ("reference, on smaller inputs", "")
+
+
+def test_rows_of_matrices_that_are_not_those_of_the_small_case_are_not_taken_for_it() -> None:
+    """``tril`` of a batch of matrices has rows that stand alone, and that of one matrix has not."""
+    found = checked(slow("tril"), operators()["tril"].own_case({"data": (64, 64)}))
     assert (found.correctness.against, found.wrong) == ("reference, on smaller inputs", "")
 
 

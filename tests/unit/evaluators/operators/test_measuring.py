@@ -83,13 +83,17 @@ def test_more_bytes_than_memory_can_take_are_refused(block: int) -> None:
 
 
 def test_what_fits_into_the_cache_is_not_bound_by_memory() -> None:
-    assert beyond_peak(replace(timed("add", 1400, 1), flops=None), PEAK, "float32") == ""
+    assert beyond_peak(replace(timed("add", 1400, 1), flops=1), PEAK, "float32") == ""
 
 
 def test_inputs_need_not_be_read() -> None:
     row = timed("add", 4000, 100)
     inputs = 2 * 4000 * 4000 * 4
-    assert beyond_peak(replace(row, moved_bytes=inputs + 8), PEAK, "float32") == ""
+    assert beyond_peak(replace(row, moved_bytes=inputs + 8, flops=1), PEAK, "float32") == ""
+
+
+def test_what_computes_nothing_may_return_a_view() -> None:
+    assert beyond_peak(replace(timed("add", 4000, 3), flops=0), PEAK, "float32") == ""
 
 
 def test_more_operations_than_the_processor_can_do_are_refused() -> None:
