@@ -13,6 +13,7 @@ from inferometer.client.cli.command import (
     SEED,
     WEIGHTS,
     WHOLE_NUMBER,
+    allocator_option,
     boolean,
     database_options,
     option,
@@ -130,6 +131,7 @@ model_options = options(
         help="Let cuDNN time its algorithms and take the fastest; on a CPU it changes nothing.",
     ),
     boolean("--cudnn_fastest", help="A switch of Lua Torch, which --cudnn_benchmark includes."),
+    allocator_option(),
     option("--weights", type=WEIGHTS, default="random", help="Weights to begin with."),
     option(
         "--seed",

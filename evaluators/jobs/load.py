@@ -17,7 +17,7 @@ from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.conditions.watch import Watch
-from inferometer.evaluators.datasets.base import DatasetIdentity
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.jobs.defaults import LATENCY_BOUND_MS, SPARE_CORES
 from inferometer.evaluators.jobs.evaluate import EvaluationTrace
@@ -113,9 +113,12 @@ class LoadJob:
         with ExitStack() as opened:
             session = replace(request.system.session, spare_cores=SPARE_CORES)
             wanted = replace(request.system, session=session)
+            dataset = self._dataset(resources, resources.check_system(wanted))
+            if dataset is not None:
+                opened.callback(dataset.close)
             system = resources.open_loadable(wanted, notify=callbacks.on_warning)
             opened.enter_context(_closed(system))
-            inputs, identity = self._inputs(resources, system)
+            inputs, identity = self._inputs(resources, system, dataset)
             target = make_load_target(system, inputs, request.max_batch_size, request.max_queue_delay_ms)
             opened.enter_context(_closed(target))
             yield target, inputs, identity, opened.enter_context(Watch(system))
@@ -163,15 +166,28 @@ class LoadJob:
             trace_level=scope.recorder.level if scope else TraceLevel.NO_TRACE,
         )
 
-    def _inputs(self, resources: JobResources, system: SystemUnderTest) -> tuple[LoadInputs, DatasetIdentity]:
-        """The inputs of the queries, ready before the clock starts."""
+    def _dataset(self, resources: JobResources, model: ModelManifest | None) -> Dataset | None:
+        """The dataset where it can be opened before the model, whose manifest is None if it is elsewhere."""
+        choice = self._request.dataset
+        if self._request.synthetic:
+            return None
+        if model is None:
+            return choice.open_early(resources.catalog, resources.cache)
+        return choice.open_for(model, resources.catalog, resources.cache)
+
+    def _inputs(
+        self, resources: JobResources, system: SystemUnderTest, dataset: Dataset | None
+    ) -> tuple[LoadInputs, DatasetIdentity]:
+        """The inputs of the queries, ready before the clock starts; the dataset is closed then."""
         request, manifest = self._request, system.description.manifest
         parameters = [each.parameters for each in manifest.inputs]
         if request.synthetic:
             make = synthetic_payloads if request.include_preprocess else synthetic_tensors
             inputs: LoadInputs = make(parameters, request.seed, size=request.dataset.sequence_length)
             return inputs, DatasetIdentity("synthetic", inputs.source, None, None, len(inputs))
-        with closing(request.dataset.open_for(manifest, resources.catalog, resources.cache)) as dataset:
+        if dataset is None:
+            dataset = request.dataset.open_for(manifest, resources.catalog, resources.cache)
+        with closing(dataset):
             fetch = partial(fetch_image, allow_private=True)
             if request.include_preprocess:
                 inputs = read_inputs(dataset, fetch=fetch)

@@ -41,6 +41,7 @@ from inferometer.agent.inference.predictor import (
     PredictorOptions,
     Tensors,
     prediction_failure,
+    title_of,
 )
 from inferometer.agent.preprocessing.inputs import batch_size, blank_batch
 from inferometer.agent.tracing.profiler import Profiler
@@ -131,6 +132,11 @@ class PyTorchPredictor(Predictor):
             attributes={"parameters": sum(each.numel() for each in model.parameters())},
             checksums=_checksum(model),
         )
+
+    @classmethod
+    def check(cls, manifest: ModelManifest, options: PredictorOptions, *, in_memory: bool = False) -> None:
+        """Finds the device; see ``Predictor``."""
+        find_device(title_of(manifest), options.device)
 
     def load(self) -> None:
         """Builds or reads the module, gives it its weights and moves it to the device; see ``Predictor``."""

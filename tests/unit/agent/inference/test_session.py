@@ -163,7 +163,7 @@ def test_a_model_in_a_file_has_its_own_precision_and_another_is_refused_before_i
             assert session.description.precision is None
     with pytest.raises(ConfigurationError, match="has its own precision; only a model that is built in code"):
         open_session(model, SessionOptions(precision=Precision.FLOAT16), registry)
-    assert [p.loads for p in predictors] == [1, 1, 0]
+    assert [p.loads for p in predictors] == [1, 1]
 
 
 def test_what_was_asked_of_cudnn_is_recorded(
