@@ -71,7 +71,7 @@ def test_records_what_the_framework_tells_of_itself():
     assert environment.settings == {"memory allocator": "default", "TF32 in convolutions": "on"}
 
     silent = read_environment({})
-    assert (silent.libraries, silent.build, silent.settings) == ({}, "", {})
+    assert (silent.libraries, silent.build, silent.settings) == ({}, "", {"memory allocator": "default"})
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no processor affinity")
