@@ -109,7 +109,7 @@ def test_description_is_that_of_the_agent(agent, remote, manifest_folder):
     assert description.environment.hostname == socket.gethostname()
     assert description.environment.libraries == {"BLAS": "NumPy's"}
     assert description.environment.build == "no features"
-    assert description.environment.settings == {"inter-op threads": "1"}
+    assert description.environment.settings == {"memory allocator": "default", "inter-op threads": "1"}
     assert description.device == Device(DeviceKind.CPU)
     assert description.threads is None
 

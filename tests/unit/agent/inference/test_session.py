@@ -105,7 +105,11 @@ def test_a_session_says_what_it_runs_on(
     assert (said.threads, said.preprocess_threads, said.overlap, said.agent) == (3, 2, False, "local")
     assert said.environment.frameworks == {"Fake": np.__version__}
     # a predictor, such as a plug-in's, need not tell anything
-    assert (said.environment.libraries, said.environment.build, said.environment.settings) == ({}, "", {})
+    assert (said.environment.libraries, said.environment.build, said.environment.settings) == (
+        {},
+        "",
+        {"memory allocator": "default"},
+    )
     assert said.checksums == {"graph": f"sha256:{GRAPH_SHA256}"}
 
 
