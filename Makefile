@@ -19,10 +19,12 @@ help: ## show this list
 # The first process that imports a module compiles it, and the others read that: pip would compile all of every package.
 export PYTHONDONTWRITEBYTECODE :=
 
-# MXNet needs NumPy 1.26, which has no wheels for Python 3.13. The stamp comes last: a failed install leaves none.
+# MXNet needs NumPy 1.26, which has no wheels for Python 3.13: there it is left out, and so are its tests.
+# The stamp comes last: a failed install leaves none.
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info; (3, 10) <= v < (3, 13) or sys.exit( \
-	  f"Python 3.10, 3.11 or 3.12 is needed, this is {v[0]}.{v[1]}; name another: make PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; (3, 10) <= v < (3, 14) or sys.exit( \
+	  f"Python 3.10 to 3.13 is needed, this is {v[0]}.{v[1]}; name another: make PYTHON=python3.11"); \
+	  v < (3, 13) or print(f"MXNet is left out: it has no packages for Python {v[0]}.{v[1]}", file=sys.stderr)'
 	@rm -f $@
 	$(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV): pip installs every framework and tool, which takes some minutes" >&2

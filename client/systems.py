@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from inferometer.agent.artifacts.cache import ArtifactCache
 from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.inference.postprocessing import with_labels
-from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.selection import select_model
-from inferometer.agent.inference.session import Session, open_session
+from inferometer.agent.inference.session import Session, check_model, open_session
 from inferometer.agent.inference.unloaded import describe_unloaded
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.training.companion import CompanionsOf
@@ -77,10 +76,24 @@ class Systems:
 
     def find_model(self, request: SystemRequest) -> ModelManifest:
         """Returns the manifest of the model that a request names; see ``JobResources``."""
-        random = request.session.weights is Weights.RANDOM
-        return with_labels(
-            self._select(request), needed=False, cache=None if random else self._invocation.cache
-        )
+        return with_labels(self._select(request), needed=False)
+
+    def check_system(self, request: SystemRequest) -> ModelManifest | None:
+        """Checks the framework and the device of a model in this process; see ``JobResources``."""
+        if request.agents:
+            return None
+        given, session = request.given, request.session
+        manifest = self._select(request) if given is None else given.manifest
+        if session.device.is_gpu or session.precision is not None:  # else it can wait for its import
+            in_memory = given is not None and given.in_memory is not None
+            check_model(manifest, session, self._invocation.registry, in_memory=in_memory)
+        return manifest
+
+    def check_trainer(self, manifest: ModelManifest, options: TrainerOptions) -> None:
+        """Checks the framework, the options and the devices of a training; see ``JobResources``."""
+        from inferometer.agent.training.opening import check_trainer
+
+        check_trainer(manifest, options, self._invocation.registry)
 
     def describe(
         self, request: SystemRequest, *, preprocess_threads: int, overlap: bool

@@ -56,6 +56,7 @@ IMPORT_FAILURES = (
 )
 """What an import raises; one that does not fit the installed framework raises the framework's errors."""
 _SHOWN_NAMES = 12
+_MOST, _HALF, _FEW = 0.6, 0.5, 0.4
 _MOST_CHARACTERS = 2000
 
 
@@ -236,14 +237,23 @@ def one_line(text: object, most: int = 300) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Returns "did you mean …?" with the nearest of ``known``, or the list of all when none is near."""
+    """Returns "did you mean …?" with the nearest of ``known``, or the list of all when none is near.
+
+    Near are names that share most letters in their order; of those that share only half, and of more distant
+    ones, a name with a whole word of ``name`` comes first.
+    """
     known = list(known)
     if not known:
         return "none is known"
     import difflib
 
     folded = {candidate.casefold(): candidate for candidate in known}
-    near = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)
+    wanted = name.casefold()
+    near = difflib.get_close_matches(wanted, folded, n=3, cutoff=_HALF)
+    if not difflib.get_close_matches(wanted, near, n=1, cutoff=_MOST):
+        words = set(wanted.split("_"))
+        alike = [each for each in folded if not words.isdisjoint(each.split("_"))]
+        near = difflib.get_close_matches(wanted, alike, n=3, cutoff=_FEW) or near
     if near:
         return "did you mean " + " or ".join(f'"{folded[key]}"' for key in near) + "?"
     shown = ", ".join(known[:_SHOWN_NAMES])

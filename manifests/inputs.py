@@ -10,7 +10,7 @@ import math
 from enum import Enum
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from inferometer.manifests.fields import (
     DYNAMIC_AXIS,
@@ -23,6 +23,7 @@ from inferometer.manifests.fields import (
 )
 from inferometer.manifests.original import FIRST_INPUT, full_dimensions
 from inferometer.manifests.tensor_specs import DYNAMIC_SIZE as DYNAMIC_SIZE
+from inferometer.manifests.tensor_specs import AxisSizes as AxisSizes
 from inferometer.manifests.tensor_specs import TensorElementType as TensorElementType
 from inferometer.manifests.tensor_specs import TensorSpec as TensorSpec
 from inferometer.manifests.text_inputs import TextParameters as TextParameters
@@ -183,12 +184,19 @@ class TensorParameters(Part):
     dimensions: TensorDimensions
     element_type: TensorElementType = TensorElementType.FLOAT32
     input_layer: InputLayer = FIRST_INPUT
+    _sizes: tuple[AxisSizes | None, ...] = PrivateAttr(default=())
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
         """The one tensor."""
         dimensions = tuple(None if size == DYNAMIC_AXIS else size for size in self.dimensions)
-        return (TensorSpec(self.input_layer, self.element_type, dimensions),)
+        return (TensorSpec(self.input_layer, self.element_type, dimensions, sizes=self._sizes),)
+
+    def with_sizes(self, sizes: tuple[AxisSizes | None, ...]) -> TensorParameters:
+        """Returns the same with the sizes that each axis may have, which the model's file states."""
+        changed = self.model_copy()
+        changed._sizes = sizes
+        return changed
 
     @field_validator("dimensions")
     @classmethod

@@ -6,6 +6,7 @@ without effect.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,7 +26,14 @@ from inferometer.manifests.fields import (
     check_constraint,
     check_version,
 )
-from inferometer.manifests.inputs import ColorMode, Layout, ModelInput, TensorSpec
+from inferometer.manifests.inputs import (
+    AxisSizes,
+    ColorMode,
+    Layout,
+    ModelInput,
+    TensorParameters,
+    TensorSpec,
+)
 from inferometer.manifests.original import any_size_where_none_is_given, with_fields_spelt
 from inferometer.manifests.versions import Constraint
 
@@ -266,6 +274,20 @@ class ModelManifest(Manifest):
     def tensors(self) -> tuple[TensorSpec, ...]:
         """The tensors of all inputs, in order."""
         return tuple(tensor for each in self.inputs for tensor in each.parameters.tensors)
+
+    def with_sizes(self, sizes: Mapping[str, tuple[AxisSizes | None, ...]]) -> ModelManifest:
+        """Returns the same with the sizes that the axes of its tensors may have, by the tensors' names."""
+        if not sizes:
+            return self
+        inputs = tuple(
+            each.model_copy(
+                update={"parameters": each.parameters.with_sizes(sizes[each.parameters.input_layer])}
+            )
+            if isinstance(each.parameters, TensorParameters) and each.parameters.input_layer in sizes
+            else each
+            for each in self.inputs
+        )
+        return self.model_copy(update={"inputs": inputs})
 
     @property
     def loss(self) -> Loss:

@@ -10,9 +10,7 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from inferometer.agent.frameworks.mxnet.runtime import (
-    mxnet,  # through the module that prepares NumPy for it
-)
+from tests.optional_mxnet import mxnet
 
 DIMENSIONS = (3, 8, 8)
 

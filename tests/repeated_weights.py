@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from inferometer.agent.frameworks.mxnet.runtime import mxnet
+from tests.optional_mxnet import mxnet
 
 
 class Repeated(mxnet.init.Initializer):

@@ -13,10 +13,8 @@ import yaml
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from inferometer.agent.frameworks.mxnet.runtime import (
-    mxnet,  # through the module that prepares NumPy for it
-)
 from tests.model_files import save_script
+from tests.optional_mxnet import mxnet
 
 FRAMEWORKS = ("PyTorch", "MXNet", "ONNXRuntime")
 SIDE = 8

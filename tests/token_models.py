@@ -15,9 +15,7 @@ import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from inferometer.agent.frameworks.mxnet.runtime import (
-    mxnet,  # through the module that prepares NumPy for it
-)
+from tests.optional_mxnet import mxnet
 
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
 _VOCABULARY, _WIDTH = 50, 4

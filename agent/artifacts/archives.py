@@ -220,7 +220,7 @@ class UnpackedArchive:
             sums = json.loads(record.read_text(encoding="utf-8"))["files"]
             if not isinstance(sums, dict):
                 raise TypeError(f"files is {type(sums).__name__}")
-        except (OSError, ValueError, TypeError, LookupError) as error:
+        except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
             raise ArtifactError(
                 f"{record}: is changed or missing; remove it and {folder}, and {archive} is unpacked again"
             ) from error

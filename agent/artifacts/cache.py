@@ -141,7 +141,7 @@ def _recorded(record: Path) -> str:
         found = json.loads(record.read_text(encoding="utf-8"))[SHA256]
         if re.fullmatch("[0-9a-f]{64}", found):
             return str(found)
-    except (OSError, ValueError, TypeError, LookupError) as error:
+    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
         raise ArtifactError(f"{record}: is damaged: {type(error).__name__}") from error
     raise ArtifactError(f"{record}: is damaged: its {SHA256} is none")
 

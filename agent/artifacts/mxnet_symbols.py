@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import glob
 import json
 import re
@@ -17,6 +16,8 @@ PARAMETERS = ".params"
 _MAX_BYTES = 256 * 1024 * 1024
 _SYMBOL = re.compile(r"(-symbol)?\.json$")
 _EPOCH = re.compile(r"-\d{4}$")
+_SHAPE = re.compile(r"[(\[][-\d\s,]*[)\]]|None", re.ASCII)
+_SIZE = re.compile(r"-?\d+", re.ASCII)
 _DTYPES = {
     "0": "float32",
     "1": "float64",
@@ -28,7 +29,12 @@ _DTYPES = {
 }
 _VARIABLE = "null"
 _LABEL = "_label"
-_FAILURES = (LookupError, TypeError, ValueError, AttributeError, RecursionError, SyntaxError)
+_FAILURES = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
+
+# operators that take the address of a function, call code in Python, or read a file, and their gradients
+_REFUSED = re.compile(
+    r"_Native|_NDArray|_CustomFunction|_CachedOp\w*|(_npi_)?Custom|(_npi)?_cvimread|\w*backward\w*"
+)
 
 Shapes = Mapping[str, Sequence[int]]
 """The shapes of parameters by name."""
@@ -73,14 +79,50 @@ def symbol_inputs(graph: Path, parameters: Shapes) -> tuple[InputSignature, ...]
         ArtifactError: The file is no symbol.
     """
     try:
+        return tuple(_inputs(_read(graph)["nodes"], parameters))
+    except _FAILURES as error:
+        raise ArtifactError(f"{graph}: is no MXNet symbol: {one_line(error)}") from error
+
+
+def symbol_text(graph: Path) -> str:
+    """Returns a symbol as text for MXNet: what was checked, however MXNet's own parser reads the file.
+
+    Raises:
+        ArtifactError: The file is no symbol, or has an operator that could run code or read files.
+    """
+    return json.dumps(_read(graph), ensure_ascii=False)
+
+
+def _read(graph: Path) -> Mapping[str, Any]:
+    try:
         if graph.stat().st_size > _MAX_BYTES:
             raise ValueError(f"it has more than {_MAX_BYTES} bytes")
-        nodes = json.loads(graph.read_text(encoding="utf-8"))["nodes"]
-        return tuple(_inputs(nodes, parameters))
+        document = json.loads(graph.read_text(encoding="utf-8"))
+        if not isinstance(document, dict):
+            raise TypeError("it is no object")
     except OSError as error:
         raise ArtifactError(f"{graph}: cannot be read: {error.strerror or error}") from error
     except _FAILURES as error:
         raise ArtifactError(f"{graph}: is no MXNet symbol: {one_line(error)}") from error
+    for name in _operators(document):
+        if _REFUSED.fullmatch(name):
+            raise ArtifactError(
+                f"{graph}: uses the operator {name}, which could run code or read files; a symbol may not"
+            )
+    return document
+
+
+def _operators(document: object) -> Iterator[str]:
+    """The names of the operators, also in graphs within the graph."""
+    left = [document]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            left += part.values()
+            if isinstance(name := part.get("op"), str):
+                yield name
+        elif isinstance(part, list):
+            left += part
 
 
 def _inputs(nodes: Sequence[Mapping[str, Any]], parameters: Shapes) -> Iterator[InputSignature]:
@@ -95,8 +137,10 @@ def _inputs(nodes: Sequence[Mapping[str, Any]], parameters: Shapes) -> Iterator[
 
 def _shape(text: str | None) -> tuple[int | None, ...] | None:
     """The shape of a variable's attribute, in which 0 and -1 are open."""
-    sizes = ast.literal_eval(text) if text else ()
-    return tuple(size if isinstance(size, int) and size > 0 else None for size in sizes) or None
+    if text and not _SHAPE.fullmatch(text):
+        raise ValueError(f"a variable has the shape {printable(text)}")
+    sizes = map(int, _SIZE.findall(text or ""))
+    return tuple(size if size > 0 else None for size in sizes) or None
 
 
 def _consumed_shape(

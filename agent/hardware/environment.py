@@ -14,6 +14,7 @@ import psutil
 import pynvml
 
 from inferometer.agent import __version__
+from inferometer.agent.hardware.allocator import SETTING, allocator_in_use
 
 _VARIABLES = (
     # threads, where they run, and how they wait for work
@@ -121,7 +122,7 @@ class Environment:
             empty for a model without images.
         libraries: See ``FrameworkDetails``; of the framework that runs the model.
         build: The same.
-        settings: The same.
+        settings: The same, and the policy of the memory allocator.
         governor: The frequency governor of the processors that this process may run on, such as
             ``performance``; several with commas. Empty if the system does not tell.
     """
@@ -202,7 +203,7 @@ def read_environment(
         image_libraries=dict(image_libraries or {}),
         libraries=dict(details.libraries),
         build=details.build,
-        settings=dict(details.settings),
+        settings={SETTING: allocator_in_use().value, **details.settings},
         governor=read_governor(),
     )
 

@@ -32,22 +32,23 @@ def found_names(where: object, tensors: Sequence[TensorSpec], found: Sequence[st
     Raises:
         ArtifactError: They are not the same.
     """
-    numbered = has_numbers(tensors)
+    numbered, known = has_numbers(tensors), set(found)
     names = {}
     for tensor in tensors:
         number = number_of(tensor.name)
-        if tensor.name not in found and numbered and number is not None and number < len(found):
+        if tensor.name not in known and numbered and number is not None and number < len(found):
             names[tensor.name] = found[number]
         else:
             names[tensor.name] = tensor.name
+    taken = set(names.values())
     for wanted, name in names.items():
-        if name not in found:
+        if name not in known:
             several = f"it has {len(found)}: {', '.join(found)}"
             advice = suggestion(wanted, found) if len(tensors) > 1 or len(found) == 1 else several
             single = "single " if len(tensors) == 1 else ""
             raise ArtifactError(f'{where}: has no {single}input "{wanted}"; {advice}')
     for name in found:
-        if name not in names.values():
+        if name not in taken:
             several = ", ".join(found)
             if len(tensors) == 1:
                 raise ArtifactError(

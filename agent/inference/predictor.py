@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
@@ -34,7 +34,7 @@ from inferometer.manifests.errors import (
     OutOfMemoryError,
     PredictionError,
 )
-from inferometer.manifests.inputs import TensorSpec
+from inferometer.manifests.inputs import AxisSizes, TensorSpec
 from inferometer.manifests.schema import ModelManifest
 
 _NO_TURN = nullcontext()
@@ -141,6 +141,23 @@ class Predictor(Closeable):
         """
         raise ArtifactError(f"{type(model).__name__}: its framework takes no models in memory")
 
+    @classmethod
+    def check(cls, manifest: ModelManifest, options: PredictorOptions, *, in_memory: bool = False) -> None:
+        """Refuses what the framework cannot do, before a file of the model is read or downloaded.
+
+        ``load`` refuses the same; by default, only ``load`` does. Implementations check the device here.
+
+        Args:
+            manifest: The model.
+            options: Device and threads.
+            in_memory: Whether it is a model in memory, so that nothing builds it.
+
+        Raises:
+            DeviceError: The device is missing, or this build of the framework cannot use it.
+            ArtifactError: Another package is missing that the model requires.
+            ConfigurationError: The device cannot run the precision.
+        """
+
     @abstractmethod
     def load(self) -> None:
         """Loads the model onto the device.
@@ -177,22 +194,30 @@ class Predictor(Closeable):
         Raises:
             ConfigurationError: The options ask for a precision that the model cannot be given.
         """
-        wanted = self.options.precision
+        in_memory = self.artifacts.in_memory is not None
+        return self.cast_of(self.manifest, self.options.precision, in_memory=in_memory, asked=asked)
+
+    @classmethod
+    def cast_of(
+        cls, manifest: ModelManifest, wanted: Precision, *, in_memory: bool, asked: bool
+    ) -> Precision | None:
+        """Returns what a model would be cast to, which needs no file of it; see ``casts_to``."""
         default = wanted is Precision.FLOAT32 and not asked
-        if has_own_precision(self.manifest) or self.artifacts.in_memory is not None:
+        if has_own_precision(manifest) or in_memory:
             # of a file, the element types of the inputs are all that tells its precision
-            halves = Precision.FLOAT16.value in {each.element_type.value for each in self.tensors}
+            halves = Precision.FLOAT16.value in {each.element_type.value for each in manifest.tensors}
             if not default and wanted is not (Precision.FLOAT16 if halves else Precision.FLOAT32):
-                place = "in memory" if self.artifacts.in_memory is not None else "a file"
+                place = "in memory" if in_memory else "a file"
                 raise ConfigurationError(
-                    f"{self} is {place} and has its own precision; only a model that is built in code "
-                    f"(architecture) can be cast to {wanted.value}"
+                    f"{title_of(manifest)} is {place} and has its own precision; only a model that is built "
+                    f"in code (architecture) can be cast to {wanted.value}"
                 )
             return None
-        if wanted not in self.precisions and not default:
-            known = " or ".join(each.value for each in Precision if each in self.precisions)
+        if wanted not in cls.precisions and not default:
+            known = " or ".join(each.value for each in Precision if each in cls.precisions)
             raise ConfigurationError(
-                f"{self}: {self.manifest.framework.name} cannot cast it to {wanted.value}; use {known}"
+                f"{title_of(manifest)}: {manifest.framework.name} cannot cast it to {wanted.value}; "
+                f"use {known}"
             )
         return None if wanted is Precision.FLOAT32 else wanted
 
@@ -224,6 +249,20 @@ class Predictor(Closeable):
             None if the framework does not profile layers, which is the default.
         """
         return None
+
+    def declared_outputs(self) -> tuple[InputSignature, ...]:
+        """Returns the outputs as far as the model states them, the batch first; called after ``load``.
+
+        The default returns none: then only a prediction tells.
+        """
+        return ()
+
+    def axis_sizes(self) -> Mapping[str, tuple[AxisSizes | None, ...]]:
+        """Returns the sizes that the axes of inputs may have, without the batch, as the model states them.
+
+        The default returns none: the axes may have any.
+        """
+        return {}
 
     def details(self) -> FrameworkDetails:
         """Returns what the framework tells of its build and its settings; called once after ``load``.
@@ -275,7 +314,7 @@ class Predictor(Closeable):
         return self.manifest.tensors
 
     def __str__(self) -> str:
-        return f"model {self.manifest.name} {self.manifest.version}"
+        return title_of(self.manifest)
 
     @property
     @abstractmethod
@@ -292,6 +331,11 @@ class Predictor(Closeable):
     def __enter__(self) -> Self:
         self.load()
         return self
+
+
+def title_of(manifest: ModelManifest) -> str:
+    """Returns a model's name and version, as messages begin."""
+    return f"model {manifest.name} {manifest.version}"
 
 
 def checked_array(

@@ -144,7 +144,7 @@ BUILTIN = (
         "MXNet",
         "inferometer.agent.frameworks.mxnet.predictor:MXNetPredictor",
         ("mxnet", "mxnet-cu112", "mxnet-cu110", "mxnet-cu102"),
-        "pip install 'inferometer[mxnet]'",
+        "pip install 'inferometer[mxnet]', on Python 3.12 or older",
         suffixes=("-symbol.json", ".json", ".params"),
         classes=("mxnet.gluon.block.HybridBlock",),
         trainer="inferometer.agent.frameworks.mxnet.trainer:MXNetTrainer",

@@ -7,6 +7,7 @@ of a manifest is silently ignored.
 from __future__ import annotations
 
 import platform
+from collections import Counter
 
 from inferometer.agent.hardware.environment import container_architecture
 from inferometer.agent.tasks.registry import POSTPROCESSORS
@@ -32,11 +33,11 @@ def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
             f"{architecture}; to run it here all the same, add {architecture} to container, or leave "
             "container out"
         )
-    names = [each.name for each in manifest.tensors]
+    names = Counter(each.name for each in manifest.tensors)
     found += [
-        f"field inputs: found input_layer '{name}' {names.count(name)} times; each needs a name of its own"
-        for name in dict.fromkeys(names)
-        if names.count(name) > 1
+        f"field inputs: found input_layer '{name}' {times} times; each needs a name of its own"
+        for name, times in names.items()
+        if times > 1
     ]
     if manifest.framework.name.casefold() in _WITHOUT_STRINGS and any(
         model_input.parameters.element_type is TensorElementType.STRING for model_input in manifest.inputs
@@ -46,7 +47,7 @@ def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
             "take; supported: ONNXRuntime"
         )
     for place, model_input in enumerate(manifest.inputs):
-        wanting = _of_input(model_input.parameters, len(names))
+        wanting = _of_input(model_input.parameters, names.total())
         found += [f"field inputs.{place}.parameters.{text}" for text in wanting]
     output = manifest.output
     if output.type not in POSTPROCESSORS:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES, Architectures
 from inferometer.agent.artifacts.locations import tokenizer_files
 from inferometer.agent.artifacts.model_files import Artifacts, get_file, resolve_model
+from inferometer.agent.artifacts.signature import InputSignature
 from inferometer.agent.artifacts.urls import shown
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.device import CPU, Device
@@ -142,16 +143,16 @@ def open_session(
         DeviceError: The device is not available.
         ConfigurationError: The model cannot be given the precision.
     """
-    require_supported(manifest, container_architecture(machine or platform.machine()))
-    preprocessor, tokenizers = open_preprocessor(manifest, max_pixels, cache)
+    in_memory = given is not None and given.in_memory is not None
+    predictor_type = check_model(manifest, options, registry, machine=machine, in_memory=in_memory)
     entry = registry.find(manifest.framework.name)
-    predictor_type = entry.load()
+    preprocessor, tokenizers = open_preprocessor(manifest, max_pixels, cache)
     random = options.weights is Weights.RANDOM
     # with random weights no label is right, and a download is wasted
     manifest = with_labels(manifest, needed=not random, cache=None if random else cache)
     artifacts = _artifacts(manifest, entry.name, architectures, cache, given, random=random)
     versions = {**registry.versions, **(artifacts.architecture.versions if artifacts.architecture else {})}
-    predictor = _checked(predictor_type(manifest, artifacts, options.predictor), options)
+    predictor = predictor_type(manifest, artifacts, options.predictor)
     if watch is not None:
         predictor = watch.watched(predictor)
     attributes = _span_attributes(manifest, options)
@@ -160,7 +161,7 @@ def open_session(
         with traced(trace, SpanKind.of("load", TraceLevel.APPLICATION_TRACE, **attributes)):
             predictor.load()
         description = SystemDescription(
-            manifest=manifest,
+            manifest=manifest.with_sizes(predictor.axis_sizes()),
             checksums={**artifacts.checksums, **tokenizers},
             framework_version=entry.installed_version or "",
             device=options.device,
@@ -192,6 +193,26 @@ def open_session(
     return Session(predictor, pipeline, description)
 
 
+def check_model(
+    manifest: ModelManifest,
+    options: SessionOptions,
+    registry: Registry,
+    *,
+    machine: str | None = None,
+    in_memory: bool = False,
+) -> type[Predictor]:
+    """Returns what runs a model, after all checks that need no file of it: those are downloaded later.
+
+    Raises what ``open_session`` raises for the framework, the device, the precision and the manifest.
+    """
+    require_supported(manifest, container_architecture(machine or platform.machine()))
+    predictor = registry.find(manifest.framework.name).load()
+    if (wanted := options.precision) is not None:  # also for a plug-in that casts nothing
+        predictor.cast_of(manifest, wanted, in_memory=in_memory, asked=True)
+    predictor.check(manifest, options.predictor, in_memory=in_memory)
+    return predictor
+
+
 def open_preprocessor(
     manifest: ModelManifest, max_pixels: int, cache: ArtifactCache | None
 ) -> tuple[ModelPreprocessor, dict[str, str]]:
@@ -203,13 +224,6 @@ def open_preprocessor(
     paths = {number: file.path for number, file in files.items()}
     checksums = {f"tokenizer{number or ''}": file.checksum for number, file in files.items()}
     return model_preprocessor_of(manifest, max_pixels, paths), checksums
-
-
-def _checked(predictor: Predictor, options: SessionOptions) -> Predictor:
-    """Refuses a precision before anything is loaded, and also for a plug-in that casts nothing."""
-    if options.precision is not None:
-        predictor.casts_to(asked=True)
-    return predictor
 
 
 def _ahead(options: SessionOptions) -> tuple[int, bool]:
@@ -284,6 +298,10 @@ class Session(Closeable):
     def any_thread(self) -> bool:
         """Whether ``infer`` may be called in any thread at no more cost; see ``Predictor.any_thread``."""
         return self._predictor.any_thread
+
+    def declared_outputs(self) -> tuple[InputSignature, ...]:
+        """Returns the outputs as far as the model states them; see ``Predictor.declared_outputs``."""
+        return self._predictor.declared_outputs()
 
     @property
     def is_free(self) -> bool:

@@ -66,6 +66,18 @@ def output_difference(
     return max(found, key=lambda each: (each.max_relative != each.max_relative, each.max_relative))
 
 
+def run_difference(
+    operator: Operator, found: NDArray[Any], earlier: NDArray[Any], dtype: str, *, gradient: bool = False
+) -> Difference:
+    """Compares elements of one run with those of an earlier one, each of which may err by the tolerance.
+
+    Raises:
+        ValueError: Their shapes differ.
+    """
+    widened = _GRADIENT_TOLERANCE if gradient else 1.0
+    return _difference(found, earlier, operator, 2 * widened * _tolerance(operator, dtype))
+
+
 def gradient_difference(
     operator: Operator,
     case: Case,

@@ -154,3 +154,8 @@ class OperatorRunner(Closeable):
 def element_type(name: str) -> np.dtype[Any]:
     """Returns NumPy's type for the inputs of an element type; bfloat16 is drawn in float32."""
     return np.dtype(np.float32 if name == "bfloat16" else name)
+
+
+def element_bytes(name: str) -> int:
+    """Returns the size of an element of a type in a framework."""
+    return 2 if name == "bfloat16" else element_type(name).itemsize

@@ -129,7 +129,7 @@ def check_elements(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if array.dtype.hasobject or not np.can_cast(array.dtype, dtype, casting):
         raise InputError(f"tensor has element type {array.dtype}; the model takes {dtype}")
     with np.errstate(over="ignore"):  # overflow is detected below
-        tensor = np.ascontiguousarray(array, dtype)
+        tensor: NDArray[Any] = np.asarray(array, dtype, order="C")  # a scalar stays one
     exact = np.can_cast(array.dtype, dtype, "safe")
     if not exact and (np.isinf(tensor) & np.isfinite(array)).any():
         raise InputError(f"tensor of {array.dtype} has a value that {dtype} cannot hold")
@@ -140,7 +140,7 @@ def check_strings(array: NDArray[Any]) -> NDArray[Any]:
     """Returns strings as Python's own, in C order; raises InputError if an element is no Unicode string."""
     if array.dtype.kind not in "UO":
         raise InputError(f"tensor has element type {array.dtype}; the model takes strings")
-    found: NDArray[Any] = np.ascontiguousarray(array, np.dtype(object))
+    found: NDArray[Any] = np.asarray(array, np.dtype(object), order="C")
     try:
         for element in found.flat:
             element.encode()

@@ -31,6 +31,7 @@ from inferometer.agent.protocol.span_messages import TracePart, trace_part_messa
 from inferometer.agent.protocol.tensors import read_named, read_tensor
 from inferometer.manifests.errors import AgentError, ConfigurationError, InputError
 from inferometer.manifests.schema import ModelManifest
+from inferometer.manifests.tensor_specs import AxisSizes
 from inferometer.protos.inferometer.v1 import predict_pb2
 
 _WEIGHTS = {weights: predict_pb2.Weights.Value(f"WEIGHTS_{weights.name}") for weights in Weights}
@@ -159,7 +160,22 @@ def open_response(
             else _PRECISIONS[description.precision]
         ),
         cudnn_benchmark=description.cudnn_benchmark,
+        sizes=[
+            predict_pb2.TensorSizes(input=each.name, axes=map(_axis_message, each.sizes))
+            for each in description.manifest.tensors
+            if each.sizes
+        ],
     )
+
+
+def _axis_message(sizes: AxisSizes | None) -> predict_pb2.AxisSizes:
+    if sizes is None:
+        return predict_pb2.AxisSizes()
+    return predict_pb2.AxisSizes(least=sizes.least, most=sizes.most or 0, example=sizes.example or 0)
+
+
+def _read_axis(message: predict_pb2.AxisSizes) -> AxisSizes | None:
+    return AxisSizes(message.least, message.most or None, message.example or None) if message.least else None
 
 
 def read_description(
@@ -172,15 +188,16 @@ def read_description(
     try:
         manifest = ModelManifest.model_validate_json(response.manifest_json)
         environment = _read_environment(json.loads(response.environment_json))
-    except (ValidationError, ValueError, TypeError, KeyError) as error:
+    except (ValidationError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise AgentError(
             f"agent {agent}: its description of the model cannot be read; is it of another version? "
             + " ".join(str(error).split())[:200]
         ) from error
     if asked is not None:
         _check_obeyed(response, agent, asked)
+    sizes = {each.input: tuple(map(_read_axis, each.axes)) for each in response.sizes}
     return SystemDescription(
-        manifest=manifest,
+        manifest=manifest.with_sizes(sizes),
         checksums=dict(response.checksums),
         framework_version=response.framework_version,
         device=read_device(response.device),

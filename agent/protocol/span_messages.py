@@ -69,7 +69,7 @@ def read_trace_part(message: predict_pb2.TracePart) -> TracePart:
 def _resource(text: str) -> Attributes:
     try:
         return tuple((str(name), _attribute(value)) for name, value in json.loads(text))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"the resource cannot be read: {type(error).__name__}: {error}") from error
 
 
@@ -89,7 +89,7 @@ def _chunk(message: predict_pb2.SpanChunk) -> SpanChunk:
             )
             for kind in json.loads(message.kinds_json)
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"the kinds of its spans cannot be read: {type(error).__name__}: {error}") from error
     values = np.frombuffer(message.columns, _INT64)  # raises ValueError for a truncated number
     if len(values) % len(COLUMNS):

@@ -19,6 +19,11 @@ from inferometer.manifests.errors import InputError, PredictionError
 _LENGTH = struct.Struct("<I")
 
 
+def is_text(dtype: np.dtype[Any]) -> bool:
+    """Whether an array of a dtype holds strings: Python's own, or NumPy's of a fixed length."""
+    return dtype.kind in "OU"
+
+
 def pack(elements: Iterable[bytes]) -> bytes:
     """Returns elements as raw contents."""
     return b"".join(part for element in elements for part in (_LENGTH.pack(len(element)), element))

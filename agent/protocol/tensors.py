@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.arrays import SMALL_BYTES, aligned
-from inferometer.agent.protocol.strings import pack_strings, unpack_strings
+from inferometer.agent.protocol.strings import is_text, pack_strings, unpack_strings
 from inferometer.manifests.errors import InputError
 from inferometer.protos.inferometer.v1 import tensor_pb2
 
@@ -114,7 +114,7 @@ def fill_tensor(message: tensor_pb2.Tensor, array: NDArray[Any]) -> None:
 
 def element_name(array: NDArray[Any]) -> str:
     """Returns the protocol's name of an array's element type; raises InputError if there is none."""
-    name = STRING if array.dtype.hasobject else array.dtype.name
+    name = STRING if is_text(array.dtype) else array.dtype.name
     if name not in ELEMENT_TYPES:
         raise InputError(f"element type {name} cannot be sent; allowed: {', '.join(ELEMENT_TYPES)}")
     return name
@@ -128,7 +128,7 @@ def array_bytes(array: NDArray[Any]) -> memoryview:
     Raises:
         PredictionError: An array of strings has an element that is none.
     """
-    if array.dtype.hasobject:
+    if is_text(array.dtype):
         return memoryview(pack_strings(array))
     if array.nbytes < SMALL_BYTES and array.dtype.isnative and _LITTLE_ENDIAN:
         return memoryview(array.tobytes())

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import dtype_of
+from inferometer.agent.protocol.strings import is_text
+from inferometer.agent.protocol.tensors import STRING
 from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.fields import DYNAMIC_AXIS
 from inferometer.manifests.schema import ModelManifest
@@ -88,11 +90,18 @@ def convert(array: NDArray[Any], given: Datatype, wanted: Datatype) -> NDArray[A
 
 def datatype_of(dtype: np.dtype[Any]) -> Datatype:
     """Returns the datatype of a model's output; raises PredictionError if the protocol has none for it."""
-    datatype = _OF_DTYPE.get(dtype) or _OF_DTYPE.get(dtype.newbyteorder("="))
+    datatype = STRINGS if is_text(dtype) else _OF_DTYPE.get(dtype) or _OF_DTYPE.get(dtype.newbyteorder("="))
     if datatype is None:
         allowed = ", ".join(known.name for known in _OF_DTYPE)
         raise PredictionError(f"element type {dtype} cannot be sent; allowed: {allowed}")
     return datatype
+
+
+def datatype_named(element_type: str | None) -> Datatype | None:
+    """Returns the datatype of an element type by NumPy's name, ``string`` or ``bfloat16``; None for none."""
+    others = {STRING: STRINGS, "bfloat16": BF16}
+    numeric = {each.dtype.name: each for each in DATATYPES.values()}
+    return {**numeric, **others}.get(element_type or "")
 
 
 BATCH_SIDE = -1

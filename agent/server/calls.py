@@ -24,6 +24,7 @@ from inferometer.agent.tracing.span import Attributes, SpanKind
 from inferometer.manifests.errors import AgentError, ConfigurationError
 
 NS_PER_S = 1_000_000_000
+_CHECKS = 10  # in the time without calls that is waited for
 NOT_ADMITTED = Status(grpc.StatusCode.UNAUTHENTICATED, "the agent requires a secret, and this is not it")
 _Result = TypeVar("_Result")
 _Call = TypeVar("_Call", bound="CallContext")
@@ -150,6 +151,8 @@ class Calls:
         self._stopping = False
         self._under_way = 0
         self._latest_ns: int | None = None
+        self._released: asyncio.Event | None = None
+        self._arrived_ns = 0
 
     def stop(self) -> None:
         """Refuses calls from now on with UNAVAILABLE, which clients may retry; not those ``aside``."""
@@ -158,9 +161,36 @@ class Calls:
     def used_within(self, period_s: float) -> bool:
         """Whether a call is in progress that is not ``aside``, or began in the last seconds."""
         latest_ns = self._latest_ns
-        return latest_ns is not None and (
-            self._under_way > 0 or self._clock() - latest_ns < period_s * NS_PER_S
-        )
+        return self.is_busy or (latest_ns is not None and self._clock() - latest_ns < period_s * NS_PER_S)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is in progress that is not ``aside``."""
+        return self._under_way > 0
+
+    async def hold(self, quiet_s: float, longest_s: float) -> None:
+        """Lets calls wait from now on, until ``release``; returns once none has come for ``quiet_s`` seconds.
+
+        Or after the longest time. A client that waits for an answer sends nothing, so that none of its calls
+        is on its way when the doors close.
+        """
+        self._released = asyncio.Event()
+        self._arrived_ns = now_ns = self._clock()
+        end_ns = now_ns + longest_s * NS_PER_S
+        while now_ns < min(end_ns, self._arrived_ns + quiet_s * NS_PER_S):
+            await asyncio.sleep(quiet_s / _CHECKS)
+            now_ns = self._clock()
+
+    def release(self) -> None:
+        """Lets the calls that wait go on."""
+        if self._released is not None:
+            self._released.set()
+
+    async def turn(self) -> None:
+        """Waits while calls are held; before ``admit``."""
+        if self._released is not None:
+            self._arrived_ns = self._clock()
+            await self._released.wait()
 
     def admit(self, call: CallContext, client: Callable[[], str], *, aside: bool) -> None:
         """Counts a call of a ``client``; see ``client_of``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError  # another class in Python 3.10
 from typing import Any
@@ -45,18 +45,30 @@ class GrpcServer(Closeable):
         """Begins work on the event loop, which another door may share."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def stop(self, grace_s: float, timeout_s: float) -> bool:
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun, and is not closed."""
+        return self._thread.ident is not None and not self._loop.is_closed()
+
+    def stop(self, grace_s: float, timeout_s: float, closed: Callable[[], None] = lambda: None) -> bool:
         """Accepts no more calls, and cancels those that are under way after the grace period.
 
-        gRPC may take ``timeout_s`` seconds to end; returns whether it has.
+        ``closed`` is called on the event loop once clients are told to go elsewhere (GOAWAY). gRPC may take
+        ``timeout_s`` seconds to end; returns whether it has.
         """
-        if self._thread.ident is None or self._loop.is_closed():
+        if not self.is_running:
             return True
         try:
-            self.begin(self._server.stop(grace_s)).result(timeout_s)
+            self.begin(self._stop(grace_s, closed)).result(timeout_s)
         except FutureTimeoutError:
             return False
         return True
+
+    async def _stop(self, grace_s: float, closed: Callable[[], None]) -> None:
+        stopping = asyncio.ensure_future(self._server.stop(grace_s))
+        await asyncio.sleep(0)  # in which it has begun
+        closed()
+        await stopping
 
     def close(self) -> None:
         """Ends the loop, once the server is stopped; calling it again does nothing."""

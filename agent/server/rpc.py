@@ -184,14 +184,6 @@ class Dispatcher(grpc.GenericRpcHandler):
         }
         self._unknown_refusal = self._refusal(UNKNOWN)
 
-    def stop(self) -> None:
-        """Refuses calls from now on with UNAVAILABLE, which clients may retry; not those ``aside``."""
-        self.calls.stop()
-
-    def used_within(self, period_s: float) -> bool:
-        """Whether a call is in progress that is not ``aside``, or began in the last seconds."""
-        return self.calls.used_within(period_s)
-
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> _Handler | None:
         """Returns what answers a call; None where there is no such method. gRPC calls it."""
         path: str = handler_call_details.method
@@ -215,6 +207,7 @@ class Dispatcher(grpc.GenericRpcHandler):
 
         async def refuse(_: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
             with self._observed(path, context, aside=True) as call:
+                await self.calls.turn()
                 call.fail(NOT_ADMITTED)
             await call.send_status()
 
@@ -225,6 +218,7 @@ class Dispatcher(grpc.GenericRpcHandler):
     ) -> bytes | None:
         response = None
         with self._observed(method.path, context, aside=method.aside) as call:
+            await self.calls.turn()
             self.calls.admit(call, partial(client_of, context), aside=method.aside)
             request = method.read(content)
             if is_async:
@@ -241,6 +235,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> None:
         with self._observed(method.path, context, aside=method.aside) as call:
+            await self.calls.turn()
             self.calls.admit(call, partial(client_of, context), aside=method.aside)
             with self._limits.stream(client_of(context)) if self._limits else nullcontext():
                 given: Any

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _IN_USE_S = 10.0  # after its last call, an agent that stops waits for its clients to see that it does
-_QUIET_S, _SETTLING_S = 0.05, 2.0  # without a call for so long, all have arrived; waited for at most so long
+_QUIET_S, _SETTLING_S = 0.1, 2.0  # without a call for so long, all have arrived; waited for at most so long
 _POLL_S = 0.005
 _IDLE_CHECKS = 4  # in the time after which an unused session is closed
 _LONGEST_CHECK_S = 5.0
@@ -177,6 +177,7 @@ class AgentServer:
             limit=options.max_sessions,
             idle_s=options.session_idle_s,
             observer=self._observation.queues,
+            borrowers=self._sessions,
         )
         """The models that are loaded."""
         native = PredictService(
@@ -288,7 +289,7 @@ class AgentServer:
         )
 
     def _is_ready(self) -> bool:
-        return not (self._stopping.is_set() or self._observation.watch.trouble)
+        return not (self._stopping.is_set() or self._observation.watch.trouble or self.models.is_full)
 
     def start(self) -> None:
         """Begins to answer."""
@@ -310,24 +311,18 @@ class AgentServer:
         """
         grace_s = self._options.grace_s if grace_s is None else grace_s
         end_s = time.monotonic() + grace_s
+        calls = self._dispatcher.calls
         self._stopping.set()
         self._health.stop()
-        if self._dispatcher.used_within(_IN_USE_S):
+        if self._http is not None:
+            self._http.announce_end()
+        if calls.used_within(_IN_USE_S):
             time.sleep(min(self._options.drain_s, grace_s))
-        self._dispatcher.stop()
-        # gRPC would cancel calls that have reached the process and not yet their method
-        quiet_s = min(time.monotonic() + _SETTLING_S, end_s)
-        while time.monotonic() < end_s and self._dispatcher.used_within(
-            _QUIET_S if time.monotonic() < quiet_s else 0.0
-        ):
+        calls.stop()
+        while time.monotonic() < end_s and calls.is_busy:
             time.sleep(_POLL_S)
-        left_s = max(end_s - time.monotonic(), 0.0)
-        # Not for longer: an error of gRPC must not keep the process.
-        if self._http is not None:
-            self._http.stop(left_s)
-        self._server.stop(left_s, left_s + _LEAVING_S)
-        if self._http is not None:
-            self._http.wait(_LEAVING_S)
+        if self._server.is_running:
+            self._close_doors(end_s)
         self.models.close()
         self._sessions.close_all()
         if self._shared_memory is not None:
@@ -343,6 +338,20 @@ class AgentServer:
         if report := self._tracing.close():
             _log.log(logging.WARNING if report.undelivered else logging.INFO, "%s", report)
         return finished
+
+    def _close_doors(self, end_s: float) -> None:
+        """Stops to listen while calls wait for their answers: gRPC cancels those that come at that moment."""
+        calls = self._dispatcher.calls
+        left_s = max(end_s - time.monotonic(), 0.0)
+        self._server.begin(calls.hold(_QUIET_S, min(_SETTLING_S, left_s))).result()
+        self._sessions.end_holds()
+        left_s = max(end_s - time.monotonic(), 0.0)
+        # Not for longer: an error of gRPC must not keep the process.
+        if self._http is not None:
+            self._http.stop(left_s)
+        self._server.stop(left_s, left_s + _LEAVING_S, calls.release)
+        if self._http is not None:
+            self._http.wait(max(end_s - time.monotonic(), 0.0) + _LEAVING_S)
 
     def __enter__(self) -> Self:
         self.start()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from inferometer.agent.hardware.device import Device
 from inferometer.agent.serving.served_model import ServedModel
@@ -26,6 +27,16 @@ class Loading:
     device: Device
     expected_bytes: int
     load: Callable[[Callable[[], None]], ServedModel]
+
+
+class Borrowers(Protocol):
+    """Those who keep models lent while they do not use them, and give them up for others."""
+
+    def least_recently_used(self, models: Mapping[ServedModel, int]) -> ServedModel | None:
+        """Returns which of some models to give up first, if any; each has a number of users."""
+
+    def give_up(self, model: ServedModel) -> None:
+        """Gives a model back."""
 
 
 class Own:
@@ -80,8 +91,8 @@ class LoadedModels:
 
     With a limit of memory, one model is loaded at a time: what it takes is what the process takes more after
     it than before, and at the least the size of its files. What it takes more when it predicts is not known
-    then. The limit holds for each device by itself. A model in use is never unloaded for another one; one
-    that was unused for ``idle_s`` seconds is unloaded by ``close_idle``.
+    then. The limit holds for each device by itself. A model in use is never unloaded for another one, unless
+    ``borrowers`` give it up; one that was unused for ``idle_s`` seconds is unloaded by ``close_idle``.
     """
 
     def __init__(
@@ -91,7 +102,9 @@ class LoadedModels:
         memory_limit_bytes: int | None,
         used_bytes: Callable[[Device], int | None],
         clock: Callable[[], float] = time.monotonic,
+        borrowers: Borrowers | None = None,
     ) -> None:
+        self._borrowers = borrowers
         self._limit = limit
         self._idle_s = idle_s
         self._memory_limit_bytes = memory_limit_bytes
@@ -123,6 +136,17 @@ class LoadedModels:
         """The memory that each of those takes; 0 where there is no limit, as then it is not measured."""
         with self._lock:
             return {key: slot.memory_bytes for key, slot in self._slots.items() if slot.model is not None}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every place is taken by a model that one borrower uses and nobody else can be lent."""
+        with self._lock:
+            if self._leaving or len(self._slots) < self._limit:
+                return False
+            slots = list(self._slots.values())
+            if not all(isinstance(slot.key, Own) for slot in slots):
+                return False
+        return self._least_recently_used(slots) is None
 
     def is_loading(self, key: Hashable) -> bool:
         """Whether a model is being loaded."""
@@ -232,11 +256,16 @@ class LoadedModels:
                 if refusal is None:
                     return
                 left = self._left
-                leaving = self._least_recently_used(slot)
-                if leaving is None and not self._leaving:
-                    raise refusal
+                others = self._others(slot)
+                unused = [other for other in others if not other.users]
+                leaving = min(unused, key=lambda other: other.last_used_s, default=None)
+                is_full = leaving is None and not self._leaving
                 if leaving is not None:
                     self._remove(leaving)
+            if is_full:
+                if not self._is_given_up(others):
+                    raise refusal
+                continue
             if leaving is None or leaving.model is None:
                 if not self._wait_for_one_more_than(left):
                     raise refusal
@@ -271,21 +300,33 @@ class LoadedModels:
             f"take {_mib(used)} of the agent's {_mib(limit)} MiB (--memory_limit); try again later"
         )
 
-    def _least_recently_used(self, slot: Slot) -> Slot | None:
-        """The model to unload first, of those that nobody uses and that would make room for a slot."""
+    def _others(self, slot: Slot) -> list[Slot]:
+        """The models whose unloading would make room for a slot."""
+        # where the model alone is too large, unloading others helps nobody
+        if self._memory_limit_bytes is not None and slot.memory_bytes > self._memory_limit_bytes:
+            return []
         over_limit = len(self._slots) + len(self._leaving) > self._limit
-        unused = [
+        return [
             other
             for other in self._slots.values()
             if other is not slot
             and other.model is not None
-            and not other.users
             and (over_limit or other.loading.device == slot.loading.device)
         ]
-        # where the model alone is too large, unloading others helps nobody
-        if self._memory_limit_bytes is not None and slot.memory_bytes > self._memory_limit_bytes:
+
+    def _is_given_up(self, slots: Sequence[Slot]) -> bool:
+        """Makes borrowers give up one of some models that are all in use; says whether they did."""
+        model = self._least_recently_used(slots)
+        if model is None or self._borrowers is None:
+            return False
+        self._borrowers.give_up(model)
+        return True
+
+    def _least_recently_used(self, slots: Sequence[Slot]) -> ServedModel | None:
+        """The model that borrowers would give up first, of some that are in use."""
+        if self._borrowers is None:
             return None
-        return min(unused, key=lambda other: other.last_used_s, default=None)
+        return self._borrowers.least_recently_used({slot.model: slot.users for slot in slots if slot.model})
 
     def _wait_for_one_more_than(self, left: int) -> bool:
         """Waits until more models have left than had when the room was looked at; says whether one did."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from inferometer.agent.artifacts.signature import InputSignature
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import Predictor, Tensors
@@ -19,6 +20,7 @@ from inferometer.agent.serving.observers import PredictionObserver
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.manifests.errors import DeviceLostError, OutOfMemoryError, PredictionError
+from inferometer.manifests.tensor_specs import AxisSizes
 
 _NS_PER_S = 1_000_000_000
 _CHECKS = 4  # in the time after which a prediction hangs
@@ -213,6 +215,12 @@ class _WatchedPredictor(Predictor):
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         return self._predictor.profiler(level)
+
+    def declared_outputs(self) -> tuple[InputSignature, ...]:
+        return self._predictor.declared_outputs()
+
+    def axis_sizes(self) -> Mapping[str, tuple[AxisSizes | None, ...]]:
+        return self._predictor.axis_sizes()
 
     def details(self) -> FrameworkDetails:
         return self._predictor.details()

@@ -11,7 +11,7 @@ from inferometer.agent.inference.predictor import Precision, has_own_precision
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import Session, SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions
-from inferometer.agent.serving.loaded_models import Lease, LoadedModels, Loading
+from inferometer.agent.serving.loaded_models import Borrowers, Lease, LoadedModels, Loading
 from inferometer.agent.serving.memory import file_bytes, used_bytes
 from inferometer.agent.serving.observers import QueueObserver
 from inferometer.agent.serving.served_model import ServedModel
@@ -87,7 +87,8 @@ class ServedModels:
 
     A model that several ask for with the same options is loaded once, by ``open_model``, and its requests
     share a queue. At most ``limit`` are loaded; one that was unused for ``idle_s`` seconds is unloaded,
-    unless it is to stay. ``clock`` is that of deadlines, in nanoseconds.
+    unless it is to stay. ``clock`` is that of deadlines, in nanoseconds. ``borrowers`` give up models that
+    they do not use.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class ServedModels:
         idle_s: float = 600.0,
         clock: Callable[[], int] = time.perf_counter_ns,
         observer: QueueObserver | None = None,
+        borrowers: Borrowers | None = None,
     ) -> None:
         self._observer = observer
         self.options = options
@@ -107,7 +109,7 @@ class ServedModels:
         self._registry = registry
         self._open_model = open_model
         self._loaded = LoadedModels(
-            limit, idle_s, options.memory_limit_bytes, used_bytes, lambda: clock() / 1e9
+            limit, idle_s, options.memory_limit_bytes, used_bytes, lambda: clock() / 1e9, borrowers
         )
 
     def __len__(self) -> int:
@@ -118,6 +120,11 @@ class ServedModels:
     def loaded(self) -> tuple[ServedModel, ...]:
         """Every model that is loaded, whatever it was opened with."""
         return tuple(self._loaded.models.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody else can be served: each model is one borrower's own, with no place for more."""
+        return self._loaded.is_full
 
     def model_of(self, manifest: ModelManifest, options: SessionOptions) -> ServedModel | None:
         """Returns a model if it is loaded."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Tensors
-from inferometer.agent.tasks.layers import find_layer
+from inferometer.agent.tasks.layers import as_computed, find_layer
 from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
 from inferometer.agent.tasks.predictions import Values
 from inferometer.manifests.errors import PredictionError
@@ -30,7 +30,6 @@ class EmbeddingVectors(TaskPostprocessor):
             raise PredictionError(
                 f"output {name} has shape {list(shape)}; embeddings are {inputs.size} inputs × values"
             )
-        with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, which is reported
-            values = tensor.reshape(shape[:2]).astype(np.float32)
+        values = as_computed(tensor.reshape(shape[:2]))
         usable: NDArray[np.bool_] = np.isfinite(values).all(axis=1)
         return Values(values[usable]), usable

@@ -1,10 +1,11 @@
-"""Finding the output of a model that a manifest names."""
+"""Finding the output of a model that a manifest names, and its numbers."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Tensors
@@ -42,3 +43,8 @@ def find_layer(tensors: Tensors, layer: int | str, *, exactly: bool = False) -> 
     if tensor.dtype.kind not in "biuf":
         raise PredictionError(f"output {layer} has element type {tensor.dtype}; predictions are numbers")
     return layer, tensor
+
+
+def as_computed(tensor: NDArray[Any]) -> NDArray[np.floating[Any]]:
+    """Returns numbers as float32, or as float64 where float32 does not hold all of their type."""
+    return tensor.astype(np.promote_types(tensor.dtype, np.float32), copy=False)

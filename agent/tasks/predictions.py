@@ -238,11 +238,12 @@ class Images(Predictions):
     """An image for each image.
 
     Attributes:
-        pixels: float32, inputs × height × width × channels (red, green, blue, or grey), 0…1.
+        pixels: float32, inputs × height × width × channels (red, green, blue, or grey), 0…1; float64 in
+            files of another tool.
     """
 
     kind: ClassVar[str] = "images"
-    pixels: NDArray[np.float32]
+    pixels: NDArray[np.floating[Any]]
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -257,11 +258,12 @@ class Values(Predictions):
     """Numbers for each input: those of a regression, or an embedding.
 
     Attributes:
-        values: float32, inputs × k.
+        values: float32, inputs × k; float64 where the model, or another tool, has numbers that float32
+            does not hold.
     """
 
     kind: ClassVar[str] = "values"
-    values: NDArray[np.float32]
+    values: NDArray[np.floating[Any]]
 
     def __len__(self) -> int:
         return len(self.values)

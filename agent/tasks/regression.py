@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Tensors
-from inferometer.agent.tasks.layers import find_layer
+from inferometer.agent.tasks.layers import as_computed, find_layer
 from inferometer.agent.tasks.postprocessing import PredictedInputs, TaskPostprocessor
 from inferometer.agent.tasks.predictions import Values
 from inferometer.manifests.errors import PredictionError
@@ -31,8 +31,7 @@ class Regression(TaskPostprocessor):
             raise PredictionError(
                 f"output {name} has shape {list(tensor.shape)}; a regression has N, or N × k numbers"
             )
-        with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, which fails
-            values = tensor.reshape(len(tensor), -1).astype(np.float32, copy=False)
+        values = as_computed(tensor.reshape(len(tensor), -1))
         if self._labels and values.shape[1] != self._labels:
             raise PredictionError(
                 f"output {name} has {values.shape[1]} numbers for each input; its manifest has "

@@ -51,15 +51,9 @@ def open_trainer(
         DeviceError: A device is not available.
         TrainingError: The other ranks cannot be reached.
     """
-    require_supported(manifest, container_architecture(platform.machine()))
+    trainer_type = check_trainer(manifest, options, registry)
     preprocessor = preprocessor_of(manifest.inputs[0].parameters)
     entry = registry.find(manifest.framework.name)
-    trainer_type = _trainer_of(entry, registry)
-    if manifest.model.architecture is None:
-        raise ArtifactError(
-            f"model {manifest.name} {manifest.version} for {entry.name} is read from a file; only a model "
-            "that is built in code (architecture) can be trained"
-        )
     random = options.predictor.weights is Weights.RANDOM
     manifest = with_labels(manifest, needed=False, cache=None if random else cache)
     artifacts = resolve_model(manifest, entry.name, architectures, cache, random=random)
@@ -85,6 +79,23 @@ def open_trainer(
         trainer.close()
         raise
     return trainer, description
+
+
+def check_trainer(manifest: ModelManifest, options: TrainerOptions, registry: Registry) -> type[Trainer]:
+    """Returns what trains a model, after all checks that need neither a file of it nor the data.
+
+    Raises what ``open_trainer`` raises for the framework, the options, the devices and the manifest.
+    """
+    require_supported(manifest, container_architecture(platform.machine()))
+    entry = registry.find(manifest.framework.name)
+    trainer = _trainer_of(entry, registry)
+    if manifest.model.architecture is None:
+        raise ArtifactError(
+            f"model {manifest.name} {manifest.version} for {entry.name} is read from a file; only a model "
+            "that is built in code (architecture) can be trained"
+        )
+    trainer.check(manifest, options)
+    return trainer
 
 
 def find_companions(entry: FrameworkEntry, communication: str) -> CompanionsOf | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import socket
 from collections.abc import Iterator, Mapping
 
 from inferometer.agent.hardware.threads import default_threads
@@ -41,6 +42,25 @@ def rank_of_environment(environ: Mapping[str, str]) -> Rank | None:
     if in_step:
         return _of_slurm(_Variables(environ, "srun", _SLURM))
     return None
+
+
+def require_host(address: str) -> None:
+    """Looks up the host of the address at which ranks meet; who cannot find it would wait for the others.
+
+    Args:
+        address: A host and a port, such as ``node1:29500``.
+
+    Raises:
+        ConfigurationError: This host knows no address of it.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConfigurationError(
+            f"{host}: the ranks meet at {address}, and {socket.gethostname()} finds no address of this host: "
+            f"{getattr(error, 'strerror', None) or error}; name one that it finds, or an IP address"
+        ) from error
 
 
 def rank_threads(rank: Rank, environ: Mapping[str, str]) -> int:

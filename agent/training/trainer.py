@@ -17,7 +17,7 @@ from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.device import CPU, Device
 from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.predictor import PredictorOptions, checked_array
+from inferometer.agent.inference.predictor import PredictorOptions, checked_array, title_of
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.manifests.errors import ConfigurationError, TrainingError, suggestion
@@ -191,6 +191,17 @@ class Trainer(Closeable):
         """The loss of the model."""
         return self.manifest.loss
 
+    @classmethod
+    def check(cls, manifest: ModelManifest, options: TrainerOptions) -> None:
+        """Refuses what the framework cannot do, before a file of the model or the data is read.
+
+        ``load`` refuses the same; by default, only ``load`` does. Implementations check the devices here.
+
+        Raises:
+            ConfigurationError: An option is not supported here; the message names an alternative.
+            DeviceError: A device is missing.
+        """
+
     @abstractmethod
     def load(self) -> None:
         """Builds the model and its optimizer on the devices, and meets the other ranks.
@@ -353,4 +364,4 @@ class Trainer(Closeable):
         return self
 
     def __str__(self) -> str:
-        return f"model {self.manifest.name} {self.manifest.version}"
+        return title_of(self.manifest)

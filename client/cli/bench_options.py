@@ -13,6 +13,7 @@ from inferometer.client.cli.command import (
     SEED,
     WEIGHTS,
     WHOLE_NUMBER,
+    allocator_option,
     boolean,
     database_options,
     option,
@@ -47,7 +48,7 @@ class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in newer
             return value
         try:
             found = json.loads(value.strip() or "{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self.fail(f"{value} is no JSON: {error}", param, ctx)
         if not isinstance(found, dict):
             self.fail(f'{value} is no JSON object, such as {{"num_classes": 1000}}', param, ctx)
@@ -130,6 +131,7 @@ model_options = options(
         help="Let cuDNN time its algorithms and take the fastest; on a CPU it changes nothing.",
     ),
     boolean("--cudnn_fastest", help="A switch of Lua Torch, which --cudnn_benchmark includes."),
+    allocator_option(),
     option("--weights", type=WEIGHTS, default="random", help="Weights to begin with."),
     option(
         "--seed",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from inferometer.agent.hardware.allocator import VARIABLE, Allocator, use_allocator
 from inferometer.client.cli.completing import OPTIONS, evaluations
 from inferometer.client.cli.paths import ADDRESS_VARIABLE
 from inferometer.manifests.errors import OutputError
@@ -285,10 +286,24 @@ class Command(_GlobalFlags):
     """A command that accepts the global flags, and boolean flags without a value."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command, under the profiler with ``--profile``."""
+        """Runs the command, under the profiler with ``--profile``, and with the allocator that it names."""
+        if allocator := ctx.params.pop("allocator", None):
+            use_allocator(Allocator(allocator.lower()))
         if (ctx.obj or {}).get("profile"):
             return profiled(ctx.command_path, lambda: super(Command, self).invoke(ctx))
         return super().invoke(ctx)
+
+
+def allocator_option(whose: str = "") -> Callable[[Any], Any]:
+    """Adds ``allocator``, which the command's ``invoke`` takes; ``whose`` ends the help."""
+    return option(
+        "--allocator",
+        type=click.Choice([each.value for each in Allocator], case_sensitive=False),
+        default=Allocator.DEFAULT.value,
+        envvar=VARIABLE,
+        show_envvar=True,
+        help=f"Whether freed memory stays in the process: keep, or the C library's default.{whose}",
+    )
 
 
 class Group(_GlobalFlags, click.Group):

@@ -15,6 +15,7 @@ from inferometer.client.cli.command import (
     SHAPE,
     WEIGHTS,
     WHOLE_NUMBER,
+    allocator_option,
     boolean,
     database_options,
     option,
@@ -105,6 +106,7 @@ system_options = options(
         help="Let cuDNN time its algorithms and take the fastest; no effect on a CPU.  "
         "[default: the framework's]",
     ),
+    allocator_option(" An agent has its own."),
     boolean("--publish", default=True, help="Publish the evaluation to the database."),
     boolean(
         "--require_stable",

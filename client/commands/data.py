@@ -13,6 +13,7 @@ from inferometer.client.cli.paths import FILE
 from inferometer.evaluators.reports.base import Column, Row
 
 if TYPE_CHECKING:
+    from inferometer.evaluators.conversion.check import DatasetCheck
     from inferometer.evaluators.datasets.base import Dataset
 
 _TARGETS = ("recordio", "caffe_lmdb", "image_folder", "npz")
@@ -141,6 +142,8 @@ def check(path: Path, data_backend: str | None) -> int:
         ("readable", kinds),
         ("labelled", f"{found.labelled} of {found.classes} classes"),
         ("bytes", found.payload_bytes),
+        ("checked", _checked(found)),
+        ("sum", found.checksum or "not known"),
         ("failed", found.failed),
     ):
         click.echo(f"{name:<9}{value}")
@@ -149,6 +152,19 @@ def check(path: Path, data_backend: str | None) -> int:
     if found.failed > len(found.failures):
         click.echo(f"failed   {found.failed - len(found.failures)} more", err=True)
     return EXIT_CODES[DatasetError] if found.failed else SUCCESS
+
+
+def _checked(found: DatasetCheck) -> str:
+    """What was done to each sample, and what that cannot notice."""
+    read = found.samples - found.failed
+    decoded = found.kinds.get("EncodedImage", 0)
+    done = [f"decoded {decoded} images"] * bool(decoded) + [f"read {read - decoded} samples"] * (
+        read > decoded
+    )
+    if not found.unprotected:
+        return f"{' and '.join(done) or 'nothing'}, with their checksums"
+    which = "the format has" if found.unprotected == read else f"{found.unprotected} of them have"
+    return f"{' and '.join(done)}; {which} no checksum: damage that decodes changes the sum alone"
 
 
 @data.command(cls=Command)

@@ -25,6 +25,7 @@ def ingestion_rows(evaluation: Evaluation[IngestionMeasurement]) -> tuple[tuple[
     return (
         ("data", _data(evaluation)),
         ("throughput", _throughput(measured, summary)),
+        *([("CONTRADICTION", summary.contradiction)] if summary.contradiction else []),
         ("wait", _wait(measured, summary)),
         *_interval_rows(measured, summary),
         ("a sample", _sample(measured, summary)),
@@ -80,7 +81,8 @@ def _sample(measured: IngestionMeasurement, summary: IngestionSummary) -> str:
             "not known: the framework's iterator does not tell" if measured.data.reader != "own" else "none"
         )
     read_us, preprocess_us = (each / _NS_PER_US for each in (summary.read_ns, summary.preprocess_ns))
-    return f"read {read_us:.1f}  preprocess {preprocess_us:.1f}  us, means in the thread that does so"
+    busy = "" if summary.busy is None else f"; {100 * summary.busy:.1f} % of the workers' time"
+    return f"read {read_us:.1f}  preprocess {preprocess_us:.1f}  us, means in the thread that does so{busy}"
 
 
 def _cache(data: DataOptions) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from inferometer.evaluators.evaluation import Evaluation, measures
 from inferometer.evaluators.load.intervals import PercentileInterval
-from inferometer.evaluators.load.issuer import lag_reason
 from inferometer.evaluators.load.summary import LoadSummary
 from inferometer.evaluators.max_qps.answer import Method, invalid_reason, rate_text
 from inferometer.evaluators.max_qps.probe import ProbeSummary
@@ -62,11 +61,7 @@ def invalid_load(evaluation: Evaluation) -> str:
     """Returns why the result of a workload or a search cannot be trusted; empty if it can."""
     if measures(evaluation, RateSearchMeasurement):
         return invalid_reason(evaluation.measurement)
-    if not measures(evaluation, LoadMeasurement):
-        return ""
-    load = evaluation.measurement
-    loadgen = "LoadGen calls it INVALID" if load.mlperf and not load.mlperf.valid else ""
-    return load.run.invalid or loadgen
+    return evaluation.measurement.invalid if measures(evaluation, LoadMeasurement) else ""
 
 
 def load_rows(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
@@ -115,8 +110,6 @@ def _run_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
     summary = LoadSummary.of(run.queries, load.options.latency_bound_ns, run.cut_ns, load.options.percentile)
     if run.invalid:
         yield "INVALID", run.invalid
-        if lag_reason(run.queries, load.options.latency_bound_ns):
-            yield "", "the lag is in none of service, queue, batch and predict: these figures can be kept"
     if run.stopped:
         yield "stopped", run.stopped
     outcomes = ", ".join(

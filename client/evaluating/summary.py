@@ -123,7 +123,7 @@ def _score_rows(scores: Sequence[Score]) -> Iterator[tuple[str, str]]:
     for score in scores:
         if score.value is not None:
             unit = f" {score.unit}" if score.unit else ""
-            yield score.name, f"{score.value:.{score.decimals}f}{_score_ends(score)}{unit}"
+            yield score.name, f"{score.text(score.value)}{_score_ends(score)}{unit}"
     if unknown := [score.name for score in scores if score.value is None]:
         yield "undefined", f"{', '.join(unknown)}: not defined for these inputs"
 
@@ -133,7 +133,7 @@ def _score_ends(score: Score | None) -> str:
     if score is None or score.interval is None:
         return ""
     low, high = score.interval
-    return f" [{low:.{score.decimals}f}, {high:.{score.decimals}f}]"
+    return f" [{score.text(low)}, {score.text(high)}]"
 
 
 def _whose(evaluation: Evaluation) -> str:

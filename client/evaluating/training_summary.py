@@ -118,7 +118,8 @@ def _loss(measured: TrainingMeasurement, summary: TrainingSummary) -> str:
     count = measured.losses.shape[1]
     warm_up = measured.options.num_warmup_batches
     told = f", {warm_up} of them to warm up" if warm_up else ""
-    return f"{summary.first_loss:.4f} → {summary.last_loss:.4f} in {count} steps{told}"
+    verdict = "; diverged" if summary.diverged else ""
+    return f"{summary.first_loss:.4f} → {summary.last_loss:.4f} in {count} steps{told}{verdict}"
 
 
 def _accuracy_rows(measured: TrainingMeasurement) -> Iterator[tuple[str, str]]:

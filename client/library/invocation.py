@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from inferometer.agent.hardware.allocator import use_allocator_of_environment
 from inferometer.client.cli.invocation import Invocation
 
 VARIABLES: Mapping[str, str] = {
@@ -25,7 +26,11 @@ MANIFESTS = "AGENT_MANIFESTS"
 
 
 def library_invocation(**flags: Any) -> Invocation:
-    """Returns the configuration and what the environment sets; ``flags`` take precedence, unless None."""
+    """Returns the configuration and what the environment sets; ``flags`` take precedence, unless None.
+
+    The process gets the allocator that the environment names.
+    """
+    use_allocator_of_environment()
     found: dict[str, Any] = {name: os.environ[key] for name, key in VARIABLES.items() if os.environ.get(key)}
     if directories := os.environ.get(MANIFESTS):
         found["manifests"] = directories.split(os.pathsep)

@@ -15,6 +15,7 @@ from inferometer.client.cli.command import (
     WHOLE_NUMBER,
     Command,
     Group,
+    allocator_option,
     boolean,
     database_options,
     option,
@@ -114,6 +115,7 @@ _how_options = options(
         help="CPU threads of an operator, equal in all frameworks.  [default: OMP_NUM_THREADS, else "
         "the cores]",
     ),
+    allocator_option(),
     boolean("--run_backward", help="Also time the gradients, alone and together with the forward pass."),
     option(
         "--mode",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from inferometer.agent.hardware.allocator import SETTING, Allocator
 from inferometer.agent.hardware.device import DeviceKind
 from inferometer.agent.operators.operator import Preset
 from inferometer.agent.operators.table.registry import operators
@@ -33,6 +34,8 @@ def words_again(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[str]:
         yield "--gpu"
     elif system.threads:
         yield f"--threads={system.threads}"
+    if system.environment.settings.get(SETTING) == Allocator.KEEP.value:
+        yield f"--allocator={Allocator.KEEP.value}"
     yield from _options(measured.options)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from inferometer.client.cli.invocation import Invocation
 from inferometer.evaluators.plans.cells import Cell, Run, cells_of, runs_of
+from inferometer.evaluators.plans.given_names import GivenNames
 from inferometer.evaluators.plans.plan import Plan, plan_of, read_plan
 from inferometer.evaluators.plans.running.folder import PlanFolder
 from inferometer.manifests.errors import ConfigurationError
@@ -66,6 +67,8 @@ def read_request(
     added = [_parsed(text, "-E") for text in extensions]
     if not (replaced or varied or added):
         return PlanRequest(plan, file)
+    named = GivenNames(plan, (*replaced, *varied), added)
+    replaced, varied, added = named.renamed(replaced), named.renamed(varied), named.extensions()
     content["parameters"] = {**content.get("parameters", {}), **_kept(content, replaced)}
     content["variables"] = {
         name: values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def write_imported(path: Path, output: Path | None) -> None:
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path}: is no text in UTF-8") from error
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._") or "dlbs"
-    found = import_dlbs(text, name)
+    found = import_dlbs(text, name, os.environ)
     written = yaml.safe_dump(found.plan, sort_keys=False, allow_unicode=True, width=100)
     if output is None:
         click.echo(written, nl=False)

@@ -21,6 +21,7 @@ from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,
     STABILITY_COLUMN,
     STATUS_COLUMN,
+    VERDICT_COLUMN,
     Report,
     Row,
     describe,
@@ -39,7 +40,7 @@ _STAGES = ("read", "preprocess", "predict", "postprocess")
 _SOFTWARE = ("operating_system", "kernel", "python_version", "inferometer_version", "governor", "build")
 _TOLD = ("libraries", "settings", "variables")
 _NS_PER_S = 1_000_000_000
-_ASIDE = (STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN)
+_ASIDE = (STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN, VERDICT_COLUMN)
 _COMMON = {*EVALUATION_COLUMNS, *_ASIDE}
 
 

@@ -20,6 +20,7 @@ from inferometer.client.cli.command import (
     SEED,
     WEIGHTS,
     WHOLE_NUMBER,
+    allocator_option,
     boolean,
     option,
     options,
@@ -130,6 +131,7 @@ model_options = options(
         help="CPU threads per operator if the client names no number.  "
         "[default: OMP_NUM_THREADS, else the cores]",
     ),
+    allocator_option(),
     option(
         "--weights",
         type=WEIGHTS,

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from inferometer.client.evaluating.load_summary import invalid_load
 from inferometer.client.reports.show import timed_by
 from inferometer.client.web.again import again
 from inferometer.client.web.cells import columns_of, figures_of, table_of, text_of
@@ -27,6 +28,7 @@ from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,
     STABILITY_COLUMN,
     STATUS_COLUMN,
+    VERDICT_COLUMN,
     Column,
     Report,
     Row,
@@ -66,7 +68,14 @@ _HEADLINES = {
 }
 _ONLY_PICTURES = ("duration", "eventflow", "training_steps")
 _MOST_ROWS = 2000
-_ASIDE = {*EVALUATION_COLUMNS, *TRACED_COLUMNS, STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN}
+_ASIDE = {
+    *EVALUATION_COLUMNS,
+    *TRACED_COLUMNS,
+    STATUS_COLUMN,
+    CONDITIONS_COLUMN,
+    STABILITY_COLUMN,
+    VERDICT_COLUMN,
+}
 _OPTIONS = {
     "arrival",
     "concurrency",
@@ -149,7 +158,7 @@ def evaluation_document(
         "status": evaluation.status.value,
         "stability": None if conditions is None else conditions.stability.value,
         "conditions": None if conditions is None else str(conditions),
-        "invalid": next((text for name, text in told if name == "INVALID"), None),
+        "invalid": invalid_load(evaluation) or None,
         "remarks": list(_remarks(evaluation, timed)),
         "figures": figures,
         "hints": list(_hints(timed)),

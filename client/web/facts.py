@@ -121,7 +121,8 @@ def _measured(evaluation: Evaluation, timed: Evaluation) -> Iterator[tuple[str, 
     if options is None:
         return
     for each in fields(options):
-        yield each.name.replace("_", " "), _option_text(getattr(options, each.name))
+        name = "loss function" if each.name == "loss" else each.name.replace("_", " ")
+        yield name, _option_text(getattr(options, each.name))
     if isinstance(measurement, LoadMeasurement) and measurement.run.checksum:
         yield "schedule", measurement.run.checksum
 

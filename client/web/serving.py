@@ -15,6 +15,7 @@ from pathlib import Path
 
 import uvicorn
 
+from inferometer.agent.server.rest.http_connection import CheckingServer, HttpConnection
 from inferometer.agent.server.security.binding import check_exposure, check_free, join_address
 from inferometer.agent.server.security.credentials import ServerTls, date_fault
 from inferometer.client.web.server import PageServer
@@ -47,7 +48,11 @@ class PageOptions:
     data_directory: Path
 
 
-class _Server(uvicorn.Server):
+class _Connection(HttpConnection):
+    most = _MOST_CONNECTIONS
+
+
+class _Server(CheckingServer):
     """A server whose signals its owner handles."""
 
     @contextmanager
@@ -143,7 +148,7 @@ def _configuration(options: PageOptions, page: PageServer) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        http="h11",
+        http=_Connection,
         ws="none",
         loop="asyncio",
         lifespan="off",

@@ -70,7 +70,7 @@ def open_journal(folder: Path, task: Mapping[str, Any]) -> Journal:
         return Journal(task)
     except OSError as error:
         raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise OutputError(f"{path}: is damaged; remove {folder} to begin again") from error
     if dict(found.task) != dict(task):
         differ = ", ".join(sorted(name for name in task if found.task.get(name) != task[name]))
@@ -84,5 +84,5 @@ def is_finished(folder: Path) -> bool:
     """Whether all of a conversion has been written into a folder and checked."""
     try:
         return json.loads((folder / FILE).read_text(encoding="utf-8"))["is_checked"] is True
-    except (OSError, ValueError, TypeError, LookupError):
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
         return False

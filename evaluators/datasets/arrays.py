@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from inferometer.evaluators.datasets.folder import printable
 from inferometer.evaluators.datasets.memory import checked_arrays, payload_of
 from inferometer.evaluators.datasets.tasks.values import targets_of
 from inferometer.evaluators.datasets.truths import TargetValues
-from inferometer.manifests.errors import DatasetError, one_line
+from inferometer.manifests.errors import DatasetError
 from inferometer.manifests.inputs import TensorSpec
 
 _TENSORS = "inputs"
@@ -106,53 +107,66 @@ def _load(
     path: Path, tensors: Sequence[TensorSpec]
 ) -> tuple[dict[str, NDArray[Any]], NDArray[Any] | None, NDArray[Any] | None]:
     """Reads the samples with the names of their arrays and, if there are any, the labels and the targets."""
+    with opened_arrays(path) as content:
+        named = [name for name in _SAMPLES if name in content.files]
+        inputs = [each.name for each in tensors]
+        labels = next((name for name in _LABELS if name in content.files and name not in inputs), None)
+        if len(inputs) > 1:
+            beside = {labels, None if _TARGETS in inputs else _TARGETS}
+            named = [name for name in content.files if name not in beside]
+        elif not named and inputs and inputs[0] in content.files:
+            named = inputs
+        elif len(named) != 1:
+            found = ", ".join(map(printable, content.files)) or "none"
+            wanted = "has no array" if not named else "needs one array of"
+            raise DatasetError(f"{path}: {wanted} images (or x, data) or inputs; it has: {found}")
+        samples = {name: read_array(content, name) for name in named}
+        targets = (
+            read_array(content, _TARGETS) if _TARGETS in content.files and _TARGETS not in named else None
+        )
+        return samples, None if labels is None else read_array(content, labels), targets
+
+
+@contextmanager
+def opened_arrays(path: Path) -> Iterator[NpzFile]:
+    """Opens an ``.npz``, whose arrays ``read_array`` reads.
+
+    Raises:
+        DatasetError: It cannot be read, is none, or is damaged, also as found while it is open.
+    """
     try:
         with path.open("rb") as file:
             content = np.load(file, allow_pickle=False)
             if not isinstance(content, NpzFile):
-                raise DatasetError(
-                    f"{path}: is a single array; accepted: an .npz with images (or inputs) and labels"
-                )
-            named = [name for name in _SAMPLES if name in content.files]
-            inputs = [each.name for each in tensors]
-            labels = next((name for name in _LABELS if name in content.files and name not in inputs), None)
-            if len(inputs) > 1:
-                beside = {labels, None if _TARGETS in inputs else _TARGETS}
-                named = [name for name in content.files if name not in beside]
-            elif not named and inputs and inputs[0] in content.files:
-                named = inputs
-            elif len(named) != 1:
-                found = ", ".join(map(printable, content.files)) or "none"
-                wanted = "has no array" if not named else "needs one array of"
-                raise DatasetError(f"{path}: {wanted} images (or x, data) or inputs; it has: {found}")
-            samples = {name: _array(content, name) for name in named}
-            targets = (
-                _array(content, _TARGETS) if _TARGETS in content.files and _TARGETS not in named else None
-            )
-            return samples, None if labels is None else _array(content, labels), targets
+                raise DatasetError(f"{path}: is a single array; accepted: an .npz, of arrays with names")
+            yield content
     except DatasetError:
         raise
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
     except Exception as error:
         # NumPy parses headers with Python's parser, which raises SyntaxError, TokenError and more
-        raise DatasetError(
-            f"{path}: is no .npz of plain arrays, or a damaged one: {one_line(error)}"
-        ) from error
+        raise DatasetError(f"{path}: is no .npz of plain arrays, or a damaged one") from error
 
 
-def _array(content: NpzFile, name: str) -> NDArray[Any]:
+def read_array(content: NpzFile, name: str) -> NDArray[Any]:
     """Reads an array, unless it inflates to far more bytes than its file has.
 
     No more is read than the size that the zip declares, so that a smaller one makes the array incomplete.
+
+    Raises:
+        DatasetError: It is too large, or no array.
     """
     for info in content.zip.infolist():
         most_bytes = max(_LEAST_LIMIT_BYTES, _MOST_INFLATION * info.compress_size)
         if info.filename in {name, f"{name}.npy"} and info.file_size > most_bytes:
-            raise ValueError(f"{name} has {info.file_size} bytes when unpacked; accepted: {most_bytes}")
+            raise DatasetError(
+                f"{content.zip.filename}: {printable(name)} has {info.file_size} bytes when unpacked; "
+                f"accepted: {most_bytes}"
+            )
     array = content[name]
     if not isinstance(array, np.ndarray):
-        raise ValueError(f"{name} is no array")
+        raise DatasetError(f"{content.zip.filename}: {printable(name)} is no array")
     return array
 
 

@@ -110,7 +110,12 @@ class SyntheticDataset(Dataset):
         self._arrays = synthetic_arrays(tensors, seed, size=size)
         self._drawn = batch_size(self._arrays)
         noun = "synthetic tensor" if len(self._arrays) == 1 else "synthetic input"
-        sizes = {size or each.dynamic_size for each in tensors if each.is_dynamic}
+        sizes = {
+            found
+            for each in tensors
+            for found, fixed in zip(each.sized(size), each.dimensions, strict=True)
+            if fixed is None
+        }
         dynamic = f", dynamic axes of {', '.join(map(str, sorted(sizes)))}" if sizes else ""
         source = f"{self._drawn} {noun}{'' if self._drawn == 1 else 's'}, seed {seed}{dynamic}"
         super().__init__(DatasetIdentity("synthetic", source, None, None, count))

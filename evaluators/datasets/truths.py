@@ -51,6 +51,7 @@ class Objects:
         areas: float64, objects; in pixels, by which COCO tells small from large ones.
         crowds: bool, objects; whether it is a crowd, which a prediction neither hits nor misses.
         masks: The mask of each object; None where there are boxes only.
+        image: COCO's id of the image, by which its evaluation orders images; None keeps the dataset's order.
     """
 
     height: int
@@ -60,6 +61,7 @@ class Objects:
     areas: NDArray[np.float64]
     crowds: NDArray[np.bool_]
     masks: tuple[RunLengths | Polygons, ...] | None = None
+    image: int | str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -229,7 +229,7 @@ def _score(result: TaskResult) -> str:
     if score is None or score.value is None:
         return "has no score"
     unit = f" {score.unit}" if score.unit else ""
-    return f"{score.name} {score.value:.{score.decimals}f}{unit} over {result.samples} inputs"
+    return f"{score.name} {score.text(score.value)}{unit} over {result.samples} inputs"
 
 
 def _notes(request: ComparisonRequest, figures: Sequence[str]) -> Iterator[str]:

@@ -178,13 +178,14 @@ def _evaluate_once(
     """Opens the dataset and the model, and evaluates."""
     choice, catalog, cache = request.dataset, resources.catalog, resources.cache
     session = replace(request.system.session, feature_limit=request.options.feature_limit)
+    wanted = replace(request.system, session=session)
+    model = resources.check_system(wanted)
     with ExitStack() as opened:
-        dataset = choice.open_early(catalog, cache)
+        dataset = choice.open_for(model, catalog, cache) if model else choice.open_early(catalog, cache)
         if dataset is not None:
             opened.enter_context(closing(dataset))
         with traced(scope, SpanKind("open", TraceLevel.APPLICATION_TRACE)) as opening:
             warm_up = request.options.warmup_num_file_parts > 0
-            wanted = replace(request.system, session=session)
             system = resources.open_system(
                 wanted, warm_up=warm_up, notify=callbacks.on_warning, trace=opening
             )

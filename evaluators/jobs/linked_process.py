@@ -15,6 +15,7 @@ from enum import Enum, auto
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+from inferometer.agent.hardware.allocator import use_allocator_of_environment
 from inferometer.evaluators.jobs.resources import JobCallbacks
 from inferometer.evaluators.loading.starting import GOVERNED, start_process
 from inferometer.manifests.errors import InferometerError
@@ -146,6 +147,7 @@ def _live(task: LinkedTask[Any], connection: Connection) -> None:
         os.setpgid(0, 0)
     link = _Link(connection)
     try:
+        use_allocator_of_environment()
         for found in task.work(link.callbacks(task.tells)):
             if task.tells:
                 link.send(Sent.EVALUATED, found)

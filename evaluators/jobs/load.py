@@ -17,7 +17,7 @@ from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.conditions.watch import Watch
-from inferometer.evaluators.datasets.base import DatasetIdentity
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.jobs.defaults import LATENCY_BOUND_MS, SPARE_CORES
 from inferometer.evaluators.jobs.evaluate import EvaluationTrace
@@ -27,6 +27,7 @@ from inferometer.evaluators.jobs.scenario import MlperfWork
 from inferometer.evaluators.load.calibration import ALLOWED_SHARE, LEAST_QPS, calibrate, check_load, peak_qps
 from inferometer.evaluators.load.closed_loop import ClosedLoop
 from inferometer.evaluators.load.issuer import IssuerProgress, RunLimits, Stop
+from inferometer.evaluators.load.lag import lag_in_percentiles
 from inferometer.evaluators.load.load_session import LoadSession
 from inferometer.evaluators.load.local_target import make_load_target
 from inferometer.evaluators.load.prepared_inputs import (
@@ -40,7 +41,7 @@ from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.load.query_tracing import LoadTrace
 from inferometer.evaluators.load.schedule import Schedule
 from inferometer.evaluators.load.target import LoadTarget
-from inferometer.evaluators.max_qps.probe import Prober
+from inferometer.evaluators.max_qps.probe import Probe, Prober
 from inferometer.evaluators.max_qps.search import MaxQpsOptions, search_max_qps
 from inferometer.evaluators.measurements.load import LoadMeasurement
 from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
@@ -113,9 +114,12 @@ class LoadJob:
         with ExitStack() as opened:
             session = replace(request.system.session, spare_cores=SPARE_CORES)
             wanted = replace(request.system, session=session)
+            dataset = self._dataset(resources, resources.check_system(wanted))
+            if dataset is not None:
+                opened.callback(dataset.close)
             system = resources.open_loadable(wanted, notify=callbacks.on_warning)
             opened.enter_context(_closed(system))
-            inputs, identity = self._inputs(resources, system)
+            inputs, identity = self._inputs(resources, system, dataset)
             target = make_load_target(system, inputs, request.max_batch_size, request.max_queue_delay_ms)
             opened.enter_context(_closed(target))
             yield target, inputs, identity, opened.enter_context(Watch(system))
@@ -163,15 +167,28 @@ class LoadJob:
             trace_level=scope.recorder.level if scope else TraceLevel.NO_TRACE,
         )
 
-    def _inputs(self, resources: JobResources, system: SystemUnderTest) -> tuple[LoadInputs, DatasetIdentity]:
-        """The inputs of the queries, ready before the clock starts."""
+    def _dataset(self, resources: JobResources, model: ModelManifest | None) -> Dataset | None:
+        """The dataset where it can be opened before the model, whose manifest is None if it is elsewhere."""
+        choice = self._request.dataset
+        if self._request.synthetic:
+            return None
+        if model is None:
+            return choice.open_early(resources.catalog, resources.cache)
+        return choice.open_for(model, resources.catalog, resources.cache)
+
+    def _inputs(
+        self, resources: JobResources, system: SystemUnderTest, dataset: Dataset | None
+    ) -> tuple[LoadInputs, DatasetIdentity]:
+        """The inputs of the queries, ready before the clock starts; the dataset is closed then."""
         request, manifest = self._request, system.description.manifest
         parameters = [each.parameters for each in manifest.inputs]
         if request.synthetic:
             make = synthetic_payloads if request.include_preprocess else synthetic_tensors
             inputs: LoadInputs = make(parameters, request.seed, size=request.dataset.sequence_length)
             return inputs, DatasetIdentity("synthetic", inputs.source, None, None, len(inputs))
-        with closing(request.dataset.open_for(manifest, resources.catalog, resources.cache)) as dataset:
+        if dataset is None:
+            dataset = request.dataset.open_for(manifest, resources.catalog, resources.cache)
+        with closing(dataset):
             fetch = partial(fetch_image, allow_private=True)
             if request.include_preprocess:
                 inputs = read_inputs(dataset, fetch=fetch)
@@ -193,7 +210,9 @@ class LoadJob:
                     found.rate_qps, found.low_qps, found.high_qps, found.method.value, found.reason
                 )
             whole = answer is not None
-            measurement = RateSearchMeasurement(options, tuple(session.runs), 0, answer)
+            bound_ns, share = work.latency_bound_ns, work.late_fraction
+            judged = (replace(r, invalid=Probe.of(r).lag_reason(bound_ns, share)) for r in session.runs)
+            measurement = RateSearchMeasurement(options, tuple(judged), 0, answer)
         else:
             if isinstance(work, ClosedLoop):
                 options = replace(options, arrival=str(work), rate_qps=0.0)
@@ -202,7 +221,9 @@ class LoadJob:
                 options = replace(options, arrival=work.source, rate_qps=work.rate_qps)
                 issued = session.run(work, options.latency_bound_ns)
             whole = issued.stop is not Stop.INTERRUPTED
-            measurement = LoadMeasurement(options, session.runs[0], 0)
+            [run] = session.runs
+            lag = lag_in_percentiles(run.queries, run.cut_ns, options.percentile, options.latency_bound_ns)
+            measurement = LoadMeasurement(options, replace(run, invalid=lag), 0)
         if not whole and not any(len(run.queries) for run in session.runs):
             raise EvaluationInterrupted("stopped before a query was sent; nothing was published")
         return measurement, whole

@@ -56,10 +56,30 @@ class JobResources(Protocol):
         ...
 
     def find_model(self, request: SystemRequest) -> ModelManifest:
-        """Returns the manifest of the model that a request names, with its labels; opens nothing.
+        """Returns the manifest of the model that a request names, with the labels that are on this machine.
 
         Raises:
             InferometerError: There is none, or no installed framework runs it.
+        """
+        ...
+
+    def check_system(self, request: SystemRequest) -> ModelManifest | None:
+        """Checks what needs no file of the model, such as the device, before anything is downloaded.
+
+        Returns:
+            The manifest of a model in this process, by which its dataset can be opened; None where the model
+            is elsewhere.
+
+        Raises:
+            InferometerError: The model cannot run here as the request asks for.
+        """
+        ...
+
+    def check_trainer(self, manifest: ModelManifest, options: TrainerOptions) -> None:
+        """Checks what a training needs beside the data and the model's files, such as its devices.
+
+        Raises:
+            InferometerError: The model cannot be trained here.
         """
         ...
 

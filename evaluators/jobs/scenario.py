@@ -120,4 +120,4 @@ class MlperfWork:
         mlperf = run.result if whole else None
         options, seed = self.options, self.settings.seeds[0]
         kept = run.issued.kept(options.rate_qps, options.arrival, seed, run.checksum)
-        return LoadMeasurement(options, kept, 0, mlperf), whole
+        return LoadMeasurement(options, replace(kept, invalid=run.invalid), 0, mlperf), whole

@@ -9,7 +9,8 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from inferometer.agent.hardware.device import Device
-from inferometer.agent.inference.predictor import Precision, PredictorOptions
+from inferometer.agent.inference.postprocessing import with_labels
+from inferometer.agent.inference.predictor import Precision, PredictorOptions, Weights
 from inferometer.agent.tracing.recorder import TraceScope, traced
 from inferometer.agent.tracing.span import SpanKind, TraceLevel
 from inferometer.agent.training.rank_environment import rank_gpu, rank_threads
@@ -93,11 +94,14 @@ def _train_once(
     Returns:
         The evaluation, and why the weights could not be saved.
     """
-    manifest = resources.find_model(request.system)
+    manifest, options = resources.find_model(request.system), _trainer_options(request, rank)
+    resources.check_trainer(manifest, options)
+    random = request.system.session.weights is Weights.RANDOM
+    manifest = with_labels(manifest, needed=False, cache=None if random else resources.cache)
     with ExitStack() as opened:
         sources = _open_sources(request, manifest, resources, opened)
         with traced(scope, SpanKind("open", TraceLevel.APPLICATION_TRACE)):
-            trainer, description = resources.open_trainer(manifest, _trainer_options(request, rank))
+            trainer, description = resources.open_trainer(manifest, options)
         opened.callback(trainer.close)
         cache = None
         if sources.training is not None:

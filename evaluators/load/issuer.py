@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from inferometer.evaluators.load.lag import negligible_ns
 from inferometer.evaluators.load.load_run import LoadRun
 from inferometer.evaluators.load.queries import Outcome, Queries, QueryLog
 from inferometer.evaluators.load.schedule import Schedule
@@ -71,7 +72,7 @@ class RunLimits:
 
     Attributes:
         timeout_ms: The timeout of a query, counted from when it was due.
-        bound_ns: The latency bound; it judges the harness's lag, and what ``max_late`` counts.
+        bound_ns: The latency bound: what ``max_late`` counts, and how closely queries are sent when due.
         max_late: The run stops once more queries than this are later than the bound.
         stop_requested: Called four times a second; the run ends once it returns True.
         on_progress: Called four times a second, in the thread that sends: it must return at once.
@@ -201,11 +202,6 @@ class RunWatch:
         return bool(np.any(backlog_then <= 0))
 
 
-LAG_SHARE = 0.01
-"""The harness's own delay at p99, as a share of the latency bound, above which a run is invalid."""
-LAG_WITHOUT_BOUND_NS = 1_000_000
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class IssuedRun:
     """A completed run.
@@ -214,14 +210,12 @@ class IssuedRun:
         queries: Those that were due before the run stopped. One that was not sent by then, because the target
             had not returned from an earlier one, is ``WAITING``, or ``TIMED_OUT`` after the timeout.
         stop: Why the run ended.
-        invalid: Why its figures cannot be trusted, in one line; empty if they can.
         reasons: How many queries failed for which reason, the most frequent first.
         began_ns: When it began, on its clock.
     """
 
     queries: Queries
     stop: Stop
-    invalid: str
     reasons: Mapping[str, int]
     began_ns: int = 0
 
@@ -231,7 +225,7 @@ class IssuedRun:
         log.close(ended_ns, limits.timeout_ns)
         due = int(np.searchsorted(log.scheduled_ns, ended_ns - log.began_ns, "right"))
         queries = log.queries(0, max(due, log.sent_count))
-        return cls(queries, stop, lag_reason(queries, limits.bound_ns), log.reasons, log.began_ns)
+        return cls(queries, stop, log.reasons, log.began_ns)
 
     def kept(self, rate_qps: float, source: str, seed: int | None, checksum: str) -> LoadRun:
         """Returns the run as evaluations keep it; no empty start is cut off. See ``LoadRun``."""
@@ -242,30 +236,8 @@ class IssuedRun:
             checksum=checksum,
             queries=self.queries,
             stopped=self.stop.value,
-            invalid=self.invalid,
             reasons=self.reasons,
         )
-
-
-def allowed_lag_ns(bound_ns: int | None) -> float:
-    """Returns the harness's delay at p99 above which a run is invalid."""
-    return LAG_WITHOUT_BOUND_NS if bound_ns is None else LAG_SHARE * bound_ns
-
-
-def lag_reason(queries: Queries, bound_ns: int | None) -> str:
-    """Returns why the harness's lag invalidates a run; empty if it does not."""
-    lag_ns = queries.lag_ns
-    if not len(lag_ns):
-        return ""
-    found_ns = percentile(lag_ns, 99)
-    allowed_ns = allowed_lag_ns(bound_ns)
-    if found_ns <= allowed_ns:
-        return ""
-    allowed = "1 ms" if bound_ns is None else f"{allowed_ns / 1e6:.3g} ms, 1 % of the bound"
-    return (
-        f"p99 of the harness's own lag is {found_ns / 1e6:.3g} ms, above {allowed}: stop other work, "
-        "give a model in this process fewer --threads, or lower the rate"
-    )
 
 
 _MOST_SPIN_NS = 150_000
@@ -320,7 +292,7 @@ def run_open_loop(
         try:
             log.begin(clock() + _LEAD_NS)
             watch = RunWatch(log, limits, schedule, len(schedule))
-            pacer = _Pacer(watch, allowed_lag_ns(limits.bound_ns), clock, sleep)
+            pacer = _Pacer(watch, negligible_ns(limits.bound_ns), clock, sleep)
             stop = _issue(target, schedule, log, pacer) or drain(log, watch, limits, clock, sleep)
             ended_ns = clock()
         finally:
@@ -348,13 +320,13 @@ class _Pacer:
 
     Args:
         watch: Checks the run.
-        allowed_ns: The lag at p99 above which the run is invalid.
+        negligible_ns: The lag that changes no result; see ``lag.negligible_ns``.
         clock: See ``run_open_loop``.
         sleep: See ``run_open_loop``.
     """
 
     def __init__(
-        self, watch: RunWatch, allowed_ns: float, clock: Callable[[], int], sleep: Callable[[float], None]
+        self, watch: RunWatch, negligible_ns: float, clock: Callable[[], int], sleep: Callable[[float], None]
     ) -> None:
         self.stop = Stop.COMPLETE
         """Why the run must stop, once it must."""
@@ -362,7 +334,7 @@ class _Pacer:
         self._clock = clock
         self._sleep = sleep
         self._previous_ns = 0
-        self._least_spin_ns = _MOST_SPIN_NS if allowed_ns < 2 * _MOST_SPIN_NS else 0
+        self._least_spin_ns = _MOST_SPIN_NS if negligible_ns < 2 * _MOST_SPIN_NS else 0
         self._spin_ns = max(_FIRST_SPIN_NS, self._least_spin_ns)
 
     def wait_until(self, due_ns: int) -> int:

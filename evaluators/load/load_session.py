@@ -72,6 +72,10 @@ class LoadSession:
         run = issued.kept(rate_qps, source, seed, checksum)
         self.runs.append(replace(run, queries=queries, cut_ns=steady_from_ns(queries)))
 
+    def reconnect(self) -> None:
+        """Has the next runs use a new connection to the target, if it has one."""
+        self._target.reconnect()
+
     @property
     def elapsed_s(self) -> float:
         """The time since the warm-up, in seconds."""

@@ -81,6 +81,9 @@ class LocalTarget(Closeable):
         """The model and what it runs on."""
         return self._session.description
 
+    def reconnect(self) -> None:
+        """Does nothing: a session of this process has no connection."""
+
     def begin(self, answers: Answers) -> None:
         """Begins a run; one that has not ended is cancelled.
 

@@ -32,7 +32,7 @@ from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.loading.samples import size_of
 from inferometer.evaluators.statistics import random_state
-from inferometer.manifests.errors import DatasetError, InputError
+from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError
 from inferometer.manifests.inputs import ImageParameters, InputParameters, TensorSpec
 
 MAX_INPUTS = 1024
@@ -198,7 +198,17 @@ def synthetic_arrays(
     max_bytes: int = MAX_BYTES,
     size: int | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Returns random tensors by name, as ``synthetic_tensors``; dynamic axes have ``size``, or their own."""
+    """Returns random tensors by name, as ``synthetic_tensors``; dynamic axes have ``size``, or their own.
+
+    Raises:
+        ConfigurationError: An axis cannot have that size.
+    """
+    for each in tensors:
+        for fixed, axis in zip(each.dimensions, each.axes, strict=True):
+            if size is not None and fixed is None and size not in axis:
+                raise ConfigurationError(
+                    f'sequence_length is {size}; the model\'s "{each.name}" takes {axis}'
+                )
     shapes = {each.name: each.sized(size) for each in tensors}
     one_bytes = sum(math.prod(shapes[each.name]) * element_bytes(each) for each in tensors)
     count = min(count, max(1, max_bytes // one_bytes))

@@ -92,6 +92,10 @@ class LoadTarget(QueryTarget, Protocol):
         """Whether the model runs in this process; closing then waits for a prediction under way."""
         ...
 
+    def reconnect(self) -> None:
+        """Has the next runs use a new connection, if there is one at all. Must be called between runs."""
+        ...
+
     def close(self) -> None:
         """Ends what is in flight; the model stays open. Calling it again does nothing."""
         ...

@@ -63,6 +63,8 @@ class DatasetLoader(Loader):
         self._slots = cycle(range(options.prefetch + 1))
         self._upcoming: Iterator[NDArray[np.int64]] = iter(())
         self._submitted: deque[list[Task]] = deque()
+        self._begun = 0
+        self._held_at: int | None = None
         self._next_epoch: int | None = None
         self._closed = False
         self._running: Generator[LoadedBatch, None, None] | None = None
@@ -97,6 +99,11 @@ class DatasetLoader(Loader):
         self._running = self._batches_of(number)
         return self._running
 
+    def hold(self, batches: int) -> bool:
+        """Begins no batch ahead beyond so many in all; see ``Loader``."""
+        self._held_at = batches
+        return True
+
     def close(self) -> None:
         """Ends the epoch and the workers; batches are not valid any more."""
         self._end_epoch()
@@ -119,8 +126,9 @@ class DatasetLoader(Loader):
         self._next_epoch = None
         try:
             for _ in range(self.batches):
-                while len(self._submitted) < self._options.prefetch + 1:
+                while not self._submitted or self._loads_ahead:
                     self._submitted.append(self._submit(next(self._upcoming)))
+                    self._begun += 1
                 yield self._loaded(self._submitted.popleft())
         except (InferometerError, GeneratorExit):
             self._cancel()
@@ -129,6 +137,11 @@ class DatasetLoader(Loader):
             self._close_workers()
             raise
         self._next_epoch = epoch + 1
+
+    @property
+    def _loads_ahead(self) -> bool:
+        is_held = self._held_at is not None and self._begun >= self._held_at
+        return not is_held and len(self._submitted) <= self._options.prefetch
 
     def _cancel(self) -> None:
         self._submitted.clear()

@@ -127,6 +127,10 @@ class FrameworkLoader(Loader):
         self._running = self._batches_of(number)
         return self._running
 
+    def hold(self, batches: int) -> bool:
+        """Returns False: MXNet's iterator decodes whole chunks of the file ahead, until it is reset."""
+        return False
+
     def close(self) -> None:
         """Ends the process."""
         end_children([self._child])

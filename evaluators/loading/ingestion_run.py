@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Generator
-from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,7 +69,8 @@ class IngestionRun:
     """One run of a loader, over as many of its epochs as are needed.
 
     A batch lasts from the end of the one before to its own end, so that the sum of the batches is the elapsed
-    time. A sample that fails in several epochs counts once.
+    time. Measured batches are begun after the clock has started, and the loader begins none beyond them; one
+    that cannot be held begins a new epoch. A sample that fails in several epochs counts once.
 
     Args:
         loader: The loader.
@@ -126,19 +126,7 @@ class IngestionRun:
             EvaluationInterrupted: The run was stopped before a batch was measured.
         """
         created_at, warm_up = utc_now(), self._length.num_warmup_batches
-        rows: list[tuple[int, int, int, int, int]] = []
-        with closing(self._batches()) as batches:
-            begun_ns = self._begun() if not warm_up else 0
-            for number in range(self._total):
-                if self._stop_requested():
-                    break
-                batch = next(batches)
-                ended_ns = self._clock()
-                if number >= warm_up:
-                    spent_ns = (ended_ns - begun_ns, batch.read_ns, batch.preprocess_ns)
-                    rows.append((len(batch.inputs), *spent_ns, batch.read_bytes))
-                begun_ns = self._begun() if number == warm_up - 1 else ended_ns
-                self._on_progress(Progress(number + 1, self._total))
+        rows = self._measured_rows(warm_up)
         if not rows:
             raise EvaluationInterrupted("stopped before a batch was measured; nothing was published")
         times = LoadTimes(*np.asarray(rows, np.int64).T.copy())
@@ -159,10 +147,34 @@ class IngestionRun:
             ),
         )
 
-    def _begun(self) -> int:
-        """Begins the measured part, and returns its time."""
-        self._on_measure()
-        return self._clock()
+    def _measured_rows(self, warm_up: int) -> list[tuple[int, int, int, int, int]]:
+        """Warms up, and returns the fields of ``LoadTimes`` for each batch that is measured."""
+        rows: list[tuple[int, int, int, int, int]] = []
+        batches = self._batches()
+        try:
+            self._loader.hold(warm_up)
+            for number in range(warm_up):
+                if self._stop_requested():
+                    return rows
+                next(batches)
+                self._on_progress(Progress(number + 1, self._total))
+            if not self._loader.hold(self._total):
+                batches.close()
+                batches = self._batches()
+            self._on_measure()
+            begun_ns = self._clock()
+            for number in range(warm_up, self._total):
+                if self._stop_requested():
+                    break
+                batch = next(batches)
+                ended_ns = self._clock()
+                spent_ns = (ended_ns - begun_ns, batch.read_ns, batch.preprocess_ns)
+                rows.append((len(batch.inputs), *spent_ns, batch.read_bytes))
+                begun_ns = ended_ns
+                self._on_progress(Progress(number + 1, self._total))
+        finally:
+            batches.close()
+        return rows
 
     def _batches(self) -> Generator[LoadedBatch, None, None]:
         """The batches of epoch after epoch."""

@@ -101,6 +101,16 @@ class Loader(Closeable):
     def batches(self) -> int:
         """The number of batches in an epoch, the same on every rank."""
 
+    def hold(self, batches: int) -> bool:
+        """Begins no batch ahead of the caller beyond so many in all, counted from the loader's first one.
+
+        Whoever has taken all of them finds the workers at rest.
+
+        Returns:
+            Whether it does. Of a loader that cannot be held, only a new epoch begins nothing before it.
+        """
+        return True
+
     @property
     def processes(self) -> tuple[int, ...]:
         """The ids of the worker processes, whose CPU time belongs to the loader; empty for none."""

@@ -14,7 +14,6 @@ from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.max_qps.answer import NEAR, Method
 from inferometer.evaluators.max_qps.late_fraction import (
     Counts,
-    LateFractionRoot,
     late_fraction_root,
     monotone_shares,
 )
@@ -32,6 +31,8 @@ _ENOUGH_NEAR_QUERIES = 1000
 _DISAGREEMENT_ERRORS = 3.0
 _FAILED_SHARE = 0.1
 _LEAST_UNQUEUED = 10
+_SURE_LATE = 10
+"""A probe in which so many queries may be late keeps no bound by chance at a rate that is far too high."""
 CERTAIN = 0.001
 """The probability below which an event is not attributed to chance."""
 
@@ -39,8 +40,9 @@ CERTAIN = 0.001
 class Evidence:
     """A valid probe and the figures that a search takes from it.
 
-    A ``confirming`` probe was a long one, near the answer. The queries of an ``alone`` probe were spaced out,
-    which says nothing about lateness at a rate.
+    ``counts`` are from when queries were due, ``from_sending`` from when they were sent. A ``confirming``
+    probe was a long one, near the answer. The queries of an ``alone`` probe were spaced out, which says
+    nothing about lateness at a rate.
     """
 
     def __init__(self, probe: Probe, bound_ns: int, confirming: bool, alone: bool = False) -> None:
@@ -48,6 +50,7 @@ class Evidence:
         self.confirming = confirming
         self.alone = alone
         self.counts = Counts.joined([]) if alone else Counts.of(probe, bound_ns)
+        self.from_sending = self.counts if alone else Counts.of(probe.from_sending(), bound_ns)
         self.queries = float(self.counts.queries.sum())
         self.late = float(self.counts.late.sum())
         self.served: ServedQueries = served_queries(probe.queries)
@@ -55,7 +58,7 @@ class Evidence:
         self.sent = int(np.count_nonzero(outcome != Outcome.UNSENT))
         unanswered = [Outcome.FAILED, Outcome.TIMED_OUT, *([] if probe.stopped else [Outcome.WAITING])]
         self.unanswered = int(np.isin(outcome, unanswered).sum())
-        unqueued = probe.queries.chosen(probe.unqueued() & (outcome != Outcome.UNSENT))
+        unqueued = probe.queries.chosen(probe.queries.unqueued & (outcome != Outcome.UNSENT))
         unqueued = unqueued.chosen(unqueued.outcome != Outcome.WAITING) if probe.stopped else unqueued
         self.unqueued = len(unqueued)
         # from when they were sent: the harness's lag is not the system's
@@ -137,16 +140,39 @@ class Estimator:
         """
         solved = self._single_server(seen, near_qps, simulated)
         if solved is None:
-            root = self._late_fraction_root(seen)
             reason = "the system does not behave like one server that serves query after query"
-            return _of_root(root, reason) if root else None
-        if self._refuted(solved, seen) and (root := self._late_fraction_root(seen)):
+            return self._by_late_fraction(seen, reason)
+        sure = [e for e in seen if e.queries * self._late_fraction >= _SURE_LATE]
+        kept_qps = Bracket.of(sure, self._late_fraction).kept_qps
+        below_kept = kept_qps is not None and solved.rate_qps * NEAR < kept_qps
+        if below_kept or self._refuted(solved, seen):
             reason = (
                 f"the single-server model says {solved.rate_qps:.4g} queries/s, "
                 "which the late queries do not bear out"
             )
-            return _of_root(root, reason)
+            found = self._by_late_fraction(seen, reason)
+            if below_kept or found:
+                return found
         return Estimate(solved.rate_qps, solved.low_qps, solved.high_qps, Method.SINGLE_SERVER)
+
+    def disagreement_qps(self, seen: Sequence[Evidence], found: Estimate, simulated: int) -> float:
+        """Returns half of the difference between the rates by the earlier and by the later probes near it.
+
+        Both are by the method of the estimate; 0 where one of them does not determine a rate.
+        """
+        near = [e for e in seen if e.near(found.rate_qps) and e.queries]
+        middle = len(near) // 2
+        halves = [self._rate_of(half, found, simulated) for half in (near[:middle], near[middle:])]
+        rates = [rate for rate in halves if rate is not None]
+        return abs(rates[0] - rates[1]) / 2 if len(rates) == 2 else 0.0
+
+    def _rate_of(self, seen: Sequence[Evidence], found: Estimate, simulated: int) -> float | None:
+        solved = (
+            self._single_server(seen, found.rate_qps, simulated)
+            if found.method is Method.SINGLE_SERVER
+            else late_fraction_root(Counts.joined([e.counts for e in seen]), self._late_fraction)
+        )
+        return solved.rate_qps if solved else None
 
     def _single_server(
         self, seen: Sequence[Evidence], near_qps: float | None, simulated: int
@@ -175,13 +201,15 @@ class Estimator:
             e.queries * self._late_fraction * (e.rate_qps / solved.rate_qps) ** solved.slope
             for e in confirming
         )
-        late = sum(e.late for e in confirming)
+        counted = (sum(e.late for e in confirming), sum(float(e.from_sending.late.sum()) for e in confirming))
         errors = math.hypot(
             solved.spread / math.sqrt(queries), solved.error_qps / solved.rate_qps * solved.slope
         )
-        return 2 * abs(math.sqrt(late / expected) - 1) > _DISAGREEMENT_ERRORS * errors
+        difference = min(abs(math.sqrt(late / expected) - 1) for late in counted)
+        return 2 * difference > _DISAGREEMENT_ERRORS * errors
 
-    def _late_fraction_root(self, seen: Sequence[Evidence]) -> LateFractionRoot | None:
+    def _by_late_fraction(self, seen: Sequence[Evidence], reason: str) -> Estimate | None:
+        """The estimate of the curve through late fractions, whose interval spans both ways to count."""
         kept, broken = Bracket.of(seen, self._late_fraction)
         if kept is None or broken is None or broken > kept * NEAR:
             return None
@@ -189,19 +217,20 @@ class Estimator:
         nearer = [e for e in seen if e.near(centre_qps, _NEARER)]
         enough = sum(e.confirming for e in nearer) >= _ENOUGH_NEARER
         chosen = nearer if enough else [e for e in seen if e.near(centre_qps)]
-        return late_fraction_root(Counts.joined([e.counts for e in chosen]), self._late_fraction)
-
-
-def _of_root(root: LateFractionRoot, reason: str) -> Estimate:
-    spread = root.t_quantile * root.log_error
-    return Estimate(
-        rate_qps=root.rate_qps,
-        low_qps=root.rate_qps * math.exp(-spread),
-        high_qps=root.rate_qps * math.exp(min(spread, 50.0)),
-        method=Method.LATE_FRACTION,
-        slope=root.slope,
-        reason=reason,
-    )
+        as_due, as_sent = (
+            late_fraction_root(Counts.joined(counts), self._late_fraction)
+            for counts in ([e.counts for e in chosen], [e.from_sending for e in chosen])
+        )
+        if as_due is None:
+            return None
+        return Estimate(
+            rate_qps=as_due.rate_qps,
+            low_qps=as_due.low_qps,
+            high_qps=max(as_due.high_qps, as_sent.high_qps if as_sent else 0.0),
+            method=Method.LATE_FRACTION,
+            slope=as_due.slope,
+            reason=reason,
+        )
 
 
 def unqueued_late(seen: Sequence[Evidence], late_fraction: float) -> str | None:

@@ -51,7 +51,7 @@ class Counts:
         judged = probe.judged(bound_ns)
         if not len(judged):
             return cls(np.empty(0), np.empty(0), np.empty(0))
-        first, last = int(judged.scheduled_ns[0]), int(judged.scheduled_ns[-1]) + 1
+        first, last = int(judged.scheduled_ns.min()), int(judged.scheduled_ns.max()) + 1
         slices = min(max((last - first) // (_SLICE_BOUNDS * bound_ns), 1), _MOST_SLICES)
         place = (judged.scheduled_ns - first) * slices // (last - first)
         queries = np.bincount(place, minlength=slices).astype(np.float64)
@@ -78,6 +78,16 @@ class LateFractionRoot:
     log_error: float
     slope: float
     t_quantile: float
+
+    @property
+    def low_qps(self) -> float:
+        """The lower end of the 95 % interval."""
+        return self.rate_qps * math.exp(-self.t_quantile * self.log_error)
+
+    @property
+    def high_qps(self) -> float:
+        """The upper end."""
+        return self.rate_qps * math.exp(min(self.t_quantile * self.log_error, 50.0))
 
 
 def late_fraction_root(counts: Counts, late_fraction: float) -> LateFractionRoot | None:

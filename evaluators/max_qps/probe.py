@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inferometer.evaluators.load.intervals import PercentileInterval, percentile_intervals
 from inferometer.evaluators.load.issuer import Stop
+from inferometer.evaluators.load.lag import lag_text
 from inferometer.evaluators.load.load_run import LoadRun
 from inferometer.evaluators.load.load_session import LoadSession
 from inferometer.evaluators.load.queries import Outcome, Queries
@@ -32,14 +31,21 @@ class Probe:
         seed: The seed of its schedule.
         queries: What became of its queries.
         stopped: Whether it stopped early, because too many queries were late.
-        invalid: Why it says nothing about the system, as when the harness lagged; None if it is valid.
     """
 
     rate_qps: float
     seed: int
     queries: Queries
     stopped: bool = False
-    invalid: str | None = None
+
+    @classmethod
+    def of(cls, run: LoadRun) -> Probe:
+        """Returns the probe that a run of a search was."""
+        return cls(run.rate_qps, run.seed or 0, run.queries, bool(run.stopped))
+
+    def from_sending(self) -> Probe:
+        """Returns the probe with latencies that count from when each query was sent."""
+        return replace(self, queries=self.queries.from_sending())
 
     def judged(self, bound_ns: int) -> Queries:
         """Returns the queries whose latency is compared with the bound.
@@ -58,31 +64,17 @@ class Probe:
             judged = judged.chosen(judged.scheduled_ns < end_ns - bound_ns)
         return judged
 
-    def certain(self, bound_ns: int, late_fraction: float) -> bool:
-        """Whether the harness's lag cannot have moved the percentile across the bound.
+    def late_share(self, bound_ns: int) -> float:
+        """Returns the share of the judged queries that are later than the bound; 0 without any."""
+        judged = self.judged(bound_ns)
+        return float(np.mean(judged.latency_ns > bound_ns)) if len(judged) else 0.0
 
-        If each query is sent at most L late, a system that serves queries in order completes each at most L
-        later, and never sooner. So the bound is kept if it was kept in spite of the lag, and is not kept if
-        too many queries are later than the bound plus L.
-        """
-        if _late_fraction(self.judged(bound_ns), bound_ns) <= late_fraction:
-            return True
-        lagged_ns = bound_ns + int(self.queries.lag_ns.max(initial=0))
-        return _late_fraction(self.judged(lagged_ns), lagged_ns) > late_fraction
-
-    def unqueued(self) -> NDArray[np.bool_]:
-        """Returns, as n values, which queries were sent when every one before them had been settled."""
-        done_ns = np.maximum.accumulate(self.queries.done_ns)
-        free_ns = np.concatenate([np.zeros(1, np.int64), done_ns[:-1]])[: len(done_ns)]
-        pending = np.cumsum(self.queries.outcome == Outcome.WAITING)
-        settled = np.concatenate([np.zeros(1, np.int64), pending[:-1]])[: len(done_ns)] == 0
-        found: NDArray[np.bool_] = (self.queries.sent_ns >= free_ns) & settled
-        return found
-
-
-def _late_fraction(queries: Queries, bound_ns: int) -> float:
-    """The fraction of queries that are later than a bound; not a number without queries."""
-    return float(np.mean(queries.latency_ns > bound_ns)) if len(queries) else math.nan
+    def lag_reason(self, bound_ns: int, late_fraction: float) -> str:
+        """Returns why it is invalid: the bound was not kept, and would be without the lag; empty if valid."""
+        as_due, as_sent = self.late_share(bound_ns), self.from_sending().late_share(bound_ns)
+        if not as_sent <= late_fraction < as_due:
+            return ""
+        return lag_text(f"{100 * as_sent:.3g} % of the queries would be late and not {100 * as_due:.3g} %")
 
 
 class Prober:
@@ -95,6 +87,10 @@ class Prober:
     def elapsed_s(self) -> float:
         """The duration of the search so far, in seconds."""
         return self._session.elapsed_s
+
+    def reconnect(self) -> None:
+        """Has the next probes use a new connection."""
+        self._session.reconnect()
 
     def probe(self, schedule: Schedule, max_late: int, bound_ns: int) -> Probe:
         """Runs a schedule, and returns once its queries have their outcomes or it was stopped.
@@ -112,7 +108,7 @@ class Prober:
             raise EvaluationInterrupted("stopped in the search; nothing was published")
         stopped = issued.stop is not Stop.COMPLETE
         seed = schedule.seed if schedule.seed is not None else 0
-        return Probe(schedule.rate_qps, seed, issued.queries, stopped, issued.invalid or None)
+        return Probe(schedule.rate_qps, seed, issued.queries, stopped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +141,7 @@ class ProbeSummary:
         """
         if bound_ns is None:
             raise ValueError("a probe is judged by a latency bound, and the options have none")
-        probe = Probe(run.rate_qps, run.seed or 0, run.queries, bool(run.stopped), run.invalid or None)
-        latency_ns = probe.judged(bound_ns).latency_ns
+        latency_ns = Probe.of(run).judged(bound_ns).latency_ns
         count = len(latency_ns)
         percents = {_MEDIAN, percentile, *([_FAR_TAIL] if count >= _FAR_TAIL_QUERIES else [])}
         found = percentile_intervals(latency_ns, sorted(percents))

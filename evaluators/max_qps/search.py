@@ -126,9 +126,6 @@ _LATE_FACTOR = 5
 _LATE_OF_CONFIRMING = 0.25
 _INVALID_IN_A_ROW = 3
 _LIMIT_AFTER_INVALID = 0.75
-_BETWEEN_SEARCHES = 0.02
-"""Beside the error of the queries: a machine is faster or slower by 1 % (standard deviation) in a later
-search, and no probe of this one shows it."""
 _NS_PER_S = 1_000_000_000
 
 
@@ -197,7 +194,8 @@ class _Search:
         if bracket.kept_qps is None and (late := unqueued_late(self._seen, self._options.late_fraction)):
             return self._made(Method.NONE, None, None, None, late)
         at_limit = any(e.confirming and e.rate_qps >= self._limit_qps for e in self._seen)
-        if at_limit and bracket.broken_qps is None and (not estimate or estimate.rate_qps >= self._limit_qps):
+        kept_there = (bracket.broken_qps or math.inf) > self._limit_qps
+        if at_limit and kept_there and (not estimate or estimate.rate_qps >= self._limit_qps):
             return self._final(self._estimate(estimate, SIMULATED_QUERIES), "")
         if not estimate or self._confirmed(estimate) < _CONFIRMING:
             return None
@@ -218,12 +216,11 @@ class _Search:
     def _step(self) -> _Plan:
         """Goes up or down without an estimate."""
         kept, broken = self._bracket()
-        if kept and broken:
-            rate_qps, confirming = math.sqrt(kept * broken), broken <= kept * NEAR
-        elif kept:
-            rate_qps, confirming = min(2 * kept, self._limit_qps), kept >= self._limit_qps
-        elif broken:
+        if not kept and broken:
             return self._step_down(broken)
+        if kept:
+            rate_qps = math.sqrt(kept * broken) if broken else 2 * kept
+            confirming = kept >= self._limit_qps or (broken or math.inf) <= kept * NEAR
         else:
             rate_qps, confirming = self._options.initial_qps, False
         rate_qps = min(rate_qps, self._limit_qps)
@@ -313,9 +310,11 @@ class _Search:
             schedule = Schedule(
                 schedule.offsets_ns[within], schedule.source, schedule.rate_qps, schedule.seed
             )
+        if plan.confirming:
+            self._prober.reconnect()
         probe = self._prober.probe(schedule, self._max_late(len(schedule), plan), self._bound_ns)
         self._probes.append(probe)
-        if probe.invalid is None or probe.certain(self._bound_ns, options.late_fraction):
+        if not probe.lag_reason(self._bound_ns, options.late_fraction):
             self._invalid_in_a_row = 0
             confirming = plan.confirming and not probe.stopped
             self._seen.append(Evidence(probe, self._bound_ns, confirming, plan.alone))
@@ -341,9 +340,10 @@ class _Search:
     def _final(self, estimate: Estimate | None, reason: str) -> MaxQps:
         """The answer once no more is probed."""
         if estimate:
-            rate_qps, of_machine_qps = estimate.rate_qps, _BETWEEN_SEARCHES * estimate.rate_qps
-            low_qps = max(rate_qps - math.hypot(rate_qps - estimate.low_qps, of_machine_qps), 0.0)
-            high_qps = rate_qps + math.hypot(estimate.high_qps - rate_qps, of_machine_qps)
+            # what the machine or a connection changes between probes is no error of the queries of one
+            between_qps = self._estimator.disagreement_qps(self._seen, estimate, _SIMULATED_MEANWHILE)
+            rate_qps, high_qps = estimate.rate_qps, estimate.high_qps + between_qps
+            low_qps = max(estimate.low_qps - between_qps, 0.0)
             if rate_qps < self._limit_qps:
                 wide = reason if estimate.tolerance > self._options.tolerance else ""
                 reason = "; ".join(filter(None, [estimate.reason, wide]))
@@ -351,16 +351,16 @@ class _Search:
             least_qps = min(low_qps, self._limit_qps)
             return self._made(Method.AT_LEAST, least_qps, least_qps, None, self._limit())
         kept, broken = self._bracket()
+        if kept and kept >= self._limit_qps:
+            reason = self._limit()
         if kept and not broken:
-            limited = kept >= self._limit_qps
-            return self._made(Method.AT_LEAST, kept, kept, None, self._limit() if limited else reason)
+            return self._made(Method.AT_LEAST, kept, kept, None, reason)
         if not self._seen and self._probes:
-            reason = f"no probe was valid: {self._probes[-1].invalid}"
+            reason = "no probe was valid"
         return self._made(Method.BRACKET, kept, kept, broken, reason)
 
     def _limit(self) -> str:
-        lags = next((f": {p.invalid}" for p in reversed(self._probes) if p.invalid), "")
-        return f"no more than {self._limit_qps:.4g} queries/s could be sent on time{lags}"
+        return f"no more than {self._limit_qps:.4g} queries/s could be sent on time"
 
     def _made(
         self, method: Method, rate: float | None, low: float | None, high: float | None, reason: str

@@ -19,6 +19,8 @@ from inferometer.evaluators.precision.intervals import (
 from inferometer.evaluators.statistics import carried_percentile
 
 _NS_PER_S = 1_000_000_000
+_MOST_BUSY = 1.01
+"""A worker cannot be busy for longer than there is time, but for the rounding of clocks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +103,8 @@ class IngestionSummary:
         read_ns: The mean time to read a sample, of the thread that does so; None likewise.
         preprocess_ns: The mean time to decode and preprocess a sample, likewise.
         cached_before: The share of the dataset's bytes that was in the page cache before, 0…1.
+        busy: The share of the workers' time in which they read and preprocessed, failed samples included;
+            None where the framework's iterator does not tell.
     """
 
     batches: int
@@ -117,6 +121,16 @@ class IngestionSummary:
     read_ns: float | None
     preprocess_ns: float | None
     cached_before: float | None
+    busy: float | None = None
+
+    @property
+    def contradiction(self) -> str:
+        """Why the rate cannot be: its samples took more time than the workers had; empty if it can."""
+        if self.busy is None or self.busy <= _MOST_BUSY:
+            return ""
+        return (
+            f"samples took {self.busy:.2f} times the workers' time: some were loaded before the clock started"
+        )
 
     @classmethod
     def of(cls, measurement: IngestionMeasurement) -> IngestionSummary:
@@ -130,7 +144,7 @@ class IngestionSummary:
         if mean_ns is not None and mean_ns.low > 0 and samples_per_s is not None:
             mean = float(full_ns.mean())
             interval = Interval(samples_per_s * mean / mean_ns.high, samples_per_s * mean / mean_ns.low)
-        told = bool(times.read_bytes.any())
+        told, work_ns = bool(times.read_bytes.any()), int((times.read_ns + times.preprocess_ns).sum())
         return cls(
             batches=len(times.whole_ns),
             mean_ns=float(full_ns.mean()) if len(full_ns) else None,
@@ -146,4 +160,5 @@ class IngestionSummary:
             read_ns=int(times.read_ns.sum()) / samples if told and samples else None,
             preprocess_ns=int(times.preprocess_ns.sum()) / samples if told and samples else None,
             cached_before=measurement.data.cached_before,
+            busy=work_ns / (total_ns * max(1, measurement.data.workers)) if told and total_ns else None,
         )

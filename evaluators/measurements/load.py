@@ -125,6 +125,12 @@ class LoadMeasurement:
     mlperf: MlperfResult | None = None
 
     @property
+    def invalid(self) -> str:
+        """Why its figures cannot be trusted, in one line; empty if they can."""
+        loadgen = "LoadGen calls it INVALID" if self.mlperf and not self.mlperf.valid else ""
+        return self.run.invalid or loadgen
+
+    @property
     def batch_size(self) -> int:
         """The maximum number of queries in a batch."""
         return self.options.max_batch_size

@@ -29,7 +29,8 @@ class RowStatus(str, Enum):
 
     MEASURED = "measured"
     WRONG = "wrong"
-    """Its output, or a gradient, is not within the tolerance of the reference."""
+    """Its output, or a gradient, is not within the tolerance of the reference, a timed run has another output
+    than the run that was checked, or its times are beyond what the machine can do."""
     FAILED = "failed"
     """The framework raised, ran out of memory or time, or its process ended."""
     MISSING = "missing"

@@ -170,6 +170,9 @@ class TrainingMeasurement:
         return full
 
 
+_DIVERGED = 100
+"""How many times the first loss another one may be."""
+
 _LATE_LOADER = 0.05
 """The share of a step that a loader which works ahead may be waited for before it is what bounds the step."""
 
@@ -199,6 +202,7 @@ class TrainingSummary:
         bound: The part that bounds a step.
         first_loss: The mean of the ranks in the first step, the warm-up included.
         last_loss: The same in the last one.
+        diverged: Whether the loss of a step is not finite, or more than a hundred times the first one.
     """
 
     steps: int
@@ -220,6 +224,7 @@ class TrainingSummary:
     bound: Bound | None
     first_loss: float | None
     last_loss: float | None
+    diverged: bool = False
 
     @classmethod
     def of(cls, measurement: TrainingMeasurement) -> TrainingSummary:
@@ -258,6 +263,7 @@ class TrainingSummary:
             bound=_bound(measurement.data, wait, copy, compute, communicate_ns),
             first_loss=float(losses[0]) if len(losses) else None,
             last_loss=float(losses[-1]) if len(losses) else None,
+            diverged=not bool((np.isfinite(losses) & (losses <= _DIVERGED * losses[:1])).all()),
         )
 
 

@@ -120,7 +120,7 @@ def _entries(lines: list[str]) -> Iterator[Mapping[str, Any]]:
     for line in lines:
         try:
             entry = json.loads(line.removeprefix(_MARK)) if line.startswith(_MARK) else None
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(entry, dict) and "key" in entry:
             yield entry

@@ -19,8 +19,8 @@ from inferometer.evaluators.load.issuer import (
     RunWatch,
     Stop,
     frozen_heap,
-    lag_reason,
 )
+from inferometer.evaluators.load.lag import lag_in_percentiles
 from inferometer.evaluators.load.queries import Outcome, Queries, QueryLog
 from inferometer.evaluators.load.schedule import Schedule
 from inferometer.evaluators.load.target import QueryTarget
@@ -45,11 +45,13 @@ class MlperfRun:
     Attributes:
         issued: The samples by our own clocks, in the order in which LoadGen issued them. They were scheduled
             when LoadGen issued their query (server: when it was due; offline: when the run began).
+        invalid: Why our figures cannot be trusted; empty if they can.
         checksum: That of the schedule of the scenario server, if known; else empty.
         result: LoadGen's result.
     """
 
     issued: IssuedRun
+    invalid: str
     checksum: str
     result: MlperfResult
 
@@ -195,11 +197,13 @@ def _closed(issued: IssuedRun, settings: MlperfSettings, loadgen: MlperfLog) -> 
             checksum = schedule.checksum
     wrong = len(queries) - queries.count(Outcome.ANSWERED)
     failures = f"{wrong} of {len(queries)} samples have no right answer, and LoadGen takes each for answered"
-    reasons = (failures if wrong else "", lag_reason(queries, settings.bound_ns) if checksum else "")
-    issued = replace(issued, queries=queries, invalid="; ".join(filter(None, reasons)))
+    lag = lag_in_percentiles(queries, 0, settings.percentile, settings.bound_ns) if checksum else ""
     ended = issued.stop is Stop.COMPLETE
     return MlperfRun(
-        issued, checksum, loadgen.result(settings.scenario, ended=ended, clock_known=clock_known)
+        replace(issued, queries=queries),
+        "; ".join(filter(None, (failures if wrong else "", lag))),
+        checksum,
+        loadgen.result(settings.scenario, ended=ended, clock_known=clock_known),
     )
 
 

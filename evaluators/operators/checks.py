@@ -1,4 +1,4 @@
-"""The check of a row: what it computes against the table's reference, on its own or on smaller inputs."""
+"""The check of a row: what it computes against the table's reference, and later runs against it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.operators.checking import Difference, gradient_difference, output_difference
+from inferometer.agent.operators.checking import (
+    Difference,
+    gradient_difference,
+    output_difference,
+    run_difference,
+)
 from inferometer.agent.operators.inputs import draw_inputs
 from inferometer.agent.operators.operator import Case, Operator, Preset
 from inferometer.agent.operators.runner import OperatorCall, OperatorRunner, element_type
 from inferometer.evaluators.measurements.operators import Correctness, Mode
 
 REFERENCE, FINITE_DIFFERENCES, PROPERTIES = "reference", "finite differences", "properties"
-SMALLER = ", on smaller inputs"
+SMALLER, ON_ROWS = ", on smaller inputs", ", on random rows"
+_LATER_ELEMENTS = 4096
 _MOST_CHECK_S = 0.5
 _FLOPS_PER_S = 4e9
 _ELEMENTS_PER_S = 2e7
 """What NumPy does at least in float64 on one core: a matrix product, and an element-wise function."""
+_NO_ROWS = (ValueError, LookupError, TypeError, ArithmeticError)
+"""What references raise for rows that they cannot be given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +80,101 @@ def check(
 ) -> Check:
     """Compares what a row computed with the reference, if that takes at most half a second.
 
-    Otherwise the operator runs on the table's small case, with the row's parameters where those fit it.
+    Otherwise random rows of the outputs are compared with the reference of those rows. Where the rows depend
+    on one another, and for gradients, the operator runs on the table's small case, with the row's parameters
+    where those fit it.
 
     Raises:
         NotSupportedHereError, InferometerError: The framework failed on the small case.
     """
     smaller = ""
-    if operator.reference is not None and _reference_s(operator, found, mode) > _MOST_CHECK_S:
+    whole_s = _reference_s(operator, found, mode)
+    if operator.reference is not None and whole_s > _MOST_CHECK_S:
+        rows = _on_rows(operator, found, whole_s, seed)
+        if rows is not None:
+            checked = _compared(operator, Mode.FORWARD, rows, runner.options.dtype, ON_ROWS)
+            if mode is Mode.FORWARD or checked.wrong:
+                return checked
         small = _small_case(operator, found.case)
         inputs = draw_inputs(operator, small, element_type(runner.options.dtype), seed)
         call = runner.prepare(operator, small, inputs, gradient=mode is not Mode.FORWARD, form=form)
         run_once(call, mode)
         found, smaller = computed(call, mode, small, inputs), SMALLER
     return _compared(operator, mode, found, runner.options.dtype, smaller)
+
+
+class WrongRunError(Exception):
+    """A timed run computed something else than the run that was checked; the message is the reason."""
+
+
+class LaterRuns:
+    """What runs while it is timed are compared with: the run that was checked, at random elements.
+
+    There are 4,096 of each output and gradient, or all. A run in which a share s of the elements differs
+    passes with a probability of (1 - s)^4096. Operators that run in place have other outputs each time, of
+    which only the number and the shapes are compared; those of random ones have their properties checked.
+
+    Args:
+        operator: The operator.
+        found: What the run that was checked computed; only the elements are kept.
+        mode: What is timed.
+        dtype: The element type.
+        seed: Chooses the elements.
+    """
+
+    def __init__(self, operator: Operator, found: Computed, mode: Mode, dtype: str, seed: int) -> None:
+        self._operator, self._case, self._mode, self._dtype = operator, found.case, mode, dtype
+        random = np.random.default_rng(seed)
+        self._outputs = [_Elements.of(array, random) for array in found.outputs]
+        self._gradients = {name: _Elements.of(array, random) for name, array in found.gradients.items()}
+
+    def compare(self, call: OperatorCall) -> None:
+        """Compares what the last run of a call computed; raises WrongRunError."""
+        outputs, operator = call.outputs(), self._operator
+        if len(outputs) != len(self._outputs):
+            raise WrongRunError(f"a timed run has {len(outputs)} outputs, and the first {len(self._outputs)}")
+        if operator.reference is None and operator.check is not None:
+            try:
+                operator.check(outputs, self._case)
+            except (ValueError, ArithmeticError) as error:
+                raise WrongRunError(f"the outputs of a timed run are wrong: {error}") from error
+        for array, kept in zip(outputs, self._outputs, strict=True):
+            self._compare(array, kept, "the outputs")
+        if self._mode is not Mode.FORWARD:
+            found = call.gradients()
+            for name, kept in self._gradients.items():
+                self._compare(found[name], kept, "the gradients")
+
+    def _compare(self, array: NDArray[Any], kept: _Elements, what: str) -> None:
+        if array.shape != kept.shape:
+            raise WrongRunError(f"{what} of a timed run have the shape {array.shape}, not {kept.shape}")
+        if self._operator.reference is None or self._operator.in_place:
+            return
+        taken, gradient = array.reshape(-1)[kept.places], what == "the gradients"
+        difference = run_difference(self._operator, taken, kept.values, self._dtype, gradient=gradient)
+        if not difference.is_right:
+            raise WrongRunError(
+                f"{what} of a timed run differ from those of the run that was checked by "
+                f"{difference.max_relative:.2g} of the largest magnitude; allowed: {difference.tolerance:.2g}"
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Elements:
+    """Some elements of an array, by their places in it."""
+
+    shape: tuple[int, ...]
+    places: NDArray[np.intp]
+    values: NDArray[Any]
+
+    @classmethod
+    def of(cls, array: NDArray[Any], random: np.random.Generator) -> _Elements:
+        """Some elements, or all."""
+        if array.size <= _LATER_ELEMENTS:
+            places = np.arange(array.size, dtype=np.intp)
+        else:
+            places = np.sort(random.integers(0, array.size, _LATER_ELEMENTS, dtype=np.intp))
+        return cls(array.shape, places, array.reshape(-1)[places])
 
 
 def _compared(operator: Operator, mode: Mode, found: Computed, dtype: str, smaller: str) -> Check:
@@ -122,6 +212,79 @@ def _reference_s(operator: Operator, found: Computed, mode: Mode) -> float:
     return once_s * (1 if mode is Mode.FORWARD else 3)  # finite differences compute it twice more
 
 
+def _on_rows(operator: Operator, found: Computed, whole_s: float, seed: int) -> Computed | None:
+    """Random rows of the outputs, with what they are computed of; as many as the reference has time for.
+
+    None where no inputs have a row for each of the outputs', or the reference of some rows alone differs.
+    """
+    rows = len(found.outputs[0]) if found.outputs and found.outputs[0].ndim else 0
+    names = _row_inputs(operator, found.case)
+    if not names or any(len(found.inputs[name]) != rows for name in names) or whole_s > rows:
+        return None
+    count = max(1, int(rows * _MOST_CHECK_S / whole_s))
+    chosen = np.sort(np.random.default_rng(seed).choice(rows, count, replace=False))
+    inputs = {name: array[chosen] if name in names else array for name, array in found.inputs.items()}
+    outputs = tuple(array[chosen] for array in found.outputs)
+    try:
+        shapes = [np.shape(each) for each in _reference(operator, inputs, found.case)]
+    except _NO_ROWS:
+        return None
+    return Computed(found.case, inputs, outputs, {}) if shapes == [each.shape for each in outputs] else None
+
+
+def _row_inputs(operator: Operator, case: Case) -> Sequence[str]:
+    """The inputs of which a row alone gives that row of every output, as seen of the small case; or none.
+
+    That is all inputs with as many rows, as of an addition, or the first one, as of a matrix product.
+    """
+    small = _small_case(operator, case)
+    if dict(small.parameters) != dict(case.parameters) or _axes(operator, small) != _axes(operator, case):
+        return ()
+    inputs = draw_inputs(operator, small, np.dtype(np.float64), 0)
+    try:
+        whole = _reference(operator, inputs, small)
+        rows = len(whole[0])
+        alike = [name for name, array in inputs.items() if array.ndim and len(array) == rows]
+        for names in (alike, alike[:1]):
+            if rows > 1 and names and _rows_stand_alone(operator, small, inputs, names, whole):
+                return names
+    except _NO_ROWS:
+        pass
+    return ()
+
+
+def _axes(operator: Operator, case: Case) -> Sequence[Sequence[bool]]:
+    """The axes of each input, and which of them have the size 1 and so may be broadcast."""
+    return [[size == 1 for size in spec.shape] for spec in operator.tensors(case)]
+
+
+def _rows_stand_alone(
+    operator: Operator,
+    case: Case,
+    inputs: Mapping[str, NDArray[Any]],
+    names: Sequence[str],
+    whole: Sequence[NDArray[Any]],
+) -> bool:
+    """Whether the last and the first row of some inputs give these rows of all outputs, in this order."""
+    rows = [-1, 0]
+    chosen = {name: array[rows] if name in names else array for name, array in inputs.items()}
+    try:
+        alone = _reference(operator, chosen, case)
+        return all(
+            np.shape(a) == np.shape(b[rows]) and np.allclose(a, b[rows], equal_nan=True)
+            for a, b in zip(alone, whole, strict=True)
+        )
+    except _NO_ROWS:
+        return False
+
+
+def _reference(operator: Operator, inputs: Mapping[str, NDArray[Any]], case: Case) -> Sequence[NDArray[Any]]:
+    assert operator.reference is not None  # noqa: S101 - as the caller has it
+    floats = [array.astype(np.float64) if array.dtype.kind == "f" else array for array in inputs.values()]
+    with np.errstate(all="ignore"):
+        return operator.reference(floats, case.parameters)
+
+
 def _small_case(operator: Operator, case: Case) -> Case:
     """The small case with the parameters of another, or its own where those do not fit."""
     small = operator.cases(Preset.SMALL)[0]
@@ -131,7 +294,8 @@ def _small_case(operator: Operator, case: Case) -> Case:
         fits = all(size > 0 for spec in specs for size in spec.shape)
         if fits and operator.reference is not None:
             random = np.random.default_rng(0)
-            operator.reference([random.random(spec.shape) for spec in specs], wanted.parameters)
+            with np.errstate(all="ignore"):  # the values may be those of no other case
+                operator.reference([random.random(spec.shape) for spec in specs], wanted.parameters)
     except (ValueError, LookupError, TypeError, ArithmeticError):
         return small
     return wanted if fits else small

@@ -80,7 +80,7 @@ def _read(path: Path) -> Mapping[Place, OperatorRow]:
             content = json.loads(line)
             framework, cell, process = content["place"]
             found[str(framework), int(cell), int(process)] = row_from_document(content["row"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return found
 

@@ -11,14 +11,18 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
-from inferometer.evaluators.measurements.operators import MachinePeak
+from inferometer.agent.operators.operator import Case, Values
+from inferometer.agent.operators.runner import element_bytes
+from inferometer.agent.operators.table.registry import operators
+from inferometer.evaluators.measurements.operators import MachinePeak, OperatorRow
 from inferometer.evaluators.operators.caches import last_level_cache_bytes
 
 _FILE = "machine_peaks.json"
@@ -31,10 +35,15 @@ _BEYOND_CACHE = 4
 _CHUNK = 1 << 15
 _MOST_OF_MEMORY = 0.25
 _TYPES = ("float32", "float64")
+_ITEM_BYTES = {Values.INDICES: 8, Values.DISTINCT_INDICES: 8, Values.MASK: 1}
+_MEMORY_ERROR, _FLOPS_ERROR = 2.0, 4.0
+"""How many times as fast as the measured peak an operator may be; see ``beyond_peak``."""
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def machine_peak(cpu_model: str, threads: int, dtype: str, folder: Path | None) -> MachinePeak | None:
+def machine_peak(
+    cpu_model: str, threads: int, dtype: str, folder: Path | None, *, again: bool = False
+) -> MachinePeak | None:
     """Returns the peak, which is measured in a fresh process unless the folder has it.
 
     It takes about two seconds. Types other than float64 have that of float32, as NumPy computes in no other.
@@ -44,6 +53,8 @@ def machine_peak(cpu_model: str, threads: int, dtype: str, folder: Path | None) 
         threads: The threads.
         dtype: The element type.
         folder: Where peaks are kept; None keeps none.
+        again: Whether it is measured although it is kept, as other programs may have disturbed it; the higher
+            figures are kept.
 
     Returns:
         The peak; None if it cannot be measured.
@@ -52,14 +63,62 @@ def machine_peak(cpu_model: str, threads: int, dtype: str, folder: Path | None) 
     key = f"{cpu_model}, {threads} threads, {dtype}"
     known: dict[str, dict[str, float | int | str]] = {}
     if folder is not None:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             known = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+    kept: MachinePeak | None = None
     with suppress(TypeError, KeyError):
-        return MachinePeak(**known[key])  # type: ignore[arg-type]
+        kept = MachinePeak(**known[key])  # type: ignore[arg-type]
+    if kept is not None and not again:
+        return kept
     peak = _in_fresh_process(threads, dtype)
+    if peak is not None and kept is not None:
+        peak = replace(
+            peak,
+            flops_per_s=max(peak.flops_per_s, kept.flops_per_s),
+            bytes_per_s=max(peak.bytes_per_s, kept.bytes_per_s),
+        )
     if peak is not None and folder is not None:
         _keep(folder, {**known, key: asdict(peak)})
     return peak
+
+
+def beyond_peak(row: OperatorRow, peak: MachinePeak, dtype: str) -> str:
+    """Returns why the times of a row are not possible on this machine; empty if they may be.
+
+    Of the outputs, the last-level cache may hold as many bytes as its size; the others go to memory. Of the
+    inputs, an operator may read none, and what only rearranges them may return a view. Both bounds are
+    measured, and err. A triad reads the array that it writes, which its count leaves out, so that others are
+    up to 4/3 as fast (McCalpin, "STREAM"); twice as fast allows for noise too.
+    A convolution by Winograd's F(4×4, 3×3) takes a quarter of the products that its formula has (Lavin and
+    Gray, "Fast algorithms for convolutional neural networks", 2016).
+    Types other than those of the matrix product may be faster by a factor that is not known.
+    """
+    if not row.times_ns.size:
+        return ""
+    run_s = float(np.median(row.times_ns)) / row.block / 1e9
+    written = _written_bytes(row, dtype)
+    if written > _MEMORY_ERROR * peak.bytes_per_s * run_s + peak.cache_bytes:
+        return _beyond(written / run_s, "GB/s", peak.bytes_per_s, run_s)
+    if row.flops is not None and dtype in _TYPES and row.flops > _FLOPS_ERROR * peak.flops_per_s * run_s:
+        return _beyond(row.flops / run_s, "GFLOP/s", peak.flops_per_s, run_s)
+    return ""
+
+
+def _written_bytes(row: OperatorRow, dtype: str) -> int:
+    """The size of the outputs of a forward pass: what it moves less its inputs; 0 where it may write less."""
+    operator = operators()[row.operator]
+    case, itemsize = Case(row.shapes, row.parameters, row.preset), element_bytes(dtype)
+    if row.moved_bytes is None or not row.flops or operator.in_place is not None:
+        return 0
+    inputs = sum(prod(spec.shape) * _ITEM_BYTES.get(spec.values, itemsize) for spec in operator.tensors(case))
+    return row.moved_bytes - inputs - (operator.moved(case, itemsize) if operator.moved else 0)
+
+
+def _beyond(rate: float, unit: str, peak: float, run_s: float) -> str:
+    return (
+        f"a run takes {run_s * 1e6:.3g} µs, which is {rate / 1e9:.0f} {unit}; this machine reaches "
+        f"{peak / 1e9:.0f}: the operator cannot have computed its outputs"
+    )
 
 
 def _in_fresh_process(threads: int, dtype: str) -> MachinePeak | None:

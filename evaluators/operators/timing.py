@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
+from random import Random
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -59,6 +60,7 @@ def time_operator(
     clock: Clock = time.perf_counter_ns,
     before: Run | None = None,
     device_timer: Callable[[Run], int] | None = None,
+    inspect: Callable[[OperatorCall], object] | None = None,
 ) -> Timing:
     """Times an operator until it is enough.
 
@@ -72,11 +74,14 @@ def time_operator(
         clock: Tells nanoseconds.
         before: Called before each run and not timed, such as to empty the caches; None for nothing.
         device_timer: Runs a function and returns the nanoseconds that the device took; None to use the clock.
+        inspect: Called between times with the operator that ran last: after the last time, and after the n-th
+            with a probability of 1/n, of which the last is any of them with the same probability. Its time
+            counts in no limit, and a run that is not timed follows it; None for nothing.
     """
     started_ns = clock()
     resolution_ns = clock_resolution(clock)
-    loop = _Loop([_timed(call, mode) for call in calls], before, clock, device_timer)
-    nothing = _Loop([_timed(_Nothing(), mode)] * len(calls), before and _nothing, clock, None)
+    loop = _Loop([_timed(call, mode) for call in calls], before, clock, device_timer, inspect)
+    nothing = _Loop([_timed(_Nothing(), mode)] * len(calls), before and _nothing, clock, None, None)
     with _no_collector():
         warm_ns = _warm_up(loop, options, started_ns)
         block = 1 if device_timer else _block(loop, warm_ns, _RESOLUTIONS * resolution_ns)
@@ -101,23 +106,24 @@ def clock_resolution(clock: Clock) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """One run: what is timed, and what comes before that."""
+    """One run: what is timed, what comes before that, and what has its outputs."""
 
     run: Run
     before: Run | None
+    call: OperatorCall
 
 
 def _timed(call: OperatorCall, mode: Mode) -> _Timed:
     if mode is Mode.FORWARD:
-        return _Timed(call.forward, None)
+        return _Timed(call.forward, None, call)
     if mode is Mode.BACKWARD:
-        return _Timed(call.backward, call.forward_for_gradient)
+        return _Timed(call.backward, call.forward_for_gradient, call)
 
     def both() -> None:
         call.forward_for_gradient()
         call.backward()
 
-    return _Timed(both, None)
+    return _Timed(both, None, call)
 
 
 class _Loop:
@@ -129,8 +135,11 @@ class _Loop:
         before: Run | None,
         clock: Clock,
         device_timer: Callable[[Run], int] | None,
+        inspect: Callable[[OperatorCall], object] | None,
     ) -> None:
         self.clock = clock
+        self._inspect = inspect
+        self._ran: OperatorCall | None = None
         self._turns: Iterator[_Timed] = cycle(turns)
         self._before = before
         self._timer = device_timer or self._by_clock
@@ -139,6 +148,7 @@ class _Loop:
     def time(self, block: int) -> int:
         """Returns the nanoseconds of a block of runs; what comes before each is not among them."""
         turns = list(islice(self._turns, block))
+        self._ran = turns[-1].call
         if self._plain:
             runs, clock = [turn.run for turn in turns], self.clock
             start_ns = clock()
@@ -153,6 +163,16 @@ class _Loop:
                 self._before()
             total_ns += self._timer(turn.run)
         return total_ns
+
+    def inspect(self, *, goes_on: bool) -> int:
+        """Inspects what ran last, and returns the nanoseconds until the next time may begin."""
+        if self._inspect is None or self._ran is None:
+            return 0
+        start_ns = self.clock()
+        self._inspect(self._ran)
+        if goes_on:
+            self.time(1)  # the caches hold what they do after a run
+        return self.clock() - start_ns
 
     def _by_clock(self, run: Run) -> int:
         clock = self.clock
@@ -222,10 +242,10 @@ def _measure(
     rules = StopRules(options, block)
     budget_ns = options.budget_s * 1e9 if options.runs is None else math.inf
     clock, times = loop.clock, array("q")
-    look_at = rules.first_look
+    look_at, random, inspected_ns = rules.first_look, Random(options.seed), 0  # noqa: S311
     while True:
         times.append(loop.time(block))
-        elapsed_ns = clock() - started_ns
+        elapsed_ns = clock() - started_ns - inspected_ns
         if elapsed_ns >= budget_ns:
             stop = Stop.BUDGET
             break
@@ -235,6 +255,9 @@ def _measure(
                 stop = found
                 break
             look_at = found
+        if random.random() * len(times) < 1:
+            inspected_ns += loop.inspect(goes_on=True)
+    loop.inspect(goes_on=False)
     return np.array(times, np.int64), stop
 
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from inferometer.evaluators.plans import dlbs_names as names
+from inferometer.evaluators.plans.cells import Cell, cells_of
+from inferometer.evaluators.plans.dlbs_file import read_configuration, setting_parts
 from inferometer.evaluators.plans.plan import plan_of
+from inferometer.evaluators.plans.references import shown
 from inferometer.manifests.errors import ConfigurationError
 
 _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 _NESTED = re.compile(r"\$\{[^{}]*\$\{")
+_OF_FRAMEWORK = re.compile(rf"\$\{{\$\{{({re.escape(names.FRAMEWORK)}(?:_family)?)\}}\.([^${{}}]+)\}}")
 _OF_CONDITION = re.compile(r"__condition\.(?P<name>.+)_(?P<group>\d+)")
 _PYTHON = re.compile(r"\$\(.*?\)\$", re.DOTALL)
 _INSTEAD = "write the value, a reference ${NAME}, or an extension that gives a value for each condition"
 _SHOWN_CHARACTERS = 120
+_WHERE = "DLBS's configuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,62 +39,33 @@ class Imported:
     without_equal: tuple[str, ...]
 
 
-def import_dlbs(text: str, name: str) -> Imported:
+def import_dlbs(text: str, name: str, environment: Mapping[str, str] | None = None) -> Imported:
     """Returns the plan of a configuration of DLBS.
 
     Conditions, cases and references keep their meaning: a parameter without an equal that one of them names
     stays as the plan's own. Defaults of DLBS that differ from those of ``agent bench`` are written down.
+    Constraints leave out the cells whose framework, precision or phase has no equal. The plan expands: what
+    refers to what neither it nor the environment has is left out.
 
     Args:
         text: The configuration, in JSON, which has no comments in DLBS either.
         name: The name of the plan.
+        environment: What references may name beside parameters.
 
     Raises:
-        ConfigurationError: It is no configuration of DLBS, or ``name`` no name of a plan.
+        ConfigurationError: It is no configuration of DLBS, a name in it has a typing error, no cell of it can
+            run here, or ``name`` is no name of a plan.
     """
-    return _Import(_parsed(text), name).imported()
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"DLBS's configuration: cannot be read as JSON: {error}") from error
-    kinds = {
-        "parameters": (dict, "an object"),
-        "variables": (dict, "an object"),
-        "extensions": (list, "a list"),
-    }
-    if not isinstance(content, dict) or not kinds.keys() & content.keys():
-        raise ConfigurationError(
-            "DLBS's configuration: has neither parameters nor variables nor extensions; give what DLBS "
-            "reads, not the experiments that it builds"
-        )
-    for section, (kind, called) in kinds.items():
-        if not isinstance(content.setdefault(section, kind()), kind):
-            raise ConfigurationError(f"DLBS's configuration: {section}: is not {called}")
-    for name, written in content["parameters"].items():
-        if isinstance(written, dict) and "val" not in written:
-            raise ConfigurationError(f"DLBS's configuration: parameters.{name}: has no val")
-    for number, extension in enumerate(content["extensions"]):
-        where = f"DLBS's configuration: extensions.{number}"
-        if not isinstance(extension, dict):
-            raise ConfigurationError(f"{where}: is not an object")
-        for part, kind in {"condition": dict, "parameters": dict, "cases": list}.items():
-            if not isinstance(extension.setdefault(part, kind()), kind):
-                raise ConfigurationError(
-                    f"{where}.{part}: is not {'a list' if kind is list else 'an object'}"
-                )
-        if not all(isinstance(case, dict) for case in extension["cases"]):
-            raise ConfigurationError(f"{where}.cases: has what is not an object")
-    return content
+    content = read_configuration(text)
+    return _Import(content, name, environment or {}).imported()
 
 
 class _Import:
     """One import: the parts of the configuration, and what the plan lacks of it."""
 
-    def __init__(self, content: dict[str, Any], name: str) -> None:
+    def __init__(self, content: dict[str, Any], name: str, environment: Mapping[str, str]) -> None:
         self._name = name
+        self._environment_variables = environment
         self._parameters: dict[str, Any] = content["parameters"]
         self._variables: dict[str, list[Any]] = {
             variable: values if isinstance(values, list) else [values]
@@ -99,9 +76,11 @@ class _Import:
         for section in content.keys() - {"parameters", "variables", "extensions"}:
             self._lost[section] = "DLBS passes over this section too"
         self._has_nested = False
-        self._mentioned = set(self._mentions())
+        self._mentioned = self._find_mentioned()
         self._add_defaults()
         self._set = {each for part in self._parts() for each in part}
+        self._check_names()
+        self._phases = [str(each) for each in self._values_of(names.PHASE)] or ["training"]
         self._command = self._find_command()
         self._names = self._find_names()
 
@@ -122,30 +101,87 @@ class _Import:
         if not self._set & {"exp.gpus", "exp.num_gpus", "exp.num_local_gpus", "exp.device_type"}:
             parameters["gpus"] = names.DEFAULTS["exp.gpus"]
         plan["parameters"], plan["variables"], plan["extensions"] = parameters, variables, extensions
+        self._complete_nested(parameters)
         self._drop_unknown(plan)
         if names.STATUS in self._set:
             plan["constraints"] = [f"${{{names.STATUS}}} != disabled"]
         plan = {name: value for name, value in plan.items() if value or name == "parameters"}
-        plan_of(plan, "DLBS's configuration")
+        self._leave_out(plan)
         return Imported(plan, tuple(f"{name}: {reason}" for name, reason in self._lost.items()))
 
-    def _parts(self) -> Iterator[Mapping[str, Any]]:
-        """What sets parameters."""
-        yield from (self._parameters, self._variables)
-        for extension in self._extensions:
-            yield from (extension["parameters"], *extension["cases"])
+    def _leave_out(self, plan: dict[str, Any]) -> None:
+        """Adds the constraints that leave out the cells which have no equal, and counts those.
 
-    def _mentions(self) -> Iterator[str]:
-        """What conditions and references name."""
-        for part in self._parts():
-            for name, value in part.items():
-                if names.why_no_equal(name) is None:
-                    self._has_nested |= _NESTED.search(json.dumps(value)) is not None
-                    for reference in _REFERENCE.findall(json.dumps(value)):
-                        found = _OF_CONDITION.fullmatch(reference)
-                        yield found["name"] if found else reference
-        for extension in self._extensions:
-            yield from extension["condition"]
+        Raises:
+            ConfigurationError: The plan has no cells then, or cannot be expanded.
+        """
+        constraints = list(plan.get("constraints", ()))
+        for phase in self._phases[1:]:  # an option it is not: equal cells of two phases have one id
+            count = len(self._cells(plan, [*constraints, f"${{{names.PHASE}}} == {phase}"]))
+            self._lost[f"{names.PHASE}={phase}"] = (
+                f"{count} cells are left out: a plan has one command; import the configuration with "
+                "this phase alone too"
+            )
+        constraints += [f"${{{names.PHASE}}} != {phase}" for phase in self._phases[1:]]
+        cells = self._cells(plan, constraints)
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for cell in cells:
+            values = [(name, shown(cell.parameters.get(self._named(name)))) for name in names.DECIDING]
+            refused = [(*each, reason) for each in values if (reason := names.why_not(*each))]
+            counts.update(refused[:1])
+        if cells and counts.total() == len(cells):
+            reasons = "; ".join(f"{name}={value}: {reason}" for name, value, reason in counts)
+            raise ConfigurationError(f"{_WHERE}: none of its {len(cells)} cells has an equal here: {reasons}")
+        for (name, value, reason), count in counts.items():
+            self._lost[f"{name}={value}"] = f"{count} of {len(cells)} cells are left out: {reason}"
+            plan["parameters"].setdefault(self._named(name), None)
+            constraints.append(f"${{{self._named(name)}}} != {value}")
+        plan |= {"constraints": constraints} if constraints else {}
+        self._cells(plan, constraints)
+
+    def _cells(self, plan: Mapping[str, Any], constraints: Sequence[str]) -> Sequence[Cell]:
+        try:
+            found = plan_of({**plan, "constraints": constraints}, "plan")
+            return cells_of(found, environment=self._environment_variables)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{_WHERE}: {str(error).removeprefix('plan: ')}") from error
+
+    def _parts(self) -> Iterator[Mapping[str, Any]]:
+        return setting_parts(self._parameters, self._variables, self._extensions)
+
+    def _find_mentioned(self) -> set[str]:
+        """What conditions name, and references of values that are read."""
+        read = [name for part in self._parts() for name in part if names.is_read(name)]
+        read += [name for extension in self._extensions for name in extension["condition"]]
+        mentioned = {name for extension in self._extensions for name in extension["condition"]}
+        while read:
+            name = read.pop()
+            for written in (json.dumps(part[name]) for part in self._parts() if name in part):
+                self._has_nested |= _NESTED.search(written) is not None
+                for reference in _REFERENCE.findall(written):
+                    found = _OF_CONDITION.fullmatch(reference)
+                    new = {found["name"] if found else reference} - mentioned
+                    mentioned |= new
+                    read += new
+        return mentioned
+
+    def _check_names(self) -> None:
+        """Refuses a name with a typing error, and says which names nothing reads.
+
+        Raises:
+            ConfigurationError: A name differs from one of DLBS in one character, and is only set, or only
+                named.
+        """
+        for name in sorted(self._set | self._mentioned):
+            if name in self._set and name in self._mentioned:
+                continue
+            nearest = names.typing_error(name)
+            if nearest:
+                raise ConfigurationError(
+                    f'DLBS\'s configuration: unknown parameter "{name}"; did you mean "{nearest}"?'
+                )
+            if name in self._set and not names.is_known(name):
+                self._lost[name] = "DLBS has no such parameter, and nothing refers to it"
 
     def _add_defaults(self) -> None:
         """Adds DLBS's values of what is named or changed: what a cell lacks would fit every condition."""
@@ -157,24 +193,15 @@ class _Import:
                 self._mentioned.update(_REFERENCE.findall(str(value)))
 
     def _find_command(self) -> str:
-        """The command, by the phase; a plan has one."""
-        phases = self._values_of(names.PHASE) or ["training"]
-        if names.PHASE in self._variables:
-            self._variables.pop(names.PHASE)
-        first = str(phases[0])
+        """The command, by the first phase; a plan has one, and cells of another phase are left out."""
+        first = self._phases[0]
         if first not in ("training", "inference"):
             raise ConfigurationError(
                 f'DLBS\'s configuration: {names.PHASE}: unknown phase "{first}"; known: training, inference'
             )
-        for phase in phases[1:]:
-            self._lost[f"{names.PHASE}={phase}"] = (
-                f"a plan has one command; copy it and write command: bench {phase}"
-            )
-        self._parameters = {**self._parameters}
-        if names.PHASE in self._mentioned:
-            self._parameters[names.PHASE] = first
-        else:
-            self._parameters.pop(names.PHASE, None)
+        if len(self._phases) == 1 and names.PHASE not in self._mentioned:
+            for part in (self._parameters, self._variables):
+                part.pop(names.PHASE, None)
         if any(_value(self._parameters.get(f"{each}.data_loader_only")) is True for each in names.FRAMEWORKS):
             return "bench ingestion"
         return f"bench {first}"
@@ -190,14 +217,8 @@ class _Import:
         return list(dict.fromkeys(each for each in found if not isinstance(each, list)))
 
     def _find_names(self) -> dict[str, str]:
-        """Our names, without parameters none of whose values are here, and those that say the same."""
+        """Our names, without those of parameters that say the same as others."""
         found = {name: ours for name, ours in names.NAMES.items() if name in self._set}
-        for name in list(found):
-            values = self._values_of(name)
-            if values and all(names.why_not(name, value) for value in values):
-                for value in values:
-                    self._lost[f"{name}={value}"] = names.why_not(name, value) or ""
-                del found[name]
         same = ["exp.gpus", "exp.num_gpus", "exp.num_local_gpus"]
         given = [name for name in same if name in found]
         for name in given[1:]:
@@ -247,15 +268,22 @@ class _Import:
                 return True
         text = _python(value)
         if text:
-            self._lost[name] = _refusal(text)
+            self._lose(name, _refusal(text))
             return True
         if self._is_passed_over(name) and _REFERENCE.search(json.dumps(value)):
             self._lost[name] = "no option and no condition reads it, and it refers to other values"
             return True
-        refused = names.why_not(name, value) if name in self._names else None
-        if refused:
-            self._lost[f"{name}={value}"] = refused
-        return refused is not None
+        return False
+
+    def _lose(self, name: str, reason: str) -> None:
+        """Notes that a parameter is left out.
+
+        Raises:
+            ConfigurationError: It is the framework, without which cells would run in the default one.
+        """
+        if name in (names.FRAMEWORK, self._named(names.FRAMEWORK)):
+            raise ConfigurationError(f"DLBS's configuration: {names.FRAMEWORK}: {reason}")
+        self._lost[name] = reason
 
     def _is_option(self, name: str) -> bool:
         """Whether it is one of a framework that has an equal."""
@@ -303,9 +331,9 @@ class _Import:
                 ours == name
                 and not self._is_option(name)
                 and name not in self._mentioned
-                and name != names.STATUS
+                and name not in (names.STATUS, names.PHASE)
             ):
-                self._lost.setdefault(name, "it changes no option, so that its values make one cell")
+                self._lost[name] = "it changes no option, so that its values make one cell"
             converted[ours] = kept
         return converted
 
@@ -316,8 +344,8 @@ class _Import:
             if python:
                 self._lost[f"extensions.{number}"] = f"its condition takes {python[0]}, which is Python"
                 continue
-            parameters = self._converted(_without_phase(extension["parameters"]))
-            cases = [self._converted(_without_phase(case)) for case in extension["cases"]]
+            parameters = self._converted(extension["parameters"])
+            cases = [self._converted(case) for case in extension["cases"]]
             if parameters or any(cases):
                 written = {"condition": condition, "parameters": parameters, "cases": cases}
                 yield {name: value for name, value in written.items() if value}
@@ -339,14 +367,16 @@ class _Import:
                 given[option] = f"${{{name}}}"
             given |= self._environment(framework)
             if given:
-                yield {"condition": {self._named(names.FRAMEWORK): [framework]}, "parameters": given}
+                written = [str(each) for each in self._values_of(names.FRAMEWORK)]
+                same = [each for each in written if each.casefold() == framework] or [framework]
+                yield {"condition": {self._named(names.FRAMEWORK): same}, "parameters": given}
 
     def _environment(self, framework: str) -> dict[str, Any]:
         """The environment variables of a framework, which DLBS writes as NAME=VALUE."""
         name = f"{framework}.env"
         written = _value(self._parameters.get(name, []))
         found = {}
-        for each in written.split() if isinstance(written, str) else written:
+        for each in written if isinstance(written, list) else str(written).split():
             variable, equals, value = str(each).partition("=")
             if _python(each):
                 self._lost[f"{name} {variable}"] = (
@@ -364,6 +394,14 @@ class _Import:
             return []
         return [{"condition": {names.DOCKER: False}, "parameters": {names.CONTAINER: None}}]
 
+    def _complete_nested(self, parameters: dict[str, Any]) -> None:
+        """Gives each framework what a nested reference names: those that lack it run without the option."""
+        of_framework = dict(_OF_FRAMEWORK.findall(json.dumps(list(self._parts()))))
+        for name, rest in of_framework.items():
+            for framework in {*self._values_of(names.FRAMEWORK), *self._values_of(name)}:
+                if framework and f"{framework}.{rest}" not in self._set:
+                    parameters[f"{framework}.{rest}"] = None
+
     def _drop_unknown(self, plan: dict[str, Any]) -> None:
         """Leaves out what refers to what is not there, and then what refers to that."""
         parts = [plan["parameters"], plan["variables"]]
@@ -371,22 +409,28 @@ class _Import:
             parts += [extension.get("parameters", {}), *extension.get("cases", [])]
         dropped = True
         while dropped:
-            known = {name for part in parts for name in part}
+            known = {*self._environment_variables, *(name for part in parts for name in part)}
             found = [
                 (part, name, reference)
                 for part in parts
                 for name, value in part.items()
-                for reference in _REFERENCE.findall(json.dumps(_value(value)))
-                if "." in reference and reference not in known and not reference.startswith("__condition.")
+                for reference in self._references(_value(value))
+                if reference not in known and not reference.startswith("__condition.")
             ]
             dropped = bool(found)
             for part, name, reference in found:
                 part.pop(name, None)
-                self._lost[name] = f"it refers to {reference}, which the plan lacks; write its value"
+                self._lose(name, f"it refers to {reference}, which the plan lacks; write its value")
 
-
-def _without_phase(part: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: value for name, value in part.items() if name != names.PHASE}
+    def _references(self, value: Any) -> Iterator[str]:
+        """What a value refers to; with another reference inside, by the frameworks of the plan."""
+        text = json.dumps(value)
+        yield from _REFERENCE.findall(text)
+        for framework in self._values_of(names.FRAMEWORK) or [""]:
+            filled = text
+            for name in (self._named(names.FRAMEWORK), names.FAMILY):
+                filled = filled.replace(f"${{{name}}}", str(framework))
+            yield from _REFERENCE.findall(filled)
 
 
 def _value(written: Any) -> Any:

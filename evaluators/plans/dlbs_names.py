@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from inferometer.manifests.errors import ConfigurationError
+
 FRAMEWORKS = ("mxnet", "pytorch")
 """The frameworks of DLBS that this program has, by DLBS's names, which ``framework_name`` takes too."""
 FRAMEWORK, PHASE, STATUS, TRIAL, DOCKER = (
@@ -14,6 +16,11 @@ FRAMEWORK, PHASE, STATUS, TRIAL, DOCKER = (
     "exp.trial",
     "exp.docker",
 )
+FAMILY = "exp.framework_family"
+FRAMEWORK_TOO = ("exp.framework_id", FAMILY, "exp.framework_title")
+"""What tells the framework of a configuration without ``exp.framework``, the most exact first."""
+DECIDING = (FRAMEWORK, PHASE, "exp.dtype", "exp.gpus")
+"""What decides whether a cell has an equal: another value would make it another experiment."""
 VAR_ORDER, RERUN = "sys.plan_builder.var_order", "exp.rerun"
 CONTAINER, VARIABLE = "cell.container", "cell.env."
 RUNTIME_VARIABLE = "runtime.env."
@@ -55,10 +62,7 @@ _OF_FRAMEWORKS: Mapping[str, Mapping[str, str]] = {
         "num_loader_threads": "num_loader_threads",
     },
 }
-_OF_TRAINING: Mapping[str, Mapping[str, str]] = {
-    "mxnet": {"kv_store": "kv_store", "rendezvous": "rank_address"},
-    "pytorch": {"distributed_rank": "rank", "distributed_rendezvous": "rank_address"},
-}
+_OF_TRAINING: Mapping[str, Mapping[str, str]] = {"mxnet": {"kv_store": "kv_store"}, "pytorch": {}}
 
 
 def options_of(framework: str, command: str) -> Mapping[str, str]:
@@ -86,6 +90,7 @@ DEFAULTS: Mapping[str, Any] = {
 
 _DERIVED = "DLBS computes it, and an evaluation here records what it ran with"
 _CONDITIONS = "each evaluation records the host and its conditions"
+_RANKS = "a cell is one process; a launcher, such as srun or torchrun, starts the ranks of several hosts"
 _CONTAINER = "how a container starts belongs to the software of a plan"
 _MONITOR = "whether a monitor samples is said where the plan runs"
 NO_EQUAL: Mapping[str, str] = {
@@ -97,7 +102,7 @@ NO_EQUAL: Mapping[str, str] = {
     "exp.num_local_replicas": _DERIVED,
     "exp.data": "data is synthetic unless data_dir names a dataset",
     "exp.use_tensor_core": "the framework decides by dtype",
-    "exp.num_nodes": "a cell runs on one host; num_ranks, rank and rank_address are for several",
+    "exp.num_nodes": _RANKS,
     "exp.sys_info": _CONDITIONS,
     "exp.ignore_past_errors": "batch_option says what is left out after a lack of memory",
     "exp.docker_args": _CONTAINER,
@@ -132,9 +137,9 @@ _OF_SUFFIX: Mapping[str, str] = {
     "cudnn_fastest": "cudnn_benchmark includes it",
     "data_loader_only": "the command bench ingestion loads alone",
     "kv_store": "only bench training adds gradients up",
-    "rendezvous": "only bench training has several ranks",
-    "distributed_rank": "only bench training has several ranks",
-    "distributed_rendezvous": "only bench training has several ranks",
+    "rendezvous": _RANKS,
+    "distributed_rank": _RANKS,
+    "distributed_rendezvous": _RANKS,
 }
 
 
@@ -157,11 +162,90 @@ def group_of(name: str) -> str:
 
 
 def why_not(name: str, value: Any) -> str | None:
-    """Returns why a value of a parameter has no equal; None for one that has."""
-    if name == FRAMEWORK and value not in FRAMEWORKS:
+    """Returns why a value of a parameter has no equal; None for one that has, and for none."""
+    if name == FRAMEWORK and value and str(value).casefold() not in FRAMEWORKS:
         return f"not among the frameworks of DLBS that are here: {', '.join(FRAMEWORKS)}"
-    if name == "exp.dtype" and value not in ("float", "float32", "float16"):
+    if name == "exp.dtype" and value and value not in ("float", "float32", "float16"):
         return "dtype takes float, float32, float16 and bfloat16"
     if name == "exp.gpus" and ":" in str(value):
         return "a replica has one GPU here; separate them with commas"
     return None
+
+
+_TOLD: Mapping[str, tuple[str, ...]] = {
+    "exp": (
+        *("proj", "framework_id", "framework_title", "framework_ver", "framework_commit", "model_title"),
+        *("data_store", "device_title", "cuda", "cudnn", "node_id", "node_nic"),
+    ),
+    "runtime": ("EXPORT_CUDA_VISIBLE_DEVICES", "EXPORT_CUDA_CACHE_PATH"),
+}
+"""Further parameters of DLBS, which change no run."""
+_OPTIONS = {each: name for of in FRAMEWORKS for each, name in options_of(of, "bench training").items()}
+KNOWN = (
+    *dict.fromkeys((*NAMES, *DEFAULTS, *NO_EQUAL, TRIAL, VAR_ORDER)),
+    *(f"{namespace}.{name}" for namespace, told in _TOLD.items() for name in told),
+    *dict.fromkeys((*_OPTIONS, *(f"{of}.{name}" for of in FRAMEWORKS for name in (*_OF_SUFFIX, "env")))),
+)
+"""The parameters of DLBS, without those of frameworks that are not here."""
+
+
+def is_known(name: str) -> bool:
+    """Returns whether DLBS has a parameter; those of foreign frameworks, and private ones, count as such."""
+    namespace, _, rest = name.partition(".")
+    return (
+        name in KNOWN or namespace in _FOREIGN or rest.startswith("__") or name.startswith(RUNTIME_VARIABLE)
+    )
+
+
+def is_read(name: str) -> bool:
+    """Returns whether a plan reads a parameter: as an option, or for how its cells run."""
+    of_plan = (PHASE, STATUS, TRIAL, DOCKER, VAR_ORDER, RERUN, *(f"{each}.env" for each in FRAMEWORKS))
+    return name in NAMES or name in _OPTIONS or name in of_plan or name.startswith(RUNTIME_VARIABLE)
+
+
+def typing_error(name: str) -> str | None:
+    """Returns the parameter of DLBS that differs from a name in one character, or in the order of two."""
+    return None if is_known(name) else next((each for each in KNOWN if _is_near(name, each)), None)
+
+
+def _is_near(one: str, other: str) -> bool:
+    while one and other and one[0] == other[0]:
+        one, other = one[1:], other[1:]
+    while one and other and one[-1] == other[-1]:
+        one, other = one[:-1], other[:-1]
+    return max(len(one), len(other)) == 1 or (len(one) == 2 and one == other[::-1])
+
+
+def ours(name: str, command: str) -> str:
+    """Returns what a plan calls a parameter of DLBS, and any other name as it is.
+
+    Args:
+        name: A name that the plan itself does not have.
+        command: The command of the plan.
+
+    Raises:
+        ConfigurationError: DLBS has it and a plan has no equal, or not for all frameworks alike.
+    """
+    if name in NAMES:
+        return NAMES[name]
+    if name.startswith(RUNTIME_VARIABLE):
+        return VARIABLE + name.removeprefix(RUNTIME_VARIABLE)
+    option = next((found for of in FRAMEWORKS if (found := options_of(of, command).get(name))), None)
+    if option is not None:
+        namespace = name.partition(".")[0]
+        raise ConfigurationError(
+            f"{name}: it is {option} here; give it, in an extension for {namespace} alone"
+        )
+    reason = why_no_equal(name) or (_OF_PLAN.get(name) if name in KNOWN else None)
+    if reason is not None:
+        raise ConfigurationError(f"{name}: has no equal here: {reason}")
+    return name
+
+
+_OF_PLAN: Mapping[str, str] = {
+    PHASE: "the command of the plan says it",
+    TRIAL: "repeat in the plan says how often a cell runs",
+    RERUN: "--rerun says it",
+    VAR_ORDER: "var_order in the plan says it",
+    DOCKER: "cell.container names the image, and null is none",
+}

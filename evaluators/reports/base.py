@@ -117,6 +117,10 @@ NAME_COLUMNS = tuple(column for column in EVALUATION_COLUMNS if column.key in _N
 """The few of ``EVALUATION_COLUMNS`` that reports with many rows for an evaluation have."""
 STABILITY_COLUMN = Column("stability", "stability")
 """The verdict on the conditions in one word, for those reports."""
+VERDICT_COLUMN = Column("verdict", "verdict")
+"""``INVALID``, or the verdict on the conditions; a table has room for it, and not for the reason."""
+INVALID_COLUMN = Column("invalid", "INVALID", detail=3)
+"""The reason."""
 
 SCORE_COLUMNS = (
     Column("score_name", "score name"),
@@ -157,6 +161,12 @@ def describe_names(evaluation: Evaluation) -> Row:
     described, conditions = describe(evaluation), evaluation.conditions
     stability = None if conditions is None else conditions.stability.value
     return {**{key: described[key] for key in _NAMES}, "stability": stability}
+
+
+def describe_verdict(evaluation: Evaluation, invalid: str) -> Row:
+    """Returns the values of ``VERDICT_COLUMN`` and ``INVALID_COLUMN``; ``invalid`` is the reason or empty."""
+    stability = describe_names(evaluation)["stability"]
+    return {"verdict": "INVALID" if invalid else stability, "invalid": invalid or None}
 
 
 def in_ms(duration_ns: float | None) -> float | None:

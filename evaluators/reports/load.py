@@ -18,15 +18,18 @@ from inferometer.evaluators.measurements.rate_search import RateSearchMeasuremen
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
+    INVALID_COLUMN,
     NAME_COLUMNS,
     STABILITY_COLUMN,
     STATUS_COLUMN,
+    VERDICT_COLUMN,
     Column,
     Report,
     Row,
     Value,
     describe,
     describe_names,
+    describe_verdict,
     in_ms,
 )
 from inferometer.evaluators.statistics import percentile
@@ -60,6 +63,7 @@ class WorkloadReport(Report[LoadMeasurement]):
     takes = (LoadMeasurement,)
     columns = (
         *EVALUATION_COLUMNS,
+        VERDICT_COLUMN,
         Column("arrival", "arrival", detail=2),
         Column("seed", "seed", detail=2),
         Column("schedule_checksum", "schedule", detail=3),
@@ -84,7 +88,7 @@ class WorkloadReport(Report[LoadMeasurement]):
         Column("repeated_answers", "repeated answers", detail=2),
         Column("mean_batch_size", "mean batch size", decimals=2, detail=2),
         Column("stopped", "stopped", wraps=True),
-        Column("invalid", "INVALID", wraps=True),
+        INVALID_COLUMN,
         STATUS_COLUMN,
         CONDITIONS_COLUMN,
     )
@@ -98,6 +102,7 @@ class WorkloadReport(Report[LoadMeasurement]):
                 **describe(evaluation),
                 "arrival": run.source,
                 **_of_run(run),
+                **describe_verdict(evaluation, evaluation.measurement.invalid),
                 "concurrency": options.concurrency,
                 "rate_qps": run.rate_qps or None,
                 "latency_bound_ms": options.latency_bound_ms,
@@ -111,12 +116,11 @@ class WorkloadReport(Report[LoadMeasurement]):
 
 
 def _of_run(run: LoadRun) -> dict[str, Value]:
-    """The schedule of a run, and why it ended early or is invalid."""
+    """The schedule of a run, and why it ended early."""
     return {
         "seed": run.seed,
         "schedule_checksum": run.checksum or None,
         "stopped": run.stopped or None,
-        "invalid": run.invalid or None,
     }
 
 
@@ -173,6 +177,7 @@ class MaxQpsReport(Report[RateSearchMeasurement]):
     takes = (RateSearchMeasurement,)
     columns = (
         *EVALUATION_COLUMNS,
+        VERDICT_COLUMN,
         Column("arrival", "arrival", detail=2),
         Column("seed", "seed", detail=2),
         Column("percentile", "percentile", detail=1),
@@ -182,7 +187,7 @@ class MaxQpsReport(Report[RateSearchMeasurement]):
         Column("max_qps_high", "high", decimals=2),
         Column("method", "method", detail=1),
         Column("note", "note", wraps=True),
-        Column("invalid", "INVALID", wraps=True),
+        INVALID_COLUMN,
         Column("probes", "probes", detail=1),
         Column("stopped_probes", "stopped early", detail=1),
         Column("invalid_probes", "INVALID probes", detail=1),
@@ -207,7 +212,7 @@ class MaxQpsReport(Report[RateSearchMeasurement]):
                 "max_qps_high": answer.high_qps if answer else None,
                 "method": answer.method if answer else None,
                 "note": (answer.note or None) if answer else "the search was stopped",
-                "invalid": invalid_reason(search) or None,
+                **describe_verdict(evaluation, invalid_reason(search)),
                 "probes": len(search.probes),
                 "stopped_probes": sum(bool(run.stopped) for run in search.probes),
                 "invalid_probes": sum(bool(run.invalid) for run in search.probes),
@@ -229,6 +234,7 @@ class ProbesReport(Report[RateSearchMeasurement]):
         *NAME_COLUMNS,
         Column("probe", "probe"),
         Column("rate_qps", "rate (queries/s)", decimals=2),
+        VERDICT_COLUMN,
         Column("seed", "seed", detail=2),
         Column("schedule_checksum", "schedule", detail=3),
         Column("load_s", "load (s)", decimals=1, detail=1),
@@ -245,7 +251,7 @@ class ProbesReport(Report[RateSearchMeasurement]):
         Column("latency_bound_ms", "bound (ms)"),
         Column("lag_ms_p99", "lag p99 (ms)", detail=2),
         Column("stopped", "stopped", wraps=True),
-        Column("invalid", "INVALID", wraps=True),
+        INVALID_COLUMN,
         STABILITY_COLUMN,
     )
 
@@ -254,7 +260,8 @@ class ProbesReport(Report[RateSearchMeasurement]):
         for evaluation in evaluations:
             names = describe_names(evaluation)
             for number, run in enumerate(evaluation.measurement.probes):
-                yield {**names, "probe": number, **_figures(run, evaluation.measurement.options)}
+                verdict = describe_verdict(evaluation, run.invalid)
+                yield {**names, "probe": number, **verdict, **_figures(run, evaluation.measurement.options)}
 
 
 def _figures(run: LoadRun, options: LoadOptions) -> dict[str, Value]:

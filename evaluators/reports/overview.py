@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.load.summary import LoadSummary
@@ -17,15 +18,18 @@ from inferometer.evaluators.measurements.training import TrainingMeasurement, Tr
 from inferometer.evaluators.reports.accuracy import score_values
 from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,
+    INVALID_COLUMN,
     SCORE_COLUMNS,
     STABILITY_COLUMN,
     STATUS_COLUMN,
+    VERDICT_COLUMN,
     Column,
     Report,
     Row,
     Value,
     describe,
     describe_names,
+    describe_verdict,
     in_ms,
 )
 
@@ -46,7 +50,7 @@ class OverviewReport(Report[Measurement]):
     p50 is that of a full batch, of a query under load, of a step of training, or of the wait for a batch of a
     loader. The rate is in inputs/s of batches, in samples/s of training and of a loader, in answered
     queries/s of a workload, and in queries/s of the answer of a search. Operators have neither: each of
-    their rows has its own. ``invalid`` is the reason.
+    their rows has its own. ``verdict`` is ``INVALID``, for the reason ``invalid``, or else ``stability``.
     """
 
     name = "evaluations"
@@ -65,9 +69,10 @@ class OverviewReport(Report[Measurement]):
         *EVALUATION_COLUMNS[2:],
         Column("latency_ms_p50", "p50 (ms)"),
         Column("rate_per_s", "rate (1/s)", decimals=1),
-        STABILITY_COLUMN,
+        VERDICT_COLUMN,
         Column("top1_accuracy", "top-1", decimals=4),
-        Column("invalid", "INVALID", detail=1),
+        replace(STABILITY_COLUMN, detail=2),
+        INVALID_COLUMN,
         STATUS_COLUMN,
         *SCORE_COLUMNS,
     )
@@ -83,11 +88,18 @@ class OverviewReport(Report[Measurement]):
                 "latency_ms_p50": None,
                 "rate_per_s": None,
                 "top1_accuracy": None,
-                "invalid": None,
                 "score_name": None,
                 "score": None,
                 **_figures(measurement),
+                **describe_verdict(evaluation, _invalid(measurement)),
             }
+
+
+def _invalid(measurement: Measurement) -> str:
+    """Why its figures cannot be trusted; empty if they can."""
+    if isinstance(measurement, RateSearchMeasurement):
+        return invalid_reason(measurement)
+    return measurement.invalid if isinstance(measurement, LoadMeasurement) else ""
 
 
 def _figures(measurement: Measurement) -> dict[str, Value]:
@@ -107,7 +119,6 @@ def _figures(measurement: Measurement) -> dict[str, Value]:
         return {
             "latency_ms_p50": in_ms(median.value_ns if median else None),
             "rate_per_s": load.achieved_qps,
-            "invalid": run.invalid or None,
         }
     if isinstance(measurement, TrainingMeasurement):
         trained, top = TrainingSummary.of(measurement), measurement.accuracy
@@ -120,9 +131,5 @@ def _figures(measurement: Measurement) -> dict[str, Value]:
         loaded = IngestionSummary.of(measurement)
         return {"latency_ms_p50": in_ms(loaded.p50_ns), "rate_per_s": loaded.samples_per_s}
     if isinstance(measurement, RateSearchMeasurement):
-        answer = measurement.answer
-        return {
-            "rate_per_s": answer.rate_qps if answer else None,
-            "invalid": invalid_reason(measurement) or None,
-        }
+        return {"rate_per_s": measurement.answer.rate_qps if measurement.answer else None}
     return {}

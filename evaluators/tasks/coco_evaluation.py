@@ -28,6 +28,7 @@ _LAST = -1
 _AREAS = ("all", "small", "medium", "large")
 _BUDGET = 10**9
 _LEAST_RESAMPLES = 100
+_BEYOND = 2  # pixels outside of an image, which change nothing in it
 _HALF, _THREE_QUARTERS = 0, 5  # the places of 0.5 and 0.75 among the thresholds of IoU
 
 
@@ -58,7 +59,10 @@ class _Evaluation(COCOeval):  # type: ignore[misc]  # pycocotools has no types
         for given in self._annotations:
             found = defaultdict(list)
             for number, annotation in enumerate(given, start=1):
-                found[annotation.image, annotation.category].append(annotation.as_coco(number))
+                written = annotation.as_coco(number)
+                if annotation.box is None:
+                    written["bbox"] = coco_mask.toBbox(written["segmentation"]).tolist()
+                found[annotation.image, annotation.category].append(written)
             tables.append(found)
         self._gts, self._dts = tables
 
@@ -70,6 +74,9 @@ def evaluate(
     kind: Literal["bbox", "segm"],
 ) -> CocoFigures:
     """Returns COCO's figures over the images 0…``images`` - 1 and the classes that they have.
+
+    The numbers of the images decide among equal scores of different images, and the order of the detections
+    among those of one.
 
     Source: ``pycocotools.cocoeval.COCOeval`` with its own parameters: the precision at 101 recalls, the mean
     over ten thresholds of IoU from 0.5 to 0.95 and over the classes with an object that is no crowd; at most
@@ -230,6 +237,18 @@ class ResampledPrecision:
         sums = np.concatenate([[0.0], np.cumsum(values)])
         within: NDArray[np.float64] = sums[1:] - sums[self._begins][self._of_class]
         return within
+
+
+def mask_of(annotation: Annotation, height: int, width: int) -> RunLengths:
+    """Returns the mask of an object; that of a box alone is its rectangle, as in ``COCO.loadRes``."""
+    if annotation.mask is not None:
+        return annotation.mask
+    left, top, across, down = annotation.box or (0.0, 0.0, 0.0, 0.0)
+    # pycocotools takes memory for each pixel along a polygon, also for those outside of the image
+    xs = np.clip([left, left + across], -_BEYOND, width + _BEYOND).tolist()
+    ys = np.clip([top, top + down], -_BEYOND, height + _BEYOND).tolist()
+    ring = (xs[0], ys[0], xs[0], ys[1], xs[1], ys[1], xs[1], ys[0])
+    return run_lengths_of(Polygons((ring,)), height, width)
 
 
 def run_lengths_of(mask: RunLengths | Polygons, height: int, width: int) -> RunLengths:

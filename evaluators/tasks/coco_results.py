@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 
-from inferometer.agent.tasks.predictions import Detections, Instances
+from inferometer.agent.tasks.predictions import Detections, Instances, Predictions
 from inferometer.agent.tasks.run_lengths import areas, compressed
+from inferometer.evaluators.datasets.files.json_text import key, number, numbers, parse_json
 from inferometer.evaluators.datasets.truths import RunLengths
-from inferometer.manifests.errors import DatasetError, one_line, printable, suggestion
+from inferometer.manifests.errors import DatasetError, printable, suggestion
 
 _FAR = 1e9
+_MOST_PIXELS_OF_A_SIDE = 100_000
 
 
 class Annotation(NamedTuple):
@@ -23,16 +25,16 @@ class Annotation(NamedTuple):
     Attributes:
         image: The place of its image.
         category: The place of its class.
-        box: Left, top, width and height in pixels.
+        box: Left, top, width and height in pixels; None for that around the mask.
         area: In pixels.
-        mask: Its compressed run lengths; None for a box.
+        mask: Its compressed run lengths; None for a box alone.
         crowd: Whether it is a crowd.
         score: Of a prediction.
     """
 
     image: int
     category: int
-    box: tuple[float, float, float, float]
+    box: tuple[float, float, float, float] | None
     area: float
     mask: RunLengths | None = None
     crowd: bool = False
@@ -44,7 +46,7 @@ class Annotation(NamedTuple):
             "id": number,
             "image_id": self.image,
             "category_id": self.category,
-            "bbox": list(self.box),
+            "bbox": self.box and list(self.box),
             "area": self.area,
             "iscrowd": int(self.crowd),
             "ignore": int(self.crowd),
@@ -56,8 +58,28 @@ class Annotation(NamedTuple):
         return found
 
 
-def annotations_of(prediction: Detections | Instances, image: int) -> Iterator[Annotation]:
-    """Yields the objects of a prediction of one row, the most certain first.
+@dataclass(frozen=True, slots=True, eq=False)
+class CocoResults(Predictions):
+    """The objects in one image as another tool wrote them: in float64, and in COCO's notation.
+
+    Attributes:
+        objects: In the order of the file, which decides among equal scores; their image is 0.
+    """
+
+    kind: ClassVar[str] = "coco_results"
+    objects: tuple[Annotation, ...]
+
+    def __len__(self) -> int:
+        return 1
+
+    def row(self, place: int) -> CocoResults:
+        """Returns the objects, which are those of one image."""
+        del place
+        return self
+
+
+def annotations_of(prediction: Detections | Instances | CocoResults, image: int) -> Iterator[Annotation]:
+    """Yields the objects of a prediction of one row, the most certain first where a model gave it.
 
     Args:
         prediction: The row.
@@ -66,6 +88,9 @@ def annotations_of(prediction: Detections | Instances, image: int) -> Iterator[A
     Raises:
         ValueError: A mask is damaged.
     """
+    if isinstance(prediction, CocoResults):
+        yield from (each._replace(image=image) for each in prediction.objects)
+        return
     boxes = prediction.boxes.astype(np.float64)
     boxes[:, 2:] -= boxes[:, :2]
     masks: list[RunLengths | None] = [None] * len(boxes)
@@ -84,8 +109,12 @@ def annotations_of(prediction: Detections | Instances, image: int) -> Iterator[A
 
 def read_results(
     path: Path, categories: Mapping[Any, str], labels: Sequence[str]
-) -> Mapping[str, Detections | Instances]:
+) -> Mapping[str, CocoResults]:
     """Reads COCO results JSON.
+
+    Boxes and areas are those of pycocotools' ``COCO.loadRes``, which goes by the first result: with a
+    ``bbox``, each has one, and the area is the box's, also of a mask; without, the area is the mask's, and
+    the box is the one around the mask.
 
     Args:
         path: The file: a list of objects with ``image_id``, ``category_id``, ``score``, and ``bbox``,
@@ -94,60 +123,74 @@ def read_results(
         labels: The names in the order that the predictions count them.
 
     Returns:
-        The prediction of one row for each image in the file, by its id as text.
+        The prediction of one row for each image in the file, by its id as a sample has it.
 
     Raises:
         DatasetError: The file cannot be read, or an entry is not such an object.
     """
-    places = {name: place for place, name in enumerate(labels)}
+    by_name = {name: place for place, name in enumerate(labels)}
+    places = {each: by_name[name] for each, name in categories.items()}
     rows: dict[str, list[Annotation]] = {}
-    for number, entry in enumerate(_entries(path)):
+    entries = _entries(path)
+    by_box = bool(entries) and isinstance(entries[0], dict) and _has(entries[0], "bbox")
+    for place, entry in enumerate(entries):
         try:
-            image, found = _annotation(entry, categories, places)
-        except (TypeError, ValueError, KeyError, OverflowError) as error:
-            what = f"has no {error}" if isinstance(error, KeyError) else one_line(error)
-            raise DatasetError(f"{path}: result {number}: {what}") from error
+            image, found = _annotation(entry, places, by_box=by_box)
+        except ValueError as error:
+            raise DatasetError(f"{path}: result {place}: {error}") from error
         rows.setdefault(image, []).append(found)
-    return {image: _columns(path, image, found) for image, found in rows.items()}
+    return {image: CocoResults(tuple(found)) for image, found in rows.items()}
 
 
 def _entries(path: Path) -> list[Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{path}: is no JSON: {one_line(error)}") from error
+    except ValueError as error:
+        raise DatasetError(f"{path}: {error}") from error
     if not isinstance(content, list):
         raise DatasetError(f"{path}: is no list of results, as COCO results JSON is")
     return content
 
 
-def _annotation(
-    entry: Any, categories: Mapping[Any, str], places: Mapping[str, int]
-) -> tuple[str, Annotation]:
+def _has(entry: Mapping[str, Any], name: str) -> bool:
+    """Whether a result has a value; pycocotools takes an empty list for none."""
+    return entry.get(name) not in (None, [])
+
+
+def _annotation(entry: Any, places: Mapping[Any, int], *, by_box: bool) -> tuple[str, Annotation]:
     if not isinstance(entry, dict):
         raise ValueError("is no object with image_id, category_id and score")
-    category, score = entry["category_id"], float(entry["score"])
-    if category not in categories:
-        known = suggestion(str(category), [str(number) for number in categories])
+    for name in ("image_id", "category_id", "score"):
+        if name not in entry:
+            raise ValueError(f"has no {name}")
+    image = printable(str(key(entry["image_id"], "image_id")))
+    category = key(entry["category_id"], "category_id")
+    if category not in places:
+        known = suggestion(str(category), map(str, places))
         raise ValueError(f"category_id {printable(str(category))} is none of the dataset's; {known}")
-    if not abs(score) < _FAR:
-        raise ValueError(f"score is {score}")
-    mask = box = None
-    if (written := entry.get("segmentation")) is not None:
-        mask = run_lengths(written)
-    if (numbers := entry.get("bbox")) is not None:
-        box = [float(number) for number in numbers]
-        if len(box) != 4 or not all(abs(side) < _FAR for side in box) or min(box[2:]) < 0:
-            raise ValueError("bbox is not left, top, width and height")
+    score = number(entry["score"], "score")
+    mask = run_lengths(entry["segmentation"]) if _has(entry, "segmentation") else None
+    box = _box(entry["bbox"]) if _has(entry, "bbox") else None
     if box is None and mask is None:
         raise ValueError("has neither bbox nor segmentation")
-    left, top, across, down = box or (0.0, 0.0, 0.0, 0.0)
-    place = places[categories[category]]
-    return str(entry["image_id"]), Annotation(
-        0, place, (left, top, across, down), across * down, mask, score=score
-    )
+    if by_box:
+        if box is None:
+            raise ValueError("has no bbox, which the first result has")
+        return image, Annotation(0, places[category], box, box[2] * box[3], mask, score=score)
+    if mask is None:
+        raise ValueError("has no segmentation, which the first result has instead of a bbox")
+    [area] = areas([mask.counts], mask.height, mask.width)
+    return image, Annotation(0, places[category], box, area, mask, score=score)
+
+
+def _box(written: object) -> tuple[float, float, float, float]:
+    box = numbers(written, "bbox")
+    if len(box) != 4 or not all(abs(side) < _FAR for side in box) or min(box[2:]) < 0:
+        raise ValueError("bbox is not left, top, width and height")
+    left, top, width, height = box
+    return left, top, width, height
 
 
 def run_lengths(written: Any) -> RunLengths:
@@ -156,38 +199,20 @@ def run_lengths(written: Any) -> RunLengths:
     Raises:
         ValueError: It is none, or its run lengths do not fill its size.
     """
-    try:
-        height, width = (int(side) for side in written["size"])
-        counts = written["counts"]
-        content = counts.encode("ascii") if isinstance(counts, str) else compressed([int(n) for n in counts])
-        areas([content], height, width)
-    except (TypeError, KeyError, OverflowError, UnicodeEncodeError) as error:
-        raise ValueError("segmentation is no run lengths with size and counts") from error
+    size, counts = (written.get("size"), written.get("counts")) if isinstance(written, dict) else (None, None)
+    if not _whole(size, _MOST_PIXELS_OF_A_SIDE) or len(size) != 2 or 0 in size:
+        raise ValueError("segmentation is no run lengths with the size, height and width, and counts")
+    height, width = size
+    if isinstance(counts, str) and counts.isascii():
+        content = counts.encode("ascii")
+    elif _whole(counts, height * width):
+        content = compressed(counts)
+    else:
+        raise ValueError("segmentation has counts that are no run lengths")
+    areas([content], height, width)
     return RunLengths(height, width, content)
 
 
-def _columns(path: Path, image: str, found: Sequence[Annotation]) -> Detections | Instances:
-    ordered = sorted(found, key=lambda each: -each.score)
-    boxes = np.array([each.box for each in ordered], np.float64)
-    boxes[:, 2:] += boxes[:, :2]
-    detections = Detections(
-        np.array([len(ordered)], np.int64),
-        boxes.astype(np.float32),
-        np.array([each.score for each in ordered], np.float32),
-        np.array([each.category for each in ordered], np.int64),
-    )
-    masks = [each.mask for each in ordered if each.mask is not None]
-    if not masks:
-        return detections
-    sizes = {(mask.height, mask.width) for mask in masks}
-    if len(masks) < len(ordered) or len(sizes) > 1:
-        raise DatasetError(f"{path}: image {printable(image)}: its masks differ in size, or some are missing")
-    return Instances(
-        detections.counts,
-        detections.boxes,
-        detections.scores,
-        detections.classes,
-        np.array([*sizes], np.int64),
-        np.array([len(mask.counts) for mask in masks], np.int64),
-        np.frombuffer(b"".join(mask.counts for mask in masks), np.uint8),
-    )
+def _whole(given: Any, most: int) -> TypeGuard[list[int]]:
+    """Whether something is a list of whole numbers from 0 to ``most``."""
+    return isinstance(given, list) and all(type(each) is int and 0 <= each <= most for each in given)

@@ -42,7 +42,7 @@ class EmbeddingMetric(TaskMetric):
     def __init__(self, manifest: ModelManifest) -> None:
         super().__init__(manifest)
         self._similarities: list[float] = []
-        self._vectors: list[NDArray[np.float32]] = []
+        self._vectors: list[NDArray[np.floating[Any]]] = []
         self._labels: list[str] = []
         self._samples = 0
 
@@ -56,9 +56,9 @@ class EmbeddingMetric(TaskMetric):
         if not isinstance(prediction, Values) or len(prediction) != 1:
             raise PredictionError("its prediction is not one embedding")
         vector = prediction.values[0]
-        length = float(np.linalg.norm(vector.astype(np.float64)))
-        if not np.isfinite(length) or not length:
-            raise PredictionError(f"its embedding has no direction: its length is {length:g}")
+        direction = _direction(vector)
+        if direction is None:
+            raise PredictionError("its embedding has no direction: it is zeros, or not finite")
         reference = _reference(sample)
         if reference is None and sample.label is None:
             return
@@ -70,10 +70,9 @@ class EmbeddingMetric(TaskMetric):
             )
         self._samples += 1
         if reference is not None:
-            product = float(vector.astype(np.float64) @ reference)
-            self._similarities.append(product / (length * float(np.linalg.norm(reference))))
+            self._similarities.append(float(direction @ reference))
         if sample.label is not None:
-            self._vectors.append((vector / length).astype(np.float32))
+            self._vectors.append(direction.astype(vector.dtype))
             self._labels.append(sample.label)
 
     def result(self) -> TaskResult | None:
@@ -100,13 +99,13 @@ class EmbeddingMetric(TaskMetric):
         )
 
 
-def nearest_ranks(vectors: NDArray[np.float32], labels: list[str]) -> NDArray[np.int64]:
+def nearest_ranks(vectors: NDArray[np.floating[Any]], labels: list[str]) -> NDArray[np.int64]:
     """Returns how many neighbours are nearer than the nearest of the same label, for each sample.
 
     Memory is bounded: similarities are computed in blocks of samples.
 
     Args:
-        vectors: float32, samples × k, each of length 1.
+        vectors: float32 or float64, samples × k, each of length 1.
         labels: One for each sample.
 
     Returns:
@@ -134,15 +133,27 @@ def _details(ranks: NDArray[np.int64], labelled: int) -> Mapping[str, Any]:
     return {"labelled_samples": labelled, "queries": len(ranks)}
 
 
+def _direction(vector: NDArray[Any]) -> NDArray[np.float64] | None:
+    """A vector of length 1, float64, k; None for zeros, and for what is not finite."""
+    largest = float(np.abs(vector).max()) if vector.size else 0.0
+    if not largest or not np.isfinite(largest):
+        return None
+    exponent = np.frexp(largest)[1] - 1  # exact, and no square overflows
+    scaled = vector.astype(np.float64) / np.ldexp(1.0, exponent)
+    direction: NDArray[np.float64] = scaled / np.linalg.norm(scaled)
+    return direction
+
+
 def _reference(sample: Sample) -> NDArray[np.float64] | None:
+    """The direction of a sample's reference vector; None without one."""
     truth = sample.read_truth()
     if truth is None:
         return None
     if not isinstance(truth, TargetValues):
         raise DatasetError(f"input {sample.id}: has no reference vector, which embeddings are scored by")
-    values = truth.values
-    if values.ndim != 1 or not np.isfinite(values).all() or not values.any():
+    direction = _direction(truth.values) if truth.values.ndim == 1 else None
+    if direction is None:
         raise DatasetError(
             f"input {sample.id}: its reference is no vector of finite numbers with a direction"
         )
-    return values
+    return direction

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +57,7 @@ class ImageEnhancementMetric(TaskMetric):
             self._similarities.append(similarity)
 
     def _compared(
-        self, pixels: NDArray[np.float32], truth: NDArray[np.uint8]
+        self, pixels: NDArray[np.floating[Any]], truth: NDArray[np.uint8]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The parts of the image and of its target that are compared."""
         if pixels.shape[:2] != truth.shape[:2]:
@@ -73,7 +74,7 @@ class ImageEnhancementMetric(TaskMetric):
             )
         inner = tuple(slice(self._border, side - self._border) for side in truth.shape[:2])
         image = pixels[inner].astype(np.float64)
-        exact = truth[inner].astype(np.float32) / np.float32(255)  # so that an equal image is equal
+        exact = truth[inner].astype(pixels.dtype) / pixels.dtype.type(255)  # so that an equal image is equal
         target = np.broadcast_to(exact, image.shape).astype(np.float64)
         return (luma(image), luma(target)) if self._luma else (image, target)
 

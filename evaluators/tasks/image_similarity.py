@@ -45,12 +45,13 @@ def ssim(image: NDArray[np.float64], target: NDArray[np.float64]) -> float | Non
 
 
 def luma(image: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns Y of ITU-R BT.601, 16/255…235/255, as MATLAB's ``rgb2ycbcr``; a grey image stays as it is.
+    """Returns Y of ITU-R BT.601, 16/255…235/255, as MATLAB's ``rgb2ycbcr``; grey is that in each channel.
 
     Args:
         image: float64, 0…1, height × width × channels.
     """
-    return image if image.shape[2] == 1 else (image @ _LUMA + _LUMA_OF_BLACK)[..., np.newaxis]
+    colours = np.broadcast_to(image, (*image.shape[:2], len(_LUMA)))
+    return (colours @ _LUMA + _LUMA_OF_BLACK)[..., np.newaxis]
 
 
 def _of_channel(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:

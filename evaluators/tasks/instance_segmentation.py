@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from inferometer.agent.tasks.predictions import Detections, Instances, Predictions
+from inferometer.agent.tasks.predictions import Instances, Predictions
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.datasets.truths import Objects
+from inferometer.evaluators.tasks.coco_results import CocoResults
 from inferometer.evaluators.tasks.object_detection import DetectionMetric
 from inferometer.manifests.errors import DatasetError, PredictionError, printable
 
@@ -27,11 +28,15 @@ class InstanceMetric(DetectionMetric):
             )
         return truth
 
-    def _objects(self, prediction: Predictions, truth: Objects) -> Detections | Instances:
-        if not isinstance(prediction, Instances):
+    def _objects(self, prediction: Predictions, truth: Objects) -> Instances | CocoResults:
+        if isinstance(prediction, CocoResults):
+            masks = (each.mask for each in prediction.objects)
+            sizes = {(mask.height, mask.width) for mask in masks if mask is not None}
+        elif isinstance(prediction, Instances):
+            sizes = {(prediction.sizes[0, 0].item(), prediction.sizes[0, 1].item())}
+        else:
             raise PredictionError(f"the prediction is {prediction.kind}; {self.task} scores masks")
-        height, width = prediction.sizes[0].tolist()
-        if (height, width) != (truth.height, truth.width):
+        for height, width in sizes - {(truth.height, truth.width)}:
             raise PredictionError(
                 f"the masks have {height} × {width} pixels, and the image of the truth has "
                 f"{truth.height} × {truth.width}"

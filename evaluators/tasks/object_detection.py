@@ -11,7 +11,7 @@ from inferometer.agent.tasks.predictions import Detections, Instances, Predictio
 from inferometer.evaluators.accuracy import ClassIndex, decimal
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.datasets.truths import Objects, Polygons, RunLengths
-from inferometer.evaluators.tasks.coco_results import Annotation, annotations_of
+from inferometer.evaluators.tasks.coco_results import Annotation, CocoResults, annotations_of
 from inferometer.evaluators.tasks.metric import TaskMetric, TaskResult
 from inferometer.manifests.errors import DatasetError, FrameworkUnavailableError, PredictionError, printable
 from inferometer.manifests.schema import ModelManifest
@@ -35,6 +35,7 @@ class DetectionMetric(TaskMetric):
         self._truths: list[Annotation] = []
         self._masks: list[RunLengths | Polygons | None] = []
         self._sizes: list[tuple[int, int]] = []
+        self._images: list[int | str | None] = []
         self._predictions: list[Annotation] = []
 
     def check(self, sample: Sample) -> None:
@@ -75,6 +76,7 @@ class DetectionMetric(TaskMetric):
         except ValueError as error:
             raise PredictionError(f"a mask of the prediction is damaged: {error}") from error
         self._sizes.append((truth.height, truth.width))
+        self._images.append(truth.image)
         self._truths += found
         self._masks += truth.masks or (None,) * len(found)
         self._predictions += predictions
@@ -85,14 +87,22 @@ class DetectionMetric(TaskMetric):
             return None
         from inferometer.evaluators.tasks import coco_evaluation
 
-        truths = self._truths
+        truths, found = self._truths, self._predictions
         if self.kind == "segm":
             truths = [
                 each._replace(mask=coco_evaluation.run_lengths_of(mask, *self._sizes[each.image]))
-                for each, mask in zip(self._truths, self._masks, strict=True)
+                for each, mask in zip(truths, self._masks, strict=True)
                 if mask is not None
             ]
-        figures = coco_evaluation.evaluate(truths, self._predictions, len(self._sizes), self.kind)
+            found = [
+                each._replace(mask=coco_evaluation.mask_of(each, *self._sizes[each.image])) for each in found
+            ]
+        places = self._places()
+        truths, found = (
+            [each._replace(image=places[each.image]) for each in annotations]
+            for annotations in (truths, found)
+        )
+        figures = coco_evaluation.evaluate(truths, found, len(self._sizes), self.kind)
         objects, predictions = _tally(self._truths), _tally(self._predictions)
         classes: list[dict[str, Any]] = [
             {
@@ -122,12 +132,26 @@ class DetectionMetric(TaskMetric):
             "dataset such as COCO's"
         )
 
-    def _objects(self, prediction: Predictions, truth: Objects) -> Detections | Instances:
+    def _places(self) -> list[int]:
+        """The place of each image in pycocotools' order, that of the ids; numbers come before texts.
+
+        It decides among equal scores. Without ids, it is the order in which the images were added.
+        """
+        order = sorted(
+            range(len(self._images)),
+            key=lambda place: (type(self._images[place]).__name__, self._images[place]),
+        )
+        places = [0] * len(order)
+        for rank, place in enumerate(order):
+            places[place] = rank
+        return places
+
+    def _objects(self, prediction: Predictions, truth: Objects) -> Detections | Instances | CocoResults:
         """The objects of a prediction, if they can be compared with the truth."""
         del truth
         if isinstance(prediction, Instances):
             return prediction.detections
-        if isinstance(prediction, Detections):
+        if isinstance(prediction, Detections | CocoResults):
             return prediction
         raise PredictionError(f"the prediction is {prediction.kind}; {self.task} scores objects")
 

@@ -50,6 +50,9 @@ class RegressionMetric(TaskMetric):
             )
         if self._targets and len(self._targets[0]) != len(truth.values):
             raise DatasetError(f"has {len(truth.values)} targets, and others before {len(self._targets[0])}")
+        with np.errstate(over="ignore"):
+            if not np.isfinite(values - truth.values).all():
+                raise PredictionError("a number differs from its target by more than float64 holds")
         self._predicted.append(values)
         self._targets.append(truth.values)
 
@@ -92,27 +95,49 @@ def _intervals(predicted: _Numbers, targets: _Numbers) -> dict[str, ScoreInterva
     }
 
 
+@np.errstate(over="ignore")
 def _absolute(predicted: _Numbers, targets: _Numbers) -> _Numbers:
-    errors: _Numbers = np.abs(predicted - targets).mean(axis=0)
-    return errors
+    errors, exponents = _scaled(predicted - targets)
+    means: _Numbers = np.ldexp(np.abs(errors).mean(axis=0), exponents)
+    return means
 
 
+@np.errstate(over="ignore")
 def _root_of_squares(predicted: _Numbers, targets: _Numbers) -> _Numbers:
-    errors: _Numbers = np.sqrt(np.square(predicted - targets).mean(axis=0))
-    return errors
+    errors, exponents = _scaled(predicted - targets)
+    roots: _Numbers = np.ldexp(np.sqrt(np.square(errors).mean(axis=0)), exponents)
+    return roots
 
 
+@np.errstate(over="ignore")
 def _determination(predicted: _Numbers, targets: _Numbers) -> _Numbers:
-    """R² of each number, ``1 - Σ(y - ŷ)² / Σ(y - ȳ)²``; NaN where the targets are all the same."""
-    errors = np.square(predicted - targets).sum(axis=0)
-    varied = np.ptp(targets, axis=0) > 0
-    spread = np.square(targets - targets.mean(axis=0)).sum(axis=0)
-    missed = np.divide(errors, spread, out=np.full(len(spread), np.nan), where=varied & (spread > 0))
-    shares: _Numbers = 1.0 - missed
+    """R² of each number, ``1 - Σ(y - ŷ)² / Σ(y - ȳ)²``; NaN where the targets are all the same.
+
+    It is -inf where it is below what float64 holds.
+    """
+    errors, of_errors = _scaled(predicted - targets)
+    scaled, of_targets = _scaled(targets)
+    deviations, of_deviations = _scaled(scaled - scaled.mean(axis=0))
+    varied = targets.max(axis=0) > targets.min(axis=0)
+    spread = np.square(deviations).sum(axis=0)
+    missed = np.divide(
+        np.square(errors).sum(axis=0), spread, out=np.full(len(spread), np.nan), where=varied & (spread > 0)
+    )
+    shares: _Numbers = 1.0 - np.ldexp(missed, 2 * (of_errors - of_targets - of_deviations))
     return shares
 
 
+def _scaled(values: _Numbers) -> tuple[_Numbers, NDArray[np.int32]]:
+    """Values by a power of two for each column, which is exact, so that no sum and no square overflows.
+
+    Returns:
+        float64, samples × k, within ±2; and int32, k: the exponents of the powers.
+    """
+    exponents: NDArray[np.int32] = np.frexp(np.abs(values).max(axis=0))[1] - 1
+    return values / np.ldexp(1.0, exponents), exponents
+
+
 def _mean(each: _Numbers) -> float:
-    """The mean of what is defined; NaN if nothing is."""
-    finite = each[np.isfinite(each)]
-    return float(finite.mean()) if len(finite) else np.nan
+    """The mean of what is defined; NaN if nothing is, and -inf if that of one number is."""
+    defined = each[~np.isnan(each)]
+    return float((defined / len(defined)).sum()) if len(defined) else np.nan

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 _DECIMALS = 4
+_LARGE = 1e15  # from about here on, float64 has no decimals
 
 
 class ScoreInterval(NamedTuple):
@@ -39,6 +40,10 @@ class Score:
     def decimals(self) -> int:
         """The digits after the decimal point that are shown."""
         return 0 if self.is_count else _DECIMALS
+
+    def text(self, value: float) -> str:
+        """Returns this figure, or an end of its interval, for people; large ones with a power of ten."""
+        return f"{value:.{self.decimals}f}" if abs(value) < _LARGE else f"{value:.{_DECIMALS}e}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from inferometer.agent.training.companion import CompanionsOf
-from inferometer.agent.training.rank_environment import LOOPBACK, rank_of_environment
+from inferometer.agent.training.rank_environment import LOOPBACK, rank_of_environment, require_host
 from inferometer.agent.training.trainer import Rank
 from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.evaluation import Evaluation
@@ -104,6 +104,7 @@ def run_ranks(
     rank of a launcher other than 0, only warnings arrive.
 
     Raises:
+        ConfigurationError: The host at which ranks meet has no address.
         TrainingError: A rank, or a companion, was killed or ended early.
         InferometerError: What ``work`` raised.
     """
@@ -111,6 +112,7 @@ def run_ranks(
     if rank is not None and rank.number:
         callbacks = replace(callbacks, on_start=lambda _: None, on_progress=lambda _: None)
     if rank is not None:
+        require_host(rank.address)
         launched = request.rank is None and os.getppid() > 1
         launcher = os.getppid() if launched else os.getpid()
         rank = replace(rank, servers=request.num_servers or rank.servers, launcher=launcher)

@@ -14,12 +14,19 @@ from packaging.version import Version
 DISTRIBUTION = "inferometer"
 
 
-@pytest.fixture(scope="module")
-def pins(root: Path) -> dict[str, Requirement]:
-    """The pins by canonical name."""
+def pins_for(root: Path, python: str) -> dict[str, Requirement]:
+    """The pins for a version of Python, by canonical name."""
     lines = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
     requirements = [Requirement(line) for line in lines if line and not line.startswith("#")]
-    return {canonicalize_name(requirement.name): requirement for requirement in requirements}
+    chosen = [r for r in requirements if r.marker is None or r.marker.evaluate({"python_version": python})]
+    assert len({canonicalize_name(r.name) for r in chosen}) == len(chosen), "a name is pinned twice"
+    return {canonicalize_name(requirement.name): requirement for requirement in chosen}
+
+
+@pytest.fixture(scope="module")
+def pins(root: Path) -> dict[str, Requirement]:
+    """The pins by canonical name, NumPy's with MXNet."""
+    return pins_for(root, "3.11")
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +43,9 @@ def _pinned(requirement: Requirement) -> Version:
     return Version(specifier.version)
 
 
-def test_every_line_pins_one_version(root: Path, pins: dict[str, Requirement]) -> None:
-    lines = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
-
-    assert len(pins) == sum(not line.startswith("#") for line in lines), "a name is pinned twice"
-    for requirement in pins.values():
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+def test_every_line_pins_one_version(root: Path, python: str) -> None:
+    for requirement in pins_for(root, python).values():
         assert [specifier.operator for specifier in requirement.specifier] == ["=="], requirement
         assert not _pinned(requirement).local, f"{requirement}: a local version is on no public index"
 
@@ -68,7 +73,23 @@ def test_every_dependency_is_pinned_within_its_range(
 def test_a_pin_that_is_for_newer_pythons_only_says_so_in_one_way(pins: dict[str, Requirement]) -> None:
     markers = {str(requirement.marker) for requirement in pins.values() if requirement.marker}
 
-    assert markers <= {'python_version >= "3.11"'}
+    assert markers <= {'python_version >= "3.11"', 'python_version < "3.13"'}
+
+
+def test_numpy_is_the_one_that_mxnet_needs_where_there_is_mxnet(root: Path) -> None:
+    versions = {python: _pinned(pins_for(root, python)["numpy"]).major for python in ("3.12", "3.13")}
+
+    assert versions == {"3.12": 1, "3.13": 2}
+
+
+def test_the_extra_all_has_what_mxnet_has_where_there_is_mxnet(declared: list[Requirement]) -> None:
+    def wanted(extra: str, python: str) -> set[str]:
+        found = {"extra": extra, "python_version": python}
+        return {r.name for r in declared if r.marker is not None and r.marker.evaluate(found)}
+
+    for python in ("3.10", "3.11", "3.12"):
+        assert wanted("mxnet", python) <= wanted("all", python)
+    assert not {"mxnet", "numpy"} & wanted("all", "3.13")
 
 
 @pytest.mark.parametrize("stub", ["predict_pb2_grpc.py", "predict_pb2.py"])

@@ -29,6 +29,7 @@ from inferometer.client.commands import listings
 from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, TraceSummary
+from inferometer.evaluators.load.lag import lag_text
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.measurements.batches import Accuracy, BatchMeasurement, BatchOptions, BatchTimes
 from inferometer.evaluators.measurements.load import LoadMeasurement
@@ -39,7 +40,7 @@ from tests.reports.loads import OPTIONS, SEARCH, queries
 from tests.reports.loads import run as load_run
 
 GOLDEN = Path(__file__).parent / "golden"
-WIDTHS = (80, 120, 200)
+WIDTHS = (80, 100, 120, 200)
 BEGAN = datetime(2026, 3, 1, 12, 30, tzinfo=timezone.utc)
 INSTALLED = {"PyTorch": "2.13.0", "MXNet": "1.9.1"}
 IDS = (
@@ -50,6 +51,7 @@ IDS = (
     "8e2b7c64-6d0f-4c0a-b1d9-70f3a2c5d418",
     "a9f40d17-35e8-47c2-93b6-e8d17c20f5a3",
     "0d6c81f9-f2a4-4d38-8c75-b94e60a1d327",
+    "e1f2a7c5-90b3-4b1e-a6d4-57c8093fd26e",
 )
 SCREENS: Mapping[str, Sequence[str]] = {
     "evaluations": ("info", "evaluations"),
@@ -109,7 +111,7 @@ def store(folder: Path) -> None:
 
 
 def evaluations() -> list[Evaluation]:
-    """Batches in three systems, one of them traced, two workloads and a search."""
+    """Batches in three systems, one of them traced, two workloads, and two searches, one of them invalid."""
     stable = Conditions(Stability.STABLE, ())
     disturbed = Conditions(
         Stability.DISTURBED, ("other processes took 48 % of the CPU, in 97 % of the time",)
@@ -125,6 +127,7 @@ def evaluations() -> list[Evaluation]:
         _workload(pytorch, 4, 100.0, [1 + n * 7 % 12 for n in range(1200)]),
         _workload(mxnet, 5, 400.0, [3 + n * 11 % 40 for n in range(1200)], late=True),
         _search(pytorch, 6),
+        _search(mxnet, 7, lag_text("0.2 % of the queries would be late and not 4.2 %")),
     ]
 
 
@@ -201,11 +204,12 @@ def _workload(
     return _under_load(evaluation, place, LoadMeasurement(options, measured, 12_000_000_000))
 
 
-def _search(evaluation: Evaluation, place: int) -> Evaluation:
+def _search(evaluation: Evaluation, place: int, invalid: str = "") -> Evaluation:
     rates = (16.0, 32.0, 64.0, 128.0, 110.0, 118.0)
-    runs = tuple(load_run(queries([1 + n * rate / 64 % 11 for n in range(600)]), rate) for rate in rates)
+    runs = (load_run(queries([1 + n * rate / 64 % 11 for n in range(600)]), rate) for rate in rates)
+    kept = tuple(replace(each, invalid=invalid) for each in runs)
     answer = RateAnswer(120.04, 118.7, 121.3, "single server")
-    return _under_load(evaluation, place, RateSearchMeasurement(SEARCH, runs, 60_000_000_000, answer))
+    return _under_load(evaluation, place, RateSearchMeasurement(SEARCH, kept, 60_000_000_000, answer))
 
 
 def _under_load(

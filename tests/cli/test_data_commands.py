@@ -54,6 +54,10 @@ def test_what_is_converted_is_as_accurate_in_every_format(agent, tmp_path, backe
     assert (checked.figure("format"), checked.figure("samples")) == (backend, "450")
     assert checked.figure("labelled") == "450 of 10 classes"
     assert checked.figure("failed") == "0"
+    assert converted.figure("checked") == f"sum {checked.figure('sum')}"
+    decoded = "read 450 samples" if options or backend == "npz" else "decoded 450 images"
+    no_checksum = "; the format has no checksum: damage that decodes changes the sum alone"
+    assert checked.figure("checked") == decoded + (no_checksum if options else ", with their checksums")
 
     found = agent("predict", "dataset", f"--dataset_path={target}", *ALL)
     assert found.code == 0, found.stderr

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import inferometer as im
-from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.inference.registry import Registry
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.library.requests import dataset_choice, system_request
@@ -19,6 +18,7 @@ from inferometer.evaluators.datasets.memory import SyntheticDataset
 from inferometer.evaluators.jobs.requests import EvaluationRequest
 from tests.cli.conftest import Agent
 from tests.model_files import TinyNet, make_block, save_onnx, save_program, save_script, save_symbol
+from tests.optional_mxnet import mxnet
 
 FRAMEWORKS = ("PyTorch", "MXNet", "ONNXRuntime")
 SAMPLES = np.random.default_rng(0).random((20, 3, 8, 8))

@@ -227,6 +227,15 @@ def test_an_import_from_dlbs_is_a_plan(agent, tmp_path):
     assert on_cpu.code == 0, on_cpu.stderr
     assert agent("plan", "import-dlbs", source, "-o", target).code != 0
 
+    renamed = agent("plan", "expand", target, "-V", "exp.replica_batch=[8]", "-P", "exp.num_batches=3")
+    assert len(renamed.stdout.splitlines()) == 2, renamed.stderr
+    assert all("--num_batches=3" in each and "--batch_size=8" in each for each in renamed.stdout.splitlines())
+    for given in ("-P", "-V"):
+        refused = agent("plan", "expand", target, given, "exp.framwork=mxnet")
+        assert refused.code == 2
+        assert "exp.framwork: the plan has no such parameter" in refused.stderr
+        assert 'did you mean "exp.framework"' in refused.stderr
+
 
 ENGINE = f"""\
 #!{sys.executable}

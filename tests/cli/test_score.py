@@ -104,7 +104,7 @@ def test_masks_of_another_size_fail(score: Any, tmp_path: Path) -> None:
 def test_boxes_are_no_masks(score: Any, tmp_path: Path) -> None:
     answer = score("instance_segmentation", results(tmp_path / "found.json", RIGHT), coco(tmp_path))
     assert answer.code == 4
-    assert "image 1: its results have no segmentation" in answer.error
+    assert "found.json: its results have no segmentation" in answer.error
 
 
 def test_an_unknown_task_names_the_nearest(score: Any, tmp_path: Path) -> None:
@@ -167,6 +167,29 @@ def test_numbers(score: Any, tmp_path: Path) -> None:
         assert figures(score("regression", predictions, data, "-f", "csv"))["MAE"] == pytest.approx(0.25)
 
 
+def test_numbers_are_float64_from_the_file_to_the_score(score: Any, tmp_path: Path) -> None:
+    data = table(tmp_path / "data", "file,x\n1.png,1700000001\n2.png,1700000017\n")
+    (tmp_path / "out.csv").write_text("id,x\n1.png,1700000001\n2.png,1700000017\n")
+    (tmp_path / "out.json").write_text('{"1.png": 1700000001, "2.png": [1700000017]}')
+    np.savez(tmp_path / "out.npz", vectors=np.array([1700000001, 1700000017]))
+    for suffix in ("csv", "json", "npz"):
+        found = figures(score("regression", tmp_path / f"out.{suffix}", data, "-f", "csv"))
+        assert found == {"MAE": 0.0, "RMSE": 0.0, "R2": 1.0}
+
+
+def test_numbers_near_the_ends_of_float64_are_scored_on_a_line(score: Any, tmp_path: Path) -> None:
+    data, rows = table(tmp_path / "data", "file,x\n1.png,1e308\n2.png,-1e308\n"), tmp_path / "out.csv"
+    rows.write_text("id,x\n1.png,5e307\n2.png,-5e307\n")
+    answer = score("regression", rows, data)
+    assert (answer.code, answer.stderr) == (0, "")
+    assert answer.figure("MAE").startswith("5.0000e+307 [")
+    assert answer.figure("R2").startswith("0.7500")
+    rows.write_text("id,x\n1.png,-1e308\n2.png,-5e307\n")
+    answer = score("regression", rows, data)
+    assert answer.code == 1
+    assert "failed: 1.png: a number differs from its target by more than float64 holds" in answer.stdout
+
+
 def test_numbers_that_are_none(score: Any, tmp_path: Path) -> None:
     data, rows = table(tmp_path / "data"), tmp_path / "out.csv"
     rows.write_text("id,x,y\n1.png,nan,-2\n2.png,1000,4\n")
@@ -175,7 +198,7 @@ def test_numbers_that_are_none(score: Any, tmp_path: Path) -> None:
     rows.write_text("id,x,y\n1.png,one,-2\n")
     answer = score("regression", rows, data)
     assert answer.code == 4
-    assert '"1.png": could not convert string to float' in answer.error
+    assert 'line 2: "one" is no number' in answer.error
 
 
 def test_labels(score: Any, tmp_path: Path) -> None:
@@ -190,6 +213,47 @@ def test_labels(score: Any, tmp_path: Path) -> None:
     assert figures(score("classification", whole, data, "-f", "csv", f"--labels={named}")) == {"top-1": 0.75}
 
 
+def test_a_part_of_a_label_is_no_label(score: Any, tmp_path: Path) -> None:
+    data, rows = class_folders(tmp_path / "data", ("New York", "Boston"), 1), tmp_path / "out.csv"
+    rows.write_text("id,label\nNew York/0.png,New\nBoston/0.png,Boston\n")
+    named = tmp_path / "labels.txt"
+    named.write_text("New York\nBoston\nNew Delhi\n")
+    for more in ((), (f"--labels={named}",)):
+        refused = score("classification", rows, data, *more)
+        assert (refused.code, 'label "New" is none of the' in refused.error) == (4, True)
+    # the first word of a label is a name of the dataset, as those of ImageNet's folders
+    synsets = class_folders(tmp_path / "synsets", ("n01", "n02"), 1)
+    named.write_text("n01 tench, Tinca tinca\nn02 goldfish\n")
+    rows.write_text("id,label\nn01/0.png,n01\nn02/0.png,n02 goldfish\n")
+    assert figures(score("classification", rows, synsets, "-f", "csv", f"--labels={named}")) == {"top-1": 1.0}
+
+
+@pytest.mark.parametrize("label", [True, None, 1.5, ["cat"], {"cat": 1}])
+def test_a_label_is_a_text_or_a_whole_number(score: Any, tmp_path: Path, label: object) -> None:
+    data, whole = class_folders(tmp_path / "data", ("true", "none"), 1), tmp_path / "out.json"
+    whole.write_text(json.dumps({"true/0.png": label}))
+    answer = score("classification", whole, data)
+    assert answer.code == 4
+    assert "neither a text nor a whole number" in answer.error
+
+
+def test_an_id_twice_in_an_object_is_refused(score: Any, tmp_path: Path) -> None:
+    data, whole = class_folders(tmp_path / "data"), tmp_path / "out.json"
+    whole.write_text('{"cat/0.png": "dog", "cat/1.png": "cat", "cat/0.png": "cat"}')
+    answer = score("classification", whole, data)
+    assert answer.code == 4
+    assert 'out.json: has "cat/0.png" twice in one object' in answer.error
+
+
+@pytest.mark.parametrize("cell", ["nan", "inf", "text"])
+def test_a_table_of_values_is_one_whatever_its_first_row_holds(score: Any, tmp_path: Path, cell: str) -> None:
+    data, rows = table(tmp_path / "data", f"file,x\n1.png,{cell}\n2.png,1\n"), tmp_path / "out.csv"
+    rows.write_text("id,x\n1.png,1\n2.png,1\n")
+    answer = score("regression", rows, data)
+    assert answer.code == 4
+    assert f'values.csv: line 2: "{cell}" is not a finite number' in answer.error
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -198,6 +262,7 @@ def test_labels(score: Any, tmp_path: Path) -> None:
         ("id,label\ncat/0.png\n", "line 2 has 1 columns; the first names 2"),
         ("id,class\ncat/0.png,cat\n", "line 1 names no columns id and label"),
         ("id,label\n", "holds no predictions"),
+        ("id,label\ncat/0.png,cat dog\n", 'label "cat dog" is none of the dataset\'s classes'),
         ("id,label\ncow/0.png,cat\n", 'predicts "cow/0.png", which dataset'),
     ],
 )
@@ -213,7 +278,7 @@ def test_wrong_labels_are_refused(score: Any, tmp_path: Path, content: str, mess
     ("name", "content", "message"),
     [
         ("out.txt", "", "accepted: a .csv with a column id"),
-        ("out.json", "{", "its content is no JSON"),
+        ("out.json", "{", "out.json: is no JSON at column 2"),
         ("out.json", "3", "is neither an object of predictions by their ids"),
         ("out.jsonl", '{"id": "cat/0.png"}', "line 1 is no object with id and label"),
         ("out.jsonl", '{"id": true, "label": "cat"}', "line 1: its id is neither a text nor a whole number"),
@@ -279,7 +344,7 @@ def test_vectors(score: Any, tmp_path: Path) -> None:
     np.savez(vectors, vectors=np.ones((3, 2)))
     assert "has 3 vectors; dataset" in score("embedding", vectors, texts).error
     vectors.write_bytes(b"PK")
-    assert "out.npz: is no .npz of arrays" in score("embedding", vectors, texts).error
+    assert "out.npz: is no .npz of plain arrays" in score("embedding", vectors, texts).error
 
 
 def test_scores_from_python(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import weakref
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from inferometer.agent.artifacts.signature import InputSignature
 from inferometer.agent.artifacts.torch_archives import TorchFile, torch_file
@@ -96,6 +98,34 @@ def test_a_program_gives_the_answers_of_its_module(tmp_path, module, example) ->
     assert {weight.stride() for weight in original.parameters()} <= strides
 
 
+class Living(TorchDispatchMode):
+    """The most results of operators that are held at one time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+        self._made: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self._made.add(made)
+        self.most = max(self.most, len(self._made))
+        return made
+
+
+def test_a_program_frees_each_value_after_its_last_use(tmp_path) -> None:
+    class Chain(torch.nn.Module):
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
+            for _ in range(9):
+                data = data.relu()
+            return data
+
+    built = build_program(save_program(Chain(), tmp_path / "net.pt2", torch.zeros(2, 3)), CPU)
+    with torch.inference_mode(), Living() as living:
+        built(torch.zeros(2, 3))
+    assert living.most <= 3  # what an operator takes and makes, and what dispatching holds; nine in all
+
+
 def changed(
     path: Path, target: Path, change: Callable[[str, bytes], bytes], method: int = zipfile.ZIP_STORED
 ) -> Path:
@@ -122,6 +152,7 @@ def node(document: Any, place: int = 0) -> Any:
     return document["graph_module"]["graph"]["nodes"][place]
 
 
+TEXT_ARGUMENT = {"name": "a", "arg": {"as_string": "x"}}
 WEIGHTS = "data/weights/model_weights_config.json"
 
 
@@ -138,6 +169,8 @@ WEIGHTS = "data/weights/model_weights_config.json"
                 "torch.load",
                 "torch.ops.aten.from_file.default",
                 "torch.ops.aten.save.default",
+                "torch.ops.aten._print.default",
+                "torch.ops.aten._sparse_coo_tensor_unsafe.default",
                 "torch.ops.aten.__class__.default",
                 "torch.ops.aten.conv2d.__init__",
                 "torch.ops.higher_order.cond",
@@ -148,6 +181,18 @@ WEIGHTS = "data/weights/model_weights_config.json"
                 "os.system",
                 7,
             )
+        ),
+        (
+            in_json(PROGRAM, lambda d: node(d)["inputs"].append(node(d)["inputs"][0])),
+            "than those of its schema",
+        ),
+        (
+            in_json(PROGRAM, lambda d: node(d)["outputs"].append({"as_none": True})),
+            "2 names for the 1 values",
+        ),
+        (
+            in_json(PROGRAM, lambda d: node(d).update(target="_operator.mul", inputs=[TEXT_ARGUMENT] * 2)),
+            "takes numbers",
         ),
         (in_json(PROGRAM, lambda d: d.clear()), "is no exported program that can be read: 'graph_module'"),
         (in_json(PROGRAM, lambda d: node(d)["inputs"][0].update(arg={"as_graph": {}})), "kind as_graph"),
@@ -183,16 +228,25 @@ def test_what_could_run_code_or_is_damaged_is_refused_in_one_line(tmp_path, prog
     assert "\n" not in str(caught.value)
 
 
-def test_names_of_a_program_get_into_no_code(tmp_path, program) -> None:
+def run_program(path: Path) -> None:
+    build_program(path, CPU)(torch.zeros(3, 3, 8, 8))
+
+
+def test_names_of_a_program_are_never_code(tmp_path, program, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    payload = "zz = __import__('pathlib').Path('ran').touch(), yy"
+
     def rename(document: Any) -> None:
-        text = json.dumps(document).replace("data", "x;import os;os.mkdir('ran')#\\n")
+        text = json.dumps(document).replace("data", payload)
         document.clear()
         document.update(json.loads(text))
 
-    module = build_program(changed(program, tmp_path / "net.pt2", in_json(PROGRAM, rename)), CPU)
+    module = build_program(changed(program, tmp_path / "renamed.pt2", in_json(PROGRAM, rename)), CPU)
     assert module(torch.zeros(3, 3, 8, 8))[0].shape == (3, 2)
-    assert "mkdir" not in module.code  # type: ignore[operator]
-    assert not Path("ran").exists()
+    named = in_json(PROGRAM, lambda d: node(d, -1)["inputs"][-1].update(name=payload))
+    with pytest.raises(ArtifactError, match="other arguments than those of its schema"):
+        run_program(changed(program, tmp_path / "named.pt2", named))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_nothing_in_a_program_is_inflated_or_unpickled(tmp_path, program) -> None:

@@ -14,11 +14,11 @@ from repeated_weights import Repeated
 from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.frameworks.mxnet.predictor import MXNetPredictor
-from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.inference.predictor import PredictorOptions, Weights
 from inferometer.manifests.errors import ArtifactError
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
+from tests.optional_mxnet import mxnet
 
 vision = mxnet.gluon.model_zoo.vision
 

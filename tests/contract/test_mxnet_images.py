@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.manifests.inputs import ImageParameters
+from tests.optional_mxnet import mxnet
 
 # MXNet's conversion of what it was given looks at scipy's old names
 pytestmark = pytest.mark.filterwarnings("ignore:Please import `:DeprecationWarning")

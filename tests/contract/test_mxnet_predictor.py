@@ -16,11 +16,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from inferometer.agent.frameworks.mxnet.runtime import mxnet  # isort: skip  # prepares NumPy for the architectures
 from inferometer.agent.architectures.mxnet.resnet import ResNet
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.manifests.errors import ArtifactError, PredictionError
 from inferometer.manifests.loader import parse_manifest
+from tests.optional_mxnet import mxnet
 
 
 def save(symbol, folder, parameters=None) -> Artifacts:
@@ -171,7 +171,7 @@ import os
 from pathlib import Path
 from inferometer.agent.artifacts.model_files import Artifacts
 from inferometer.agent.frameworks.mxnet.predictor import MXNetPredictor
-from inferometer.agent.frameworks.mxnet.runtime import mxnet
+from tests.optional_mxnet import mxnet
 from inferometer.agent.inference.predictor import PredictorOptions
 from inferometer.manifests.schema import ModelManifest
 
@@ -376,3 +376,41 @@ def test_weights_that_are_not_those_of_the_architecture_are_refused(open_predict
 def test_an_architecture_without_weights_is_refused(open_predictor):
     with pytest.raises(ArtifactError, match="has no weights; give weights_path, or use --weights=random"):
         open_predictor("MXNet", manifest=RESNET, artifacts=Artifacts())
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(
+    ("operator", "attributes"),
+    [
+        ("_Native", {"info": "0x414141414141"}),  # the address of a structure of functions
+        ("_NDArray", {"info": "0x414141414141"}),
+        ("_backward__Native", {"info": "0x414141414141"}),
+        ("_cvimread", {"filename": __file__}),
+        ("_npi_cvimread", {"filename": __file__}),
+        ("Custom", {"op_type": "resize_fallback"}),
+    ],
+)
+def test_a_symbol_with_operators_that_run_code_or_read_files_is_refused(
+    open_predictor, tmp_path, operator, attributes, inside
+):
+    artifacts = save(mxnet.sym.relu(mxnet.sym.var("data")), tmp_path)
+    document = json.loads(artifacts.graph.read_text())
+    changed = document["nodes"][1] | {"op": operator, "attrs": attributes}
+    if inside:
+        document["nodes"][1]["subgraphs"] = [document | {"nodes": [changed]}]
+    else:
+        document["nodes"][1] = changed
+    artifacts.graph.write_text(json.dumps(document))
+    with pytest.raises(ArtifactError, match=f"uses the operator {operator}, which could run code"):
+        open_predictor("MXNet", artifacts=artifacts)
+
+
+def test_what_was_checked_of_a_symbol_is_what_mxnet_reads(open_predictor, tmp_path):
+    artifacts = save(mxnet.sym.relu(mxnet.sym.var("data"), name="naïve"), tmp_path)
+    text = artifacts.graph.read_text("utf-8")
+    artifacts.graph.write_text(text.replace('"op": "relu"', '"op": "_cvimread", "op": "relu"'), "utf-8")
+    outputs = open_predictor("MXNet", artifacts=artifacts).predict(
+        {"data": -np.ones((2, 1, 8, 8), np.float32)}
+    )
+    assert list(outputs) == ["naïve_output"]
+    assert not outputs["naïve_output"].any()

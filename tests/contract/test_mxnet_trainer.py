@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -257,4 +258,18 @@ def test_an_environment_that_cannot_be_is_refused(arguments: tuple[Any, ...]) ->
 def test_only_a_scheduler_and_a_server_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DMLC_ROLE", "worker")
     with pytest.raises(ConfigurationError, match="allowed: scheduler, server"):
+        serve_kvstore()
+
+
+@pytest.mark.parametrize("role", ["scheduler", "server"])
+def test_a_scheduler_and_a_server_say_which_host_they_do_not_find(
+    role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look_up(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    for name, value in {"ROLE": role, "PS_ROOT_URI": "node1.invalid", "PS_ROOT_PORT": "9091"}.items():
+        monkeypatch.setenv(f"DMLC_{name}", value)
+    with pytest.raises(ConfigurationError, match=r"^node1\.invalid: the ranks meet at node1\.invalid:9091"):
         serve_kvstore()

@@ -12,9 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from inferometer.agent.frameworks.mxnet.runtime import (
-    mxnet,  # through the module that prepares NumPy for it
-)
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.requirements import unsupported
 from inferometer.agent.inference.results import BatchResult
@@ -24,6 +21,7 @@ from inferometer.agent.tasks.predictions import ClassMaps, Detections, Images
 from inferometer.manifests.loader import load_manifest
 from inferometer.manifests.schema import ModelManifest
 from tests.model_files import save_script
+from tests.optional_mxnet import mxnet
 
 RED, GREEN, BLUE = 182, 191, 40
 CONTAINER = "{amd64: {cpu: 'a:b', gpu: 'a:b'}, ppc64le: {cpu: 'a:b', gpu: 'a:b'}, arm64: {cpu: 'a:b'}}"

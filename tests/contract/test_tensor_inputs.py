@@ -14,9 +14,6 @@ from onnx import helper
 from tiny_models import save_torchscript
 
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.frameworks.mxnet.runtime import (
-    mxnet,  # through the module that prepares NumPy for it
-)
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import Classifications
@@ -25,6 +22,7 @@ from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Pixels, 
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import InputError, PredictionError
 from inferometer.manifests.schema import ModelManifest
+from tests.optional_mxnet import mxnet
 
 WANTED = "the model takes tensors of float32 of shape [784]"
 ELEMENT_TYPES = ("float32", "float16", "uint8", "int32", "int64")

@@ -14,10 +14,8 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.frameworks.mxnet.runtime import (
-    mxnet,  # through the module that prepares NumPy for it
-)
 from inferometer.manifests.schema import ModelManifest
+from tests.optional_mxnet import mxnet
 
 DIMENSIONS = (1, 8, 8)
 CLASSES = 10

@@ -10,14 +10,17 @@ import logging
 import os
 import secrets
 import socket
+import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 sys.path.append(str(Path(__file__).parents[1] / "integration"))
@@ -34,11 +37,17 @@ FUZZ = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-REFUSED = {400, 404, 405, 413, 415, 504}
+REFUSED = {400, 404, 405, 413, 414, 415, 431, 504}
 NO_ROOM = 503
+MISDIRECTED = 421
 MOST_BYTES = 100_000
+MOST_GROWTH_MIB = 16
+"""What the allocator keeps; an agent that keeps what is sent grows by more with one connection."""
 SEGMENT_BYTES = 4096
 MEMORY = "/v2/systemsharedmemory"
+GOOD = json.dumps(
+    {"inputs": [{"name": "data", "datatype": "FP32", "shape": [1, 1, 4, 4], "data": [0.5] * 16}]}
+).encode()
 Send = Callable[[bytes], "tuple[int, bytes]"]
 
 NAMES = st.sampled_from(["data", "scores", "Mean", "Echo", "", "x" * 300, "\u2028\0", "binary_data_size"])
@@ -122,17 +131,14 @@ def send(agent: AgentServer, caplog: pytest.LogCaptureFixture) -> Iterator[Send]
 
     with caplog.at_level(logging.ERROR):
         yield answered
-    good = json.dumps(
-        {"inputs": [{"name": "data", "datatype": "FP32", "shape": [1, 1, 4, 4], "data": [0.5] * 16}]}
-    ).encode()
-    assert _asked(agent, "/v2/models/Mean/infer", good, {})[0] == 200
+    assert _asked(agent.http_url, "/v2/models/Mean/infer", GOOD, {})[0] == 200
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def _asked(agent: AgentServer, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+def _asked(url: str | None, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", "Connection: close"]
     lines += [f"{key}: {value}" for key, value in headers.items()]
-    with connect(agent.http_url) as connection:
+    with connect(url) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
         found = received(connection)
     head, _, content = found.partition(b"\r\n\r\n")
@@ -152,7 +158,7 @@ def test_requests_of_nonsense(
 ) -> None:
     text = json.dumps(head).encode()
     headers = {"Inference-Header-Content-Length": str(len(text)) if is_right else length or ""}
-    _asked(agent, path, text + binary, headers if is_right or length is not None else {})
+    _asked(agent.http_url, path, text + binary, headers if is_right or length is not None else {})
 
 
 @pytest.fixture(scope="module")
@@ -173,18 +179,18 @@ def test_regions_of_nonsense(agent: AgentServer, send: Send, segment: Path, data
     keys = st.sampled_from([f"/{segment.name}", segment.name, "/..", "/", "/no-such", f"/{segment}"])
     region = {"key": keys | VALUES, "offset": sizes | VALUES, "byte_size": sizes | VALUES}
     head = data.draw(st.fixed_dictionaries({}, optional=region) | VALUES)
-    registered, _ = _asked(agent, f"{MEMORY}/region/r/register", json.dumps(head).encode(), {})
+    registered, _ = _asked(agent.http_url, f"{MEMORY}/region/r/register", json.dumps(head).encode(), {})
     parameters = {
         "shared_memory_region": "r",
         "shared_memory_offset": data.draw(sizes),
         "shared_memory_byte_size": data.draw(sizes),
     }
     item = {"name": "data", "datatype": "FP32", "shape": [1, 1, 4, 4], "parameters": parameters}
-    status, _ = _asked(agent, "/v2/models/Echo/infer", json.dumps({"inputs": [item]}).encode(), {})
+    status, _ = _asked(agent.http_url, "/v2/models/Echo/infer", json.dumps({"inputs": [item]}).encode(), {})
     fits = registered == 200 and parameters["shared_memory_byte_size"] == 64
     fits = fits and 0 <= parameters["shared_memory_offset"] <= head["byte_size"] - 64
     assert (status == 200) == fits
-    _asked(agent, f"{MEMORY}/unregister", b"", {})
+    _asked(agent.http_url, f"{MEMORY}/unregister", b"", {})
 
 
 @FUZZ
@@ -201,7 +207,7 @@ def test_damaged_requests(agent: AgentServer, send: Send, data: st.DataObject) -
         for place in data.draw(st.lists(st.integers(0, len(content) - 1), max_size=2)):
             content[place] = data.draw(st.integers(0, 255))
         headers["Content-Encoding"] = "deflate"
-    _asked(agent, "/v2/models/Echo/infer", bytes(content), headers)
+    _asked(agent.http_url, "/v2/models/Echo/infer", bytes(content), headers)
 
 
 @FUZZ
@@ -233,3 +239,81 @@ def test_damaged_requests(agent: AgentServer, send: Send, data: st.DataObject) -
 def test_bytes_that_are_hardly_http(send: Send, content: bytes) -> None:
     status, found = send(content)
     assert status in {0, 100, 200, *REFUSED}, found
+
+
+HEADS = st.sampled_from(
+    [
+        b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n",
+        b"POST /v2/models/Mean/infer HTTP/1.1\r\nHost: localhost\r\n",
+        b"POST /v2 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /",
+        b"",
+    ]
+)
+PIECES = st.sampled_from(
+    [
+        *(b"X: ", b"a", b" ", b"\0", b"/%00", b"\r\n", b"\r\n\r\n", b"X: y\r\n", b"Host: x\r\n"),
+        *(b"0\r\n", b"5;x=", b"5\r\nabcde\r\n", b"Content-Length: 9999999\r\n\r\n"),
+        b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ]
+)
+REPEATS = st.sampled_from([1, 1, 1, 2, 99, 101, 8_192, 65_536])
+
+
+@dataclass
+class Process:
+    """An agent in a process of its own, and the memory that it had before any head was sent."""
+
+    pid: int
+    http_url: str
+
+    def __post_init__(self) -> None:
+        self.before_mib = self.resident_mib
+
+    @property
+    def resident_mib(self) -> float:
+        """Its memory now."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGESIZE") / 2**20
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """An agent whose memory nobody else uses."""
+    folder = write_manifests(tmp_path_factory.mktemp("manifests"))
+    script = Path(__file__).parents[1] / "integration" / "fake_agent.py"
+    with subprocess.Popen(
+        [sys.executable, script, folder, "5", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=script.parents[2],
+    ) as agent:
+        assert agent.stdout is not None
+        url = agent.stdout.readline().split()[1]
+        _asked(url, "/v2/models/Mean/infer", GOOD, {})
+        yield Process(agent.pid, url)
+        agent.kill()
+
+
+@FUZZ
+@given(HEADS, st.lists(st.tuples(PIECES, REPEATS), max_size=6), st.integers(1, 70_000))
+@example(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n", [(b"X: y\r\n", 1_000_000)], 70_000)
+@example(b"GET /", [(b"a", 20_000_000)], 70_000)
+def test_heads_without_end(
+    process: Process, begin: bytes, pieces: list[tuple[bytes, int]], segment_bytes: int
+) -> None:
+    content = begin + b"".join(piece * repeats for piece, repeats in pieces)
+    with connect(process.http_url) as connection:
+        connection.settimeout(0.2)
+        with suppress(OSError):  # refused while it came, or nobody reads the answers
+            for start in range(0, min(len(content), 300 * segment_bytes), segment_bytes):
+                connection.sendall(content[start : start + segment_bytes])
+        assert _asked(process.http_url, "/v2/models/Mean/infer", GOOD, {})[0] == 200
+        assert process.resident_mib - process.before_mib < MOST_GROWTH_MIB
+        found = b""
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_WR)
+        with suppress(OSError):
+            found = connection.recv(65536)
+        assert not found or int(found[9:12]) in {100, 200, MISDIRECTED, *REFUSED}, found

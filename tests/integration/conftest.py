@@ -66,6 +66,7 @@ def channel_to() -> Iterator[Callable[[str], grpc.Channel]]:
 class AgentProcess:
     process: subprocess.Popen
     address: str
+    http_url: str
 
 
 @pytest.fixture
@@ -84,9 +85,9 @@ def spawn_agent(manifest_folder: Path) -> Iterator[Callable[..., AgentProcess]]:
             )
             stack.callback(process.communicate)
             stack.callback(process.kill)
-            address = process.stdout.readline().strip()
-            assert address, process.stderr.read()
-            return AgentProcess(process, address)
+            addresses = process.stdout.readline().split()
+            assert addresses, process.stderr.read()
+            return AgentProcess(process, *addresses)
 
         yield spawn
 

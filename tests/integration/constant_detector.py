@@ -12,7 +12,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from inferometer.agent.frameworks.mxnet.runtime import mxnet
+from tests.optional_mxnet import mxnet
 
 FILES = {
     "ONNXRuntime": "{graph_path: detector.onnx}",

@@ -1,4 +1,4 @@
-"""An agent of the fake framework in a separate process: prints its address and serves until a signal."""
+"""An agent of the fake framework in a separate process: prints its addresses and serves until a signal."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ def _say(text: str) -> None:
 
 if __name__ == "__main__":
     folder, grace_s, drain_s = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
-    options = ServerOptions(port=0, grace_s=grace_s, drain_s=drain_s)
+    options = ServerOptions(port=0, http_port=0, grace_s=grace_s, drain_s=drain_s)
     server = AgentServer(Catalog([folder]), fake_registry(), options)
-    serve(server, _say)
+    serve(server, lambda address: _say(f"{address} {server.http_url}"))
     _say("stopped")

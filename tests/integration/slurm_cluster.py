@@ -152,8 +152,9 @@ class SlurmCluster:
             noticed: Whether the controller is told; else it finds out after its timeouts.
         """
         self._end(f"slurmd.{node}", signal.SIGKILL)
-        for step in self._steps(node):
-            for process in (*step.children(recursive=True), step):
+        for step in list(self._steps(node)):
+            # the step first: if it saw its job end, it would tell the controller that the job has failed
+            for process in (step, *step.children(recursive=True)):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
         if noticed:

@@ -6,6 +6,7 @@ import threading
 import time
 
 import numpy as np
+import psutil
 import pytest
 from fake_framework import DEADLINE_S, SIDE, fake_registry, wait_for
 from PIL import Image
@@ -353,3 +354,21 @@ def test_an_input_that_an_agent_cannot_preprocess_fails_alone(start_agent):
 
     assert log.queries().outcome.tolist() == [Outcome.ANSWERED, Outcome.FAILED, Outcome.ANSWERED] * 2
     assert list(log.reasons.values()) == [2]
+
+
+def test_a_target_that_reconnects_sends_over_a_new_connection(spawn_agent):
+    agent = spawn_agent()
+    port = int(agent.address.rpartition(":")[2])
+
+    def ours():
+        found = psutil.Process().net_connections("tcp")
+        return {each.laddr.port for each in found if each.raddr and each.raddr.port == port}
+
+    with open_remote_agent(agent.address, "Mean") as remote, RemoteTarget(remote, SMALL) as target:
+        assert_all_answered(run(target, 1), 1)
+        first = ours()
+
+        target.reconnect()
+
+        assert_all_answered(run(target, 1), 1)
+        wait_for(lambda: len(first - ours()) == len(ours() - first) == 1)

@@ -14,6 +14,7 @@ from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.operators import OperatorProgress, benchmark_operators
 from inferometer.evaluators.jobs.resources import JobCallbacks
 from inferometer.evaluators.measurements.operators import (
+    MachinePeak,
     Mode,
     OperatorMeasurement,
     OperatorOptions,
@@ -78,7 +79,9 @@ def benchmarked(
         ),
     )
     return list(
-        benchmark_operators(wanted, given.pop("registry", REGISTRY), callbacks, with_peak=False, **given)
+        benchmark_operators(
+            wanted, given.pop("registry", REGISTRY), callbacks, **{"with_peak": False, **given}
+        )
     )
 
 
@@ -86,6 +89,30 @@ def rows_of(*sizes: int, **given: Any) -> tuple[OperatorRow, ...]:
     [found] = benchmarked(*sizes, **given)
     assert found.status is Status.COMPLETE
     return found.measurement.rows
+
+
+@pytest.mark.parametrize("second", [1.0, 1e15])
+def test_times_beyond_the_peak_are_refused_after_it_was_measured_again(
+    monkeypatch: pytest.MonkeyPatch, second: float
+) -> None:
+    asked = []
+
+    def peak(*_: object, again: bool = False) -> MachinePeak:
+        asked.append(again)
+        return MachinePeak(second if again else 1.0, 1e15, 1 << 20, 1, "as the test has it")
+
+    monkeypatch.setattr("inferometer.evaluators.jobs.operators.machine_peak", peak)
+    [found] = benchmarked(RIGHT, RIGHT + 100, with_peak=True)
+    assert asked == ([False, True] if second > 1 else [False, True, True])
+    for row in found.measurement.rows:
+        if second > 1:
+            assert (row.status, row.reason) == (RowStatus.MEASURED, "")
+        else:
+            assert row.status is RowStatus.WRONG
+            assert "GFLOP/s; this machine reaches 0: the operator cannot have computed" in row.reason
+            assert row.times_ns.size == 0
+    assert found.measurement.peak is not None
+    assert found.measurement.peak.flops_per_s == second
 
 
 def test_what_fails_leaves_a_row_and_all_others_are_whole() -> None:

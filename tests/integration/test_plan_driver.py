@@ -307,3 +307,21 @@ def test_what_a_lost_attempt_has_published_is_gone(tmp_path: Path) -> None:
     found = driven(tmp_path, code)
     assert ends(found) == [Ended.COMPLETE] * 3
     assert [len(each.losses) for each in found.values()] == [1] * 3
+
+
+def test_the_process_of_a_run_ends_by_itself_with_code_0(tmp_path: Path) -> None:
+    (tmp_path / "locks").mkdir()
+    folder = RunFolder(tmp_path / "run")
+    folder.write(RunSpec("run", (sys.executable, "-c", ""), 60.0, str(tmp_path / "locks"), lock="machine"))
+    command = [sys.executable, "-m", "inferometer.evaluators.plans.running.run_process", str(folder.path)]
+
+    # its standard input stays open for as long as it runs, as that of a driver
+    with subprocess.Popen([*command, "--linked"], stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        errors = process.stderr.read()
+        code = process.wait(60)
+
+    assert (code, errors) == (0, b"")
+    result = read_result(folder.result)
+    assert result is not None
+    assert result.ended is Ended.COMPLETE

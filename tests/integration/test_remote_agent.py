@@ -109,7 +109,7 @@ def test_description_is_that_of_the_agent(agent, remote, manifest_folder):
     assert description.environment.hostname == socket.gethostname()
     assert description.environment.libraries == {"BLAS": "NumPy's"}
     assert description.environment.build == "no features"
-    assert description.environment.settings == {"inter-op threads": "1"}
+    assert description.environment.settings == {"memory allocator": "default", "inter-op threads": "1"}
     assert description.device == Device(DeviceKind.CPU)
     assert description.threads is None
 
@@ -200,8 +200,9 @@ def test_fault_in_reading_is_raised_and_does_not_hang(remote):
 
     with pytest.raises(ZeroDivisionError):
         list(remote.predict_batches([[tensor_input("a", 1)], [Input("b", fault)], [tensor_input("c", 1)]]))
-    with pytest.raises(InputError, match="complex64 cannot be sent"):
-        list(remote.predict_batches([[Input("a", Tensor(np.zeros((1, SIDE, SIDE), np.complex64)))]]))
+    [result] = remote.predict_batches([[Input("a", Tensor(np.zeros((1, SIDE, SIDE), np.complex64)))]])
+    assert [(f.input_id, f.stage) for f in result.failures] == [("a", Stage.PREPROCESS)]
+    assert "tensor has element type complex64; the model takes float32" in result.failures[0].message
     assert remote.predict([tensor_input("b", 1)]).input_ids == ("b",)
 
 

@@ -23,6 +23,7 @@ from open_inference import images
 from rest_client import HEADER_LENGTH, Rest, connect, json_input, raw_request, received, scores_of
 
 from inferometer.agent.server.rest import connection as connections
+from inferometer.agent.server.rest import http_connection
 from inferometer.agent.server.rest import server as rest_server
 from inferometer.agent.server.security.credentials import ServerTls
 from inferometer.agent.server.security.limits import Limits
@@ -136,7 +137,7 @@ def test_client_that_goes_away_in_the_middle_of_its_request_leaves_nothing(agent
 @pytest.fixture
 def impatient(monkeypatch):
     monkeypatch.setattr(connections, "SILENCE_S", 0.2)
-    monkeypatch.setattr(rest_server, "SILENCE_S", 0.2)
+    monkeypatch.setattr(http_connection, "HEAD_S", 0.2)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,24 @@
 """Stopping an agent under load: each call is answered, or refused so that clients may retry."""
 
+import asyncio
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 
 import grpc
 import pytest
 from agent_client import Client, outcome
+from closed_loops import REQUEST, ClosedLoops
+from fake_framework import wait_for
 from grpc_health.v1 import health_pb2
+from open_inference import images
+from rest_client import HEADER_LENGTH, connect, raw_request, received
+
+from inferometer.agent.server import grpc_server
+from inferometer.agent.server import server as servers
 
 CLIENTS = 24
 
@@ -51,3 +62,104 @@ def test_no_call_is_lost(spawn_agent, drain_s):
     if drain_s:
         assert min(refused) > unhealthy_s
         assert any(sent_s > unhealthy_s for sent_s, code in outcomes if code is grpc.StatusCode.OK)
+
+
+@pytest.mark.parametrize(("repeat", "drain_s"), [(0, 0.0), (1, 0.0), (2, 0.5)])
+def test_clients_that_go_on_are_answered_or_refused_until_the_end(spawn_agent, repeat, drain_s):
+    agent = spawn_agent(drain_s=drain_s)
+
+    async def stop():
+        agent.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(agent.process.communicate, timeout=30)
+        assert agent.process.returncode == 0
+
+    outcomes = asyncio.run(ClosedLoops(agent.address, agent.http_url, CLIENTS).run(stop))
+    right = {200, 503, grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+    assert {outcome for _, outcome in outcomes} == right, outcomes
+
+
+def closed(url):
+    """Whether nobody listens any more."""
+    try:
+        connect(url).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+@pytest.fixture
+def stopping(start_agent, manifest_folder):
+    """An agent that stops, with a call under way."""
+    agent = start_agent(http_port=0)
+    with ThreadPoolExecutor(2) as pool, grpc.insecure_channel(agent.address) as channel:
+        client = Client(channel)
+        call = pool.submit(outcome, client, "Waiting")
+        wait_for((manifest_folder / "begun").exists)
+
+        def stop(grace_s):
+            return pool.submit(agent.stop, grace_s)
+
+        yield agent, stop, call
+        (manifest_folder / "go").touch()
+
+
+def last_answer(connection):
+    """The answer to a request, after which the server closes."""
+    connection.sendall(REQUEST)
+    found = received(connection)
+    assert b"\r\nconnection: close\r\n" in found
+    return int(found[9:12])
+
+
+def test_each_response_of_an_agent_that_stops_is_the_last_of_its_connection(stopping, manifest_folder):
+    agent, stop, call = stopping
+
+    def is_refused():
+        with connect(agent.http_url) as connection:
+            connection.sendall(REQUEST)
+            return connection.recv(65536).startswith(b"HTTP/1.1 503")
+
+    with connect(agent.http_url) as idle:
+        idle.sendall(REQUEST)
+        assert b"connection: close" not in idle.recv(65536)
+        stopped = stop(20.0)
+        wait_for(is_refused)
+        assert last_answer(idle) == 503
+        with connect(agent.http_url) as later:
+            assert last_answer(later) == 503
+    (manifest_folder / "go").touch()
+    assert (call.result(30), stopped.result(30)) == (grpc.StatusCode.OK, True)
+
+
+def test_request_that_is_on_its_way_when_the_agent_stops_is_answered(stopping, manifest_folder):
+    agent, stop, _ = stopping
+    with connect(agent.http_url) as connection:
+        connection.sendall(REQUEST[:20])
+        wait_for(lambda: any(not each._is_received for each in agent._http._server.connections))
+        stopped = stop(20.0)
+        (manifest_folder / "go").touch()
+        wait_for(lambda: closed(agent.http_url))
+        connection.sendall(REQUEST[20:])
+        found = received(connection)
+    assert (found[:12], b"connection: close" in found) == (b"HTTP/1.1 503", True)
+    assert stopped.result(30)
+
+
+def test_response_that_is_read_slowly_is_written_to_its_end(start_agent, monkeypatch):
+    monkeypatch.setattr(servers, "_LEAVING_S", 0.05)
+    monkeypatch.setattr(grpc_server, "_CLEANUP_S", 0.05)
+    agent = start_agent(http_port=0)
+    batch = images(12, side=512)
+    lines = f"POST /v2/models/Large/infer HTTP/1.1\nHost: localhost\nContent-Length: {batch.nbytes}"
+    with connect(agent.http_url) as connection, ThreadPoolExecutor(1) as pool:
+        connection.sendall(raw_request(f"{lines}\n{HEADER_LENGTH}: 0", batch.tobytes()))
+        begin = connection.recv(1024)
+        stopped = pool.submit(agent.stop, 20.0)
+        wait_for(lambda: closed(agent.http_url))
+        with suppress(FutureTimeoutError):
+            stopped.result(0.5)
+        with connection.makefile("rb") as rest:
+            head, _, body = (begin + rest.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        assert b"content-length: %d\r\n" % len(body) in head
+        assert stopped.result(30)

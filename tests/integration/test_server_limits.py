@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from PIL import Image
 
 from inferometer.agent.protocol.tensors import fill_tensor
+from inferometer.agent.server.security import limits
 from inferometer.agent.server.security.client_limits import RETRY_KEY
 from inferometer.agent.server.security.credentials import ServerTls
 from inferometer.agent.server.security.limits import Limits
@@ -269,3 +271,24 @@ def test_limits_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
         start_agent(limits=Limits(**limits))
+
+
+def test_metadata_is_bounded(start_agent: Start, channel_to: ChannelTo) -> None:
+    check = health_pb2_grpc.HealthStub(channel_to(start_agent(secret="correct horse").address)).Check
+    request = health_pb2.HealthCheckRequest()
+    for _ in range(10):  # gRPC's own bounds refuse these by chance
+        check(request, metadata=[("x-long", "y" * 15_000)], timeout=TIMEOUT_S)
+    error = refusal(lambda: check(request, metadata=[("x-long", "y" * 17_000)], timeout=TIMEOUT_S))
+    assert error.code() is EXHAUSTED
+
+
+@pytest.mark.parametrize("sent", [b"", b"PRI * HTT", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"])
+def test_connection_that_does_not_begin_is_closed(
+    start_agent: Start, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(limits, "_HANDSHAKE_MS", 100)
+    host, _, port = start_agent().address.rpartition(":")
+    with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:
+        connection.sendall(sent)
+        while connection.recv(65536):
+            pass

@@ -119,6 +119,12 @@ SECTIONS: Mapping[str, Callable[[_Given], _Tables]] = {
     "load": _of("The load generator itself", issue_rate.measure),
     "load_client": _of("The client under load, beside a minimal one", load_client.measure),
     "max_qps": _of("max-qps on a server whose model waits 10 ms", rate_search.measure),
+    "max_qps_here": _of("max-qps on 10 ms in this process", rate_search.measure_constant),
+    "max_qps_mlserver": _of(
+        "max-qps on MLServer, whose model computes for 4 ms",
+        rate_search.measure_mlserver,
+        "max_qps_mlserver: skipped; set INFEROMETER_MLSERVER_PYTHON to a Python with MLServer",
+    ),
     "batching": _of("Dynamic batching in a served agent", batching.measure),
     "mlserver": _of(
         "A served agent against MLServer, ModelInfer",

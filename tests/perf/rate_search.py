@@ -1,28 +1,64 @@
-"""The answers of ``predict max-qps`` on a foreign server, beside the rate that its service times allow."""
+"""The answers of ``predict max-qps``, beside the rate that service times allow, and beside each other.
+
+MLServer runs in an environment of its own; see ``mlserver_peer``.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.agent.inference.results import BatchResult, StageTimes
+from inferometer.evaluators.load.issuer import RunLimits
+from inferometer.evaluators.load.load_session import LoadSession
+from inferometer.evaluators.load.local_target import LocalTarget
+from inferometer.evaluators.load.prepared_inputs import PreparedInputs
+from inferometer.evaluators.max_qps.probe import Prober
+from inferometer.evaluators.max_qps.search import MaxQpsOptions, search_max_qps
+from inferometer.evaluators.max_qps.single_server import served_queries
+from tests.perf.mlserver_peer import PYTHON, mlserver
 from tests.perf.ratios import Row
+from tests.perf.waiting_server import SERVICE_NS, wait
 
 SEARCHES = 10
 BUDGET_S = 30
 BOUND_MS = 100
 _AGENT = (sys.executable, "-c", "from inferometer.client.cli.main import main; main()")
 _SIMULATED = 800_000
+_INPUTS = PreparedInputs.of_batch({"data": np.zeros((1, 1, 16, 16), np.float32)}, "zeros")
+_MLSERVER_MODEL = """
+import time
+
+import numpy as np
+from mlserver import MLModel
+from mlserver.codecs import NumpyCodec
+from mlserver.types import InferenceResponse
+
+
+class NoOp(MLModel):
+    async def load(self):
+        return True
+
+    async def predict(self, payload):
+        end_s = time.perf_counter() + 0.004
+        while time.perf_counter() < end_s:
+            pass
+        scores = np.full((payload.inputs[0].shape[0], 10), 0.1, np.float32)
+        return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output("scores", scores)])
+"""
 _MOST_BETWEEN_NS = 5_000_000
 """What is longer between two requests is no service: those that waited were cancelled at a probe's end."""
 
@@ -44,17 +80,59 @@ class _Found:
 
 
 def measure() -> list[Row]:
-    """Searches with another seed each time."""
+    """Searches with another seed each time on a server whose model waits."""
     with tempfile.TemporaryDirectory() as name, _server() as server:
-        found = [_search(Path(name), server, seed) for seed in range(SEARCHES)]
+        found = []
+        for seed in range(SEARCHES):
+            answer = _search(Path(name), server.address, seed)
+            served_ns = server.served_ns(Path(name) / f"{seed}.npy")
+            found.append(replace(answer, truth_qps=_highest_qps(_occupied_s(served_ns))))
+    return _rows(found, "the rate that the server's service times allow")
+
+
+def measure_mlserver() -> list[Row]:
+    """The same on MLServer, whose model computes for 4 ms; the truth is the median of the answers."""
+    if PYTHON is None:
+        return []
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        address = stack.enter_context(mlserver(PYTHON, stack, _MLSERVER_MODEL))[0]
+        found = [_search(Path(name), f"{address}/noop", seed) for seed in range(SEARCHES)]
+    median_qps = float(np.median([each.rate_qps for each in found]))
+    return _rows([replace(each, truth_qps=median_qps) for each in found], "their median")
+
+
+def measure_constant() -> list[Row]:
+    """The same on a model of this process that takes 10 ms for each query."""
+    found = []
+    for seed in range(SEARCHES):
+        with LocalTarget(_Constant(), _INPUTS) as target:
+            session = LoadSession(target, RunLimits(10_000.0))
+            session.warm_up(20)
+            options = MaxQpsOptions(BOUND_MS, 20, time_budget_s=BUDGET_S, min_duration_s=1, seed=seed)
+            answer = search_max_qps(options, Prober(session))
+        served = [served_queries(run.queries) for run in session.runs]
+        occupied_s = np.concatenate([each.service_s()[each.backlog_s > 0] for each in served])
+        found.append(
+            _Found(
+                answer.rate_qps or math.nan,
+                answer.low_qps or 0.0,
+                answer.high_qps or math.inf,
+                not any(each.lag_reason(options.latency_bound_ns, 0.01) for each in answer.probes),
+                _highest_qps(occupied_s),
+            )
+        )
+    return _rows(found, "the rate that its service times allow", "≤ 0.015")
+
+
+def _rows(found: Sequence[_Found], truth: str, narrow: str = "") -> list[Row]:
     valid = [each for each in found if each.valid]
     apart = sum(
         one.low_qps > other.high_qps or other.low_qps > one.high_qps for one in valid for other in valid
     )
     return [
         Row(
-            "max-qps / the rate that the server's service times allow",
-            [each.rate_qps / each.truth_qps for each in found],
+            f"max-qps / {truth}",
+            [each.rate_qps / each.truth_qps if each.truth_qps else math.inf for each in found],
             "0.99 – 1.01",
             f"{sum(each.holds for each in found)} of {len(found)} intervals hold it; "
             f"{len(valid)} are called valid, of which {apart // 2} pairs exclude each other",
@@ -62,15 +140,26 @@ def measure() -> list[Row]:
         Row(
             "half the width of the interval / the answer",
             [(each.high_qps - each.low_qps) / 2 / each.rate_qps for each in found],
+            narrow,
         ),
     ]
 
 
-def _search(folder: Path, server: _Server, seed: int) -> _Found:
+class _Constant:
+    """A session whose every prediction takes as long."""
+
+    description = SimpleNamespace(manifest=SimpleNamespace(tensors=[SimpleNamespace(name="data")]))
+
+    def predict_tensor(self, batch: Mapping[str, NDArray[np.float32]]) -> BatchResult:
+        wait(SERVICE_NS)
+        return BatchResult(tuple(map(str, range(len(batch["data"])))), None, (), StageTimes(0, 0, 0, 0))
+
+
+def _search(folder: Path, address: str, seed: int) -> _Found:
     data = folder / str(seed)
     environment = {**os.environ, "AGENT_DATA_DIR": str(data)}
     options = (
-        *(f"--agent=kserve://{server.address}", "--model_name=DigitsCNN", "--synthetic", f"--seed={seed}"),
+        *(f"--agent=kserve://{address}", "--model_name=DigitsCNN", "--synthetic", f"--seed={seed}"),
         *(f"--latency_bound={BOUND_MS}", f"--time_budget={BUDGET_S}", "--min_duration=1", "--initial_qps=20"),
     )
     subprocess.run([*_AGENT, "predict", "max-qps", *options], env=environment, stdout=subprocess.DEVNULL)
@@ -82,7 +171,7 @@ def _search(folder: Path, server: _Server, seed: int) -> _Found:
         float(row["max_qps_low"] or 0),
         float(row["max_qps_high"] or "inf"),
         not row["invalid"],
-        _highest_qps(_occupied_s(server.served_ns(folder / f"{seed}.npy"))),
+        math.nan,
     )
 
 

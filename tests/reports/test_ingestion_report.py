@@ -103,7 +103,10 @@ def test_a_person_reads_what_was_loaded_and_how_fast(
     assert "p99 11.000  ms per batch of 32, over 600 full batches" in first["wait"]
     assert first["page cache"] == "100.0 % of the dataset was in it before"
     assert second["page cache"] == "0.4 % of the dataset was in it before, from which it was dropped"
-    assert second["a sample"] == "read 20.0  preprocess 300.0  us, means in the thread that does so"
+    assert second["a sample"] == (
+        "read 20.0  preprocess 300.0  us, means in the thread that does so; 52.2 % of the workers' time"
+    )
+    assert "CONTRADICTION" not in second
     assert second[""] == "no 95 % intervals, which need 50 full batches"
     assert (second["failures"], third["failures"]) == ("1", "0")
     assert "by the calling thread" in second["data"]

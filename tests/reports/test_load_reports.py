@@ -12,10 +12,11 @@ import pytest
 
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.load.queries import Outcome
-from inferometer.evaluators.measurements.load import LoadMeasurement
+from inferometer.evaluators.measurements.load import LoadMeasurement, MlperfResult
 from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.reports.base import Report, Row
 from inferometer.evaluators.reports.load import ProbesReport
+from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.reports.registry import find_report
 from inferometer.evaluators.reports.writer import Format, write
 from tests.reports.loads import MS
@@ -120,6 +121,17 @@ def test_every_query_of_an_overloaded_run_is_counted_once_and_late_ones_have_no_
     assert row["stopped"] == "the backlog grew without end"
     assert str(row["invalid"]).startswith("p99 of the harness's own lag is 22 ms")
     assert row["latency_bound_ms"] is None
+
+
+def test_loadgens_verdict_is_that_of_the_run(workloads: list[Evaluation]) -> None:
+    result = MlperfResult("5.1", False, ("too few queries",), 10, None, None, (), None, True, "logs")
+    measured = workloads[0].measurement
+    assert isinstance(measured, LoadMeasurement)
+    measured = replace(measured, mlperf=result)
+
+    for report in (find_report("workload"), OverviewReport()):
+        [row] = report.rows([replace(workloads[0], measurement=measured)])
+        assert (row["verdict"], row["invalid"]) == ("INVALID", "LoadGen calls it INVALID")
 
 
 def test_a_closed_loop_has_no_rate_that_was_asked_for(workloads: list[Evaluation]) -> None:

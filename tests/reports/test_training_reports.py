@@ -7,6 +7,8 @@ from datetime import datetime, timedelta, timezone
 import numpy as np
 import pytest
 
+from inferometer.client.evaluating.training_summary import training_rows
+from inferometer.client.web.facts import facts_of
 from inferometer.evaluators.drawing.charts import BarChart, PointChart
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.measurements.batches import Accuracy
@@ -54,6 +56,35 @@ def test_a_training_is_one_row_with_its_figures() -> None:
     assert (row["first_loss"], row["last_loss"]) == (2.0, 1.0)
     assert (row["measured_steps"], row["effective_batch"], row["bound"]) == (4, 8, "compute")
     assert row["top1_accuracy"] == 0.6
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("losses", "diverged"),
+    [
+        ([2.0, 1.0, 200.0, 1.0], False),
+        ([2.0, 1.0, 200.1, 1.0], True),
+        ([12.4, 9.0, 624416.0, 5e6], True),
+        ([2.0, NAN, 1.0, 1.0], True),
+        ([NAN, 1.0, 1.0, 1.0], True),
+        ([2.0, 1.0, 1.0, INF], True),
+        ([INF, INF, INF, INF], True),
+        ([0.0, 0.0, 0.0, 0.0], False),
+    ],
+)
+def test_a_loss_that_diverged_is_said(losses: list[float], diverged: bool) -> None:
+    evaluation = make_training(make_system(), losses=np.array([losses, losses]), ranks=2, steps=3)
+    [row] = TrainingReport().rows([evaluation])
+    assert row["diverged"] is diverged
+    assert dict(training_rows(evaluation))["loss"].endswith("; diverged") is diverged
+    facts = [
+        fact
+        for section in facts_of(evaluation, evaluation, training_rows(evaluation))
+        for fact in section["rows"]
+    ]
+    assert any(name == "loss" and text.endswith("diverged") for name, text in facts) is diverged
 
 
 def test_every_step_is_a_row_with_its_loss_and_some_have_their_parts() -> None:

@@ -10,6 +10,8 @@ from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 from mxnet.gluon.model_zoo.vision.vgg import vgg_spec
 
+from inferometer.agent.architectures.gaussian_weights import BVLC_ALEXNET
+
 
 class FeedForward(gluon.HybridBlock):
     """Layers one after the other; a subclass makes them of its options, inside the block's name scope."""
@@ -76,6 +78,8 @@ class AlexNet(FeedForward):
     Normalization comes before pooling. Inputs are (batch, 3, 227, 227).
     """
 
+    gaussian_layers = BVLC_ALEXNET
+
     def _make_layers(self, *, classes: int = 1000) -> list[Any]:
         return [
             _convolution(96, 11, strides=4),
@@ -98,6 +102,8 @@ class AlexNetOWT(vision.AlexNet):
     Gluon's model zoo has it. Inputs are (batch, 3, side, side) with a side of 224 to 254 pixels, for which
     torchvision's average pooling to 6 × 6 would change nothing.
     """
+
+    gaussian_layers = BVLC_ALEXNET
 
 
 class OverFeat(FeedForward):

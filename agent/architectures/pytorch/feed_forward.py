@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import nn
+
+from inferometer.agent.architectures.gaussian_weights import BVLC_ALEXNET, GaussianLayer
+
+_CLASSIFIER_DEVIATION = 0.01
+"""That of the fully connected layers of VGG (arXiv 1409.1556), as in torchvision, and of OverFeat."""
 
 
 def initialize(network: nn.Module) -> None:
@@ -20,6 +25,27 @@ def initialize(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.kaiming_uniform_(module.weight, nonlinearity="relu")
+
+
+def initialize_with_classifier(network: nn.Module) -> None:
+    """Does the same for the convolutions, and draws fully connected layers from a narrow normal distribution.
+
+    Thousands of features without normalization would otherwise let the first steps raise the loss.
+    """
+    initialize(network)
+    for module in network.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, 0.0, _CLASSIFIER_DEVIATION)
+            nn.init.zeros_(module.bias)
+
+
+def draw_gaussian(network: nn.Module, layers: Sequence[GaussianLayer]) -> None:
+    """Draws the weights of convolutions and fully connected layers, in their order, as ``layers`` says."""
+    modules = [each for each in network.modules() if isinstance(each, nn.Conv2d | nn.Linear)]
+    for module, layer in zip(modules, layers, strict=True):
+        nn.init.normal_(module.weight, 0.0, layer.deviation)
+        if module.bias is not None:
+            nn.init.constant_(module.bias, layer.bias)
 
 
 class FeedForward(nn.Module):
@@ -122,7 +148,7 @@ class AlexNet(FeedForward):
             _maximum(3),
         )
         self.classifier = _classifier(256 * 6 * 6, 4096, 4096, classes)
-        initialize(self)
+        draw_gaussian(self, BVLC_ALEXNET)
 
 
 class AlexNetOWT(Pooled):
@@ -155,7 +181,7 @@ class AlexNetOWT(Pooled):
             nn.ReLU(inplace=True),
             nn.Linear(4096, classes),
         )
-        initialize(self)
+        draw_gaussian(self, BVLC_ALEXNET)
 
 
 class OverFeat(FeedForward):
@@ -174,7 +200,7 @@ class OverFeat(FeedForward):
             _maximum(2),
         )
         self.classifier = _classifier(1024 * 6 * 6, 3072, 4096, classes)
-        initialize(self)
+        initialize_with_classifier(self)
 
 
 class Cifar10LeNet(FeedForward):
@@ -217,7 +243,7 @@ class VGG(Pooled):
         self.features = nn.Sequential(*layers)
         self.avgpool = nn.AdaptiveAvgPool2d((7, 7))
         self.classifier = _classifier(512 * 7 * 7, 4096, 4096, classes)
-        initialize(self)
+        initialize_with_classifier(self)
 
 
 class FullyConnected(nn.Module):

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.frameworks.mxnet.runtime import FAILURES, copied_to, mxnet, reason
+from inferometer.agent.training.rank_environment import require_host
 from inferometer.agent.training.trainer import Rank
 from inferometer.manifests.errors import (
     ConfigurationError,
@@ -123,12 +124,13 @@ def serve_kvstore() -> None:
     process with exit code 1 and one line on stderr.
 
     Raises:
-        ConfigurationError: The environment does not name one of the two roles.
+        ConfigurationError: The environment does not name one of the two roles, or a host without an address.
         TrainingError: MXNet cannot serve, for instance because the port is taken.
     """
     role = os.environ.get("DMLC_ROLE")
     if role not in ("scheduler", "server"):
         raise ConfigurationError(f"DMLC_ROLE is {role or 'not set'}; allowed: scheduler, server")
+    require_host(f"{os.environ.get('DMLC_PS_ROOT_URI', '')}:{os.environ.get('DMLC_PS_ROOT_PORT', 0)}")
     try:
         store = mxnet.kv.create("dist")
         if role == "scheduler":

@@ -60,7 +60,7 @@ def build_network(
         for parameter in parameters.values():
             init = None if isinstance(parameter, mxnet.gluon.Constant) else mxnet.init.Zero()
             parameter.initialize(init, ctx=list(contexts), force_reinit=True)
-        draw_weights(drawn, options.seed)
+        draw_weights(drawn, options.seed, getattr(net, "gaussian_layers", ()))
     else:
         try:
             net.load_parameters(str(artifacts.weights), ctx=list(contexts))

@@ -15,7 +15,12 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from inferometer.agent.artifacts.model_files import Artifacts
-from inferometer.agent.artifacts.mxnet_symbols import find_symbol, symbol_inputs, symbol_stem
+from inferometer.agent.artifacts.mxnet_symbols import (
+    find_symbol,
+    symbol_inputs,
+    symbol_stem,
+    symbol_text,
+)
 from inferometer.agent.artifacts.signature import InputSignature, ModelSignature, inputs_of_examples
 from inferometer.agent.frameworks.mxnet import runtime
 from inferometer.agent.frameworks.mxnet.networks import (
@@ -41,7 +46,9 @@ from inferometer.agent.inference.predictor import (
     PredictorOptions,
     Tensors,
     Weights,
+    has_own_precision,
     prediction_failure,
+    title_of,
 )
 from inferometer.agent.preprocessing.inputs import batch_size, blank_batch
 from inferometer.agent.tracing.profiler import Profiler
@@ -133,6 +140,16 @@ class MXNetPredictor(Predictor):
             attributes={"parameters": sum(array.size for array in arrays.values())},
             checksums={"parameters": f"sha256:{state.hexdigest()}"},
         )
+
+    @classmethod
+    def check(cls, manifest: ModelManifest, options: PredictorOptions, *, in_memory: bool = False) -> None:
+        """Finds the device, which for bfloat16 is a CPU; see ``Predictor``."""
+        with ONE_AT_A_TIME:
+            find_context(options.device, title_of(manifest))
+        lower = options.precision is Precision.BFLOAT16 and not has_own_precision(manifest)
+        if lower and options.device.is_gpu:
+            why = "it has bfloat16 for a CPU only"
+            raise refuse(title_of(manifest), options.precision, options.device, why)
 
     def load(self) -> None:
         """Reads symbol and parameters and binds them for one input; see ``Predictor``."""
@@ -227,9 +244,8 @@ class MXNetPredictor(Predictor):
 
     def _load(self) -> None:
         self._precision = self.casts_to()
+        self.check(self.manifest, self.options)
         self._context = find_context(self.options.device, self)
-        if self._precision is Precision.BFLOAT16 and self.options.device.is_gpu:
-            raise refuse(str(self), self._precision, self.options.device, "it has bfloat16 for a CPU only")
         if (wanted := self.options.cudnn_benchmark) is not None:
             _AUTOTUNE.fix(wanted=wanted)
         self._threads = WORKERS.fix(self.options.threads, self.options.operator_threads)
@@ -304,7 +320,7 @@ class MXNetPredictor(Predictor):
         if graph is None:
             raise ArtifactError(f"{self}: needs graph_path, the symbol's JSON file")
         try:
-            symbol = mxnet.sym.load(str(graph))
+            symbol = mxnet.sym.load_json(symbol_text(graph))
             arguments = symbol.list_arguments()
         except FAILURES as error:
             raise ArtifactError(f"{graph}: is no MXNet symbol: {reason(error)}") from error

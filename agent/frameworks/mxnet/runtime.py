@@ -36,16 +36,18 @@ _ROLE = os.environ.pop("DMLC_ROLE", None)
 # MXNet does without them; their import takes as long as its own. A module that is None cannot be imported.
 _LEFT_OUT = {name: None for name in ("sklearn", "scipy.stats") if name not in sys.modules}
 sys.modules.update(_LEFT_OUT)  # type: ignore[arg-type]
-with warnings.catch_warnings():
-    # MXNet 1.9.1 uses deprecated functions of NumPy, and compares versions with distutils
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import mxnet as mxnet
-for _name in _LEFT_OUT:
-    del sys.modules[_name]
-if _OWN_NUMBER:
-    del os.environ["OMP_NUM_THREADS"]  # it is not the user's
-if _ROLE is not None:
-    os.environ["DMLC_ROLE"] = _ROLE
+try:
+    with warnings.catch_warnings():
+        # MXNet 1.9.1 uses deprecated functions of NumPy, and compares versions with distutils
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import mxnet as mxnet
+finally:  # also where MXNet is not installed
+    for _name in _LEFT_OUT:
+        del sys.modules[_name]
+    if _OWN_NUMBER:
+        del os.environ["OMP_NUM_THREADS"]  # it is not the user's
+    if _ROLE is not None:
+        os.environ["DMLC_ROLE"] = _ROLE
 
 FAILURES = (mxnet.base.MXNetError, *CODE_FAILURES)
 WORKERS = CpuWorkers(mxnet)

@@ -30,7 +30,7 @@ from inferometer.agent.frameworks.mxnet.training.module_network import ModuleNet
 from inferometer.agent.frameworks.mxnet.training.networks import Shard, TrainedNetwork
 from inferometer.agent.frameworks.mxnet.training.optimizers import ServerOptimizer, Updates, build_optimizer
 from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.predictor import Precision, prediction_failure
+from inferometer.agent.inference.predictor import Precision, prediction_failure, title_of
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.agent.training.trainer import (
@@ -117,10 +117,16 @@ class MXNetTrainer(Trainer):
         self._training: _Training | None = None
         self._failed = False
 
+    @classmethod
+    def check(cls, manifest: ModelManifest, options: TrainerOptions) -> None:
+        """Checks the options and finds the devices; see ``Trainer``."""
+        with ONE_AT_A_TIME:
+            _chosen(manifest, options)
+
     def load(self) -> None:
         """Builds the network and its optimizer, and meets the other ranks; see ``Trainer``."""
         with ONE_AT_A_TIME:
-            kvstore = self._checked_options()
+            self._contexts, kvstore = _chosen(self.manifest, self.options)
             for context in self._contexts:
                 cpu = context.device_id if context.device_type == "cpu" else 0
                 predictor = self.options.predictor
@@ -258,32 +264,6 @@ class MXNetTrainer(Trainer):
                 if context.device_type == "gpu":
                     context.empty_cache()
 
-    def _checked_options(self) -> str:
-        """Finds the devices, and returns the type of the kvstore; empty if none is needed."""
-        options, rank = self.options, self.options.rank
-        if options.api and options.api not in _APIS:
-            raise ConfigurationError(f"api is {options.api}; allowed in MXNet: {', '.join(_APIS)}")
-        if not options.devices or len({(each.kind, each.index) for each in options.devices}) < len(
-            options.devices
-        ):
-            found = ", ".join(map(str, options.devices)) or "none"
-            raise ConfigurationError(f"devices: found {found}; allowed: one or more that differ")
-        if len({each.kind for each in options.devices}) > 1:
-            raise ConfigurationError("devices: found CPUs and GPUs; allowed: either of them")
-        if not 0 <= rank.number < rank.count:
-            raise ConfigurationError(f"rank is {rank.number}; allowed: 0 to {rank.count - 1}")
-        self._contexts = [find_context(device, self) for device in options.devices]
-        if options.predictor.precision is Precision.FLOAT16 and not options.devices[0].is_gpu:
-            raise ConfigurationError(f"{self}: MXNet trains in float16 on a GPU only; on a CPU use bfloat16")
-        if options.predictor.precision is Precision.FLOAT16 and options.api == "module":
-            raise ConfigurationError(f"{self}: Module does not scale the loss for float16; use gluon")
-        kvstore = kvstore_of(options.communication, rank, self._contexts)
-        if options.predictor.precision is Precision.FLOAT16 and kvstore == "dist_async":
-            raise ConfigurationError(
-                f"{self}: the servers of dist_async do not know the scale of float16's loss; use dist_sync"
-            )
-        return kvstore
-
     def _build(self) -> _Training:
         options, inputs = self.options, self.manifest.inputs[0].parameters
         if self.artifacts.architecture is None:
@@ -415,3 +395,33 @@ def _holds(training: _Training) -> bool:
         training.scale *= 2
         training.good_steps = 0
     return True
+
+
+def _chosen(manifest: ModelManifest, options: TrainerOptions) -> tuple[list[Any], str]:
+    """Returns the devices, and the type of the kvstore, which is empty if none is needed.
+
+    Raises what ``Trainer.check`` does.
+    """
+    model, rank = title_of(manifest), options.rank
+    if options.api and options.api not in _APIS:
+        raise ConfigurationError(f"api is {options.api}; allowed in MXNet: {', '.join(_APIS)}")
+    if not options.devices or len({(each.kind, each.index) for each in options.devices}) < len(
+        options.devices
+    ):
+        found = ", ".join(map(str, options.devices)) or "none"
+        raise ConfigurationError(f"devices: found {found}; allowed: one or more that differ")
+    if len({each.kind for each in options.devices}) > 1:
+        raise ConfigurationError("devices: found CPUs and GPUs; allowed: either of them")
+    if not 0 <= rank.number < rank.count:
+        raise ConfigurationError(f"rank is {rank.number}; allowed: 0 to {rank.count - 1}")
+    contexts = [find_context(device, model) for device in options.devices]
+    if options.predictor.precision is Precision.FLOAT16 and not options.devices[0].is_gpu:
+        raise ConfigurationError(f"{model}: MXNet trains in float16 on a GPU only; on a CPU use bfloat16")
+    if options.predictor.precision is Precision.FLOAT16 and options.api == "module":
+        raise ConfigurationError(f"{model}: Module does not scale the loss for float16; use gluon")
+    kvstore = kvstore_of(options.communication, rank, contexts)
+    if options.predictor.precision is Precision.FLOAT16 and kvstore == "dist_async":
+        raise ConfigurationError(
+            f"{model}: the servers of dist_async do not know the scale of float16's loss; use dist_sync"
+        )
+    return contexts, kvstore

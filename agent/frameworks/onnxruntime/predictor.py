@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from inferometer.agent.frameworks.onnxruntime.sessions import (
     FAILURES,
     NO_MODEL,
     details_of,
+    gpu_count,
     onnxruntime,
     open_session,
     reason,
@@ -35,6 +36,7 @@ from inferometer.agent.inference.predictor import (
     PredictorOptions,
     Tensors,
     prediction_failure,
+    title_of,
 )
 from inferometer.agent.preprocessing.inputs import batch_size, blank
 from inferometer.agent.tracing.profiler import Profiler
@@ -86,10 +88,27 @@ class ONNXRuntimePredictor(Predictor):
         assert isinstance(model, onnxruntime.InferenceSession)  # noqa: S101 - as the registry has it
         return ModelSignature(tuple(map(_signature_of_node, model.get_inputs())))
 
+    @classmethod
+    def check(cls, manifest: ModelManifest, options: PredictorOptions, *, in_memory: bool = False) -> None:
+        """Finds the device, and for a model in code PyTorch; see ``Predictor``."""
+        available = onnxruntime.get_available_providers()
+        if options.device.is_gpu:
+            where = _refusal(manifest, options)
+            if CUDA not in available:
+                raise DeviceError(
+                    f"{where}: this build has {', '.join(available)}; "
+                    "run on the CPU, or install onnxruntime-gpu"
+                )
+            if options.device.index >= (count := gpu_count()):
+                raise DeviceError(f"{where}: the number of GPUs that CUDA finds is {count}; run on the CPU")
+        in_code = manifest.model.architecture is not None and not in_memory
+        if in_code and importlib.util.find_spec("torch") is None:
+            raise ArtifactError(_without_exporter(manifest))
+
     def load(self) -> None:
         """Builds the session on the requested device; see ``Predictor``."""
         self._precision = self.casts_to()
-        self._check_device()
+        self.check(self.manifest, self.options, in_memory=self.artifacts.in_memory is not None)
         if self.artifacts.in_memory is not None:
             session: Any = self.artifacts.in_memory
         elif self.artifacts.architecture is None:
@@ -168,6 +187,17 @@ class ONNXRuntimePredictor(Predictor):
     def use(self, session: Any) -> None:
         """Uses a session of ``open_profiled`` for predictions; None means the predictor's own."""
         self._profiled = session
+
+    def declared_outputs(self) -> tuple[InputSignature, ...]:
+        """Returns the graph's outputs that are tensors; see ``Predictor``."""
+        nodes = [node for node in self._session.get_outputs() if node.type.startswith("tensor(")]
+        found = tuple(map(_signature_of_node, nodes))
+        if self._precision is None:
+            return found
+        return tuple(
+            replace(each, element_type="float32") if each.element_type == "float16" else each
+            for each in found
+        )
 
     def details(self) -> FrameworkDetails:
         """Returns ONNX Runtime's libraries, build, and the settings of the session; see ``Predictor``."""
@@ -248,10 +278,7 @@ class ONNXRuntimePredictor(Predictor):
         try:
             pytorch = importlib.import_module("inferometer.agent.frameworks.pytorch.predictor")
         except ImportError as error:
-            raise ArtifactError(
-                f"{self}: is built in PyTorch and exported, and PyTorch is not installed; "
-                "install it with: pip install 'inferometer[pytorch]'"
-            ) from error
+            raise ArtifactError(_without_exporter(self.manifest)) from error
         options = replace(self.options, device=CPU, cudnn_benchmark=None)
         path = folder / "model.onnx"
         exporter = pytorch.PyTorchPredictor(self.manifest, self.artifacts, options)
@@ -268,15 +295,18 @@ class ONNXRuntimePredictor(Predictor):
         return path
 
     def _refusal(self) -> str:
-        return f"{self}: ONNX Runtime {onnxruntime.__version__} cannot use {self.options.device}"
+        return _refusal(self.manifest, self.options)
 
-    def _check_device(self) -> None:
-        available = onnxruntime.get_available_providers()
-        if self.options.device.is_gpu and CUDA not in available:
-            raise DeviceError(
-                f"{self._refusal()}: this build has {', '.join(available)}; "
-                "run on the CPU, or install onnxruntime-gpu"
-            )
+
+def _without_exporter(manifest: ModelManifest) -> str:
+    return (
+        f"{title_of(manifest)}: is built in PyTorch and exported, and PyTorch is not installed; "
+        "install it with: pip install 'inferometer[pytorch]'"
+    )
+
+
+def _refusal(manifest: ModelManifest, options: PredictorOptions) -> str:
+    return f"{title_of(manifest)}: ONNX Runtime {onnxruntime.__version__} cannot use {options.device}"
 
 
 _ELEMENT_TYPES = {"float": "float32", "double": "float64"}
@@ -284,7 +314,10 @@ _ELEMENT_TYPES = {"float": "float32", "double": "float64"}
 
 
 def _signature_of_node(node: Any) -> InputSignature:
-    """The signature of an input, whose type is ``tensor(float)``."""
+    """The signature of an input or an output, whose type is ``tensor(float)``.
+
+    ONNX Runtime has the same form for a scalar and for a shape that is not known at all.
+    """
     name = node.type.removeprefix("tensor(").removesuffix(")")
     shape = tuple(size if isinstance(size, int) and size > 0 else None for size in node.shape)
-    return InputSignature(node.name, _ELEMENT_TYPES.get(name, name), shape)
+    return InputSignature(node.name, _ELEMENT_TYPES.get(name, name), shape or None)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,16 @@ def open_session(
         return onnxruntime.InferenceSession(
             graph, settings, providers=[provider], enable_fallback=0, disabled_optimizers=list(left_out)
         )
+
+
+def gpu_count() -> int:
+    """Returns how many GPUs CUDA's driver lets this process use; 0 without a driver."""
+    count = ctypes.c_int()
+    with suppress(OSError, AttributeError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0:
+            return count.value
+    return 0
 
 
 def details_of(session: Any | None) -> FrameworkDetails:

@@ -32,6 +32,7 @@ from inferometer.agent.frameworks.pytorch.modules import (
     reason_of,
     use_threads,
 )
+from inferometer.agent.frameworks.pytorch.program_sizes import read_program_sizes
 from inferometer.agent.frameworks.pytorch.programs import build_program, read_program_inputs
 from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import (
@@ -40,6 +41,7 @@ from inferometer.agent.inference.predictor import (
     PredictorOptions,
     Tensors,
     prediction_failure,
+    title_of,
 )
 from inferometer.agent.preprocessing.inputs import batch_size, blank_batch
 from inferometer.agent.tracing.profiler import Profiler
@@ -52,6 +54,7 @@ from inferometer.manifests.errors import (
 )
 from inferometer.manifests.original import FIRST_INPUT
 from inferometer.manifests.schema import ModelManifest
+from inferometer.manifests.tensor_specs import AxisSizes
 
 _PROGRAM = ".pt2"
 """Files of this name can run no code, as ``requirements.code_of`` says; TorchScript is not read from them."""
@@ -130,6 +133,11 @@ class PyTorchPredictor(Predictor):
             checksums=_checksum(model),
         )
 
+    @classmethod
+    def check(cls, manifest: ModelManifest, options: PredictorOptions, *, in_memory: bool = False) -> None:
+        """Finds the device; see ``Predictor``."""
+        find_device(title_of(manifest), options.device)
+
     def load(self) -> None:
         """Builds or reads the module, gives it its weights and moves it to the device; see ``Predictor``."""
         try:
@@ -198,6 +206,16 @@ class PyTorchPredictor(Predictor):
         if not isinstance(self._module, torch.nn.Module):
             return None
         return PyTorchProfiler(self._module, level, gpu=self._device.type == "cuda")
+
+    def axis_sizes(self) -> Mapping[str, tuple[AxisSizes | None, ...]]:
+        """Returns the bounds that an exported program states; see ``Predictor``."""
+        graph = self.artifacts.graph
+        if graph is None or graph.suffix != _PROGRAM or not any(each.is_dynamic for each in self.tensors):
+            return {}
+        sizes = {name: axes[1:] for name, axes in read_program_sizes(graph).items()}
+        if len(self.tensors) == 1:  # which may have another name in the manifest
+            return {self.tensors[0].name: next(iter(sizes.values()), ())}
+        return sizes
 
     def details(self) -> FrameworkDetails:
         """Returns PyTorch's libraries, build and settings; see ``Predictor``."""

@@ -8,9 +8,7 @@ of arithmetic on sizes. Anything else is refused.
 from __future__ import annotations
 
 import math
-import operator
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,7 +16,15 @@ import torch
 
 from inferometer.agent.artifacts.signature import InputSignature
 from inferometer.agent.artifacts.torch_archives import TorchArchive, open_archive
-from inferometer.manifests.errors import one_line, printable
+from inferometer.agent.frameworks.pytorch.program_steps import (
+    Computed,
+    OutputNames,
+    ProgramModule,
+    Step,
+    list_of,
+    step_of,
+)
+from inferometer.manifests.errors import printable
 
 _MODEL = "model"
 _FORMAT = "exported program"
@@ -44,38 +50,6 @@ _MEMORY_FORMATS = {
     4: torch.preserve_format,
 }
 _STRIDED = 7
-_ATEN = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)", re.ASCII)
-_REFUSED_ARGUMENTS = frozenset({"filename"})
-_ON_SIZES: Mapping[str, Callable[..., Any]] = {
-    **{
-        f"_operator.{name}": getattr(operator, name)
-        for name in (
-            "add",
-            "and_",
-            "eq",
-            "floordiv",
-            "ge",
-            "gt",
-            "le",
-            "lt",
-            "mod",
-            "mul",
-            "ne",
-            "neg",
-            "or_",
-            "pos",
-            "sub",
-            "truediv",
-        )
-    },
-    **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "trunc")},
-    **{
-        f"torch.{name}": getattr(torch, name)
-        for name in ("sym_float", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sum")
-        if hasattr(torch, name)
-    },
-}
-
 _Json: TypeAlias = Mapping[str, Any]
 
 
@@ -89,7 +63,7 @@ def read_program_inputs(path: Path) -> tuple[InputSignature, ...]:
         return tuple(_Program(archive).user_inputs().values())
 
 
-def build_program(path: Path, device: torch.device) -> torch.nn.Module:
+def build_program(path: Path, device: torch.device) -> ProgramModule:
     """Returns an exported program as a module on a device, with its parameters as buffers.
 
     Its output is a tuple of tensors.
@@ -169,26 +143,27 @@ class _Program:
 
 
 class _Builder:
-    """Makes a graph of ``torch.fx`` from a program; only names that are made here get into its code."""
+    """Makes a module of steps from a program; each value is known by its name when a step takes it."""
 
     def __init__(self, program: _Program, device: torch.device) -> None:
         self._program = program
         self._device = device
-        self._graph = torch.fx.Graph()
-        self._values: dict[str, Any] = {}
+        self._values: dict[str, object] = {}
+        """What stands in arguments for a name."""
+        self._steps: list[Step] = []
 
-    def build(self) -> torch.nn.Module:
-        program, root = self._program, torch.nn.Module()
-        for number, (name, tensor) in enumerate(program.tensors().items()):
-            root.register_buffer(f"tensor{number}", tensor.to(self._device))
-            self._values[name] = self._graph.get_attr(f"tensor{number}")
-        for number, name in enumerate(program.user_inputs()):
-            self._values[name] = self._graph.placeholder(f"input{number}")
+    def build(self) -> ProgramModule:
+        program = self._program
+        tensors = {name: tensor.to(self._device) for name, tensor in program.tensors().items()}
+        inputs = list(program.user_inputs())
+        for name in (*tensors, *inputs):
+            self._define(name)
         for kind, spec in program.input_specs:
             if kind == "constant_input":
                 self._values[spec["name"]] = _constant(spec["value"])
         for node in program.graph["nodes"]:
-            self._add(node)
+            step = self._step(node)
+            self._steps.append(step)
         outputs = []
         for kind, spec in program.output_specs:
             if kind != "user_output":
@@ -196,45 +171,35 @@ class _Builder:
                     f"it changes its own state ({printable(kind)}); export the module after module.eval()"
                 )
             outputs.append(self._value(spec["arg"]))
-        self._graph.output(tuple(outputs))
-        module = torch.fx.GraphModule(root, self._graph)
-        names = list(program.user_inputs())  # the module's own arguments are numbered
-        module.input_names = names  # type: ignore[assignment]  # as torch has it, an attribute is a tensor
-        return module
+        return ProgramModule(tensors, inputs, self._steps, outputs)
 
-    def _add(self, node: _Json) -> None:
-        target = node["target"]
+    def _step(self, node: _Json) -> Step:
         given = [(each["name"], self._value(each["arg"])) for each in node["inputs"]]
-        if target in _ON_SIZES:
-            made = self._graph.call_function(_ON_SIZES[target], tuple(value for _, value in given))
-            self._keep(node["outputs"], made)
-            return
-        called = _operator(target)
-        made = self._graph.call_function(called, *_call_of(called, given))
-        returns = called._schema.returns
-        if len(returns) == 1:
-            self._keep(node["outputs"], made)
-        else:
-            for number, output in enumerate(node["outputs"]):
-                self._keep([output], self._graph.call_function(operator.getitem, (made, number)))
+        return step_of(node["target"], given, [self._output(each) for each in node["outputs"]])
 
-    def _keep(self, outputs: Sequence[_Json], made: torch.fx.Node) -> None:
-        """Gives what an operator returned the name, or the names, that the program has for it."""
-        for output in outputs[:1]:
-            kind, value = _only(output)
-            if kind in {"as_tensor", "as_optional_tensor"}:
-                self._values[(value if kind == "as_tensor" else _only(value)[1])["name"]] = made
-            elif kind in {"as_sym_int", "as_sym_float", "as_sym_bool"}:
-                self._values[value["as_name"]] = made
-            elif kind == "as_tensors":
-                for number, each in enumerate(value):
-                    item = self._graph.call_function(operator.getitem, (made, number))
-                    self._values[each["name"]] = item
-            elif kind != "as_none":
-                raise ValueError(f"an operator returns {printable(kind)}, which is not supported")
+    def _output(self, output: _Json) -> OutputNames:
+        """The name, or the names, that the program has for what an operator returns."""
+        kind, value = _only(output)
+        if kind == "as_tensor":
+            return self._define(value["name"])
+        if kind == "as_optional_tensor":
+            return self._output(value)
+        if kind in {"as_sym_int", "as_sym_float", "as_sym_bool"}:
+            return self._define(value["as_name"])
+        if kind == "as_tensors":
+            return tuple(self._define(each["name"]) for each in value)
+        if kind != "as_none":
+            raise ValueError(f"an operator returns {printable(kind)}, which is not supported")
+        return None
 
-    def _value(self, argument: _Json) -> Any:
-        """The value of an argument, or the node that computes it."""
+    def _define(self, name: object) -> str:
+        if not isinstance(name, str):
+            raise TypeError("a name of it is no text")
+        self._values[name] = Computed(name)
+        return name
+
+    def _value(self, argument: _Json) -> object:
+        """The value of an argument, or what stands for it until it is computed."""
         kind, value = _only(argument)
         match kind:
             case "as_none":
@@ -250,15 +215,15 @@ class _Builder:
             case "as_tensor":
                 return self._values[value["name"]]
             case "as_tensors":
-                return [self._values[each["name"]] for each in value]
+                return self._listed([self._values[each["name"]] for each in value])
             case "as_sym_int" | "as_sym_float" | "as_sym_bool":
                 return self._size(value)
             case "as_sym_ints" | "as_sym_floats" | "as_sym_bools":
-                return [self._size(each) for each in value]
+                return self._listed([self._size(each) for each in value])
             case "as_optional_tensor":
                 return self._value(value)
             case "as_optional_tensors":
-                return [self._value(each) for each in value]
+                return self._listed([self._value(each) for each in value])
             case "as_scalar_type":
                 return _DTYPES[value]
             case "as_memory_format":
@@ -271,39 +236,17 @@ class _Builder:
                 return complex(float(value["real"]), float(value["imag"]))
         raise ValueError(f"it has an argument of kind {printable(kind)}, which is not supported")
 
-    def _size(self, argument: _Json) -> Any:
+    def _listed(self, items: list[object]) -> object:
+        """A list as an argument; with computed values in it, a step makes it."""
+        if not any(isinstance(each, Computed) for each in items):
+            return items
+        made = Computed(len(self._steps))
+        self._steps.append(list_of(items, len(self._steps)))
+        return made
+
+    def _size(self, argument: _Json) -> object:
         kind, value = _only(argument)
         return self._values[value] if kind == "as_name" else _plain(value)
-
-
-def _operator(target: object) -> torch._ops.OpOverload:
-    """An operator of ATen; raises ValueError for anything else that a program may name."""
-    text = target if isinstance(target, str) else ""
-    match = _ATEN.fullmatch(text)
-    packet = getattr(torch.ops.aten, match[1], None) if match else None
-    if match and isinstance(packet, torch._ops.OpOverloadPacket):
-        found = getattr(packet, match[2], None)
-        # what has no kernel of the dispatcher is TorchScript's, and may read and write files
-        if (
-            isinstance(found, torch._ops.OpOverload)
-            and torch._C._dispatch_has_kernel(str(found._name))
-            and _REFUSED_ARGUMENTS.isdisjoint(argument.name for argument in found._schema.arguments)
-        ):
-            return found
-    raise ValueError(f"it uses {one_line(printable(text), 80)}; accepted: ATen's operators without files")
-
-
-def _call_of(
-    called: torch._ops.OpOverload, given: Sequence[tuple[str, Any]]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call: by place as long as none is left out, and by name."""
-    left = dict(given)
-    places: list[Any] = []
-    for argument in called._schema.arguments:
-        if argument.kwarg_only or argument.name not in left:
-            break
-        places.append(left.pop(argument.name))
-    return tuple(places), left
 
 
 def _only(union: object) -> tuple[str, Any]:

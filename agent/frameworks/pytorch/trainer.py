@@ -27,7 +27,7 @@ from inferometer.agent.frameworks.pytorch.modules import (
 )
 from inferometer.agent.frameworks.pytorch.ranks import Ranks, communication_of
 from inferometer.agent.hardware.environment import FrameworkDetails
-from inferometer.agent.inference.predictor import Precision, prediction_failure
+from inferometer.agent.inference.predictor import Precision, prediction_failure, title_of
 from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.agent.training.trainer import (
@@ -92,9 +92,14 @@ class PyTorchTrainer(Trainer):
         self._ranks: Ranks | None = None
         self._holds_cudnn = False
 
+    @classmethod
+    def check(cls, manifest: ModelManifest, options: TrainerOptions) -> None:
+        """Checks the options and finds the device; see ``Trainer``."""
+        _chosen(manifest, options)
+
     def load(self) -> None:
         """Builds the module and its optimizer, and meets the other ranks; see ``Trainer``."""
-        communication = self._checked_options()
+        self._device, communication = _chosen(self.manifest, self.options)
         use_threads(self._threads)
         self._found_threads = torch.get_num_threads()
         module = self._build()
@@ -214,30 +219,6 @@ class PyTorchTrainer(Trainer):
             self._holds_cudnn = False
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-
-    def _checked_options(self) -> str:
-        """Finds the device, and returns the library that adds up gradients."""
-        options = self.options
-        if options.api:
-            raise ConfigurationError(f"api is {options.api}; PyTorch has one API: leave it out")
-        if len(options.devices) != 1:
-            raise ConfigurationError(
-                f"devices: found {len(options.devices)}; PyTorch trains on one in a process: start a process "
-                "for each"
-            )
-        rank = options.rank
-        if not 0 <= rank.number < rank.count:
-            raise ConfigurationError(f"rank is {rank.number}; allowed: 0 to {rank.count - 1}")
-        if rank.count > 1 and not rank.address:
-            raise ConfigurationError(
-                f"rank {rank.number} of {rank.count} has no address to meet the others at"
-            )
-        self._device = find_device(str(self), options.devices[0])
-        if options.predictor.precision is Precision.FLOAT16 and self._device.type == "cpu":
-            raise ConfigurationError(
-                f"{self}: PyTorch trains in float16 on a GPU only; on a CPU use bfloat16"
-            )
-        return communication_of(options.communication, self._device)
 
     def _build(self) -> torch.nn.Module:
         architecture, weights = self.artifacts.architecture, self.artifacts.weights
@@ -450,3 +431,25 @@ def _optimizer(parameters: list[torch.nn.Parameter], options: OptimizerOptions) 
         case "rmsprop":
             return torch.optim.RMSprop(parameters, rate, weight_decay=decay, momentum=momentum)
     raise ConfigurationError(f"optimizer is {options.name}, which PyTorch's trainer does not have")
+
+
+def _chosen(manifest: ModelManifest, options: TrainerOptions) -> tuple[torch.device, str]:
+    """Returns the device, and the library that adds up gradients; raises what ``Trainer.check`` does."""
+    if options.api:
+        raise ConfigurationError(f"api is {options.api}; PyTorch has one API: leave it out")
+    if len(options.devices) != 1:
+        raise ConfigurationError(
+            f"devices: found {len(options.devices)}; PyTorch trains on one in a process: start a process "
+            "for each"
+        )
+    rank = options.rank
+    if not 0 <= rank.number < rank.count:
+        raise ConfigurationError(f"rank is {rank.number}; allowed: 0 to {rank.count - 1}")
+    if rank.count > 1 and not rank.address:
+        raise ConfigurationError(f"rank {rank.number} of {rank.count} has no address to meet the others at")
+    device = find_device(title_of(manifest), options.devices[0])
+    if options.predictor.precision is Precision.FLOAT16 and device.type == "cpu":
+        raise ConfigurationError(
+            f"{title_of(manifest)}: PyTorch trains in float16 on a GPU only; on a CPU use bfloat16"
+        )
+    return device, communication_of(options.communication, device)

@@ -22,6 +22,7 @@ from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.conversion import read_options
 from inferometer.agent.server.rpc import CallContext
 from inferometer.agent.serving.loaded_models import Lease
+from inferometer.agent.serving.served_model import ServedModel
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.schema import ModelManifest
@@ -40,6 +41,11 @@ class QueuedSession(Session):
         shared = lease.model.session
         super().__init__(shared._predictor, shared._pipeline, shared.description)
         self._lease = lease
+
+    @property
+    def model(self) -> ServedModel:
+        """The loaded model."""
+        return self._lease.model
 
     def infer_for(
         self, call: CallContext, clock: Callable[[], int], trace: TraceScope | None = None

@@ -189,7 +189,7 @@ class PredictService:
             "Predict": (decode_request, encode_response),
             "PredictStream": (decode_request, encode_answer),
         }
-        return methods_of(_SERVICE, self, codecs)
+        return methods_of(_SERVICE, self, codecs, aside=["Hold"])
 
     def open(self, request: predict_pb2.OpenRequest, call: CallContext) -> predict_pb2.OpenResponse:
         """Loads a model."""
@@ -211,6 +211,13 @@ class PredictService:
         return self.sessions.open(
             lambda: QueuedSession(self.models.lease(manifest, options, shared=shared, trace=trace))
         )
+
+    async def hold(self, request: predict_pb2.HoldRequest, _: CallContext) -> predict_pb2.HoldResponse:
+        """Returns when a session has ended; cancelled, as the client is gone, it makes the session end."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        with self.sessions.hold(request.session_id, partial(loop.call_soon_threadsafe, ended.set)):
+            await ended.wait()
+        return predict_pb2.HoldResponse()
 
     async def clock(self, _: predict_pb2.ClockRequest, __: CallContext) -> predict_pb2.ClockResponse:
         """Returns the agent's time."""

@@ -102,6 +102,7 @@ class RestApp:
             client.call = call
             call.scheme, call.path, call.port = scope["scheme"], scope["path"], scope["server"][1]
             try:
+                await self._calls.turn()
                 reply = await self._answer(found, dict(headers), client, receive, call)
             except asyncio.CancelledError as error:
                 raise call.why_cancelled or AgentError("the agent has stopped") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import socket
 from collections.abc import Callable, Coroutine
@@ -15,6 +14,7 @@ import uvicorn
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.server.rest.app import RestApp
 from inferometer.agent.server.rest.connection import LEAST_BYTES_PER_S, SILENCE_S, Connection
+from inferometer.agent.server.rest.http_connection import CheckingServer
 from inferometer.agent.server.rest.tls import tls_context
 from inferometer.agent.server.security.binding import join_address
 from inferometer.agent.server.security.credentials import ServerTls
@@ -26,7 +26,6 @@ Begin = Callable[[Coroutine[Any, Any, Any]], "Future[Any]"]
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
 _STARTING_S = 30.0
-_CHECKS = 4  # in the time for which a client may be silent
 
 
 class HttpServer(Closeable):
@@ -65,7 +64,7 @@ class HttpServer(Closeable):
         )
         config.load()
         config.ssl = context
-        self._server = _Server(config)
+        self._server = _Server(config, Limited)
         self._serving: Future[Any] | None = None
         self._socket = _bound(host, port)
         self.port = int(self._socket.getsockname()[1])
@@ -76,16 +75,28 @@ class HttpServer(Closeable):
 
     def start(self, begin: Begin) -> None:
         """Begins to answer."""
+        self._begin = begin
         self._serving = begin(self._server.serve([self._socket]))
         self._server.ready.result(_STARTING_S)
 
+    def announce_end(self) -> None:
+        """Lets each response from now on say that it is the last of its connection."""
+        if self._is_serving:
+            self._begin(self._server.announce_end()).result(_STARTING_S)
+
     def stop(self, grace_s: float) -> None:
-        """Accepts no more connections, and cancels the requests that are under way after the grace period.
+        """Accepts no more connections, and closes each once its request is answered or the grace is over.
 
         Returns at once; see ``wait``.
         """
-        self._server.config.timeout_graceful_shutdown = max(1, math.ceil(grace_s))
-        self._server.should_exit = True
+        if self._is_serving:
+            self._server.config.timeout_graceful_shutdown = max(1, math.ceil(grace_s))
+            self._begin(self._server.stop_listening()).result(_STARTING_S)
+            self._server.should_exit = True
+
+    @property
+    def _is_serving(self) -> bool:
+        return self._serving is not None and not self._serving.done()
 
     def wait(self, timeout_s: float) -> bool:
         """Waits until it has stopped; returns whether it has."""
@@ -101,31 +112,28 @@ class HttpServer(Closeable):
         self._socket.close()
 
 
-class _Server(uvicorn.Server):
-    """Says when it has started, and looks for clients that are too slow."""
+class _Server(CheckingServer):
+    """Says when it has started, and stops listening before it ends its connections."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, kind: type[Connection]) -> None:
         super().__init__(config)
+        self._kind = kind  # of the connections to come
         self.ready: Future[None] = Future()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready.set_result(None)
 
-    async def main_loop(self) -> None:
-        checking = asyncio.create_task(self._check_clients())
-        try:
-            await super().main_loop()
-        finally:
-            checking.cancel()
+    async def announce_end(self) -> None:
+        """Lets each response from now on say that it is the last of its connection."""
+        self._kind.closes = True
+        for connection in self.connections:
+            connection.announce_end()
 
-    async def _check_clients(self) -> None:
-        while True:
-            await asyncio.sleep(SILENCE_S / _CHECKS)
-            now_s = asyncio.get_running_loop().time()
-            for connection in list(self.server_state.connections):
-                if isinstance(connection, Connection):
-                    connection.check(now_s)
+    async def stop_listening(self) -> None:
+        """Accepts no more connections."""
+        for listener in self.servers:
+            listener.close()
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -11,9 +11,11 @@ from inferometer.manifests.errors import ConfigurationError
 
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - what gRPC takes an empty host for
 _CLIENTS_KEEPALIVE_MS = 10_000
-_KEEPALIVE_MS = 60_000
-_KEEPALIVE_TIMEOUT_MS = 20_000
+_KEEPALIVE_MS = 10_000
+_KEEPALIVE_TIMEOUT_MS = 10_000
 _MAX_PENDING_CALLS = 20_000
+MAX_METADATA_BYTES = 16 * 1024
+"""The most metadata of a call over gRPC."""
 
 
 def server_options(max_message_bytes: int, limits: Limits) -> tuple[tuple[str, int], ...]:
@@ -24,6 +26,9 @@ def server_options(max_message_bytes: int, limits: Limits) -> tuple[tuple[str, i
         # Calls that come faster than a thread takes them wait; gRPC would cancel most beyond 1,000.
         ("grpc.server.max_pending_requests", _MAX_PENDING_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING_CALLS),
+        # Both alike: between the two gRPC refuses by chance.
+        ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
         # Otherwise two agents could listen on one port, and calls would reach either.
         ("grpc.so_reuseport", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", _CLIENTS_KEEPALIVE_MS // 2),

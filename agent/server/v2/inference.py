@@ -108,8 +108,10 @@ class Inference:
             response = pb.ModelInferResponse(
                 model_name=message.model_name, model_version=found.version, id=message.id
             )
-            if wanted is None:
-                wanted = tuple(map(RequestedOutput, inferred.outputs))
+            if wanted is None:  # all, or the model's outputs were not known before
+                names, peer = list(inferred.outputs), call.record.peer
+                wanted = requested_outputs(message, names, found.title, self._shared_memory, peer)
+                wanted = wanted or tuple(map(RequestedOutput, names))
             labels = model.manifest.output.parameters.labels
             answer = add_outputs(response, wanted, inferred.outputs, labels)
         finally:
@@ -120,12 +122,14 @@ class Inference:
     async def _wanted(
         self, message: pb.ModelInferRequest, model: ServedModel, found: FoundModel, call: CallContext
     ) -> tuple[RequestedOutput, ...] | None:
-        """The outputs that a request names; None for all."""
+        """The outputs that a request names; None for all, and where it is not known which the model has."""
         if not message.outputs:
             return None
         outputs = self._repository.known_outputs(model)
         if outputs is None:
             outputs = await call.in_thread(self._repository.outputs, model)
+        if not outputs:
+            return None
         names = [output.name for output in outputs]
         return requested_outputs(message, names, found.title, self._shared_memory, call.record.peer)
 

@@ -13,7 +13,12 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.preprocessing.inputs import blank
-from inferometer.agent.protocol.v2_datatypes import TensorSignature, datatype_of, inputs_of
+from inferometer.agent.protocol.v2_datatypes import (
+    TensorSignature,
+    datatype_named,
+    datatype_of,
+    inputs_of,
+)
 from inferometer.agent.protocol.v2_versions import canonical_version, v2_version
 from inferometer.agent.server.v2.load_parameters import LoadParameters
 from inferometer.agent.server.v2.tensors import shown
@@ -30,7 +35,6 @@ from inferometer.manifests.errors import (
     UnknownModelError,
 )
 from inferometer.manifests.fields import DYNAMIC_AXIS
-from inferometer.manifests.inputs import DYNAMIC_SIZE
 from inferometer.manifests.schema import ModelManifest
 from inferometer.manifests.versions import exactly
 
@@ -128,19 +132,15 @@ class Repository:
         return self._outputs.get(model)
 
     def outputs(self, model: ServedModel) -> tuple[TensorSignature, ...]:
-        """Returns the outputs of a model. No manifest describes them: the model runs once, on zeros.
+        """Returns the outputs of a model as far as they are known; empty where nothing is.
 
-        A model with dynamic axes runs on two sizes of them: the sides of an output that differ are dynamic,
-        too, and all of them where the model takes only one of the sizes.
-
-        Raises PredictionError if it failed, or gave what the protocol cannot carry.
+        No manifest describes them. Where the model does not state them itself, it runs on zeros: with dynamic
+        axes on two sizes of them. The sides of an output that differ are dynamic, too, and all of them where
+        the model takes only one of the sizes. That it takes neither is no error.
         """
         known = self._outputs.get(model)
         if known is None:
-            known = _outputs_for(model, DYNAMIC_SIZE)
-            if any(each.is_dynamic for each in model.manifest.tensors):
-                known = _with_dynamic_axes(known, model)
-            self._outputs[model] = known
+            known = self._outputs[model] = _outputs_of(model)
         return known
 
     def loaded(self, found: FoundModel) -> ServedModel | None:
@@ -269,26 +269,37 @@ class Repository:
         self._found = {key: found for key, found in self._found.items() if _key(key[0]) != _key(name)}
 
 
-def _outputs_for(model: ServedModel, dynamic_size: int) -> tuple[TensorSignature, ...]:
-    """The outputs for one input, whose dynamic axes have that size."""
-    tensors = model.manifest.tensors
-    inferred = model.session.infer(
-        {each.name: blank(each, (1, *each.sized(dynamic_size))) for each in tensors}
+def _outputs_of(model: ServedModel) -> tuple[TensorSignature, ...]:
+    """The outputs that a model states, or else those of a prediction."""
+    stated = model.session.declared_outputs()
+    declared = tuple(
+        TensorSignature(each.name, datatype, _sides((each.shape or ())[1:]))
+        for each in stated
+        if (datatype := datatype_named(each.element_type)) is not None
     )
-    for name, array in inferred.outputs.items():
-        if array.ndim == 0 or len(array) != 1:
-            raise PredictionError(f'output "{name}" has shape {list(array.shape)} for one input')
-    return tuple(
-        TensorSignature(name, datatype_of(array.dtype), array.shape[1:])
-        for name, array in inferred.outputs.items()
-    )
+    dynamic = any(each.is_dynamic for each in model.manifest.tensors)
+    # sizes that are left open are those of dynamic axes, or a prediction tells them
+    if declared and all(each.shape and (dynamic or None not in each.shape[1:]) for each in stated):
+        return declared
+    return _predicted_outputs(model, dynamic=dynamic) or declared
 
 
-def _with_dynamic_axes(known: Sequence[TensorSignature], model: ServedModel) -> tuple[TensorSignature, ...]:
-    """The outputs for one size of the dynamic axes, with those of their own axes that are dynamic."""
-    others: dict[str, tuple[int, ...]] = {}
-    with suppress(PredictionError):
-        others = {each.name: each.dimensions for each in _outputs_for(model, DYNAMIC_SIZE // 2)}
+def _sides(sizes: Sequence[int | None]) -> tuple[int, ...]:
+    return tuple(DYNAMIC_AXIS if size is None else size for size in sizes)
+
+
+def _predicted_outputs(model: ServedModel, *, dynamic: bool) -> tuple[TensorSignature, ...]:
+    """The outputs of predictions of zeros; empty if they fail, or give what the protocol cannot carry."""
+    tensors, found = model.manifest.tensors, []
+    shapes = [{each.name: each.sized() for each in tensors}]
+    if dynamic:
+        shapes.append({each.name: each.sized_otherwise() for each in tensors})
+    for each in shapes:
+        with suppress(PredictionError):
+            found.append(_outputs_for(model, each))
+    if not found or not dynamic:
+        return found[0] if found else ()
+    others = {each.name: each.dimensions for each in found[1]} if len(found) > 1 else {}
     return tuple(
         replace(
             each,
@@ -297,7 +308,20 @@ def _with_dynamic_axes(known: Sequence[TensorSignature], model: ServedModel) -> 
                 for side, other in zip_longest(each.dimensions, others.get(each.name, ()))
             )[: len(each.dimensions)],
         )
-        for each in known
+        for each in found[0]
+    )
+
+
+def _outputs_for(model: ServedModel, shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSignature, ...]:
+    """The outputs for one input, whose tensors have those shapes."""
+    tensors = model.manifest.tensors
+    inferred = model.session.infer({each.name: blank(each, (1, *shapes[each.name])) for each in tensors})
+    for name, array in inferred.outputs.items():
+        if array.ndim == 0 or len(array) != 1:
+            raise PredictionError(f'output "{name}" has shape {list(array.shape)} for one input')
+    return tuple(
+        TensorSignature(name, datatype_of(array.dtype), array.shape[1:])
+        for name, array in inferred.outputs.items()
     )
 
 

@@ -63,7 +63,7 @@ class CallTarget(Closeable):
         description: The model and what it runs on.
         request_bytes: The size of the largest request. As many queries may be in flight as
             ``MAX_BYTES_IN_FLIGHT`` hold, and at most ``MAX_IN_FLIGHT``; one more fails.
-        hold: Makes calls cheaper, and returns what ends that; see ``ServerConnection.hold``.
+        hold: Connects for the calls, and returns what ends that; see ``ServerConnection.hold``.
     """
 
     in_process = False
@@ -78,6 +78,7 @@ class CallTarget(Closeable):
         self._closed = False
         self.sample: QuerySample | None = None
         """The queries whose calls carry their trace; None for none."""
+        self._hold = hold
         self._release = hold()
 
     @abstractmethod
@@ -107,6 +108,11 @@ class CallTarget(Closeable):
         if sample is None or query not in sample:
             return ()
         return ((TRACEPARENT_KEY, sample.traceparent(query)),)
+
+    def reconnect(self) -> None:
+        """Has the next runs use a new connection; see ``LoadTarget``."""
+        self._release()
+        self._release = self._hold()
 
     def begin(self, answers: Answers) -> None:
         """Begins a run; one that has not ended is cancelled.

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -173,17 +176,34 @@ class ServerConnection(Closeable):
         self._name = name
         self.metadata: Metadata = ((AUTHORIZATION_KEY, bearer(secret)),) if secret is not None else ()
         """What goes with every call."""
-        self._channel = open_channel(address, tls, (*_OPTIONS, *options), secret=secret is not None)
+        self._open = partial(open_channel, address, tls, (*_OPTIONS, *options))
+        self._channel = self._open(secret=secret is not None)
+        self._load_channel = self._channel
+        self._loaded = self._unary(self._load_channel)
 
     def hold(self) -> Callable[[], object]:
-        """Keeps a health watch open, which makes other calls cheaper; returns what ends it.
+        """Connects anew for calls under load; returns what ends that connection.
 
-        gRPC starts a thread with the first call of a channel, and ends it with the last one: with few calls
-        in flight, that is more than half of the cost of sending one. While the watch is open, the thread
-        stays. A server without ``grpc.health.v1`` ends the watch, and then nothing is gained.
+        It has a health watch, which makes the calls cheaper. gRPC starts a thread with the first call of a
+        channel, and ends it with the last one: with few calls in flight, that is more than half of the cost
+        of sending one. While the watch is open, the thread stays. A server without ``grpc.health.v1`` ends
+        the watch, and then nothing is gained.
         """
-        watch = health_pb2_grpc.HealthStub(self._channel).Watch(health_pb2.HealthCheckRequest())
-        return lambda: watch.cancel()
+        channel = self._open()
+        with suppress(grpc.FutureTimeoutError):  # the first call says why
+            grpc.channel_ready_future(channel).result(CONNECT_TIMEOUT_S)
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        self._loaded, self._load_channel = self._unary(channel), channel
+
+        def release() -> None:
+            watch.cancel()
+            channel.close()
+
+        return release
+
+    @abstractmethod
+    def _unary(self, channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
+        """The method of a channel that predicts, whose messages are encoded."""
 
     def begin(self, send: Callable[_Given, _Call], *args: _Given.args, **kwargs: _Given.kwargs) -> _Call:
         """Begins a call by calling ``send``.
@@ -209,5 +229,6 @@ class ServerConnection(Closeable):
             raise AgentError(f"{self._name}: the call was cancelled") from error
 
     def close(self) -> None:
-        """Closes the connection; calling it again does nothing."""
+        """Closes the connection, and that for load; calling it again does nothing."""
+        self._load_channel.close()
         self._channel.close()

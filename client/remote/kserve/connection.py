@@ -46,7 +46,10 @@ class KServeConnection(ServerConnection, KServeServer):
         self._model_timeout_s = remote.open_timeout_s
         self._methods = GRPCInferenceServiceStub(self._channel)
         # Without serializers: tensors are written and read by inferometer.client.remote.kserve.messages.
-        self._infer: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(f"/{INFER_PATH}")
+        self._infer = self._unary(self._channel)
+
+    def _unary(self, channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
+        return channel.unary_unary(f"/{INFER_PATH}")
 
     def identity(self) -> ServerIdentity:
         """Returns what the server calls itself.
@@ -149,11 +152,13 @@ class KServeConnection(ServerConnection, KServeServer):
     ) -> grpc.Future[bytes]:
         """Sends one encoded ``ModelInferRequest`` without waiting; ``end_infer`` returns the answer.
 
+        It takes the connection that ``hold`` made last.
+
         Raises:
             SessionError: The connection is closed.
         """
         given = (*self.metadata, *metadata) if metadata else self.metadata
-        return self.begin(self._infer.future, request, timeout=timeout_s, metadata=given)
+        return self.begin(self._loaded.future, request, timeout=timeout_s, metadata=given)
 
     def end_infer(self, call: grpc.Future[bytes]) -> bytes:
         """Returns the encoded answer to a call, and waits for it if necessary.

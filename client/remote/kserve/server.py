@@ -168,7 +168,7 @@ class KServeServer(ABC):
 
     @abstractmethod
     def hold(self) -> Callable[[], object]:
-        """Makes the calls of ``begin_infer`` cheaper; returns what ends that."""
+        """Connects anew for the calls of ``begin_infer``; returns what ends that."""
 
     @abstractmethod
     def close(self) -> None:

@@ -247,6 +247,8 @@ class KServeTarget(CallTarget):
         """The places in shared memory that no query in flight has."""
         self._slot_tensors: list[dict[str, NDArray[Any]]] = []
         self._shared: SharedBytes | None = None
+        if isinstance(inputs, PreparedInputs):
+            inputs = replace(inputs, rows=tuple(map(self._preprocessor.checked, inputs.rows)))
         self._requests = self._shared_requests(inputs)
         if not isinstance(inputs, PreparedInputs):
             self._payloads = inputs.payloads

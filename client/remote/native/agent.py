@@ -27,7 +27,7 @@ from inferometer.client.remote.channel.call_target import BeginCall, CallFlight,
 from inferometer.client.remote.channel.connection import RemoteOptions
 from inferometer.client.remote.native.connection import Connection, Flight
 from inferometer.client.remote.native.failures import translate_errors
-from inferometer.client.remote.native.reading import LocalBatch
+from inferometer.client.remote.native.reading import LocalBatch, sendable, sendable_payload
 from inferometer.client.remote.native.tracing import RemoteTrace, call_to
 from inferometer.evaluators.load.prepared_inputs import LoadInputs, PreparedInputs
 from inferometer.manifests.errors import DeadlineError, InferometerError, SessionError
@@ -86,6 +86,7 @@ def open_remote_agent(
     except BaseException:
         connection.close()
         raise
+    connection.hold_session(response.session_id)
     return RemoteAgent(connection, response.session_id, description, remote)
 
 
@@ -132,7 +133,8 @@ class RemoteAgent(Closeable):
         """The model and what it runs on."""
         self._remote = remote
         self._pool = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read-inputs")
-        self._bytes_ahead = bytes_ahead(description.manifest.tensors)
+        self._tensors = description.manifest.tensors
+        self._bytes_ahead = bytes_ahead(self._tensors)
         self._closed = False
 
     def predict(self, inputs: Sequence[Input]) -> BatchResult:
@@ -143,7 +145,7 @@ class RemoteAgent(Closeable):
             AgentError: The agent was lost, or did not answer in time.
         """
         self._check_open()
-        batch = LocalBatch(inputs, self._pool)
+        batch = LocalBatch(inputs, self._pool, self._tensors)
         readable = batch.readable()
         if not readable:
             return batch.merge(None)
@@ -160,7 +162,7 @@ class RemoteAgent(Closeable):
             AgentError: The agent was lost, or did not answer in time.
         """
         self._check_open()
-        request = encode_batch_request(self.session_id, batch)
+        request = encode_batch_request(self.session_id, sendable(batch, self._tensors))
         return self.connection.predict(request, self._remote.call_timeout_s)
 
     def predict_batches(
@@ -217,7 +219,7 @@ class RemoteAgent(Closeable):
         """
         self._check_open()
         try:
-            return LocalBatch(inputs, self._pool)
+            return LocalBatch(inputs, self._pool, self._tensors)
         except RuntimeError:
             self._check_open()
             raise
@@ -265,11 +267,12 @@ class RemoteTarget(CallTarget):
     """
 
     def __init__(self, agent: RemoteAgent, inputs: LoadInputs) -> None:
-        id_ = agent.session_id
+        id_, tensors = agent.session_id, agent.description.manifest.tensors
         if isinstance(inputs, PreparedInputs):
-            self._requests = [encode_batch_request(id_, row) for row in inputs.rows]
+            self._requests = [encode_batch_request(id_, sendable(row, tensors)) for row in inputs.rows]
         else:
-            self._requests = [encode_inputs_request(id_, [(_ID, payload)]) for payload in inputs.payloads]
+            payloads = [sendable_payload(payload, tensors) for payload in inputs.payloads]
+            self._requests = [encode_inputs_request(id_, [(_ID, payload)]) for payload in payloads]
         self._connection = agent.connection
         super().__init__(agent.description, max(map(len, self._requests)), self._connection.hold)
 

@@ -96,10 +96,12 @@ class AnswerWatch:
             self._cancel()
 
 
+_SERVICE = f"/{predict_pb2.DESCRIPTOR.services_by_name['PredictService'].full_name}"
 _PREDICT_TRIES = 2
 _CLOSE_TIMEOUT_S = 5.0
 _CLOCK_TIMEOUT_S = 5.0
 _CONDITIONS_TIMEOUT_S = 5.0
+_SHORTEST_HOLD_S = 1.0
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),  # finds within 40 s that an agent's machine has vanished
     # Between attempts that fail, calls fail at once, and the pauses grow up to this.
@@ -119,13 +121,13 @@ class Connection(ServerConnection):
         self.methods = PredictServiceStub(self._channel)
         self.registry = RegistryServiceStub(self._channel)
         # Without serializers: tensors are written and read by inferometer.agent.protocol.messages.
-        service = f"/{predict_pb2.DESCRIPTOR.services_by_name['PredictService'].full_name}"
-        self._predict: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
-            f"{service}/Predict"
-        )
+        self._predict = self._unary(self._channel)
         self._predict_stream: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(
-            f"{service}/PredictStream"
+            f"{_SERVICE}/PredictStream"
         )
+
+    def _unary(self, channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
+        return channel.unary_unary(f"{_SERVICE}/Predict")
 
     def predict(self, request: bytes, timeout_s: float | None) -> BatchResult:
         """Sends one encoded ``PredictRequest`` and waits for the result.
@@ -146,11 +148,13 @@ class Connection(ServerConnection):
     def begin_predict(self, request: bytes, metadata: Metadata = ()) -> grpc.Future[bytes]:
         """Sends one encoded ``PredictRequest`` without waiting; ``end_predict`` returns the answer.
 
+        It takes the connection that ``hold`` made last.
+
         Raises:
             SessionError: The connection is closed.
         """
         given = (*self.metadata, *metadata) if metadata else self.metadata
-        return self.begin(self._predict.future, request, metadata=given)
+        return self.begin(self._loaded.future, request, metadata=given)
 
     def end_predict(self, call: grpc.Future[bytes]) -> bytes:
         """Returns the encoded answer to a call, for ``read``, and waits for it if necessary.
@@ -221,6 +225,25 @@ class Connection(ServerConnection):
             return decode_answer(answer)
         except DecodeError as error:
             raise AgentError(f"agent {self.address}: an answer is malformed: {error}") from error
+
+    def hold_session(self, session_id: str) -> None:
+        """Shows the agent that this client is there, until the session or the connection is closed.
+
+        If the process dies, the agent notices that its connection is gone, and closes the session. A
+        connection that is lost is made again; a call that fails at once, as at a proxy, is not repeated.
+        """
+        began_s = time.monotonic()
+        call = self.methods.Hold.future(
+            predict_pb2.HoldRequest(session_id=session_id), metadata=self.metadata, wait_for_ready=True
+        )
+
+        def hold_again(ended: grpc.Future[predict_pb2.HoldResponse]) -> None:
+            lasted_s = time.monotonic() - began_s
+            if call.code() is grpc.StatusCode.UNAVAILABLE and lasted_s >= _SHORTEST_HOLD_S:
+                with suppress(ValueError):  # the channel is closed
+                    self.hold_session(session_id)
+
+        call.add_done_callback(hold_again)
 
     def close_session(self, session_id: str) -> None:
         """Closes a session, if the agent can be reached."""

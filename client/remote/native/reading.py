@@ -7,12 +7,26 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import BatchResult, InputFailure, Stage, StageTimes
-from inferometer.agent.preprocessing.inputs import Input, Payload
+from inferometer.agent.preprocessing.inputs import (
+    Input,
+    NamedTensors,
+    Payload,
+    Tensor,
+    Tensors,
+    dtype_of,
+)
+from inferometer.agent.preprocessing.preprocessor import check_elements
+from inferometer.agent.protocol.tensors import NUMERIC_TYPES
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.tracing.span import SpanKind, TraceLevel
 from inferometer.manifests.errors import InputError
+from inferometer.manifests.inputs import TensorSpec
 
 _READ = SpanKind.of("read", TraceLevel.APPLICATION_TRACE, side="client")
 
@@ -35,17 +49,20 @@ class LocalBatch:
     Args:
         inputs: The batch, not empty.
         pool: Reads.
+        tensors: What the model takes.
 
     Raises:
         InputError: The batch is empty.
     """
 
-    def __init__(self, inputs: Sequence[Input], pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, inputs: Sequence[Input], pool: ThreadPoolExecutor, tensors: Sequence[TensorSpec]
+    ) -> None:
         if not inputs:
             raise InputError("the batch is empty; it needs at least one input")
         # Inputs in memory need no thread.
         self._reads: list[_Read | Future[_Read]] = [
-            pool.submit(_read, item) if callable(item.data) else _Read(item.id, item.data, None, 0)
+            pool.submit(_read, item, tensors) if callable(item.data) else _in_memory(item, item.data, tensors)
             for item in inputs
         ]
 
@@ -88,7 +105,7 @@ class LocalBatch:
         return [read.result() if isinstance(read, Future) else read for read in self._reads]
 
 
-def _read(item: Input) -> _Read:
+def _read(item: Input, tensors: Sequence[TensorSpec]) -> _Read:
     payload = failure = None
     started_ns = time.perf_counter_ns()
     try:
@@ -96,4 +113,55 @@ def _read(item: Input) -> _Read:
     except InputError as error:
         failure = InputFailure(item.id, Stage.READ, str(error))
     read_ns = time.perf_counter_ns() - started_ns
+    if payload is not None:
+        read = _in_memory(item, payload, tensors)
+        payload, failure = read.payload, read.failure
     return _Read(item.id, payload, failure, read_ns, started_ns, threading.get_native_id())
+
+
+def _in_memory(item: Input, payload: Payload, tensors: Sequence[TensorSpec]) -> _Read:
+    try:
+        return _Read(item.id, sendable_payload(payload, tensors), None, 0)
+    except InputError as error:
+        return _Read(item.id, None, InputFailure(item.id, Stage.PREPROCESS, str(error)), 0)
+
+
+def sendable_payload(payload: Payload, tensors: Sequence[TensorSpec]) -> Payload:
+    """Returns the data of an input so that it can be sent; see ``sendable``."""
+    if isinstance(payload, NamedTensors):
+        return NamedTensors(_named(payload.arrays, tensors))
+    if isinstance(payload, Tensor) and not _travels(payload.array):
+        return Tensor(check_elements(payload.array, dtype_of(tensors[0])))
+    return payload
+
+
+def sendable(batch: Tensors | NDArray[Any], tensors: Sequence[TensorSpec]) -> Tensors | NDArray[Any]:
+    """Returns a batch whose arrays can be sent: numbers in the types that the protocol has, and strings.
+
+    Others become what the model takes, its ``tensors``, as they do where it runs.
+
+    Raises:
+        InputError: An element type would lose values; the message is that of a model in this process.
+    """
+    if isinstance(batch, np.ndarray):
+        return batch if _travels(batch) else check_elements(batch, dtype_of(tensors[0]))
+    return _named(batch, tensors)
+
+
+def _named(arrays: Tensors, tensors: Sequence[TensorSpec]) -> Tensors:
+    if all(map(_travels, arrays.values())):
+        return arrays
+    dtypes = {each.name: dtype_of(each) for each in tensors}
+    found = {}
+    for name, array in arrays.items():
+        try:
+            # the agent refuses a name that the model has not
+            found[name] = array if _travels(array) else check_elements(array, dtypes.get(name, array.dtype))
+        except InputError as error:
+            raise InputError(f'input "{name}": {error}' if len(dtypes) > 1 else str(error)) from error
+    return found
+
+
+def _travels(array: NDArray[Any]) -> bool:
+    """Whether an array can be sent as it is: as numbers that the protocol has."""
+    return array.dtype.name in NUMERIC_TYPES

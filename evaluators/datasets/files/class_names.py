@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from inferometer.manifests.errors import DatasetError
@@ -32,7 +33,7 @@ def read_class_names(path: Path) -> tuple[str, ...] | None:
         if not name:
             raise DatasetError(f"{path}: line {row + 1} is empty; accepted: the name of a class in each line")
     if len(set(names)) < len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
+        repeated = next(name for name, times in Counter(names).items() if times > 1)
         raise DatasetError(f"{path}: has the class {repeated} twice")
     return names
 

@@ -28,6 +28,7 @@ _LENGTH_BITS = 29
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _CHECKED = 64
 _CHUNK_BYTES = 1 << 20
+_FIRST_CHUNK_BYTES = 1 << 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,9 +121,10 @@ def find_records(file: RandomAccessFile) -> RecordPlaces:
     offset = 0
     try:
         while offset < file.size:
-            end = _end_of_record(file, offset)
+            end, last = _end_of_record(file, offset)
             if end is None or not (end == file.size or _starts(file, end)):
-                following = _next_header(file, offset + 4)
+                # the parts before it are whole; to look within them too would take the square of the time
+                following = _next_header(file, last + 4)
                 # a header within the record means that its length is damaged, else that which follows it is
                 end = following if end is None or following < end else end
             offsets.append(offset)
@@ -137,22 +139,25 @@ def find_records(file: RandomAccessFile) -> RecordPlaces:
     return RecordPlaces(np.array(offsets, np.int64), np.array(ends, np.int64))
 
 
-def _end_of_record(file: RandomAccessFile, offset: int) -> int | None:
-    """Where the record at an offset ends by its own words; None where they are damaged, or it is cut off."""
-    first = True
+def _end_of_record(file: RandomAccessFile, offset: int) -> tuple[int | None, int]:
+    """Where the record at an offset ends by its own words, and where the last part begins that has a header.
+
+    The end is None where the words are damaged, or the record is cut off.
+    """
+    last, first = offset, True
     while True:
         header = file.read(HEADER.size, offset)
         if len(header) < HEADER.size:
-            return None
+            return None, last
         magic, word = HEADER.unpack(header)
         flag, length = split_word(word)
         if magic != MAGIC or flag > _LAST or (flag in {_WHOLE, _FIRST}) != first:
-            return None
-        end = offset + HEADER.size + padded(length)
+            return None, last
+        end, last = offset + HEADER.size + padded(length), offset
         if end > file.size:
-            return None
+            return None, last
         if flag in {_WHOLE, _LAST}:
-            return end
+            return end, last
         offset, first = end, False
 
 
@@ -167,16 +172,18 @@ def _starts(file: RandomAccessFile, offset: int) -> bool:
 
 def _next_header(file: RandomAccessFile, offset: int) -> int:
     """Where the next record begins, from an offset on; the file's end if there is none."""
+    size = _FIRST_CHUNK_BYTES
     while offset < file.size:
-        chunk = file.read(_CHUNK_BYTES, offset)
+        chunk = file.read(size, offset)
         found = chunk.find(MAGIC_BYTES)
         while found >= 0:
             if (offset + found) % 4 == 0 and _starts(file, offset + found):
                 return offset + found
             found = chunk.find(MAGIC_BYTES, found + 1)
-        if len(chunk) < _CHUNK_BYTES:
+        if len(chunk) < size:
             break
         offset += len(chunk) - 4
+        size = min(4 * size, _CHUNK_BYTES)
     return file.size
 
 
@@ -236,6 +243,6 @@ def _check_index(path: Path, file: RandomAccessFile, places: RecordPlaces) -> No
             f"{path}: leaves out the records before byte {inside[0]} of {file.path}; {_REMEDY}"
         )
     if len(inside) == len(places.offsets):
-        end = _end_of_record(file, int(inside[-1]))
+        end, _ = _end_of_record(file, int(inside[-1]))
         if end is not None and end < file.size:
             raise DatasetError(f"{path}: leaves out the records from byte {end} of {file.path} on; {_REMEDY}")

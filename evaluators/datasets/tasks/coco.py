@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+from inferometer.evaluators.datasets.files.json_text import key, number, numbers, parse_json, shown
 from inferometer.evaluators.datasets.folder import read_image
 from inferometer.evaluators.datasets.truths import Objects, Polygons, RunLengths
 from inferometer.evaluators.tasks.coco_results import run_lengths
@@ -68,7 +67,7 @@ class CocoDataset(Dataset):
         objects = _objects_by_image(file, content, images, self.categories)
         folder = _image_folder(file, [name for name, _, _ in images.values()])
         self._images = [
-            _Image(number, folder / file_name, _truth(objects.get(number, []), height, width))
+            _Image(number, folder / file_name, _truth(objects.get(number, []), height, width, number))
             for number, (file_name, height, width) in images.items()
         ]
         super().__init__(
@@ -114,28 +113,30 @@ def annotation_file(path: Path) -> Path:
 
 def _content(file: Path) -> Mapping[str, Any]:
     try:
-        content = json.loads(file.read_bytes())
+        content = parse_json(file.read_bytes())
     except OSError as error:
         raise DatasetError(f"{file}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{file}: is no JSON: {one_line(error)}") from error
-    for key in ("images", "annotations", "categories"):
-        if not isinstance(content, dict) or not isinstance(content.get(key), list):
-            raise DatasetError(f"{file}: has no list of {key}, as a dataset in COCO's format has")
+    except ValueError as error:
+        raise DatasetError(f"{file}: {error}") from error
+    for name in ("images", "annotations", "categories"):
+        if not isinstance(content, dict) or not isinstance(content.get(name), list):
+            raise DatasetError(f"{file}: has no list of {name}, as a dataset in COCO's format has")
     found: Mapping[str, Any] = content
     return found
 
 
 def _categories(file: Path, content: Mapping[str, Any]) -> Mapping[Any, str]:
     found: dict[Any, str] = {}
+    names: set[str] = set()
     for place, entry in enumerate(content["categories"]):
         number = entry.get("id") if isinstance(entry, dict) else None
         if not _is_key(number) or number in found:
             raise DatasetError(f"{file}: category {place} has no id of its own")
         name = entry.get("name", str(number))
-        if not isinstance(name, str) or not name.strip() or name in found.values():
+        if not isinstance(name, str) or not name.strip() or printable(name) in names:
             raise DatasetError(f"{file}: category {number} has no name of its own")
         found[number] = printable(name)
+        names.add(found[number])
     return found
 
 
@@ -146,18 +147,20 @@ def _is_key(value: object) -> bool:
 def _images(file: Path, content: Mapping[str, Any]) -> dict[Any, tuple[str, int, int]]:
     """The name, height and width of each image by its number."""
     found: dict[Any, tuple[str, int, int]] = {}
+    texts: set[str] = set()
     for place, entry in enumerate(content["images"]):
         number = entry.get("id") if isinstance(entry, dict) else None
-        if not _is_key(number) or number in found:
+        if not _is_key(number) or printable(str(number)) in texts:  # 1 and "1" are one id of a sample
             raise DatasetError(f"{file}: image {place} has no id of its own")
-        name, height, width = (entry.get(key) for key in ("file_name", "height", "width"))
+        texts.add(printable(str(number)))
+        name, height, width = (entry.get(each) for each in ("file_name", "height", "width"))
         if not isinstance(name, str) or not name:
             raise DatasetError(f"{file}: image {printable(str(number))} has no file_name")
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
             raise DatasetError(
                 f"{file}: image {printable(str(number))}: file_name {printable(name)} leads out of the folder"
             )
-        if not all(isinstance(side, int) and 0 < side <= _MOST_PIXELS_OF_A_SIDE for side in (height, width)):
+        if not all(type(side) is int and 0 < side <= _MOST_PIXELS_OF_A_SIDE for side in (height, width)):
             raise DatasetError(f"{file}: image {printable(str(number))} has no height and width in pixels")
         found[number] = name, height, width
     return found
@@ -195,34 +198,36 @@ def _objects_by_image(
         known = entry.get("id") if isinstance(entry, dict) else None
         named = f"annotation {printable(str(known))}" if _is_key(known) else f"annotation number {place}"
         try:
-            image = entry["image_id"]
-            if not _is_key(image) or image not in images:
+            if not isinstance(entry, dict):
+                raise ValueError("is no object")
+            if missing := [name for name in ("image_id", "category_id", "bbox") if name not in entry]:
+                raise ValueError(f"has no {missing[0]}")
+            image = key(entry["image_id"], "image_id")
+            if image not in images:
                 raise ValueError(f"image_id {printable(str(image))} is none of the images")
-            category = entry["category_id"]
-            if not _is_key(category) or category not in categories:
+            category = key(entry["category_id"], "category_id")
+            if category not in categories:
                 raise ValueError(f"category_id {printable(str(category))} is none of the categories")
             found.setdefault(image, []).append(_row(entry, categories[category], *images[image][1:]))
-        except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise DatasetError(f"{file}: {named}: {one_line(error)}") from error
-        except KeyError as error:
-            raise DatasetError(f"{file}: {named} has no {error.args[0]}") from error
+        except ValueError as error:
+            raise DatasetError(f"{file}: {named}: {error}") from error
     return found
 
 
 def _row(entry: Mapping[str, Any], category: str, height: int, width: int) -> _Row:
-    """An object; raises ValueError, TypeError or KeyError where it is none."""
-    box = [float(number) for number in entry["bbox"]]
-    if len(box) != 4 or not all(map(math.isfinite, box)) or min(box[2:]) < 0:
+    """An object; raises ValueError where it is none."""
+    box = numbers(entry["bbox"], "bbox")
+    if len(box) != 4 or min(box[2:]) < 0:
         raise ValueError(f"bbox {one_line(entry['bbox'], 60)} is not left, top, width and height")
     left, top, across, down = box
     if left > width or top > height or left + across < 0 or top + down < 0:
         raise ValueError(f"bbox {one_line(entry['bbox'], 60)} is outside of the {width} × {height} pixels")
-    area = float(entry.get("area", across * down))
-    if not math.isfinite(area) or area < 0:
+    area = number(entry.get("area", across * down), "area")
+    if area < 0:
         raise ValueError(f"area is {area}")
     crowd = entry.get("iscrowd", 0)
-    if crowd not in (0, 1):
-        raise ValueError(f"iscrowd is {one_line(crowd, 60)}; allowed: 0 or 1")
+    if not isinstance(crowd, int) or crowd not in (0, 1):
+        raise ValueError(f"iscrowd is {shown(crowd)}; allowed: 0 or 1")
     return (
         category,
         (left, top, across, down),
@@ -233,7 +238,7 @@ def _row(entry: Mapping[str, Any], category: str, height: int, width: int) -> _R
 
 
 def _mask(written: Any, height: int, width: int) -> RunLengths | Polygons | None:
-    if not written:
+    if written in (None, []):
         return None
     if isinstance(written, dict):
         mask = run_lengths(written)
@@ -242,9 +247,11 @@ def _mask(written: Any, height: int, width: int) -> RunLengths | Polygons | None
                 f"its mask has {mask.height} × {mask.width} pixels, and the image {height} × {width}"
             )
         return mask
-    rings = tuple(tuple(float(number) for number in ring) for ring in written)
+    if not isinstance(written, list):
+        raise ValueError(f"segmentation is {shown(written)}; accepted: run lengths, or polygons")
+    rings = tuple(tuple(numbers(ring, "a polygon of segmentation")) for ring in written)
     for ring in rings:
-        if len(ring) < 6 or len(ring) % 2 or not all(map(math.isfinite, ring)):
+        if len(ring) < 6 or len(ring) % 2:
             raise ValueError("segmentation has a polygon that is not x and y of three or more points")
         # pycocotools takes memory for each pixel along a polygon
         if max(map(abs, ring[::2])) > 2 * width or max(map(abs, ring[1::2])) > 2 * height:
@@ -252,7 +259,7 @@ def _mask(written: Any, height: int, width: int) -> RunLengths | Polygons | None
     return Polygons(rings)
 
 
-def _truth(rows: Sequence[_Row], height: int, width: int) -> Objects:
+def _truth(rows: Sequence[_Row], height: int, width: int, image: int | str) -> Objects:
     masks = tuple(row[4] for row in rows if row[4] is not None)
     return Objects(
         height,
@@ -262,4 +269,5 @@ def _truth(rows: Sequence[_Row], height: int, width: int) -> Objects:
         np.array([row[2] for row in rows], np.float64),
         np.array([row[3] for row in rows], np.bool_),
         masks if len(masks) == len(rows) else None,
+        image,
     )

@@ -137,8 +137,10 @@ def _voc_names(folder: Path, listed: Path) -> list[str]:
             names = listed.read_text(encoding="utf-8").split()
         else:
             names = sorted(path.stem for path in (folder / VOC_MASKS).glob("*.png"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"{listed}: cannot be read: {one_line(error)}") from error
+    except OSError as error:
+        raise DatasetError(f"{listed}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{listed}: is not UTF-8 at byte {error.start}") from error
     if not names:
         raise DatasetError(f"{listed if listed.exists() else folder / VOC_MASKS}: names no images")
     return names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing_extensions import Self
 
 from inferometer.agent.preprocessing.inputs import Text
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+from inferometer.evaluators.datasets.files.json_text import numbers, parse_json
 from inferometer.evaluators.datasets.tasks.text_rows import Row, read_csv, read_json_lines, read_squad
 from inferometer.evaluators.datasets.truths import AcceptedAnswers, TargetValues, Truth
 from inferometer.manifests.errors import DatasetError, printable
@@ -193,8 +193,8 @@ def _list_of(row: Row, name: str) -> list[Any]:
     value = row.columns[name]
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
+            value = parse_json(value)
+        except ValueError:
             value = None
     if not isinstance(value, list):
         raise DatasetError(f"{row.place}: {name} is no list; write it as in JSON")
@@ -203,9 +203,9 @@ def _list_of(row: Row, name: str) -> list[Any]:
 
 def _vector(row: Row, values: list[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     try:
-        vector = np.asarray(values, np.float64)
-    except (TypeError, ValueError, OverflowError):
-        vector = np.empty(0)
-    if vector.ndim != 1 or not len(vector) or not np.isfinite(vector).all():
-        raise DatasetError(f"{row.place}: target is no list of finite numbers")
-    return vector
+        vector = numbers(values, "target")
+    except ValueError as error:
+        raise DatasetError(f"{row.place}: target is no list of finite numbers: {error}") from error
+    if not vector:
+        raise DatasetError(f"{row.place}: target is no list of finite numbers: it is empty")
+    return np.array(vector, np.float64)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from inferometer.manifests.errors import DatasetError, one_line
+from inferometer.evaluators.datasets.files.json_text import parse_json, shown
+from inferometer.manifests.errors import DatasetError
 
 MAX_FILE_BYTES = 1024 * 1024 * 1024
 """The most bytes of a file, which is in memory as a whole."""
 TAB_SUFFIX = ".tsv"
+TEXT_COLUMNS = frozenset({"text", "sentence", "question", "context", "sentence1", "sentence2"})
+"""The columns with texts."""
+CSV_RULES = (
+    f"a quote is closed at the end of its value, and a value has at most {csv.field_size_limit()} characters"
+)
 
 
 class Row(NamedTuple):
@@ -41,11 +46,9 @@ def read_json_lines(path: Path) -> Iterator[Row]:
             continue
         place = f"{path}: line {number}"
         try:
-            value = json.loads(line.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise DatasetError(f"{place}: is not UTF-8 at byte {error.start}") from error
-        except (ValueError, RecursionError) as error:
-            raise DatasetError(f"{place}: is no JSON: {one_line(error)}") from error
+            value = parse_json(line)
+        except ValueError as error:
+            raise DatasetError(f"{place}: {error}") from error
         if not isinstance(value, dict):
             raise DatasetError(f'{place}: is no JSON object; give one in each line, such as {{"text": "…"}}')
         yield Row(place, number, value)
@@ -72,7 +75,7 @@ def read_csv(path: Path) -> Iterator[Row]:
         try:
             values = next(rows, None)
         except csv.Error as error:
-            raise DatasetError(f"{path}: line {number}: is no CSV: {one_line(error)}") from error
+            raise DatasetError(f"{path}: line {number}: is no CSV; {CSV_RULES}") from error
         if values is None:
             return
         if not values:
@@ -96,30 +99,43 @@ def read_squad(path: Path) -> Iterator[Row]:
         DatasetError: The file cannot be read, or is not of this format.
     """
     try:
-        content = json.loads(_content(path).decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise DatasetError(f"{path}: is not UTF-8 at byte {error.start}") from error
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{path}: is no JSON: {one_line(error)}") from error
+        content = parse_json(_content(path))
+    except ValueError as error:
+        raise DatasetError(f"{path}: {error}") from error
     number = 0
-    try:
-        for article in content["data"]:
-            for paragraph in article["paragraphs"]:
-                for question in paragraph["qas"]:
-                    impossible = question.get("is_impossible", False)
-                    answers = [] if impossible else [answer["text"] for answer in question["answers"]]
-                    columns = {
-                        "id": question["id"],
-                        "question": question["question"],
-                        "context": paragraph["context"],
-                        "answers": answers,
-                    }
-                    number += 1
-                    yield Row(f"{path}: question {number}", number, columns)
-    except (LookupError, TypeError, AttributeError) as error:
+    for article in _list(path, number, content, "data"):
+        for paragraph in _list(path, number, article, "paragraphs"):
+            for question in _list(path, number, paragraph, "qas"):
+                number += 1
+                place, id_ = f"{path}: question {number}", _value(path, number, question, "id")
+                impossible = question.get("is_impossible", False)
+                if not isinstance(impossible, bool):
+                    found = shown(impossible)
+                    raise DatasetError(f"{place}: is_impossible is {found}; allowed: true or false")
+                answers = [] if impossible else _list(path, number, question, "answers")
+                columns = {
+                    "id": id_,
+                    "question": _value(path, number, question, "question"),
+                    "context": _value(path, number, paragraph, "context"),
+                    "answers": [_value(path, number, answer, "text") for answer in answers],
+                }
+                yield Row(place, number, columns)
+
+
+def _value(path: Path, number: int, part: Any, name: str) -> Any:
+    """A value of a part of SQuAD's JSON, in which ``number`` questions have begun."""
+    if not isinstance(part, dict) or name not in part:
+        raise DatasetError(f"{path}: is not in SQuAD's format: a part has no {name}, at question {number}")
+    return part[name]
+
+
+def _list(path: Path, number: int, part: Any, name: str) -> list[Any]:
+    found = _value(path, number, part, name)
+    if not isinstance(found, list):
         raise DatasetError(
-            f"{path}: is not in SQuAD's format, after {number} questions: {one_line(error)}"
-        ) from error
+            f"{path}: is not in SQuAD's format: {name} is {shown(found)} and no list, at question {number}"
+        )
+    return found
 
 
 def _content(path: Path) -> bytes:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from inferometer.evaluators.datasets.folder import printable, read_image
+from inferometer.evaluators.datasets.tasks.text_rows import CSV_RULES, TEXT_COLUMNS
 from inferometer.evaluators.datasets.truths import TargetValues
-from inferometer.manifests.errors import DatasetError, one_line
+from inferometer.manifests.errors import DatasetError
 
 SUFFIX = ".csv"
 FILE_COLUMN = "file"
-_BOM = "\ufeff"
 
 
 class _Row(NamedTuple):
@@ -69,17 +69,16 @@ class ValuesTableDataset(Dataset):
 
 
 def is_values_table(path: Path) -> bool:
-    """Whether the first column of a ``.csv`` is ``file``, and the others of its first line are numbers."""
+    """Whether the first column of a ``.csv`` is ``file``, and none is a text's, whatever its rows hold."""
     if path.suffix.casefold() != SUFFIX:
         return False
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = csv.reader(file)
-            header, first = next(rows, []), next(rows, [])
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header = next(csv.reader(file), [])
     except (OSError, ValueError, csv.Error):
         return False
-    named = [name.removeprefix(_BOM).strip().casefold() for name in header]
-    return named[:1] == [FILE_COLUMN] and len(first) > 1 and all(map(_is_number, first[1:]))
+    named = [name.strip().casefold() for name in header]
+    return named[:1] == [FILE_COLUMN] and len(named) > 1 and TEXT_COLUMNS.isdisjoint(named)
 
 
 def targets_of(values: NDArray[np.float64], samples: int, where: str) -> NDArray[np.float64]:
@@ -128,8 +127,10 @@ def _read(path: Path) -> Sequence[_Row]:
             found = [_row(path, rows.line_num, cells, len(header)) for cells in rows if cells]
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DatasetError(f"{path}: is no table in UTF-8: {one_line(error)}") from error
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{path}: is no table in UTF-8, at byte {error.start}") from error
+    except csv.Error as error:
+        raise DatasetError(f"{path}: line {rows.line_num}: is no CSV; {CSV_RULES}") from error
     if not found:
         raise DatasetError(f"{path}: has no line with a file and its numbers")
     return found

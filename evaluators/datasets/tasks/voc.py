@@ -94,8 +94,10 @@ def _listed(path: Path) -> list[str]:
     """The ids of a list; a second column, which tells whether a class is in the image, is not used."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"{path}: cannot be read: {one_line(error)}") from error
+    except OSError as error:
+        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{path}: is not UTF-8 at byte {error.start}") from error
     found = [line.split()[0] for line in lines if line.strip()]
     if len(set(found)) < len(found):
         raise DatasetError(f"{path}: names an image twice")
@@ -121,7 +123,9 @@ def read_annotation(file: Path) -> Objects:
             raise ValueError(f"size is {width} × {height}")
     except OSError as error:
         raise DatasetError(f"{file}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, expat.ExpatError) as error:
+    except expat.ExpatError as error:
+        raise DatasetError(f"{file}: is no XML at line {error.lineno}, column {error.offset + 1}") from error
+    except ValueError as error:
         raise DatasetError(f"{file}: {one_line(error)}") from error
     boxes, classes, difficult = [], [], []
     for place, each in enumerate(root.findall("object")):

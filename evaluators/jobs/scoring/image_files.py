@@ -71,7 +71,7 @@ class EnhancedFiles(_Folder):
     """Images in any format that is read here."""
 
     def _read(self, file: Path) -> Images:
-        pixels = read_target(file).pixels.astype(np.float32) / np.float32(255)
+        pixels = read_target(file).pixels.astype(np.float64) / 255
         return Images(pixels[np.newaxis])
 
 

@@ -6,14 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from inferometer.agent.tasks.predictions import Detections, Instances
 from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.datasets.truths import Objects
 from inferometer.evaluators.jobs.scoring.prediction_files import PredictionFile
-from inferometer.evaluators.tasks.coco_results import read_results
-from inferometer.manifests.errors import DatasetError, printable
+from inferometer.evaluators.tasks.coco_results import CocoResults, read_results
+from inferometer.manifests.errors import DatasetError
 
 
 class ObjectsFile(PredictionFile):
@@ -30,32 +27,27 @@ class ObjectsFile(PredictionFile):
             raise DatasetError(
                 f"{path}: COCO's results name the dataset's categories by their number; leave out labels"
             )
-        self._found: Mapping[str, Detections | Instances] = read_results(path, categories, self.labels)
+        self._found: Mapping[str, CocoResults] = read_results(path, categories, self.labels)
 
     def keys(self) -> Collection[str]:
         """The ids of the images with results."""
-        return [printable(key) for key in self._found]
+        return self._found.keys()
 
-    def read(self, sample: Sample) -> Detections | Instances:
+    def read(self, sample: Sample) -> CocoResults:
         """Returns the objects in an image."""
-        return self._found.get(sample.id) or _none_of_boxes()
+        return self._found.get(sample.id, CocoResults(()))
 
 
 class MasksOfObjectsFile(ObjectsFile):
-    """COCO results JSON with a ``segmentation`` in each result."""
+    """COCO results JSON with masks; as in pycocotools, one of a ``bbox`` alone is its rectangle."""
 
     def __init__(self, path: Path, dataset: Dataset, labels: Sequence[str]) -> None:
         super().__init__(path, dataset, labels)
-        bare = next((key for key, found in self._found.items() if not isinstance(found, Instances)), None)
-        if bare is not None:
+        results = [each for found in self._found.values() for each in found.objects]
+        if results and all(each.mask is None for each in results):
             raise DatasetError(
-                f"{path}: image {printable(bare)}: its results have no segmentation; score boxes with "
-                "--task=object_detection"
+                f"{path}: its results have no segmentation; score boxes with --task=object_detection"
             )
-
-    def read(self, sample: Sample) -> Detections | Instances:
-        """Returns the objects in an image."""
-        return self._found.get(sample.id) or _none_of_masks(sample)
 
 
 def _categories(dataset: Dataset) -> Mapping[Any, str]:
@@ -69,23 +61,3 @@ def _categories(dataset: Dataset) -> Mapping[Any, str]:
         if isinstance(truth, Objects):
             names |= {name: name for name in truth.classes}
     return names
-
-
-def _none_of_boxes() -> Detections:
-    nothing = np.zeros(0, np.float32)
-    return Detections(np.zeros(1, np.int64), np.zeros((0, 4), np.float32), nothing, np.zeros(0, np.int64))
-
-
-def _none_of_masks(sample: Sample) -> Instances:
-    truth = sample.read_truth()
-    size = (truth.height, truth.width) if isinstance(truth, Objects) else (0, 0)
-    none = _none_of_boxes()
-    return Instances(
-        none.counts,
-        none.boxes,
-        none.scores,
-        none.classes,
-        np.array([size], np.int64),
-        np.zeros(0, np.int64),
-        np.zeros(0, np.uint8),
-    )

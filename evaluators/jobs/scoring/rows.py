@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
-import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from inferometer.manifests.errors import DatasetError, one_line, printable
+from inferometer.evaluators.datasets.files.json_text import parse_json, shown
+from inferometer.evaluators.datasets.tasks.text_rows import CSV_RULES
+from inferometer.manifests.errors import DatasetError, printable
 
 _ID = "id"
 _LINES = (".jsonl", ".ndjson")
@@ -22,7 +24,8 @@ def read_rows(path: Path, column: str, *, several: bool = False) -> Mapping[str,
         path: A ``.csv`` whose first line names the columns, ``.jsonl`` with an object on each line, or
             ``.json`` with such objects in a list, or with an object of predictions by their ids.
         column: The column with the prediction.
-        several: Whether a ``.csv`` has a prediction in each column but the id; they are lists then.
+        several: Whether a prediction is numbers: those of all columns but the id in a ``.csv``, and a list
+            ``values`` elsewhere. They are given as a list of float64, also of one.
 
     Raises:
         DatasetError: The file cannot be read, or an entry lacks an id or a prediction, or has an id of
@@ -37,12 +40,16 @@ def read_rows(path: Path, column: str, *, several: bool = False) -> Mapping[str,
             found: dict[str, Any] = {}
             for place, name, value in readers[suffix](file, column, several):
                 if name in found:
-                    raise DatasetError(f'{path}: {place}: "{printable(name)}" was predicted before')
-                found[name] = value
+                    raise ValueError(f'{place}: "{printable(name)}" was predicted before')
+                found[name] = _numbers(value, place) if several else value
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, csv.Error, RecursionError) as error:
-        raise DatasetError(f"{path}: {one_line(error)}") from error
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{path}: is not UTF-8 at byte {error.start}") from error
+    except csv.Error as error:
+        raise DatasetError(f"{path}: is no CSV; {CSV_RULES}") from error
+    except ValueError as error:
+        raise DatasetError(f"{path}: {error}") from error
     if not found:
         raise DatasetError(f"{path}: holds no predictions")
     return found
@@ -64,18 +71,19 @@ def _of_csv(file: Any, column: str, several: bool) -> _Found:
             raise ValueError(f"line {rows.line_num} has {len(cells)} columns; the first names {len(header)}")
         row = dict(zip(header, cells, strict=True))
         name = row.pop(_ID).strip()
-        value = list(row.values()) if several else row[column]
-        yield f"line {rows.line_num}", _id_of(name, f"line {rows.line_num}"), value
+        place = f"line {rows.line_num}"
+        value = [_parsed_number(text, place) for text in row.values()] if several else row[column]
+        yield place, _id_of(name, place), value
 
 
 def _of_lines(file: Any, column: str, several: bool) -> _Found:
     for number, line in enumerate(file, start=1):
         if line.strip():
-            yield _of_object(_parsed(line, f"line {number}"), f"line {number}", column, several)
+            yield _of_object(_parsed(line, f"line {number}: "), f"line {number}", column, several)
 
 
 def _of_json(file: Any, column: str, several: bool) -> _Found:
-    content = _parsed(file.read(), "its content")
+    content = _parsed(file.read())
     if isinstance(content, dict):
         yield from ((f'"{printable(name)}"', name, value) for name, value in content.items())
     elif isinstance(content, list):
@@ -85,11 +93,11 @@ def _of_json(file: Any, column: str, several: bool) -> _Found:
         raise ValueError("is neither an object of predictions by their ids, nor a list of objects")
 
 
-def _parsed(text: str, place: str) -> Any:
+def _parsed(text: str, place: str = "") -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError as error:
-        raise ValueError(f"{place} is no JSON: {one_line(error)}") from error
+        raise ValueError(f"{place}{error}") from error
 
 
 def _of_object(entry: Any, place: str, column: str, several: bool) -> tuple[str, str, Any]:
@@ -105,6 +113,26 @@ def _id_of(given: object, place: str) -> str:
     return str(given)
 
 
-def scalars(given: Any) -> Sequence[Any]:
-    """Returns the numbers of a prediction, of which one may stand without a list."""
-    return given if isinstance(given, list) else [given]
+def _parsed_number(text: str, place: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f'{place}: "{printable(text)}" is no number') from None
+
+
+def _numbers(given: Any, place: str) -> list[float]:
+    """The numbers of a prediction, of which one may stand without a list; too large ones are infinite."""
+    found = given if isinstance(given, list) else [given]
+    if not found:
+        raise ValueError(f"{place}: has no numbers")
+    for each in found:
+        if isinstance(each, bool) or not isinstance(each, int | float):
+            raise ValueError(f"{place}: {shown(each)} is no number")
+    return [_as_float(each) for each in found]
+
+
+def _as_float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # a whole number of JSON
+        return math.inf

@@ -122,6 +122,8 @@ def score(
         EvaluationFailed: A sample failed, and the request asks to stop then.
     """
     task = task_named(request.task)
+    if not request.predictions.exists():
+        raise DatasetError(f"{request.predictions}: cannot be read: No such file or folder")
     opened = replace(request.dataset, sample_ids=None).open(catalog, cache)
     if opened is None:
         raise ConfigurationError("no dataset is named; give dataset_path or dataset_name")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Classifications, Texts, Values
 from inferometer.evaluators.accuracy import ClassIndex, decimal
+from inferometer.evaluators.datasets.arrays import opened_arrays, read_array
 from inferometer.evaluators.datasets.base import Dataset, Sample
+from inferometer.evaluators.datasets.files.json_text import shown
 from inferometer.evaluators.jobs.scoring.prediction_files import PredictionFile
-from inferometer.evaluators.jobs.scoring.rows import read_rows, scalars
-from inferometer.manifests.errors import DatasetError, PredictionError, one_line, printable
+from inferometer.evaluators.jobs.scoring.rows import read_rows
+from inferometer.manifests.errors import DatasetError, PredictionError, printable
 
 _TOP = 5
 _NO_CLASS = -1
@@ -41,26 +43,30 @@ class TextLabelsFile(_Table):
         super().__init__(path, dataset, labels or (() if numbered else sorted(dataset.labels())))
         if not self.labels and not numbered:
             raise DatasetError(f"dataset {dataset.identity.name}: its samples have no labels")
-        index = ClassIndex(self.labels)
-        rows = read_rows(path, "label")
-        self._found = {
-            key: self._class_of(index, key, value, given=bool(labels)) for key, value in rows.items()
-        }
+        self._index, self._given = ClassIndex(self.labels), bool(labels)
+        names = (*self.labels, *(() if numbered else dataset.labels()))
+        self._names = {name.casefold().strip() for name in names}
+        self._found = {key: self._class_of(key, value) for key, value in read_rows(path, "label").items()}
 
-    def _class_of(self, index: ClassIndex, key: str, value: object, *, given: bool) -> int:
-        name = value if isinstance(value, str) else str(value)
-        try:
-            return index.find(name)
-        except DatasetError as error:
-            number = decimal(name)
-            if number is not None and number < len(index) and given:
-                return number
-            whose = (
-                "labels that are given" if given else "dataset's classes; give those of the model as labels"
-            )
-            raise DatasetError(
-                f'{self.path}: "{printable(key)}": label "{printable(name)}" is none of the {whose}'
-            ) from error
+    def _class_of(self, key: str, value: object) -> int:
+        """The place of a class, which is called as a label is, or as a class of the dataset."""
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            found = f"label is {shown(value)}, and neither a text nor a whole number"
+            raise DatasetError(f'{self.path}: "{printable(key)}": {found}')
+        name = str(value)
+        # a part of a name, which a class of the dataset may be of a label, is no name here
+        if not self.labels or name.casefold().strip() in self._names:
+            with suppress(DatasetError):
+                return self._index.find(name)
+        number = decimal(name)
+        if number is not None and number < len(self._index) and self._given:
+            return number
+        whose = (
+            "labels that are given" if self._given else "dataset's classes; give those of the model as labels"
+        )
+        raise DatasetError(
+            f'{self.path}: "{printable(key)}": label "{printable(name)}" is none of the {whose}'
+        )
 
     def read(self, sample: Sample) -> Classifications | None:
         """Returns the class of a sample."""
@@ -84,7 +90,7 @@ class AnswersFile(_Table):
     def __init__(self, path: Path, dataset: Dataset, labels: Sequence[str]) -> None:
         super().__init__(path, dataset, labels)
         self._found = read_rows(path, "answer")
-        wrong = next((key for key, value in self._found.items() if not isinstance(value, str)), None)
+        wrong = next((key for key, value in self._found.items() if not _is_text(value)), None)
         if wrong is not None:
             raise DatasetError(f'{path}: "{printable(wrong)}": its answer is no text')
 
@@ -107,37 +113,26 @@ class NumbersFile(_Table):
             self._found = _vectors(path, dataset)
             return
         rows = read_rows(path, "values", several=True)
-        self._found = {key: self._numbers(key, value) for key, value in rows.items()}
-
-    def _numbers(self, key: str, value: Any) -> NDArray[np.float64]:
-        try:
-            found = np.array([float(number) for number in scalars(value)], np.float64)
-        except (TypeError, ValueError) as error:
-            raise DatasetError(f'{self.path}: "{printable(key)}": {one_line(error)}') from error
-        if not found.size:
-            raise DatasetError(f'{self.path}: "{printable(key)}": has no numbers')
-        return found
+        self._found = {key: np.array(value, np.float64) for key, value in rows.items()}
 
     def read(self, sample: Sample) -> Values | None:
         """Returns the numbers of a sample."""
         found = self._found.get(sample.id)
         if found is None:
             return None
-        with np.errstate(over="ignore"):
-            values = np.asarray(found, np.float32)
-        if not np.isfinite(values).all():
+        if not np.isfinite(found).all():
             raise PredictionError("a number of the prediction is not finite")
-        return Values(values[np.newaxis])
+        return Values(found[np.newaxis])
 
 
-def _vectors(path: Path, dataset: Dataset) -> Mapping[str, NDArray[Any]]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise DatasetError(f"{path}: is no .npz of arrays: {one_line(error)}") from error
+def _is_text(value: object) -> bool:
+    """Whether a value is a text; half of a surrogate pair is no character."""
+    return isinstance(value, str) and value == value.encode("utf-8", "ignore").decode("utf-8")
+
+
+def _vectors(path: Path, dataset: Dataset) -> Mapping[str, NDArray[np.float64]]:
+    with opened_arrays(path) as content:
+        arrays = {name: read_array(content, name) for name in content.files}
     ids = arrays.pop("ids", None)
     chosen = [arrays[name] for name in _ARRAYS if name in arrays] or list(arrays.values())
     if len(chosen) != 1:
@@ -151,4 +146,5 @@ def _vectors(path: Path, dataset: Dataset) -> Mapping[str, NDArray[Any]]:
     if len(names) != len(vectors) or len(set(names)) < len(names):
         whose = f"dataset {dataset.identity.name} has" if ids is None else "ids names"
         raise DatasetError(f"{path}: has {len(vectors)} vectors; {whose} {len(set(names))} samples")
-    return dict(zip(names, vectors, strict=True))
+    with np.errstate(over="ignore"):  # a number beyond float64 is infinite, which fails its sample
+        return dict(zip(names, vectors.astype(np.float64), strict=True))

@@ -36,7 +36,7 @@ def value_of(text: str) -> Any:
     """Returns the value of a text such as ``(3, 3)``; lists become tuples, and other texts stay texts."""
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # also of long nesting
         return text
     return tuple(value) if isinstance(value, list) else value
 

@@ -43,7 +43,7 @@ CASE = (
     *("operator", "form", "mode", "inputs", "parameters", "dtype", "api", "cache"),
 )
 """What tells the rows of one run apart, of those columns that a report has."""
-_UNTOLD = {"id", "created_at", "conditions", "status"}
+_UNTOLD = {"id", "created_at", "conditions", "verdict", "status"}
 _ENDS = ("_low", "_high")
 _DESCRIBING = {column.key for column in EVALUATION_COLUMNS}
 RUN_COLUMNS = (

@@ -102,7 +102,7 @@ class RunFolder:
             content: dict[str, Any] = json.loads((self.path / _SPEC).read_text(encoding="utf-8"))
             words = {name: tuple(content[name]) for name in _WORDS if name in content}
             return RunSpec(**{**content, **words})
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise ConfigurationError(f"{self.path}: is no folder of a run: {error}") from error
 
 
@@ -190,7 +190,7 @@ class PlanFolder:
             content = json.loads(self.cells.read_text(encoding="utf-8"))
             cells = tuple(Cell(**{**each, "words": tuple(each["words"])}) for each in content["cells"])
             return _whole(KeptPlan(content["name"], content["description"], content["repeat"], cells))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
 
     def run(self, run: Run) -> RunFolder:

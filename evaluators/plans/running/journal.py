@@ -157,7 +157,7 @@ class JournalFollower:
         for line in added.splitlines(keepends=True):
             try:
                 content = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 if not line.endswith(b"\n"):
                     break  # it is being written
             else:

@@ -42,7 +42,7 @@ def end_orphan(folder: RunFolder) -> None:
             return
         os.killpg(command, signal.SIGKILL)
         stop_container(folder.read().stop)
-    except (OSError, ValueError, TypeError, ConfigurationError):
+    except (OSError, ValueError, TypeError, RecursionError, ConfigurationError):
         return  # nothing is noted, or it has just ended
 
 

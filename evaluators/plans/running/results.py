@@ -93,5 +93,5 @@ def read_result(path: Path) -> Result | None:
     """Returns the result of a run; None where there is none, or none that is whole."""
     try:
         return Result.of(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

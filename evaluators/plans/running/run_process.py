@@ -161,7 +161,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _end_with_driver(process: subprocess.Popen[bytes]) -> None:
     """Ends this process, without a result, when the driver has."""
-    sys.stdin.buffer.read()
+    # not by sys.stdin: Python aborts at its end where a thread still reads from that
+    while os.read(0, _TAIL_BYTES):
+        pass
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     os._exit(1)

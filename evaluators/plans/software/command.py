@@ -238,7 +238,7 @@ def _told(answer: subprocess.CompletedProcess[str] | str, who: str) -> list[str]
         return [f"{who}: {answer}"]
     try:
         told = json.loads(answer.stdout.strip().splitlines()[-1])
-    except (IndexError, ValueError):
+    except (IndexError, ValueError, RecursionError):
         return [f"{who} ended with exit code {answer.returncode}: {last_line(answer.stderr)}"]
     return [f"{who}: {problem}" if name else f"{who} {problem}" for name, problem in told.items()]
 

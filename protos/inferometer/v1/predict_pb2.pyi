@@ -248,6 +248,7 @@ class OpenResponse(_message.Message):
     TRACE_FIELD_NUMBER: _builtins.int
     PRECISION_FIELD_NUMBER: _builtins.int
     CUDNN_BENCHMARK_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     manifest_json: _builtins.str
     """The model's manifest as JSON, with the fields of the manifest schema."""
@@ -276,6 +277,10 @@ class OpenResponse(_message.Message):
     def trace(self) -> Global___TracePart:
         """The spans, if the client requests them."""
 
+    @_builtins.property
+    def sizes(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorSizes]:
+        """The sizes that the dynamic axes of the inputs may have, for inputs whose sizes the model's file states."""
+
     def __init__(
         self,
         *,
@@ -293,10 +298,11 @@ class OpenResponse(_message.Message):
         trace: Global___TracePart | None = ...,
         precision: Global___Precision.ValueType = ...,
         cudnn_benchmark: _builtins.bool | None = ...,
+        sizes: _abc.Iterable[Global___TensorSizes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cudnn_benchmark", b"_cudnn_benchmark", "_seed", b"_seed", "cudnn_benchmark", b"cudnn_benchmark", "device", b"device", "seed", b"seed", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cudnn_benchmark", b"_cudnn_benchmark", "_seed", b"_seed", "checksums", b"checksums", "cudnn_benchmark", b"cudnn_benchmark", "device", b"device", "environment_json", b"environment_json", "framework_version", b"framework_version", "manifest_json", b"manifest_json", "overlap", b"overlap", "precision", b"precision", "preprocess_threads", b"preprocess_threads", "seed", b"seed", "session_id", b"session_id", "threads", b"threads", "trace", b"trace", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cudnn_benchmark", b"_cudnn_benchmark", "_seed", b"_seed", "checksums", b"checksums", "cudnn_benchmark", b"cudnn_benchmark", "device", b"device", "environment_json", b"environment_json", "framework_version", b"framework_version", "manifest_json", b"manifest_json", "overlap", b"overlap", "precision", b"precision", "preprocess_threads", b"preprocess_threads", "seed", b"seed", "session_id", b"session_id", "sizes", b"sizes", "threads", b"threads", "trace", b"trace", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cudnn_benchmark: _TypeAlias = _typing.Literal["cudnn_benchmark"]  # noqa: Y015
     _WhichOneofArgType__cudnn_benchmark: _TypeAlias = _typing.Literal["_cudnn_benchmark", b"_cudnn_benchmark"]  # noqa: Y015
@@ -308,6 +314,59 @@ class OpenResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
 
 Global___OpenResponse: _TypeAlias = OpenResponse  # noqa: Y015
+
+@_typing.final
+class TensorSizes(_message.Message):
+    """The sizes that the axes of an input may have, without the batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INPUT_FIELD_NUMBER: _builtins.int
+    AXES_FIELD_NUMBER: _builtins.int
+    input: _builtins.str
+    @_builtins.property
+    def axes(self) -> _containers.RepeatedCompositeFieldContainer[Global___AxisSizes]: ...
+    def __init__(
+        self,
+        *,
+        input: _builtins.str = ...,
+        axes: _abc.Iterable[Global___AxisSizes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["axes", b"axes", "input", b"input"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TensorSizes: _TypeAlias = TensorSizes  # noqa: Y015
+
+@_typing.final
+class AxisSizes(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEAST_FIELD_NUMBER: _builtins.int
+    MOST_FIELD_NUMBER: _builtins.int
+    EXAMPLE_FIELD_NUMBER: _builtins.int
+    least: _builtins.int
+    """0 of an axis with a fixed size."""
+    most: _builtins.int
+    """0 for no limit."""
+    example: _builtins.int
+    """A size that the axis may have, where only that is known; else 0."""
+    def __init__(
+        self,
+        *,
+        least: _builtins.int = ...,
+        most: _builtins.int = ...,
+        example: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["example", b"example", "least", b"least", "most", b"most"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AxisSizes: _TypeAlias = AxisSizes  # noqa: Y015
 
 @_typing.final
 class ClockRequest(_message.Message):
@@ -643,6 +702,40 @@ class TracePart(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TracePart: _TypeAlias = TracePart  # noqa: Y015
+
+@_typing.final
+class HoldRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldRequest: _TypeAlias = HoldRequest  # noqa: Y015
+
+@_typing.final
+class HoldResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldResponse: _TypeAlias = HoldResponse  # noqa: Y015
 
 @_typing.final
 class CloseRequest(_message.Message):

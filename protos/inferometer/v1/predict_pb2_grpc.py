@@ -44,6 +44,11 @@ class PredictServiceStub:
                 request_serializer=inferometer_dot_v1_dot_predict__pb2.OpenRequest.SerializeToString,
                 response_deserializer=inferometer_dot_v1_dot_predict__pb2.OpenResponse.FromString,
                 _registered_method=True)
+        self.Hold = channel.unary_unary(
+                '/inferometer.v1.PredictService/Hold',
+                request_serializer=inferometer_dot_v1_dot_predict__pb2.HoldRequest.SerializeToString,
+                response_deserializer=inferometer_dot_v1_dot_predict__pb2.HoldResponse.FromString,
+                _registered_method=True)
         self.Close = channel.unary_unary(
                 '/inferometer.v1.PredictService/Close',
                 request_serializer=inferometer_dot_v1_dot_predict__pb2.CloseRequest.SerializeToString,
@@ -90,7 +95,17 @@ class PredictServiceServicer:
     """
 
     def Open(self, request, context):
-        """Loads a model on a device. The session stays open until Close or Reset, or until it has been idle too long.
+        """Loads a model on a device. The session stays open until Close or Reset, until it has been idle too long, or until
+        another one needs its place and it has been idle for some seconds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Hold(self, request, context):
+        """Returns when the session has ended, or the agent stops. The call shows that the client is there: if it ends before,
+        because the client has died or its connection is lost, the session ends too, unless it is held or used again within
+        seconds. An agent of an earlier version does not offer it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -153,6 +168,11 @@ def add_PredictServiceServicer_to_server(servicer, server):
                     servicer.Open,
                     request_deserializer=inferometer_dot_v1_dot_predict__pb2.OpenRequest.FromString,
                     response_serializer=inferometer_dot_v1_dot_predict__pb2.OpenResponse.SerializeToString,
+            ),
+            'Hold': grpc.unary_unary_rpc_method_handler(
+                    servicer.Hold,
+                    request_deserializer=inferometer_dot_v1_dot_predict__pb2.HoldRequest.FromString,
+                    response_serializer=inferometer_dot_v1_dot_predict__pb2.HoldResponse.SerializeToString,
             ),
             'Close': grpc.unary_unary_rpc_method_handler(
                     servicer.Close,
@@ -222,6 +242,33 @@ class PredictService:
             '/inferometer.v1.PredictService/Open',
             inferometer_dot_v1_dot_predict__pb2.OpenRequest.SerializeToString,
             inferometer_dot_v1_dot_predict__pb2.OpenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Hold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inferometer.v1.PredictService/Hold',
+            inferometer_dot_v1_dot_predict__pb2.HoldRequest.SerializeToString,
+            inferometer_dot_v1_dot_predict__pb2.HoldResponse.FromString,
             options,
             channel_credentials,
             insecure,

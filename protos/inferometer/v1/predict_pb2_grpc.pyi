@@ -39,7 +39,14 @@ class PredictServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PredictServiceAsyncStub: ...
     Open: _grpc.UnaryUnaryMultiCallable[_predict_pb2.OpenRequest, _predict_pb2.OpenResponse]
-    """Loads a model on a device. The session stays open until Close or Reset, or until it has been idle too long."""
+    """Loads a model on a device. The session stays open until Close or Reset, until it has been idle too long, or until
+    another one needs its place and it has been idle for some seconds.
+    """
+    Hold: _grpc.UnaryUnaryMultiCallable[_predict_pb2.HoldRequest, _predict_pb2.HoldResponse]
+    """Returns when the session has ended, or the agent stops. The call shows that the client is there: if it ends before,
+    because the client has died or its connection is lost, the session ends too, unless it is held or used again within
+    seconds. An agent of an earlier version does not offer it.
+    """
     Close: _grpc.UnaryUnaryMultiCallable[_predict_pb2.CloseRequest, _predict_pb2.CloseResponse]
     """Frees a session. Closing one that is not open is not an error."""
     Predict: _grpc.UnaryUnaryMultiCallable[_predict_pb2.PredictRequest, _predict_pb2.PredictResponse]
@@ -68,7 +75,14 @@ class PredictServiceAsyncStub(PredictServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Open: _aio.UnaryUnaryMultiCallable[_predict_pb2.OpenRequest, _predict_pb2.OpenResponse]  # type: ignore[assignment]
-    """Loads a model on a device. The session stays open until Close or Reset, or until it has been idle too long."""
+    """Loads a model on a device. The session stays open until Close or Reset, until it has been idle too long, or until
+    another one needs its place and it has been idle for some seconds.
+    """
+    Hold: _aio.UnaryUnaryMultiCallable[_predict_pb2.HoldRequest, _predict_pb2.HoldResponse]  # type: ignore[assignment]
+    """Returns when the session has ended, or the agent stops. The call shows that the client is there: if it ends before,
+    because the client has died or its connection is lost, the session ends too, unless it is held or used again within
+    seconds. An agent of an earlier version does not offer it.
+    """
     Close: _aio.UnaryUnaryMultiCallable[_predict_pb2.CloseRequest, _predict_pb2.CloseResponse]  # type: ignore[assignment]
     """Frees a session. Closing one that is not open is not an error."""
     Predict: _aio.UnaryUnaryMultiCallable[_predict_pb2.PredictRequest, _predict_pb2.PredictResponse]  # type: ignore[assignment]
@@ -100,7 +114,20 @@ class PredictServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _predict_pb2.OpenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_predict_pb2.OpenResponse, _abc.Awaitable[_predict_pb2.OpenResponse]]:
-        """Loads a model on a device. The session stays open until Close or Reset, or until it has been idle too long."""
+        """Loads a model on a device. The session stays open until Close or Reset, until it has been idle too long, or until
+        another one needs its place and it has been idle for some seconds.
+        """
+
+    @_abc_1.abstractmethod
+    def Hold(
+        self,
+        request: _predict_pb2.HoldRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_predict_pb2.HoldResponse, _abc.Awaitable[_predict_pb2.HoldResponse]]:
+        """Returns when the session has ended, or the agent stops. The call shows that the client is there: if it ends before,
+        because the client has died or its connection is lost, the session ends too, unless it is held or used again within
+        seconds. An agent of an earlier version does not offer it.
+        """
 
     @_abc_1.abstractmethod
     def Close(

@@ -91,6 +91,7 @@ def test_a_version_is_text(written: object, version: str) -> None:
         (f"{IMAGE}.dimensions", REMOVED, [f"field {IMAGE}.dimensions", "missing"]),
         ("framwork", {"name": "x"}, ["field framwork", 'did you mean "framework"']),
         ("model.graph_pth", "a", ["field model.graph_pth", 'did you mean "graph_path"']),
+        (f"{IMAGE}.layer_name", "x", [f"field {IMAGE}.layer_name", 'did you mean "input_layer"?']),
         (f"{IMAGE}.means", [1], [f"field {IMAGE}.means", 'did you mean "mean"']),
         ("output.parameters.label", [], ["field output.parameters.label", 'did you mean "labels"']),
         ("qqqq", 1, ["field qqqq", "known:", "inputs", "license"]),

@@ -11,7 +11,8 @@ import pytest
 from repeated_weights import Repeated
 
 from inferometer.agent.architectures.catalogue import ARCHITECTURES, BuiltinArchitecture
-from inferometer.agent.frameworks.mxnet.runtime import mxnet
+from inferometer.agent.architectures.mxnet.random_weights import draw_weights
+from tests.optional_mxnet import mxnet
 
 pytestmark = pytest.mark.usefixtures("free_memory")
 
@@ -159,3 +160,29 @@ def test_the_number_of_classes_is_an_option(name: str) -> None:
 def test_a_depth_that_does_not_exist_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"of 17 layers, only of .*\d+"):
         build(name, depth=17)
+
+
+class Drawn:
+    """A parameter that keeps what is drawn for it."""
+
+    def __init__(self, parameter: Any) -> None:
+        self.name, self.shape = parameter.name, parameter.shape
+        self.values = np.empty(0)
+
+    def set_data(self, values: np.ndarray) -> None:
+        self.values = values
+
+
+@pytest.mark.parametrize("name", ["alexnet", "alexnet_owt"])
+def test_an_alexnet_begins_with_the_weights_of_the_original(name: str) -> None:
+    drawn = [Drawn(each) for each in parameters(name)]
+    draw_weights(drawn, 5, builder(ARCHITECTURES[name]).gaussian_layers)
+
+    weights, biases = drawn[::2], drawn[1::2]
+    assert all(each.values.dtype == np.float32 and each.values.shape == each.shape for each in drawn)
+    assert [float(each.values.std()) for each in weights] == pytest.approx(
+        [0.01, 0.01, 0.01, 0.01, 0.01, 0.005, 0.005, 0.01], rel=0.02
+    )
+    assert [float(each.values.mean()) for each in weights] == pytest.approx([0.0] * 8, abs=3e-4)
+    for each, value in zip(biases, [0.0, 0.1, 0.0, 0.1, 0.1, 0.1, 0.1, 0.0], strict=True):
+        assert (each.values == np.float32(value)).all()

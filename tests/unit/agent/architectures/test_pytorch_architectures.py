@@ -55,6 +55,8 @@ DLBS_COUNTS = {
     "resnet269": (102_326_456, 0),
 }
 OUTPUT_SHAPES = {"deep_speech2": (67, 842), "single_convolution": (32, 256, 256)}
+LEAST_DIFFERENCE = {"alexnet": 0.001, "alexnet_owt": 0.001}
+"""The first logits of an AlexNet are near one another with the weights of the original."""
 NORMALISATION = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
@@ -113,7 +115,52 @@ def test_a_batch_of_two_gives_finite_outputs_that_depend_on_the_input(network, a
     assert torch.isfinite(outputs).all()
     # float16 must be able to hold them, and logits must not be the biases of the last layer alone
     assert 0.1 < outputs.abs().max() < 2_000
-    assert (outputs[0] - outputs[1]).abs().max() > 0.1
+    assert (outputs[0] - outputs[1]).abs().max() > LEAST_DIFFERENCE.get(architecture.name, 0.1)
+
+
+# Krizhevsky et al. (2012): zero-mean Gaussians, and positive biases in the second, fourth and fifth
+# convolution and the hidden fully connected layers; the values of Caffe's bvlc_alexnet/train_val.prototxt.
+ALEXNET_DEVIATIONS = [0.01, 0.01, 0.01, 0.01, 0.01, 0.005, 0.005, 0.01]
+ALEXNET_BIASES = [0.0, 0.1, 0.0, 0.1, 0.1, 0.1, 0.1, 0.0]
+
+
+@pytest.mark.parametrize("architecture", LEAST_DIFFERENCE, indirect=True)
+def test_an_alexnet_begins_with_the_weights_of_the_original(network):
+    layers = [each for each in network.modules() if isinstance(each, torch.nn.Conv2d | torch.nn.Linear)]
+    weights = [each.weight.detach() for each in layers]
+    assert [float(each.std()) for each in weights] == pytest.approx(ALEXNET_DEVIATIONS, rel=0.02)
+    assert [float(each.mean()) for each in weights] == pytest.approx([0.0] * 8, abs=3e-4)
+    for layer, bias in zip(layers, ALEXNET_BIASES, strict=True):
+        assert (layer.bias == bias).all()
+
+
+@pytest.mark.parametrize("architecture", ["vgg11", "overfeat"], indirect=True)
+def test_a_large_classifier_begins_near_the_loss_of_chance(network, architecture):
+    layers = [each for each in network.modules() if isinstance(each, torch.nn.Linear)]
+    assert [float(each.weight.detach().std()) for each in layers] == pytest.approx([0.01] * 3, rel=0.02)
+    draw = torch.Generator().manual_seed(3)
+    data = torch.rand(2, *architecture.input_shape, generator=draw)
+    with torch.inference_mode():
+        outputs = network(data)
+    chance = math.log(architecture.classes)
+    mean_loss = (outputs.logsumexp(1) - outputs.mean(1)).mean()  # over all targets
+    assert chance <= float(mean_loss) < 1.2 * chance
+
+
+@pytest.mark.parametrize("architecture", LEAST_DIFFERENCE, indirect=True)
+def test_the_loss_of_an_alexnet_does_not_rise_at_the_default_learning_rate(network, architecture):
+    draw = torch.Generator().manual_seed(3)
+    optimizer = torch.optim.SGD(network.parameters(), 0.01, 0.9, weight_decay=1e-4)
+    losses = []
+    for _ in range(2):
+        data = torch.rand(4, *architecture.input_shape, generator=draw)
+        targets = torch.randint(architecture.classes, (4,), generator=draw)
+        loss = torch.nn.functional.cross_entropy(network(data), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses == pytest.approx([math.log(architecture.classes)] * 2, rel=0.05)
 
 
 @pytest.mark.parametrize(

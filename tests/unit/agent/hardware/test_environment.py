@@ -68,10 +68,10 @@ def test_records_what_the_framework_tells_of_itself():
 
     environment = read_environment({}, details=details)
     assert (environment.libraries, environment.build) == ({"oneDNN": "3.12"}, "AVX2")
-    assert environment.settings == {"TF32 in convolutions": "on"}
+    assert environment.settings == {"memory allocator": "default", "TF32 in convolutions": "on"}
 
     silent = read_environment({})
-    assert (silent.libraries, silent.build, silent.settings) == ({}, "", {})
+    assert (silent.libraries, silent.build, silent.settings) == ({}, "", {"memory allocator": "default"})
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no processor affinity")

@@ -8,7 +8,8 @@ import sys
 
 from inferometer.agent.hardware.process_tree import process_tree
 
-PARENT = "import os, sys; os.fork(); print(os.getpid(), flush=True); sys.stdin.read()"
+# each writes its line in one piece
+PARENT = 'import os, sys; os.fork(); os.write(1, b"%d\\n" % os.getpid()); sys.stdin.read()'
 
 
 def test_a_tree_has_all_that_a_process_has_started_but_not_this_one() -> None:

@@ -119,9 +119,12 @@ def test_a_decoder_that_is_not_installed_is_said_when_the_model_is_opened(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
     monkeypatch.delitem(sys.modules, "inferometer.agent.preprocessing.opencv_decoder", raising=False)
-    message = refusal(
-        lambda: open_session(model(tmp_path, image(decoder="opencv")), SessionOptions(), Registry([]))
-    )
+
+    def change(content: dict[str, Any]) -> None:
+        image(decoder="opencv")(content)
+        content["framework"] = {"name": "ONNXRuntime"}
+
+    message = refusal(lambda: open_session(model(tmp_path, change), SessionOptions(), Registry()))
     assert message.endswith("install it with: pip install 'inferometer[opencv]'")
 
 

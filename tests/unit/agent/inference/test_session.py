@@ -105,7 +105,11 @@ def test_a_session_says_what_it_runs_on(
     assert (said.threads, said.preprocess_threads, said.overlap, said.agent) == (3, 2, False, "local")
     assert said.environment.frameworks == {"Fake": np.__version__}
     # a predictor, such as a plug-in's, need not tell anything
-    assert (said.environment.libraries, said.environment.build, said.environment.settings) == ({}, "", {})
+    assert (said.environment.libraries, said.environment.build, said.environment.settings) == (
+        {},
+        "",
+        {"memory allocator": "default"},
+    )
     assert said.checksums == {"graph": f"sha256:{GRAPH_SHA256}"}
 
 
@@ -163,7 +167,7 @@ def test_a_model_in_a_file_has_its_own_precision_and_another_is_refused_before_i
             assert session.description.precision is None
     with pytest.raises(ConfigurationError, match="has its own precision; only a model that is built in code"):
         open_session(model, SessionOptions(precision=Precision.FLOAT16), registry)
-    assert [p.loads for p in predictors] == [1, 1, 0]
+    assert [p.loads for p in predictors] == [1, 1]
 
 
 def test_what_was_asked_of_cudnn_is_recorded(

@@ -4,12 +4,15 @@ import threading
 
 import pytest
 
-from inferometer.agent.server.native.sessions import Sessions
+from inferometer.agent.server.native.sessions import ABANDONED_S, GIVES_WAY_S, Sessions
 from inferometer.manifests.errors import DeviceError, SessionError, SessionLimitError
 
 
 class FakeSession:
     closed = 0
+
+    def __init__(self, model=None):
+        self.model = model
 
     def close(self):
         self.closed += 1
@@ -126,3 +129,83 @@ def test_closing_is_idempotent_and_close_all_counts(sessions):
     assert sessions.close_all() == 1
     assert sessions.close_all() == 0
     assert other.closed == 1
+
+
+def test_session_whose_client_is_gone_is_closed_within_seconds_unless_it_is_used_again(sessions, clock):
+    lost_id, lost = sessions.open(FakeSession)
+    back_id, back = sessions.open(FakeSession)
+    for id_ in (lost_id, back_id):
+        with sessions.hold(id_, lambda: None):
+            clock.now_s += 50
+    clock.now_s += ABANDONED_S - 1
+    with sessions.use(back_id):
+        pass
+    clock.now_s += 1
+    assert sessions.close_idle() == 1
+    assert (lost.closed, back.closed) == (1, 0)
+    with sessions.hold(back_id, lambda: None):
+        clock.now_s += ABANDONED_S
+        assert sessions.close_idle() == 0
+
+
+def test_session_is_held_until_the_last_of_its_clients_is_gone(sessions, clock):
+    id_, _ = sessions.open(FakeSession)
+    with sessions.hold(id_, lambda: None):
+        with sessions.hold(id_, print):
+            pass
+        clock.now_s += ABANDONED_S
+        assert sessions.close_idle() == 0
+    clock.now_s += ABANDONED_S
+    assert sessions.close_idle() == 1
+
+
+def test_holds_end_once_with_the_session_and_all_of_them_when_the_agent_stops(sessions, clock):
+    ended = []
+    (first, _), (second, _) = sessions.open(FakeSession), sessions.open(FakeSession)
+    with sessions.hold(first, lambda: ended.append(1)), sessions.hold(second, lambda: ended.append(2)):
+        sessions.close(first)
+        assert ended == [1]
+        sessions.end_holds()
+        assert ended == [1, 2]
+        with sessions.hold(second, lambda: ended.append(3)):
+            assert ended == [1, 2, 3]
+    clock.now_s += ABANDONED_S  # no client has gone: the agent has ended the calls
+    assert sessions.close_idle() == 0
+    with pytest.raises(SessionError, match="not open"), sessions.hold(first, lambda: None):
+        pass
+
+
+def test_full_agent_closes_what_is_idle_least_recently_used_first_and_says_so_to_its_owner(sessions, clock):
+    (_, first), (second_id, second) = sessions.open(FakeSession), sessions.open(FakeSession)
+    clock.now_s += GIVES_WAY_S
+    with sessions.use(second_id):
+        pass
+    sessions.open(FakeSession)
+    assert (first.closed, second.closed) == (1, 0)
+    clock.now_s += GIVES_WAY_S - 1
+    with pytest.raises(SessionLimitError, match="all in use"):
+        sessions.open(FakeSession)
+    with sessions.hold(second_id, lambda: None):
+        pass
+    sessions.open(FakeSession)  # the client of the second one is gone
+    assert second.closed == 1
+    with pytest.raises(SessionError, match="another one needed its place"), sessions.use(second_id):
+        pass
+
+
+def test_model_is_given_up_if_all_that_use_it_are_idle(clock):
+    sessions = Sessions(limit=9, idle_s=60, clock=clock)
+    shared, lent, own = object(), object(), object()
+    busy_id, busy = sessions.open(lambda: FakeSession(shared))
+    _, idle = sessions.open(lambda: FakeSession(shared))
+    _, second = sessions.open(lambda: FakeSession(own))
+    sessions.open(lambda: FakeSession(lent))
+    users = {shared: 2, lent: 2, own: 1}  # a call uses the one that is lent
+    assert sessions.least_recently_used(users) is None
+    clock.now_s += GIVES_WAY_S
+    with sessions.use(busy_id):
+        assert sessions.least_recently_used(users) is own
+        sessions.give_up(shared)
+        assert (idle.closed, busy.closed) == (1, 0)
+    sessions.give_up(own)
+    assert second.closed == 1

@@ -301,3 +301,51 @@ def test_many_threads_with_few_places_never_lose_a_model_in_use(make, disk):
 
     assert sorted(found) == list(range(6))
     assert len(models) <= 3
+
+
+class IdleBorrowers:
+    """They keep what they are lent, and give it up for others."""
+
+    def __init__(self) -> None:
+        self.leases = []
+
+    def least_recently_used(self, models):
+        idle = [lease.model for lease in self.leases]
+        return next((model for model, users in models.items() if idle.count(model) == users), None)
+
+    def give_up(self, model):
+        for lease in [lease for lease in self.leases if lease.model is model]:
+            self.leases.remove(lease)
+            lease.release()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("limit", "memory_mib"), [(2, None), (9, 25)])
+def test_model_that_is_lent_to_the_idle_alone_is_unloaded_for_another(disk, shared, limit, memory_mib):
+    borrowers = IdleBorrowers()
+    bound = None if memory_mib is None else memory_mib * MIB
+    models = LoadedModels(limit, 100.0, bound, disk.used_bytes, disk.clock, borrowers)
+    busy = models.lease("a", disk.loading("a"))
+    borrowers.leases = [models.lease("b" if shared else None, disk.loading("b", expected_mib=10))]
+    borrowers.leases += [models.lease("a", disk.loading("a"))]  # which somebody else uses, too
+    models.lease("c", disk.loading("c", expected_mib=10))
+    wait_for(lambda: disk.loaded == ["a", "c"])
+    with pytest.raises((SessionLimitError, MemoryLimitError), match="in use"):
+        models.lease("d", disk.loading("d", expected_mib=10))
+    busy.release()
+    models.lease("d", disk.loading("d", expected_mib=10))
+    wait_for(lambda: disk.loaded == ["c", "d"])
+    models.close()
+
+
+def test_agent_is_full_where_nobody_else_can_be_served(disk, make):
+    models = make(limit=2)
+    first = models.lease(None, disk.loading("a"))
+    assert not models.is_full
+    second = models.lease(None, disk.loading("b"))
+    assert models.is_full
+    second.release()
+    third = models.lease("c", disk.loading("c"))  # which others may use, too
+    assert not models.is_full
+    first.release()
+    third.release()

@@ -122,7 +122,7 @@ def test_a_range_goes_up() -> None:
 
 @pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 2), (3, 2, 1, 1)])
 def test_a_regression_has_numbers_for_each_input(shape: tuple[int, ...]) -> None:
-    tensor = np.arange(np.prod(shape)).reshape(shape)
+    tensor = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     found, good = predicted("regression", tensor)
     assert isinstance(found, Values)
     assert good == [True] * 3
@@ -131,8 +131,16 @@ def test_a_regression_has_numbers_for_each_input(shape: tuple[int, ...]) -> None
 
 
 def test_a_number_that_is_not_finite_fails_its_row() -> None:
-    found, good = predicted("regression", np.array([[1.0], [np.nan], [1e300]]))
+    found, good = predicted("regression", np.array([[1.0], [np.nan], [np.inf]]))
     assert (len(found), good) == (1, [True, False, False])
+
+
+@pytest.mark.parametrize("task", ["regression", "embedding"])
+@pytest.mark.parametrize("kind", [np.int64, np.float64])
+def test_numbers_that_float32_does_not_hold_are_kept(task: str, kind: type[Any]) -> None:
+    found, _ = predicted(task, np.array([[1_700_000_001]], kind))
+    assert isinstance(found, Values)
+    assert found.values.tolist() == [[1_700_000_001]]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 from filelock import FileLock
 from PIL import Image
 
-from inferometer.agent.frameworks.mxnet.predictor import mxnet
 from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Url
 from inferometer.evaluators.conversion.check import check_dataset
 from inferometer.evaluators.conversion.convert import TARGETS, Conversion, convert
@@ -20,6 +20,7 @@ from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sampl
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError, OutputError
 from tests.dataset_files import items
+from tests.optional_mxnet import mxnet
 
 Labelled = tuple[Payload | str, str | None]
 
@@ -301,6 +302,51 @@ def test_a_check_counts_what_there_is_and_names_what_fails(tmp_path: Path) -> No
     assert found.kinds == {"EncodedImage": 7, "Pixels": 1}
     assert found.failures[0] == "7: gone"
     assert found.failures[1].startswith("8: image of 80 bytes cannot be decoded")
+
+
+def jpeg(seed: int) -> EncodedImage:
+    pixels = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).resize((48, 48)).save(buffer, "JPEG")
+    return EncodedImage(buffer.getvalue())
+
+
+@pytest.mark.parametrize("backend", ["recordio", "caffe_lmdb"])
+@pytest.mark.parametrize(("encode", "unprotected"), [(jpeg, 8), (png, 0)], ids=["JPEG", "PNG"])
+def test_a_check_sees_flipped_bytes_in_the_data_or_in_the_sum(
+    encode: Callable[..., EncodedImage], unprotected: int, backend: str, tmp_path: Path
+) -> None:
+    samples: list[Labelled] = [(encode(seed=number), str(number)) for number in range(8)]
+    done = convert(Given(samples), tmp_path / "out", backend)
+    with closing(open_path(tmp_path / "out", "vision")) as dataset:
+        whole = check_dataset(dataset)
+    assert (whole.failed, whole.unprotected, whole.checksum) == (0, unprotected, done.checksum)
+
+    [path] = [*tmp_path.glob("out/*.rec"), *tmp_path.glob("out/data.mdb")]
+    content = bytearray(path.read_bytes())
+    for image in (encode(seed=number) for number in range(8)):  # one byte of each, in the compressed data
+        content[content.index(image.content) + len(image.content) - 20] ^= 0x55
+    path.write_bytes(content)
+    with closing(open_path(tmp_path / "out", "vision")) as dataset:
+        damaged = check_dataset(dataset)
+
+    assert damaged.checksum != whole.checksum
+    assert damaged.unprotected == unprotected - (damaged.failed if unprotected else 0)
+    if not unprotected:  # PNG has checksums
+        assert (damaged.failed, damaged.checksum) == (8, None)
+
+
+@pytest.mark.parametrize("cut", [8, 40, 400])
+def test_a_check_names_what_is_cut_off(cut: int, tmp_path: Path) -> None:
+    convert(Given([(jpeg(number), "0") for number in range(3)]), tmp_path / "out.rec", "recordio")
+    path = tmp_path / "out.rec"
+    path.write_bytes(path.read_bytes()[:-cut])
+
+    with closing(open_path(path, "vision")) as dataset:
+        found = check_dataset(dataset)
+
+    assert (found.samples, found.failed, found.checksum) == (3, 1, None)
+    assert "record 2 at byte" in found.failures[0]
 
 
 def test_a_conversion_says_where_it_went_on(tmp_path: Path) -> None:

@@ -11,13 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.agent.frameworks.mxnet.predictor import mxnet
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.datasets.files.record_framing import MAGIC_BYTES, framed
+from inferometer.evaluators.datasets.files.random_access import RandomAccessFile
+from inferometer.evaluators.datasets.files.record_framing import (
+    HEADER,
+    MAGIC,
+    MAGIC_BYTES,
+    find_records,
+    framed,
+)
 from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, RecordDataset
 from inferometer.manifests.errors import DatasetError, InputError
 from tests.dataset_files import Item, items, record, write_records
+from tests.optional_mxnet import mxnet
 
 WITH_MAGIC = MAGIC_BYTES * 3 + b"ab" + MAGIC_BYTES + b"cd" + MAGIC_BYTES + b"xyz"
 
@@ -235,3 +242,49 @@ def test_a_record_that_is_no_image_fails_with_its_place(tmp_path: Path) -> None:
     assert "record 0 at byte 0: has 5 bytes, too few" in failed[0]
     assert "record 1 at byte 16: has 1000 labels" in failed[1]
     assert list(failed) == [0, 1]
+
+
+class CountedFile(RandomAccessFile):
+    """A file that counts how often it is read, and how many bytes it gives."""
+
+    reads = read_bytes = 0
+
+    def read(self, size: int, offset: int) -> bytes:
+        content = super().read(size, offset)
+        self.reads += 1
+        self.read_bytes += len(content)
+        return content
+
+
+def part(flag: int, length: int = 0) -> bytes:
+    return HEADER.pack(MAGIC, flag << 29 | length)
+
+
+MANY = 1000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        part(1) + part(2) * MANY + part(3),
+        part(1) + part(2) * MANY,
+        part(1) * MANY,
+        (part(1) + part(2)) * MANY,
+        (part(0) + part(2)) * MANY,
+        # each leads to the same chain of parts, which has no end, or has one with nothing after it
+        b"".join(part(1, HEADER.size * (MANY - 1 - each)) for each in range(MANY)) + part(2) * MANY,
+        b"".join(part(1, HEADER.size * (MANY - 1 - each)) for each in range(MANY))
+        + part(2) * MANY
+        + part(3)
+        + b"none",
+    ],
+)
+def test_the_time_to_find_records_grows_with_the_file_and_not_with_its_square(tmp_path, content) -> None:
+    path = tmp_path / "train.rec"
+    path.write_bytes(content)
+    file = CountedFile(path)
+    find_records(file)
+    file.close()
+    headers = len(content) // HEADER.size
+    assert file.reads <= 5 * headers
+    assert file.read_bytes <= 2048 * headers

@@ -126,7 +126,7 @@ def test_squads_own_file_is_a_dataset(tmp_path: Path, indent: int | None) -> Non
 def test_another_json_is_no_dataset_of_texts(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"is none that can be read; accepted: .*texts in a \.jsonl"):
         opened(tmp_path, "a.json", '{"people": []}')
-    with pytest.raises(DatasetError, match="is not in SQuAD's format, after 0 questions"):
+    with pytest.raises(DatasetError, match="is not in SQuAD's format: a part has no answers, at question 1"):
         opened(tmp_path, "b.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "1"}]}]}]}')
 
 
@@ -143,7 +143,7 @@ GOOD = '{"text": "a"}\n'
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (GOOD + '{"text": "a"', "line 2: is no JSON: "),
+        (GOOD + '{"text": "a"', "line 2: is no JSON at column "),
         (GOOD + '["a"]', "line 2: is no JSON object"),
         (GOOD + "[" * 100_000, "line 2: is no JSON"),
         (GOOD.encode() + b'{"text": "\xff"}', "line 2: is not UTF-8 at byte 10"),

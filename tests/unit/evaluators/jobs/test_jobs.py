@@ -35,6 +35,7 @@ from inferometer.evaluators.measurements.batches import BatchOptions
 from inferometer.evaluators.measurements.load import LoadMeasurement
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, DatasetError, EvaluationInterrupted
+from inferometer.manifests.schema import ModelManifest
 from tests.unit.evaluators.dataset_run_fakes import description
 
 DIGITS = SystemRequest(framework_name="ONNXRuntime", session=SessionOptions(threads=1, preprocess_threads=1))
@@ -49,13 +50,15 @@ class Resources:
         self.data_directory = folder / "data"
         self.registry = Registry.discover()
 
+    def check_system(self, request: SystemRequest) -> ModelManifest:
+        return select_model(
+            self.catalog, self.registry, request.model_name, request.model_version, request.framework_name
+        )
+
     def open_system(
         self, request: SystemRequest, *, warm_up: bool, notify: Notify, trace: TraceScope | None
     ) -> Session:
-        manifest = select_model(
-            self.catalog, self.registry, request.model_name, request.model_version, request.framework_name
-        )
-        return open_session(manifest, request.session, self.registry, trace=trace)
+        return open_session(self.check_system(request), request.session, self.registry, trace=trace)
 
     def open_loadable(self, request: SystemRequest, *, notify: Notify) -> Any:
         return Instant()

@@ -31,7 +31,7 @@ def issued() -> IssuedRun:
         batch_size=column(2, 0, 0, 0),
         batch_ns=column(5, -1, -1, -1),
     )
-    return IssuedRun(queries, Stop.COMPLETE, "", {}, BEGAN_NS)
+    return IssuedRun(queries, Stop.COMPLETE, {}, BEGAN_NS)
 
 
 class Stamping:

@@ -102,6 +102,19 @@ def test_epochs_follow_each_other_in_one_loader(kind: dict[str, int]) -> None:
     assert loader.batches == 3
 
 
+@pytest.mark.parametrize("prefetch", [1, 3, 50])
+def test_a_held_loader_begins_nothing_ahead_of_what_it_may(prefetch: int) -> None:
+    dataset = Counting(10)
+    with DatasetLoader(dataset, PARAMETERS, LoaderOptions(2, workers=2, prefetch=prefetch)) as loader:
+        assert loader.hold(2)
+        batches = loader.epoch(0)
+        assert [places(next(batches)) for _ in range(2)] == [[0, 1], [2, 3]]
+        assert (sorted(dataset.read_places), loader.hold(4)) == ([0, 1, 2, 3], True)
+        assert [places(next(batches)) for _ in range(2)] == [[4, 5], [6, 7]]
+        assert sorted(dataset.read_places) == list(range(8))
+        assert places(next(batches)) == [8, 9]
+
+
 @every_kind
 def test_a_sample_that_fails_is_named_and_left_out(kind: dict[str, int]) -> None:
     with DatasetLoader(Numbered(9, failing=(1, 4, 5)), PARAMETERS, LoaderOptions(4, **kind)) as loader:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +18,11 @@ from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.loading.ingestion_run import IngestionLength, IngestionRun
 from inferometer.evaluators.loading.loader import LoadedBatch, Loader
 from inferometer.evaluators.measurements.data import DataOptions
+from inferometer.evaluators.measurements.ingestion import IngestionSummary
 from inferometer.manifests.errors import ConfigurationError, EvaluationFailed, EvaluationInterrupted
 from tests.unit.evaluators.dataset_run_fakes import description
 
+DEPTHS = (0, 1, 7, 1000)
 IDENTITY = DatasetIdentity("tensors", "numbered", None, None, 8)
 FAILURE = InputFailure("n3", Stage.READ, "n3 is damaged")
 MS = 1_000_000
@@ -83,6 +88,88 @@ def test_batches_are_timed_over_as_many_epochs_as_they_need() -> None:
     assert measured.full_ns.tolist() == [4 * MS, 5 * MS, 7 * MS]
 
 
+class Ahead(Loader):
+    """A worker takes 10 ms for a batch of 4, and loads ahead; as a framework's does, if it cannot be held."""
+
+    def __init__(self, clock: Clock, prefetch: int, can_be_held: bool) -> None:
+        self.clock = clock
+        self.prefetch = prefetch
+        self.can_be_held = can_be_held
+        self.begun = self.taken = 0
+        self.most: float = math.inf
+        self.free_at_ns = clock.now_ns
+        self.ends_ns: deque[int] = deque()
+
+    @property
+    def batches(self) -> int:
+        return 16
+
+    def hold(self, batches: int) -> bool:
+        self.most = batches if self.can_be_held else self.most
+        return self.can_be_held
+
+    def begin(self) -> None:
+        """Begins what may be begun by now: a batch takes the place of one that was taken."""
+        while not self.ends_ns or (len(self.ends_ns) <= self.prefetch and self.begun < self.most):
+            self.begun += 1
+            self.free_at_ns = max(self.free_at_ns, self.clock.now_ns) + 10 * MS
+            self.ends_ns.append(self.free_at_ns)
+
+    def epoch(self, number: int) -> Iterator[LoadedBatch]:
+        if not self.can_be_held:
+            self.ends_ns.clear()
+            self.free_at_ns = self.clock.now_ns
+        for _ in range(self.batches):
+            self.begin()
+            self.clock.now_ns = max(self.clock.now_ns, self.ends_ns.popleft())
+            self.taken += 1
+            yield LoadedBatch(np.zeros((4, 2), np.float32), np.zeros(4, np.int64), (), 4 * MS, 6 * MS, 40)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("can_be_held", [True, False], ids=["own", "framework"])
+@pytest.mark.parametrize("prefetch", DEPTHS)
+@pytest.mark.parametrize("warm_up", [0, 1, 3])
+@pytest.mark.parametrize("batches", [1, 5, 400])
+def test_what_was_loaded_before_the_clock_started_does_not_count(
+    batches: int, warm_up: int, prefetch: int, can_be_held: bool
+) -> None:
+    loader = Ahead(Clock(), prefetch, can_be_held)
+    if not can_be_held:
+        loader.begin()  # a framework's iterator reads as soon as it is opened
+
+    def begin() -> None:
+        loader.clock.now_ns += 20_000 * MS  # long enough for all that is loaded ahead
+
+    length = IngestionLength(batches, warm_up)
+    running = IngestionRun(
+        loader, 4, length, DataOptions("npz", workers=1), on_measure=begin, clock=loader.clock
+    )
+    summary = IngestionSummary.of(running.run(description("raw"), IDENTITY).measurement)
+
+    assert summary.batches == batches
+    assert summary.samples_per_s == 400
+    assert (summary.busy, summary.contradiction) == (1.0, "")
+    if can_be_held:
+        assert loader.begun == loader.taken == warm_up + batches
+
+
+def test_a_rate_that_its_parts_cannot_give_is_said() -> None:
+    loader = Timed(Clock(), [4] * 3)
+    times = run(loader, IngestionLength(3, 0)).measurement
+    parts = times.times.read_ns + times.times.preprocess_ns
+    faster = replace(times, times=replace(times.times, whole_ns=parts // 2))
+
+    assert IngestionSummary.of(times).contradiction == ""
+    assert IngestionSummary.of(faster).contradiction == (
+        "samples took 2.00 times the workers' time: some were loaded before the clock started"
+    )
+    by_two = replace(faster, data=DataOptions("npz", workers=2))
+    assert (IngestionSummary.of(by_two).busy, IngestionSummary.of(by_two).contradiction) == (1.0, "")
+
+
 @pytest.mark.parametrize(
     ("length", "batches", "epochs"),
     [
@@ -115,7 +202,7 @@ def test_the_warm_up_and_its_end_are_not_measured() -> None:
     seen: list[Progress] = []
 
     def begin() -> None:
-        assert [each.done for each in seen] == [1]
+        assert [each.done for each in seen] == [1, 2]
         loader.clock.now_ns += 1_000 * MS
 
     measured = run(loader, IngestionLength(2, 2), on_measure=begin, on_progress=seen.append).measurement

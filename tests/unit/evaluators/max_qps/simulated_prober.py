@@ -35,6 +35,20 @@ def exponential(service_s: float) -> System:
     return serve
 
 
+def hesitant(service_s: float, idle_s: float, stall_s: float) -> System:
+    """Takes twice as long for a query after having been idle for a time, and stalls once in 500 queries."""
+
+    def serve(arrivals_s: Floats, random: np.random.RandomState) -> Floats:
+        stalls_s = np.where(random.random_sample(len(arrivals_s)) < 0.002, stall_s, 0.0).tolist()
+        done, now = np.empty(len(arrivals_s)), -np.inf
+        for number, arrival in enumerate(arrivals_s.tolist()):
+            slower = 1 + (arrival - now >= idle_s)
+            now = done[number] = max(arrival, now) + slower * service_s + stalls_s[number]
+        return done
+
+    return serve
+
+
 def two_servers(service_s: float) -> System:
     """One queue before two servers, each of which takes as long for every query.
 
@@ -86,9 +100,10 @@ class SimulatedProber:
     Attributes:
         system: What serves.
         seed: Of what the system draws.
-        lags_above_qps: From this rate on the harness lags, and probes are invalid.
+        lags_above_qps: From this rate on the harness lags.
         lag_s: By how much it then sends each query too late.
         lost: What becomes of queries that are never answered.
+        connections: By how much the speed of the system differs between connections (standard deviation).
     """
 
     system: System
@@ -96,18 +111,24 @@ class SimulatedProber:
     lags_above_qps: float = np.inf
     lag_s: float = 0.2
     lost: Outcome = Outcome.TIMED_OUT
+    connections: float = 0.0
 
     def __post_init__(self) -> None:
         self.elapsed_s = 0.0
         self.schedules: list[Schedule] = []
         self._random = np.random.RandomState(self.seed)
+        self._speeds = np.random.RandomState(self.seed + 1)
+        self.reconnect()
+
+    def reconnect(self) -> None:
+        self._speed = 1 + self.connections * self._speeds.standard_normal()
 
     def probe(self, schedule: Schedule, max_late: int, bound_ns: int) -> Probe:
         self.schedules.append(schedule)
         due = schedule.offsets_ns
         lags = schedule.rate_qps > self.lags_above_qps
         sent = due + round(self.lag_s * 1e9) if lags else due
-        done_s = self.system(sent / 1e9, self._random)
+        done_s = self.system(sent / 1e9 * self._speed, self._random) / self._speed
         answered = np.isfinite(done_s)
         done = np.where(answered, np.rint(np.where(answered, done_s, 0) * 1e9), -1).astype(np.int64)
         nothing = np.full(len(due), -1, np.int64)
@@ -121,7 +142,7 @@ class SimulatedProber:
             queries = _ended(queries, end_ns)
         self.elapsed_s += end_ns / 1e9
         seed = schedule.seed or 0
-        return Probe(schedule.rate_qps, seed, queries, stopped, "the harness lags" if lags else None)
+        return Probe(schedule.rate_qps, seed, queries, stopped)
 
 
 def _ended(queries: Queries, end_ns: int) -> Queries:

@@ -133,4 +133,4 @@ def test_a_query_is_unqueued_when_all_before_it_are_settled() -> None:
     times = [2 * SECOND_NS, 0, 0, 0, SECOND_NS // 2]
     outcomes = [Outcome.ANSWERED] * 3 + [Outcome.WAITING, Outcome.ANSWERED]
 
-    assert Probe(1.0, 0, queries(times, outcomes)).unqueued().tolist() == [True, False, True, True, False]
+    assert queries(times, outcomes).unqueued.tolist() == [True, False, True, True, False]

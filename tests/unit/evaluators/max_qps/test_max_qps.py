@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from simulated_prober import (
     SimulatedProber,
     System,
     batching,
     deterministic,
     exponential,
+    hesitant,
     losing,
     two_servers,
 )
@@ -20,6 +23,7 @@ from simulated_prober import (
 from inferometer.evaluators.load.arrivals import RampArrivals
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.max_qps.answer import MaxQps, Method, rate_text
+from inferometer.evaluators.max_qps.probe import Probe
 from inferometer.evaluators.max_qps.search import MaxQpsOptions, search_max_qps
 from inferometer.manifests.errors import ConfigurationError
 
@@ -33,6 +37,10 @@ BATCHING_QPS = 275.5
 def searched(system: System, seed: int = 0, **options: Any) -> tuple[MaxQps, SimulatedProber]:
     prober = SimulatedProber(system, 5000 + seed)
     return search_max_qps(MaxQpsOptions(BOUND_MS, seed=seed, **options), prober), prober
+
+
+def lag_reason(probe: Probe) -> str:
+    return probe.lag_reason(100_000_000, 0.01)
 
 
 def text_of(answer: MaxQps) -> str:
@@ -176,15 +184,27 @@ def test_the_time_budget_is_kept(budget_s: float, service_s: float) -> None:
         assert answer.reason == "the time budget was used up"
 
 
-def test_an_interval_has_what_the_next_search_may_find_different() -> None:
-    answer, _ = searched(deterministic(0.01), tolerance=0.02)
+def test_the_interval_of_a_system_that_never_changes_is_narrow() -> None:
+    answer, _ = searched(deterministic(0.01))
 
     assert answer.rate_qps is not None
     assert answer.low_qps is not None
     assert answer.high_qps is not None
-    assert answer.reason == ""  # the search by itself is as exact as it was asked to be
     for end_qps in (answer.low_qps, answer.high_qps):
-        assert 0.02 < abs(end_qps / answer.rate_qps - 1) < 0.03
+        assert abs(end_qps / answer.rate_qps - 1) < 0.015
+
+
+def test_searches_over_connections_of_different_speeds_do_not_exclude_each_other() -> None:
+    probers = [SimulatedProber(deterministic(0.01), seed, connections=0.03) for seed in range(10)]
+
+    found = [
+        search_max_qps(MaxQpsOptions(BOUND_MS, seed=seed, time_budget_s=200), prober)
+        for seed, prober in enumerate(probers)
+    ]
+
+    ends = [(answer.low_qps or 0.0, answer.high_qps or 0.0) for answer in found]
+    assert sum(low <= DETERMINISTIC_QPS <= high for low, high in ends) >= 9
+    assert max(low for low, _ in ends) <= min(high for _, high in ends)
 
 
 def test_a_wide_tolerance_ends_the_search_early() -> None:
@@ -241,8 +261,8 @@ def test_probes_in_which_the_harness_lagged_count_for_nothing_and_lower_its_limi
     assert answer.method is Method.AT_LEAST
     assert answer.rate_qps is not None
     assert 100 < answer.rate_qps <= 300
-    assert any(probe.invalid for probe in answer.probes)
-    assert "the harness lags" in answer.reason
+    assert any(map(lag_reason, answer.probes))
+    assert "could be sent on time" in answer.reason
 
 
 def test_a_lag_that_cannot_have_changed_the_verdict_stops_no_search() -> None:
@@ -254,7 +274,39 @@ def test_a_lag_that_cannot_have_changed_the_verdict_stops_no_search() -> None:
     assert answer.low_qps is not None
     assert answer.high_qps is not None
     assert answer.low_qps <= 77.4 <= answer.high_qps
-    assert any(probe.invalid for probe in answer.probes)
+
+
+@settings(deadline=None, max_examples=8, derandomize=True)
+@given(st.floats(1.1e-3, 1.9e-3), st.floats(0.05, 0.11), st.floats(1.0, 1.4), st.integers(0, 99))
+@example(1.5e-3, 0.1, 1.1, 0)
+def test_no_probe_is_far_below_a_rate_that_was_kept(
+    service_s: float, stall_s: float, lags_from: float, seed: int
+) -> None:
+    bound_ms, share = 200.0, 0.01
+    prober = SimulatedProber(
+        hesitant(service_s, 0.01, stall_s), seed, lags_above_qps=lags_from * 0.6 / service_s, lag_s=0.2
+    )
+
+    answer = search_max_qps(
+        MaxQpsOptions(bound_ms, seed=seed, time_budget_s=300, min_duration_s=10, initial_qps=6.4), prober
+    )
+
+    kept_qps, bound_ns = 0.0, round(bound_ms * 1e6)
+    for probe in answer.probes:
+        assert probe.rate_qps > 0.7 * kept_qps
+        if probe.late_share(bound_ns) <= share and share * len(probe.judged(bound_ns)) >= 10:
+            kept_qps = max(kept_qps, probe.rate_qps)
+
+
+def test_a_search_ends_where_the_harness_can_send_no_more_although_a_higher_rate_was_broken() -> None:
+    prober = SimulatedProber(hesitant(2e-3, 0.0, 0.0), 5000, lags_above_qps=450)
+
+    answer = search_max_qps(MaxQpsOptions(200, initial_qps=6.4, time_budget_s=300, min_duration_s=10), prober)
+
+    assert answer.method in {Method.BRACKET, Method.AT_LEAST}
+    assert answer.rate_qps == pytest.approx(409.6)
+    assert "could be sent on time" in answer.reason
+    assert prober.elapsed_s < 200
 
 
 def test_the_interval_of_the_answer_decides_its_figures() -> None:
@@ -289,10 +341,10 @@ def test_options_that_make_no_sense_are_refused_in_one_line(options: dict[str, A
 
 
 def test_a_search_without_a_valid_probe_says_why() -> None:
-    prober = SimulatedProber(deterministic(0.01), lags_above_qps=0, lag_s=5)
+    prober = SimulatedProber(deterministic(0.01), lags_above_qps=0, lag_s=1)
 
     answer = search_max_qps(MaxQpsOptions(BOUND_MS, time_budget_s=60), prober)
 
     assert answer.rate_qps is None
     assert text_of(answer) == "unknown"
-    assert answer.reason == "no probe was valid: the harness lags"
+    assert answer.reason == "no probe was valid"

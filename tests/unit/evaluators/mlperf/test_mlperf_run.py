@@ -130,7 +130,7 @@ def test_failures_go_to_loadgen_as_answers_and_make_the_run_invalid(
     assert queries.count(Outcome.FAILED) == 10
     assert queries.count(Outcome.ANSWERED) == len(queries) - 10
     assert run.issued.reasons == {"it fails": 10}
-    assert f"10 of {len(queries)} samples have no right answer" in run.issued.invalid
+    assert f"10 of {len(queries)} samples have no right answer" in run.invalid
     assert run.result.queries == 70
     latest = compared(queries, scenario, run.result)[-1]
     assert latest.ours is None
@@ -145,7 +145,7 @@ def test_a_sample_that_is_never_answered_is_given_up(scenario: Scenario, tmp_pat
     assert run.issued.stop is Stop.COMPLETE
     assert queries.count(Outcome.TIMED_OUT) == 1
     assert queries.count(Outcome.ANSWERED) == len(queries) - 1
-    assert "1 of " in run.issued.invalid
+    assert "1 of " in run.invalid
     assert run.result.percentiles_ns[-1][1] >= 300_000_000
 
 

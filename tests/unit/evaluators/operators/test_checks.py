@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from inferometer.agent.operators.inputs import draw_inputs
-from inferometer.agent.operators.operator import Case, Operator, Preset
+from inferometer.agent.operators.operator import Case, Operator, Preset, Shape
 from inferometer.agent.operators.runner import RunnerOptions
 from inferometer.agent.operators.table.registry import operators
 from inferometer.evaluators.measurements.operators import Mode
-from inferometer.evaluators.operators.checks import Check, check, computed
+from inferometer.evaluators.operators.checks import Check, Computed, LaterRuns, WrongRunError, check, computed
 from tests.integration.operator_frameworks import WRONG, Numbers
 
 ADD = operators()["add"]
 
 
-def checked(operator: Operator, case: Case) -> Check:
-    runner = Numbers(RunnerOptions(threads=1))
+def computed_by(operator: Operator, case: Case) -> Computed:
     inputs = draw_inputs(operator, case, np.dtype(np.float32), 0)
-    call = runner.prepare(operator, case, inputs)
-    call.forward()
-    return check(operator, runner, "", Mode.FORWARD, computed(call, Mode.FORWARD, case, inputs), 0)
+    call = Numbers(RunnerOptions(threads=1)).prepare(operator, case, inputs)
+    return computed(call, Mode.FORWARD, case, inputs)
+
+
+def checked(operator: Operator, case: Case) -> Check:
+    found = computed_by(operator, case)
+    return check(operator, Numbers(RunnerOptions(threads=1)), "", Mode.FORWARD, found, 0)
 
 
 def test_quick_references_see_the_inputs_of_the_row() -> None:
@@ -33,10 +38,86 @@ def test_quick_references_see_the_inputs_of_the_row() -> None:
     assert found.correctness.max_relative <= 1e-6
 
 
-def test_slow_references_see_smaller_inputs() -> None:
-    slow = replace(ADD, flops=lambda _case, _outputs: 10**12)
-    found = checked(slow, ADD.cases(Preset.NORMAL)[0])
+def slow(name: str) -> Operator:
+    return replace(operators()[name], flops=lambda _case, _outputs: 2 * 10**10)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("add", {"lhs": (600, 600), "rhs": (600, 600)}),
+        ("dot", {"lhs": (300, 200), "rhs": (200, 400)}),
+        ("softmax", {"data": (16, 3, 8, 8)}),
+        ("conv2d", {"data": (12, 3, 16, 16)}),
+    ],
+)
+def test_slow_references_see_random_rows_of_the_inputs_of_the_row(
+    name: str, shapes: dict[str, Shape]
+) -> None:
+    case = operators()[name].own_case(shapes)
+    found = checked(slow(name), case)
+    assert (found.correctness.against, found.wrong) == ("reference, on random rows", "")
+    last_half = computed_by(slow(name), case)
+    for array in last_half.outputs:
+        array[len(array) // 2 :] += 1
+    wrong = check(slow(name), Numbers(RunnerOptions(threads=1)), "", Mode.FORWARD, last_half, 5)
+    assert wrong.wrong.startswith("the outputs differ from the reference, on random rows by ")
+
+
+@pytest.mark.parametrize("name", ["transpose", "lstm", "batch_norm_training"])
+def test_slow_references_of_rows_that_depend_on_one_another_see_smaller_inputs(name: str) -> None:
+    found = checked(slow(name), operators()[name].cases(Preset.SMALL)[-1])
     assert (found.correctness.against, found.wrong) == ("reference, on smaller inputs", "")
+
+
+def test_rows_of_matrices_that_are_not_those_of_the_small_case_are_not_taken_for_it() -> None:
+    """``tril`` of a batch of matrices has rows that stand alone, and that of one matrix has not."""
+    found = checked(slow("tril"), operators()["tril"].own_case({"data": (64, 64)}))
+    assert (found.correctness.against, found.wrong) == ("reference, on smaller inputs", "")
+
+
+def later_runs(operator: Operator, found: Computed) -> LaterRuns:
+    return LaterRuns(operator, found, Mode.FORWARD, "float32", 0)
+
+
+class Returning:
+    """A call whose outputs are given."""
+
+    def __init__(self, *outputs: NDArray[Any]) -> None:
+        self._outputs = outputs
+
+    def outputs(self) -> tuple[NDArray[Any], ...]:
+        return self._outputs
+
+
+def test_a_later_run_is_compared_at_random_elements() -> None:
+    case = ADD.own_case({"lhs": (400, 400), "rhs": (400, 400)})
+    found = computed_by(ADD, case)
+    later, right = later_runs(ADD, found), found.outputs[0].copy()
+    later.compare(Returning(right))  # type: ignore[arg-type]
+    rounded = right * np.float32(1 + 1e-6)
+    later.compare(Returning(rounded))  # type: ignore[arg-type]
+    for place in range(100):  # a share of 1 % is missed with a probability of 0.99^4096 = 1e-18
+        wrong = right.copy()
+        wrong.reshape(-1)[place::100] += 1
+        with pytest.raises(WrongRunError, match="the outputs of a timed run differ from those of the run"):
+            later.compare(Returning(wrong))  # type: ignore[arg-type]
+    for outputs in ((), (right, right), (right[:1],)):
+        with pytest.raises(WrongRunError, match="a timed run"):
+            later.compare(Returning(*outputs))  # type: ignore[arg-type]
+
+
+def test_runs_in_place_differ_and_those_of_random_ones_have_properties() -> None:
+    found = computed_by(ADD, ADD.cases(Preset.SMALL)[0])
+    other = Returning(found.outputs[0] + 1)
+    later_runs(replace(ADD, in_place="lhs"), found).compare(other)  # type: ignore[arg-type]
+
+    def refuse(*_: object) -> None:
+        raise ValueError("all are equal")
+
+    later_runs(replace(ADD, reference=None), found).compare(other)  # type: ignore[arg-type]
+    with pytest.raises(WrongRunError, match="of a timed run are wrong: all are equal"):
+        later_runs(replace(ADD, reference=None, check=refuse), found).compare(other)  # type: ignore[arg-type]
 
 
 def test_a_wrong_result_has_its_reason() -> None:

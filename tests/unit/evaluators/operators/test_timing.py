@@ -228,3 +228,64 @@ def test_five_milliseconds_by_the_clock_are_told_within_a_percent() -> None:
 
     found = time_operator([Busy(FakeClock(), [])], Mode.FORWARD, replace(OperatorOptions(), budget_s=1.0))
     assert np.percentile(found.times_ns, 50) == pytest.approx(5 * MS, rel=0.01)
+
+
+class Turning(FakeCall):
+    """A call whose runs are right or wrong by their number."""
+
+    def __init__(self, clock: FakeClock, is_wrong: Callable[[int], bool]) -> None:
+        super().__init__(clock, repeat(MS))
+        self._is_wrong = is_wrong
+
+    @property
+    def wrong(self) -> bool:
+        return self._is_wrong(self.runs)
+
+
+def inspected(is_wrong: Callable[[int], bool], **options: Any) -> tuple[bool, Timing, list[int]]:
+    """Whether a wrong run was seen, the timing, and the numbers of the runs that were looked at."""
+    clock, seen = FakeClock(), list[int]()
+    call, wrong = Turning(clock, is_wrong), list[bool]()
+
+    def look(given: Any) -> None:
+        clock.now_ns += 500 * MS  # counts in no limit, and in no time
+        seen.append(given.runs)
+        wrong.append(given.wrong)
+
+    found = time_operator([call], Mode.FORWARD, OperatorOptions(**options), clock=clock, inspect=look)
+    return any(wrong), found, seen
+
+
+def test_the_last_run_is_looked_at_and_random_ones_before_it_outside_of_the_times() -> None:
+    _, plain, _ = inspected(lambda _: False, runs=200)
+    _, found, seen = inspected(lambda _: False, runs=200, budget_s=0.1)
+    assert set(found.times_ns) == {MS}
+    assert np.array_equal(found.times_ns, plain.times_ns)
+    untimed = len(seen) - 1
+    assert seen[-1] == max(seen) == found.times_ns.size + untimed + seen[0] - 1
+    assert 1 < untimed < 30
+
+
+def test_an_operator_that_is_wrong_from_the_third_run_on_is_seen() -> None:
+    assert inspected(lambda run: run > 2, runs=100)[0]
+
+
+def test_one_that_is_wrong_in_half_of_the_runs_is_seen_in_three_of_four_searches() -> None:
+    """Two runs at least are looked at, each wrong with a probability of 1/2: 3/4 or more are seen."""
+    seen = 0
+    for seed in range(200):
+        random = np.random.default_rng(seed).random(500)
+        seen += inspected(lambda run, drawn=random: bool(drawn[run] < 0.5), runs=100, seed=seed)[0]  # type: ignore[misc]
+    assert seen >= 150 + 15  # of 200; about six are looked at, and 1 - 0.5^6 is 0.98
+
+
+def test_each_run_is_as_probable_to_be_the_last_one_that_is_chosen() -> None:
+    chosen = []
+    for seed in range(400):
+        _, found, looks = inspected(lambda _: False, runs=20, seed=seed)
+        begun = looks[-1] - len(looks) + 1 - found.times_ns.size
+        chosen.append(looks[-2] - begun - len(looks) + 2)
+    # 20 runs, of which each is expected 20 times; chi-square with 19 degrees of freedom is below 43.8 in 999
+    counts = np.bincount(chosen, minlength=21)[1:21]
+    assert counts.sum() == 400
+    assert float(((counts - 20) ** 2 / 20).sum()) < 43.8

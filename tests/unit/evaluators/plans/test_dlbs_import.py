@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from inferometer.evaluators.plans.cells import Cell, cells_of
 from inferometer.evaluators.plans.dlbs import Imported, import_dlbs
@@ -70,7 +72,6 @@ MIXED: dict[str, Any] = {
 }
 INFERENCE: dict[str, Any] = {
     "parameters": {
-        "exp.framework": "tensorrt",
         "exp.phase": "inference",
         "exp.device_type": "gpu",
         "exp.num_batches": "$(10 * 50)$",
@@ -109,7 +110,8 @@ def test_an_exploration_keeps_its_extensions_and_what_is_disabled() -> None:
         "exp.num_batches.val_regexp: a parameter has val, type, desc and val_domain",
         "exp.log_file: a plan names the folder and the log of each run itself",
         "tensorflow.*: there is no tensorflow here; the frameworks of DLBS that are: mxnet, pytorch",
-        "exp.framework=tensorflow: not among the frameworks of DLBS that are here: mxnet, pytorch",
+        "exp.framework=tensorflow: 6 of 18 cells are left out: not among the frameworks of DLBS that "
+        "are here: mxnet, pytorch",
     )
 
 
@@ -145,11 +147,11 @@ def test_options_of_a_framework_are_given_to_its_cells_alone() -> None:
 
 def test_what_has_no_equal_is_said_with_its_reason() -> None:
     found = imported(INFERENCE)
-    # 2 models in the one precision that is here; the framework that is not keeps its extension from others
+    # 2 models in the one precision that is here
     cells = expanded(found)
     assert [cell.argv for cell in cells] == [
-        ("bench", "inference", "--device=gpu", "--batch_size=16", "--model_name=resnet18", "--dtype=float32"),
-        ("bench", "inference", "--device=gpu", "--batch_size=16", "--model_name=vgg16", "--dtype=float32"),
+        ("bench", "inference", "--device=gpu", "--batch_size=1", "--dtype=float32", "--model_name=resnet18"),
+        ("bench", "inference", "--device=gpu", "--batch_size=1", "--dtype=float32", "--model_name=vgg16"),
     ]
     said = dict(each.split(": ", 1) for each in found.without_equal)
     assert said["exp.num_batches"] == (
@@ -157,15 +159,11 @@ def test_what_has_no_equal_is_said_with_its_reason() -> None:
         "extension that gives a value for each condition"
     )
     assert said["exp.gpu_title"] == "it changes no option, so that its values make one cell"
-    assert list(said) == [
-        *(
-            "exp.framework=tensorrt",
-            "exp.num_batches",
-            "exp.num_nodes",
-            "monitor.frequency",
-            "exp.dtype=int8",
-        ),
-        "exp.gpu_title",
+    assert said["exp.dtype=int8"] == (
+        "2 of 4 cells are left out: dtype takes float, float32, float16 and bfloat16"
+    )
+    assert sorted(said) == [
+        *("exp.dtype=int8", "exp.gpu_title", "exp.num_batches", "exp.num_nodes", "monitor.frequency"),
     ]
 
 
@@ -192,7 +190,8 @@ def test_a_second_phase_is_a_plan_of_its_own() -> None:
     found = imported({"variables": {"exp.phase": ["inference", "training"]}})
     assert found.plan["command"] == "bench inference"
     assert found.without_equal == (
-        "exp.phase=training: a plan has one command; copy it and write command: bench training",
+        "exp.phase=training: 1 cells are left out: a plan has one command; import the configuration with "
+        "this phase alone too",
     )
 
 
@@ -224,6 +223,237 @@ def test_what_refers_to_what_is_left_out_is_left_out_too() -> None:
     assert found.without_equal == (
         "data_dir: it refers to exp.effective_batch, which the plan lacks; write its value",
     )
+
+
+HERE = {"exp.framework": "pytorch", "exp.replica_batch": 4}
+FOREIGN = ("tensorflow", "caffe2", "bvlc_caffe", "nvidia_caffe", "intel_caffe", "tensorrt", "openvino")
+
+
+@pytest.mark.parametrize("framework", FOREIGN)
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        {"parameters": HERE, "variables": {"exp.framework": ["pytorch", "FOREIGN"]}},
+        {"parameters": HERE, "extensions": [{"cases": [{"exp.framework": "FOREIGN"}, {}]}]},
+        {
+            "parameters": {**HERE, "own": "FOREIGN"},
+            "extensions": [{"cases": [{"exp.framework": "${own}"}, {}]}],
+        },
+        {
+            "parameters": {"exp.framework": "FOREIGN", "exp.replica_batch": 4},
+            "extensions": [{"cases": [{"exp.framework": "pytorch"}, {}]}],
+        },
+        {"variables": {"exp.framework_id": ["pytorch", "FOREIGN"], "exp.replica_batch": [4]}},
+        {"variables": {"exp.framework_title": ["pytorch", "FOREIGN"], "exp.replica_batch": [4]}},
+        {"variables": {"exp.framework_family": ["pytorch", "FOREIGN"], "exp.replica_batch": [4]}},
+    ],
+)
+def test_cells_of_another_framework_are_left_out_and_counted(
+    configuration: dict[str, Any], framework: str
+) -> None:
+    text = json.dumps(configuration).replace("FOREIGN", framework)
+    found = import_dlbs(text, "imported")
+    (cell,) = expanded(found)
+    assert (cell.options["framework_name"], cell.options["batch_size"]) == ("pytorch", 4)
+    assert found.without_equal == (
+        f"exp.framework={framework}: 1 of 2 cells are left out: not among the frameworks of DLBS that "
+        "are here: mxnet, pytorch",
+    )
+
+
+@pytest.mark.parametrize("name", ["exp.framework", "exp.framework_id", "exp.framework_title"])
+@pytest.mark.parametrize("section", ["parameters", "variables"])
+def test_a_configuration_of_another_framework_alone_is_refused(name: str, section: str) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        imported(
+            {section: {name: "tensorrt"}, "extensions": [{"cases": [{"exp.model": "a"}, {"exp.model": "b"}]}]}
+        )
+    assert str(refusal.value) == (
+        "DLBS's configuration: none of its 2 cells has an equal here: exp.framework=tensorrt: not among the "
+        "frameworks of DLBS that are here: mxnet, pytorch"
+    )
+
+
+@pytest.mark.parametrize("value", ["$('mx' + 'net')$", "${own.framework}"])
+def test_a_framework_that_is_not_known_is_not_the_default(value: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^DLBS's configuration: exp\.framework: "):
+        imported({"parameters": {"exp.framework": value}})
+
+
+def test_a_precision_without_an_equal_leaves_out_its_cells_wherever_it_is_set() -> None:
+    found = imported({"extensions": [{"cases": [{"exp.dtype": "int8"}, {"exp.dtype": "float16"}]}]})
+    assert [cell.options["dtype"] for cell in expanded(found)] == ["float16"]
+    assert found.without_equal[0].startswith("exp.dtype=int8: 1 of 2 cells are left out: ")
+
+
+def test_cells_of_another_phase_that_an_extension_sets_are_left_out() -> None:
+    cases = [{"exp.phase": "inference", "exp.replica_batch": 1}, {"exp.replica_batch": 2}]
+    found = imported({"extensions": [{"cases": cases}]})
+    assert [cell.options["batch_size"] for cell in expanded(found)] == [2]
+    assert found.without_equal[0].startswith("exp.phase=inference: 1 cells are left out: ")
+
+
+def test_where_the_ranks_of_several_hosts_meet_is_left_out() -> None:
+    found = imported(
+        {
+            "parameters": {
+                "exp.framework": "pytorch",
+                "pytorch.distributed_rendezvous": "node1:29500",
+                "pytorch.distributed_rank": 0,
+                "mxnet.rendezvous": "ib0:node1:29500",
+            }
+        }
+    )
+    assert not expanded(found)[0].options.keys() & {"rank", "rank_address"}
+    reason = "a cell is one process; a launcher, such as srun or torchrun, starts the ranks of several hosts"
+    assert found.without_equal == tuple(
+        f"{name}: {reason}"
+        for name in ("pytorch.distributed_rendezvous", "pytorch.distributed_rank", "mxnet.rendezvous")
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("exp.framwork", "exp.framework"),
+        ("exp.frameworks", "exp.framework"),
+        ("exp.modle", "exp.model"),
+        ("pytroch.data_dir", "pytorch.data_dir"),
+        ("runtime.luncher", "runtime.launcher"),
+    ],
+)
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        {"parameters": {"exp.model": "vgg16", "NAME": "a"}},
+        {"parameters": {"exp.model": "vgg16"}, "variables": {"NAME": ["a", "b"]}},
+        {"parameters": {"exp.model": "vgg16"}, "extensions": [{"parameters": {"NAME": "a"}}]},
+        {"parameters": {"exp.model": "vgg16"}, "extensions": [{"condition": {"NAME": "a"}}]},
+        {"parameters": {"exp.model": "${NAME}"}},
+    ],
+)
+def test_a_typing_error_is_refused(configuration: dict[str, Any], name: str, nearest: str) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        import_dlbs(json.dumps(configuration).replace("NAME", name), "imported")
+    assert str(refusal.value) == (
+        f'DLBS\'s configuration: unknown parameter "{name}"; did you mean "{nearest}"?'
+    )
+
+
+def test_a_parameter_that_nothing_reads_is_said() -> None:
+    found = imported({"parameters": {"exp.gpu_id": "t4", "exp.model_title": "VGG"}})
+    assert found.without_equal == ("exp.gpu_id: DLBS has no such parameter, and nothing refers to it",)
+
+
+BASE: dict[str, Any] = {
+    "parameters": {
+        "exp.framework": {"val": "", "type": "str"},
+        "exp.framework_family": {"val": "${exp.framework}", "type": "str"},
+        "exp.data_dir": {"val": "${${exp.framework_family}.data_dir}", "type": "str"},
+        "exp.docker_image": {"val": "${${exp.framework_family}.docker_image}", "type": "str"},
+        "exp.num_local_gpus": {"val": "$(len('${exp.gpus}'.split()))$", "type": "int"},
+        "exp.log_file": {"val": "${exp.framework}_${exp.id}.log", "type": "str"},
+        "exp.log_dir": "${BENCH_ROOT}/logs",
+        "pytorch.host_python_path": {"val": "${HOME}/pytorch", "type": "str"},
+        "mxnet.env": {"val": "", "type": "str"},
+    }
+}
+"""The shape of DLBS's own configuration: no framework, and nested references through its family."""
+
+
+@pytest.mark.parametrize(
+    ("framework", "cell"),
+    [("", ("", None, None)), ("pytorch", ("pytorch", "", None)), ("mxnet", ("mxnet", None, "mx:1"))],
+)
+def test_the_defaults_of_dlbs_expand(framework: str, cell: tuple[Any, ...]) -> None:
+    given = {"exp.framework": framework, "pytorch.data_dir": "", "mxnet.docker_image": "mx:1"}
+    found = imported({"parameters": BASE["parameters"] | (given if framework else {})})
+    (only,) = expanded(found)
+    shown = (only.parameters.get(name) for name in ("framework_name", "data_dir", "cell.container"))
+    assert tuple(shown) == cell
+
+
+def test_what_the_environment_lacks_is_left_out() -> None:
+    text = json.dumps({"parameters": {"exp.data_dir": "${DATA_ROOT}/imagenet", "exp.model": "vgg16"}})
+    assert "data_dir" not in import_dlbs(text, "imported").plan["parameters"]
+    found = import_dlbs(text, "imported", {"DATA_ROOT": "/data"})
+    (cell,) = cells_of(plan_of(found.plan, "plan"), environment={"DATA_ROOT": "/data"})
+    assert cell.options["data_dir"] == "/data/imagenet"
+
+
+NAMES = (
+    *("exp.framework", "exp.framework_family", "exp.framework_title", "exp.model", "exp.phase", "exp.dtype"),
+    *("exp.gpus", "exp.replica_batch", "exp.data_dir", "exp.docker_image", "exp.docker", "exp.status"),
+    *("exp.log_file", "exp.effective_batch", "exp.trial", "exp.gpu_title", "runtime.env.LC_ALL", "own.a"),
+    *("mxnet.kv_store", "mxnet.env", "pytorch.docker_image", "pytorch.data_dir", "tensorrt.cache"),
+    *("pytorch.distributed_rendezvous", "runtime.launcher", "monitor.frequency"),
+)
+TEXTS = st.sampled_from(
+    [
+        *(
+            "",
+            "mxnet",
+            "pytorch",
+            "tensorrt",
+            "bvlc_caffe",
+            "training",
+            "inference",
+            "int8",
+            "float16",
+            "0,1",
+        ),
+        *("0:1", "a b", "${exp.model}", "${own.a}", "${own.a}:${exp.model}", "${HOME}/x", "$(1 + 1)$"),
+        *(
+            "${${exp.framework}.docker_image}",
+            "${${exp.framework_family}.data_dir}",
+            "${exp.effective_batch}",
+        ),
+        *("${__condition.exp.framework_0}", "A=${own.a}", "disabled"),
+    ]
+)
+VALUES = TEXTS | st.integers(0, 64) | st.booleans()
+PARAMETERS = st.dictionaries(
+    st.sampled_from(NAMES), VALUES | st.fixed_dictionaries({"val": VALUES, "desc": st.just("")}), max_size=8
+)
+EXTENSIONS = st.fixed_dictionaries(
+    {
+        "condition": st.dictionaries(
+            st.sampled_from(NAMES), st.sampled_from(["mxnet", "(py|mx)", "0", [1, 16], True]), max_size=2
+        ),
+        "parameters": PARAMETERS,
+        "cases": st.lists(PARAMETERS, max_size=2),
+    }
+)
+CONFIGURATIONS = st.fixed_dictionaries(
+    {
+        "parameters": PARAMETERS,
+        "variables": st.dictionaries(
+            st.sampled_from(NAMES), st.lists(VALUES, min_size=1, max_size=3), max_size=3
+        ),
+        "extensions": st.lists(EXTENSIONS, max_size=2),
+    }
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(CONFIGURATIONS)
+def test_what_is_imported_expands_and_is_of_frameworks_that_are_here(configuration: dict[str, Any]) -> None:
+    try:
+        found = imported(configuration)
+    except ConfigurationError as error:
+        refusal = str(error)
+    else:
+        refusal = ""
+        _check_cells(found)
+    assert "\n" not in refusal
+
+
+def _check_cells(found: Imported) -> None:
+    plan = yaml.safe_load(yaml.safe_dump(found.plan))
+    for cell in cells_of(plan_of(plan, "plan")):
+        assert cell.parameters.get("framework_name") in (None, "", "mxnet", "pytorch")
+        assert cell.options.get("dtype") != "int8"
+        assert not cell.options.keys() & {"rank", "rank_address"}
 
 
 @pytest.mark.parametrize(

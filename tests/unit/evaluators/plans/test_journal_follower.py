@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from inferometer.evaluators.plans.running.folder import PlanFolder, RunFolder
 from inferometer.evaluators.plans.running.journal import (
     Journal,
     JournalFollower,
     journal_file,
     read_history,
 )
-from inferometer.evaluators.plans.running.results import Ended, Result
+from inferometer.evaluators.plans.running.orphans import end_orphan
+from inferometer.evaluators.plans.running.results import Ended, Result, read_result
+from inferometer.manifests.errors import ConfigurationError
 
 
 def test_what_is_added_is_read_and_nothing_twice(tmp_path: Path) -> None:
@@ -62,3 +67,26 @@ def test_another_journal_in_its_place_is_read_from_its_beginning(tmp_path: Path)
     journal_file(tmp_path).write_text(journal_file(tmp_path).read_text().replace("b-", "c-") * 2)
     assert follower.look()
     assert follower.runs.keys() == {f"c-{number}" for number in range(5)}
+
+
+DEEP = "[" * 100_000
+
+
+def test_a_line_nested_without_end_is_left_out(tmp_path: Path) -> None:
+    Journal(tmp_path).submitted("a-1", "local/1")
+    with journal_file(tmp_path).open("a") as file:
+        file.write(DEEP + "\n")
+    Journal(tmp_path).submitted("b-1", "local/2")
+    assert list(read_history(tmp_path)) == ["a-1", "b-1"]
+
+
+def test_files_of_a_plan_nested_without_end_are_as_if_damaged(tmp_path: Path) -> None:
+    plan, run = PlanFolder(tmp_path), RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    for path in (plan.cells, run.result, run.path / "run.json", run.path / "processes.json"):
+        path.write_text(DEEP)
+    assert plan.kept() is None
+    assert read_result(run.result) is None
+    end_orphan(run)
+    with pytest.raises(ConfigurationError, match="is no folder of a run"):
+        run.read()

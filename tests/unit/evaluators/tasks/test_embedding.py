@@ -104,3 +104,17 @@ def test_what_cannot_be_scored_is_named(text_model: ModelManifest) -> None:
     with pytest.raises(PredictionError, match="its prediction is not one embedding"):
         metric.add(sample("5", "a"), Texts.of(["x"]))
     assert metric.result() is None
+
+
+@pytest.mark.parametrize("size", [1e308, 1e-300])
+def test_the_direction_of_a_vector_does_not_depend_on_its_length(
+    text_model: ModelManifest, size: float
+) -> None:
+    metric = EmbeddingMetric(text_model)
+    for name, vector in (("0", (3.0, 4.0)), ("1", (3.0, 4.1))):
+        prediction = Values(np.array([vector]) * (size / 5))
+        metric.add(sample(name, "a", reference=(0.0, size)), prediction)
+    result = metric.result()
+    assert result is not None
+    assert result.score("cosine similarity") == pytest.approx((0.8 + 4.1 / np.hypot(3, 4.1)) / 2)
+    assert result.score("recall@1") == 1

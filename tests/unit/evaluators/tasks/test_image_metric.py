@@ -74,6 +74,25 @@ def test_luma_is_that_of_bt_601() -> None:
     assert "Y of BT.601" in result.definition
 
 
+def test_the_luma_of_grey_is_that_of_the_same_grey_in_colour() -> None:
+    colour, grey = (
+        scored(
+            metric_of(TASK, score_channels="Y"),
+            (target(100, channels=channels), uniform(101, channels=channels)),
+        )
+        for channels in (3, 1)
+    )
+    assert grey.score("PSNR") == pytest.approx(48.130804 - 20 * math.log10(219 / 255), abs=1e-3)
+    assert grey.score("SSIM") == colour.score("SSIM")
+
+
+def test_an_image_of_another_tool_is_compared_in_float64() -> None:
+    prediction = Images(np.full((1, 16, 16, 3), 101 / 255))
+    result = scored(metric_of(TASK), (target(100), prediction))
+    assert result.score("PSNR") == pytest.approx(20 * math.log10(255), abs=1e-11)
+    assert scored(metric_of(TASK), (target(101), prediction)).score("identical") == 1
+
+
 def test_a_grey_target_is_that_grey_in_each_channel() -> None:
     result = scored(metric_of(TASK), (target(100, channels=1), uniform(101)))
     assert result.score("PSNR") == pytest.approx(48.1308, abs=5e-5)
@@ -199,6 +218,29 @@ def test_a_regression_has_the_scores_of_scikit_learn(seed: int, samples: int, k:
     assert result.score("MAE") == pytest.approx(reference.mean_absolute_error(targets, predicted))
     assert result.score("RMSE") == pytest.approx(reference.root_mean_squared_error(targets, predicted))
     assert result.score("R2") == pytest.approx(reference.r2_score(targets, predicted))
+
+
+def of_doubles(targets: Any, predicted: Any) -> Any:
+    pairs = zip(np.array(targets, np.float64), np.array(predicted, np.float64), strict=True)
+    return scored(metric_of("regression"), *((TargetValues(t), Values(p[None])) for t, p in pairs))
+
+
+@pytest.mark.parametrize("size", [1e308, 1e-300])
+def test_numbers_near_the_ends_of_float64_have_finite_scores(size: float) -> None:
+    targets, predicted = np.array([[1.0], [-1], [0], [0]]), np.array([[0.5], [-0.5], [0], [0.5]])
+    result, plain = of_doubles(targets * size, predicted * size), of_doubles(targets, predicted)
+    assert result.score("MAE") == pytest.approx(plain.score("MAE") * size)
+    assert result.score("RMSE") == pytest.approx(plain.score("RMSE") * size)
+    assert result.score("R2") == pytest.approx(plain.score("R2"))
+
+
+def test_an_error_beyond_float64_is_refused() -> None:
+    with pytest.raises(PredictionError, match="differs from its target by more than float64 holds"):
+        of_doubles([[1e308]], [[-1e308]])
+    # the errors are finite; R² is about -1e400
+    result = of_doubles([[0, 1], [1, 2]], [[1e200, 1], [0, 2]])
+    assert result.score("RMSE") == pytest.approx(1e200 / 2**1.5)
+    assert (result.score("R2"), result.details["scores"]["R2"]) == (None, [None, 1.0])
 
 
 def test_values_that_do_not_fit_are_one_line() -> None:

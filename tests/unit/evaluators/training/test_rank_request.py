@@ -25,6 +25,22 @@ TORCHRUN = {
 }
 
 
+HERE = TORCHRUN | {"MASTER_ADDR": "127.0.0.1"}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The hosts whose addresses were looked up, of which this machine knows none."""
+    found: list[str] = []
+
+    def look_up(host: str, *_: object, **__: object) -> None:
+        found.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return found
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -112,7 +128,7 @@ def test_of_a_launchers_ranks_all_warn_and_rank_0_tells(
     warnings: list[str] = []
     callbacks = JobCallbacks(on_progress=shown.append, on_warning=warnings.append)
 
-    found = list(run_ranks(partial(told, seen), RankRequest(), callbacks, TORCHRUN | {"RANK": number}))
+    found = list(run_ranks(partial(told, seen), RankRequest(), callbacks, HERE | {"RANK": number}))
 
     assert found == evaluations
     assert [rank.number for rank in seen] == [int(number)]
@@ -124,3 +140,49 @@ def test_without_a_launcher_the_one_process_is_the_only_rank() -> None:
     seen: list[Rank] = []
     assert list(run_ranks(partial(told, seen), RankRequest(), JobCallbacks(), {})) == [0]
     assert seen == [Rank()]
+
+
+@pytest.mark.parametrize(
+    ("request_", "environ"),
+    [
+        (RankRequest(2, 0, "node1.invalid:29500"), {}),
+        (RankRequest(2, 1, "node1.invalid:29500"), {}),
+        (RankRequest(), TORCHRUN | {"MASTER_ADDR": "node1.invalid"}),
+        (
+            RankRequest(),
+            {
+                "DMLC_ROLE": "worker",
+                "DMLC_WORKER_ID": "0",
+                "DMLC_NUM_WORKER": "2",
+                "DMLC_PS_ROOT_URI": "node1.invalid",
+                "DMLC_PS_ROOT_PORT": "29500",
+            },
+        ),
+        (
+            RankRequest(),
+            {
+                "SLURM_PROCID": "1",
+                "SLURM_NTASKS": "2",
+                "SLURM_LOCALID": "0",
+                "SLURM_STEP_NODELIST": "node[1-2].invalid",
+                "SLURM_JOB_ID": "7",
+                "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+                "MASTER_PORT": "29500",
+            },
+        ),
+    ],
+    ids=["rank 0", "rank 1", "torchrun", "a tracker of MXNet", "srun"],
+)
+def test_a_host_that_nobody_knows_is_said_before_anything_waits(
+    request_: RankRequest, environ: dict[str, str], asked: list[str]
+) -> None:
+    seen: list[Rank] = []
+
+    with pytest.raises(ConfigurationError) as refusal:
+        list(run_ranks(partial(told, seen), request_, JobCallbacks(), environ))
+
+    assert str(refusal.value) == (
+        f"node1.invalid: the ranks meet at node1.invalid:29500, and {socket.gethostname()} finds no address "
+        "of this host: Name or service not known; name one that it finds, or an IP address"
+    )
+    assert (asked, seen) == (["node1.invalid"], [])

@@ -1,0 +1,76 @@
+"""Whether the C library's allocator keeps freed memory, which can change a latency several times over."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from enum import Enum
+from functools import cache
+
+from inferometer.manifests.errors import ConfigurationError
+
+VARIABLE = "AGENT_ALLOCATOR"
+"""The environment variable that has the policy of this process, and of those that it starts."""
+SETTING = "memory allocator"
+"""The name under which an environment's settings have the policy."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""The numbers of glibc's parameters M_TRIM_THRESHOLD and M_MMAP_THRESHOLD (mallopt(3))."""
+_MOST = 2**31 - 1
+
+
+class Allocator(str, Enum):
+    """The policies, by the names of the command line."""
+
+    DEFAULT = "default"
+    """As the C library does it. In glibc, a block above 32 MiB goes back to the system when it is freed, and
+    the next one is paged in anew; smaller ones are kept or not by what was freed before."""
+    KEEP = "keep"
+    """What is freed stays in the process, as long as a block has less than 2 GiB."""
+
+
+def use_allocator(policy: Allocator) -> None:
+    """Sets the policy of this process, and of those that it starts. What is kept once stays so.
+
+    Raises:
+        ConfigurationError: The C library has no such policy, or the process already keeps its memory.
+    """
+    if policy is Allocator.KEEP:
+        _keep_memory()
+        os.environ[VARIABLE] = policy.value
+        return
+    if _keep_memory.cache_info().currsize:
+        raise ConfigurationError(
+            "allocator is default, and this process already keeps its memory; use another process"
+        )
+    os.environ.pop(VARIABLE, None)
+
+
+@cache
+def _keep_memory() -> None:
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError) as error:
+        raise ConfigurationError("allocator keep requires glibc, which is not the C library here") from error
+    if not (mallopt(_MMAP_THRESHOLD, _MOST) and mallopt(_TRIM_THRESHOLD, _MOST)):
+        raise ConfigurationError("allocator keep is refused by the C library; leave it out")
+
+
+def use_allocator_of_environment() -> None:
+    """Sets the policy that the environment names; see ``use_allocator``.
+
+    Raises:
+        ConfigurationError: There is no such policy.
+    """
+    if name := os.environ.get(VARIABLE):
+        try:
+            policy = Allocator(name.lower())
+        except ValueError as error:
+            known = " or ".join(each.value for each in Allocator)
+            raise ConfigurationError(f'{VARIABLE} is "{name}"; allowed: {known}') from error
+        use_allocator(policy)
+
+
+def allocator_in_use() -> Allocator:
+    """Returns the policy of this process, whose commands and functions set that of the environment first."""
+    kept = os.environ.get(VARIABLE, "").lower() == Allocator.KEEP.value
+    return Allocator.KEEP if kept else Allocator.DEFAULT

@@ -1,0 +1,56 @@
+"""``--allocator``: it acts in the process that measures, and is recorded, repeated and compared."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inferometer.client.web.again import again
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+from inferometer.evaluators.store.opening import open_store
+from tests.cli.conftest import Agent
+
+FEW = ("--num_batches=2", "--num_warmup_batches=1", "--batch_size=2", "--threads=1")
+COMMANDS = {
+    "repeated": ("predict", "dataset", "--synthetic", "--min_batches=2", "--threads=1", "--repeat=2"),
+    "training": ("bench", "training", "--model=deep_mnist", "--framework_name=PyTorch", *FEW),
+    "op": ("op", "run", "relu", "--shapes=small", "--framework_name=PyTorch", "--runs=2", "--threads=1"),
+}
+
+
+def run(*arguments: str) -> str:
+    """Runs a command in a process of its own, which may keep its memory, and returns what it prints."""
+    command = [sys.executable, "-c", "from inferometer.client.cli.main import main; main()", *arguments]
+    done = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_policy_is_recorded_shown_and_repeated(agent: Agent, name: str) -> None:
+    run(*COMMANDS[name], "--allocator=keep")
+    store = open_store(None, "inferometer", Path(os.environ["AGENT_DATA_DIR"]))
+    found = list(store.find(EvaluationFilter()))
+    assert len(found) == (2 if name == "repeated" else 1)
+    for evaluation in found:
+        assert evaluation.system.environment.settings["memory allocator"] == "keep"
+        assert "--allocator=keep" in again(evaluation).line
+        other = replace(evaluation.system.environment, settings={"memory allocator": "default"})
+        assert store.save(
+            replace(evaluation, id="other", system=replace(evaluation.system, environment=other))
+        )
+        shown = agent("info", "evaluation", "show", evaluation.id)
+        assert "memory allocator keep" in shown.stdout
+        compared = agent("compare", "other", evaluation.id)
+        assert "memory allocator" in compared.stdout + compared.stderr
+        break
+    store.close()
+
+
+def test_another_word_is_refused(agent: Agent) -> None:
+    assert "keep" in agent(*COMMANDS["op"], "--allocator=hoard").error
