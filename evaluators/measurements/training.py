@@ -263,7 +263,7 @@ class TrainingSummary:
             bound=_bound(measurement.data, wait, copy, compute, communicate_ns),
             first_loss=float(losses[0]) if len(losses) else None,
             last_loss=float(losses[-1]) if len(losses) else None,
-            diverged=not bool((np.isfinite(losses) & (losses <= _DIVERGED * losses[:1])).all()),
+            diverged=not bool((np.isfinite(losses) & (losses / _DIVERGED <= losses[:1])).all()),
         )
 
 

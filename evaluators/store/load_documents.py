@@ -16,6 +16,7 @@ from inferometer.evaluators.store.measurement_documents import Document, Part, S
 from inferometer.evaluators.store.values import checked, fields_of, restored, storable
 
 QUERIES_PER_DOCUMENT = 20_000
+_MOST = 1e12
 _RUN = tuple(field.name for field in fields(LoadRun) if field.name not in {"queries", "reasons"})
 
 
@@ -70,10 +71,19 @@ def queries_part(runs: Sequence[LoadRun]) -> Part:
 
 
 def options_of(stored: Any) -> LoadOptions:
-    """Returns the options that a document holds."""
-    options = restored(stored)
-    scenario = options.get("scenario")
-    return checked(LoadOptions(**options | {"scenario": Scenario(scenario) if scenario else None}))
+    """Returns the options that a document holds.
+
+    Raises:
+        KeyError, TypeError, ValueError: They are damaged.
+    """
+    given = restored(stored)
+    scenario = given.get("scenario")
+    options = checked(LoadOptions(**given | {"scenario": Scenario(scenario) if scenario else None}))
+    if not 0 < options.percentile <= 100:
+        raise ValueError(f"its percentile is {options.percentile}")
+    if not all(map(_plausible, (options.latency_bound_ms, options.timeout_ms))):
+        raise ValueError(f"its bound is {options.latency_bound_ms} ms, its timeout {options.timeout_ms} ms")
+    return options
 
 
 def run_of(stored: Stored, documents: Sequence[Stored]) -> LoadRun:
@@ -111,6 +121,8 @@ def _mlperf(stored: dict[str, Any] | None) -> MlperfResult | None:
     percentiles = tuple(
         (float(percent), int(value_ns)) for percent, value_ns in _pairs(stored["percentiles_ns"])
     )
+    if not all(0 <= percent <= 100 for percent, _ in percentiles):
+        raise ValueError("LoadGen's percentiles are no percents")
     reasons = tuple(map(str, stored["reasons"]))
     return checked(MlperfResult(**stored | {"reasons": reasons, "percentiles_ns": percentiles}))
 
@@ -155,4 +167,12 @@ class RateSearchDocuments:
 
 
 def _answer(stored: dict[str, Any]) -> RateAnswer:
-    return checked(RateAnswer(**stored | {"method": Method(stored["method"]).value}))
+    answer = checked(RateAnswer(**stored | {"method": Method(stored["method"]).value}))
+    if not all(map(_plausible, (answer.rate_qps, answer.low_qps, answer.high_qps))):
+        raise ValueError("a rate of its answer makes no sense")
+    return answer
+
+
+def _plausible(number: float | None) -> bool:
+    """Whether a rate or a bound, if there is one, is not negative and of a size that can be computed with."""
+    return number is None or 0 <= number <= _MOST

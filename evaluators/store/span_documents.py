@@ -9,6 +9,7 @@ import numpy as np
 
 from inferometer.agent.tracing.span import (
     COLUMNS,
+    NO_BATCH,
     Attributes,
     AttributeValue,
     SpanChunk,
@@ -72,6 +73,8 @@ def chunk_from_document(document: Stored) -> SpanChunk:
     places = columns["kind"]
     if places.size and not 0 <= places.min() <= places.max() < len(kinds):
         raise ValueError("a span is of no kind")
+    if columns["batch"].min(initial=NO_BATCH) < NO_BATCH:
+        raise ValueError("a span is of a negative batch")
     resource = _attributes(document.get("resource", ()))
     return SpanChunk(kinds, *(columns[name] for name in COLUMNS), resource=resource)
 

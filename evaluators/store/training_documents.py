@@ -67,7 +67,7 @@ class TrainingDocuments:
         losses = np.array(list(_losses(parts["training_loss"], ranks)), np.float64).reshape(ranks, -1)
         if losses.shape[1] != stored["loss_count"]:
             raise ValueError(f"{losses.shape[1]} of its {stored['loss_count']} losses are there")
-        if losses.shape[1] < options.num_warmup_batches + stored["step_count"]:
+        if not 0 <= options.num_warmup_batches <= losses.shape[1] - stored["step_count"]:
             raise ValueError(f"{losses.shape[1]} losses are too few for its steps")
         failures = failures_from_documents(parts["input_failure"])
         if len(failures) != stored["failure_count"]:

@@ -40,8 +40,8 @@ from tests.reports.loads import overloaded, searched
 from tests.training_evaluations import make_training
 
 MISSING = object()
-VALUES = (7, "x", [1], {"$ne": 1}, None, MISSING)
-"""A number, a text, a list, a document that is an operator of queries, null, and nothing."""
+VALUES = (7, "x", [1], {"$ne": 1}, None, MISSING, -(2**63), 1e308)
+"""Numbers, a text, a list, a document that is an operator of queries, null, and nothing."""
 RESULT = TaskResult(
     *("object_detection", "COCO AP", 8),
     (Score("AP", 0.5, ScoreInterval(0.25, 0.75)), Score("classes", 3.0, is_count=True)),
