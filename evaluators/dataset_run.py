@@ -134,7 +134,8 @@ class DatasetRun:
         """Runs the evaluation.
 
         Returns:
-            The evaluation. A stopped one has the status interrupted and contains the finished batches.
+            The evaluation. A stopped one has the status interrupted and contains the finished batches; one
+            of which every input failed has the status failed.
 
         Raises:
             EvaluationFailed: An input failed, and ``fail_on_error`` is set.
@@ -160,7 +161,7 @@ class DatasetRun:
         return Evaluation(
             id=str(uuid.uuid4()),
             created_at=created_at,
-            status=Status.COMPLETE if complete else Status.INTERRUPTED,
+            status=Status.of(whole=complete, usable=self._record.is_usable),
             system=self._system.description,
             dataset=self._dataset.identity,
             measurement=BatchMeasurement(
@@ -276,6 +277,11 @@ class _Record:
     @property
     def accuracy(self) -> Accuracy | None:
         return self.metric.accuracy if isinstance(self.metric, ClassificationMetric) else None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether an input did not fail."""
+        return any(self.sizes) and len(self.failures) < self.inputs
 
     def add(self, samples: Sequence[Sample], result: BatchResult, keep_most: int | None) -> None:
         """Takes a batch of the first pass, and keeps predictions up to a number of all."""

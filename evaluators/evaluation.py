@@ -36,6 +36,13 @@ class Status(str, Enum):
 
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"
+    FAILED = "failed"
+    """Every input failed: no figure is of the model."""
+
+    @classmethod
+    def of(cls, *, whole: bool, usable: bool) -> Status:
+        """Returns the status of a run that was ``whole`` or stopped, and gave something ``usable`` or not."""
+        return cls.INTERRUPTED if not whole else cls.COMPLETE if usable else cls.FAILED
 
 
 @dataclass(frozen=True, slots=True)

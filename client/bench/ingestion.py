@@ -74,6 +74,8 @@ def _exit_code(evaluation: Evaluation[IngestionMeasurement], *, published: bool)
         )
         return INTERRUPTED
     if measured.failures:
-        say(f"failed inputs: {len(measured.failures)}; the first: {failure_line(measured.failures[0])}")
+        failed = evaluation.status is Status.FAILED
+        what = "failed: every input" if failed else f"failed inputs: {len(measured.failures)}"
+        say(f"{what}; the first: {failure_line(measured.failures[0])}")
         return _FAILED_INPUTS
     return SUCCESS

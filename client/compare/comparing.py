@@ -18,7 +18,7 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.compare import ComparisonRequest, check_one_threshold, compare
 from inferometer.evaluators.reports.writer import Format
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.manifests.errors import ConfigurationError, UnknownEvaluationError
+from inferometer.manifests.errors import ConfigurationError, StoreError, UnknownEvaluationError
 
 _echo_error = partial(echo, err=True)
 
@@ -47,7 +47,13 @@ def chosen_side(
 
 def _named(store: EvaluationStore, name: str, given: str, notify: Callable[[str], None]) -> list[Evaluation]:
     evaluation_id = whole_id(store, given)
-    found = store.find(EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True))
+    unreadable: list[StoreError] = []
+    wanted = EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True)
+    found = store.find(wanted, unreadable.append)
+    if unreadable and not found:
+        raise unreadable[0]
+    for error in unreadable:
+        notify(f"{name}: left out {error}")
     if not found:
         raise UnknownEvaluationError(
             f"{store.location}: holds no evaluation or group {given}; "

@@ -177,7 +177,10 @@ def run_load(
                     return INTERRUPTED
                 rows = (*load_rows(evaluation), *conditions_rows(evaluation), *trace_rows(evaluation))
                 console.publish(evaluation, partial(print_rows, *rows, ("evaluation", evaluation.id)))
-                if invalid_load(evaluation) and not allow_invalid:
+                if evaluation.status is Status.FAILED:
+                    say("failed: no query was answered; reports leave the evaluation out")
+                    worst = max(worst, FAILED_INPUTS)
+                elif invalid_load(evaluation) and not allow_invalid:
                     worst = max(worst, INVALID)
                 worst = max(worst, stability_code(evaluation, required=require_stable))
         console.print_group()
@@ -226,6 +229,9 @@ def _exit_code(evaluation: Evaluation[BatchMeasurement], *, published: bool) -> 
         )
         return INTERRUPTED
     if failures := evaluation.measurement.failures:
-        say(f"failed inputs: {len(failures)}; the first: {failure_line(failures[0])}")
+        what = (
+            "failed: every input" if evaluation.status is Status.FAILED else f"failed inputs: {len(failures)}"
+        )
+        say(f"{what}; the first: {failure_line(failures[0])}")
         return FAILED_INPUTS
     return SUCCESS

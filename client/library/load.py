@@ -386,7 +386,7 @@ def _put(
         evaluation = next(found)
         if not measures(evaluation, kind):
             raise TypeError(f"{type(request).__name__} gave {evaluation.measurement.kind}")
-        return running.publish(evaluation) if evaluation.status is Status.COMPLETE else evaluation
+        return evaluation if evaluation.status is Status.INTERRUPTED else running.publish(evaluation)
 
 
 def _scenario(name: str) -> Scenario:

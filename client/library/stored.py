@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import closing
 from typing import overload
@@ -17,6 +18,8 @@ from inferometer.evaluators.reports.batches import LatencyReport
 from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.manifests.errors import ConfigurationError
+
+_log = logging.getLogger(__name__)
 
 
 class Evaluations(Tabular, Sequence[Row]):
@@ -79,7 +82,7 @@ def evaluations(
         kinds=tuple(each.kind for each in report.takes),
     )
     with closing(library_invocation().open_store()) as store:
-        found = store.find(wanted)
+        found = store.find(wanted, lambda error: _log.warning("left out %s", error))
     batches = of_kind(found, BatchMeasurement)
     pictured = [evaluation for evaluation in batches if not evaluation.profiled][:MOST_EVALUATIONS]
     return Evaluations(tuple(report.rows(found)), pictured)

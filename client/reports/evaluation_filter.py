@@ -16,9 +16,10 @@ from inferometer.client.cli.output import echo
 from inferometer.manifests.errors import ConfigurationError, StoreError, UnknownEvaluationError
 
 if TYPE_CHECKING:
+    from inferometer.agent.tracing.span import SpanChunk
     from inferometer.evaluators.evaluation import Evaluation
     from inferometer.evaluators.reports.base import Report, Row
-    from inferometer.evaluators.reports.trace_report import TraceReport
+    from inferometer.evaluators.reports.trace_report import SpanSource, TraceReport
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
 _NAMED = 5
@@ -53,7 +54,7 @@ filter_options = options(
     option("--batch_size", type=WHOLE_NUMBER, metavar="N", help="Only this batch size."),
     option("--weights", type=WEIGHTS, help="Only evaluations with these weights."),
     option("--limit", type=int, default=-1, metavar="N", help="The newest N evaluations; -1 for all."),
-    boolean("--include_interrupted", help="Also show interrupted evaluations."),
+    boolean("--include_interrupted", help="Also show interrupted and failed evaluations."),
     option(
         "--id",
         "evaluation_id",
@@ -119,10 +120,31 @@ class ChosenEvaluations:
         wanted = replace(self._wanted, evaluation_id=whole, kinds=kinds)
 
         def left_out(error: StoreError) -> None:
-            click.echo(f"warning: left out {error}", err=True)
+            say_left_out(error)
             on_unreadable(error)
 
         return store.find(wanted, left_out)
+
+
+def say_left_out(error: StoreError) -> None:
+    """Names on stderr an evaluation, or a trace, that cannot be read."""
+    click.echo(f"warning: left out {error}", err=True)
+
+
+def readable_spans(
+    store: EvaluationStore, on_unreadable: Callable[[StoreError], None] = say_left_out
+) -> SpanSource:
+    """Returns the source of the spans of traces, which has none of a trace that cannot be read whole."""
+
+    def spans(evaluation_id: str) -> Iterator[SpanChunk]:
+        try:
+            chunks = tuple(store.spans(evaluation_id))
+        except StoreError as error:
+            on_unreadable(error)
+            return
+        yield from chunks
+
+    return spans
 
 
 def say_none(found: Sequence[Evaluation], store: EvaluationStore) -> None:
@@ -132,15 +154,11 @@ def say_none(found: Sequence[Evaluation], store: EvaluationStore) -> None:
 
 
 def rows_of(report: Report[Any], evaluations: Sequence[Evaluation], store: EvaluationStore) -> Iterator[Row]:
-    """Yields the rows of a report, with the spans that it needs.
-
-    Raises:
-        StoreError: Spans cannot be read.
-    """
+    """Yields the rows of a report, with the spans that it needs; names traces that cannot be read."""
     from inferometer.evaluators.reports.trace_report import TraceReport
 
     if isinstance(report, TraceReport):
-        return report.rows_of(evaluations, store.spans)
+        return report.rows_of(evaluations, readable_spans(store))
     return report.rows(evaluations)
 
 

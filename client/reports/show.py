@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import timezone
 from typing import TypeAlias
 
@@ -23,7 +24,7 @@ from inferometer.client.evaluating.operator_summary import operator_lines
 from inferometer.client.evaluating.summary import accuracy_rows, conditions_rows, summary_rows
 from inferometer.client.evaluating.training_summary import training_rows
 from inferometer.client.reports.evaluation_document import as_document, heaviest, stage_shares
-from inferometer.client.reports.evaluation_filter import whole_id
+from inferometer.client.reports.evaluation_filter import readable_spans, say_left_out, whole_id
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, M, Status, measures, of_kind
 from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
@@ -35,7 +36,7 @@ from inferometer.evaluators.measurements.training import TrainingMeasurement
 from inferometer.evaluators.reports.layers import LayersReport
 from inferometer.evaluators.reports.trace_report import SpanSource
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.manifests.errors import UnknownEvaluationError, printable
+from inferometer.manifests.errors import StoreError, UnknownEvaluationError, printable
 
 _BYTES_PER_GIB = 1024**3
 _NS_PER_MS = 1_000_000
@@ -58,12 +59,12 @@ def show(evaluation_id: str | None, format_name: str) -> None:
     """
     with closing(current_invocation().open_store()) as store:
         evaluation = newest(store) if evaluation_id is None else find_one(store, evaluation_id)
-        group = others_of(store, evaluation)
+        group, spans = others_of(store, evaluation), readable_spans(store)
         if format_name.lower() == "json":
-            shown = as_document(evaluation, timed_by(evaluation, group), group, store.spans)
+            shown = as_document(evaluation, timed_by(evaluation, group), group, spans)
             click.echo(json.dumps(shown, ensure_ascii=False, indent=2))
             return
-        for line in lines_of(evaluation, group, store.spans):
+        for line in lines_of(evaluation, group, spans):
             echo(line, indent=_INDENT)
 
 
@@ -92,17 +93,16 @@ def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSou
 
 
 def newest(store: EvaluationStore) -> Evaluation:
-    """Returns the newest evaluation.
+    """Returns the newest evaluation that can be read; names newer ones on stderr.
 
     Raises:
         UnknownEvaluationError: There is none.
     """
-    found = store.find(EvaluationFilter(limit=1, include_interrupted=True))
-    if not found:
-        raise UnknownEvaluationError(
-            f"{store.location}: holds no evaluation yet; agent predict publishes them"
-        )
-    return found[0]
+    wanted = EvaluationFilter(limit=1, include_interrupted=True)
+    for offset in range(store.count(wanted)):
+        if found := store.find(replace(wanted, offset=offset), say_left_out):
+            return found[0]
+    raise UnknownEvaluationError(f"{store.location}: holds no evaluation yet; agent predict publishes them")
 
 
 def find_one(store: EvaluationStore, evaluation_id: str) -> Evaluation:
@@ -126,11 +126,16 @@ def find_one(store: EvaluationStore, evaluation_id: str) -> Evaluation:
     return found[0]
 
 
-def others_of(store: EvaluationStore, evaluation: Evaluation) -> Sequence[Evaluation]:
-    """Returns the other evaluations of the group, the shallowest trace first."""
+def others_of(
+    store: EvaluationStore,
+    evaluation: Evaluation,
+    on_unreadable: Callable[[StoreError], None] = say_left_out,
+) -> Sequence[Evaluation]:
+    """Returns the other evaluations of the group that can be read, the shallowest trace first."""
     if evaluation.group_id is None:
         return ()
-    members = store.find(EvaluationFilter(evaluation_id=evaluation.group_id, include_interrupted=True))
+    wanted = EvaluationFilter(evaluation_id=evaluation.group_id, include_interrupted=True)
+    members = store.find(wanted, on_unreadable)
     others = [each for each in members if each.id != evaluation.id]
     return sorted(others, key=lambda each: each.trace_level)
 

@@ -199,7 +199,9 @@ def _remarks(evaluation: Evaluation, timed: Evaluation) -> Iterator[str]:
         yield f"Latency and throughput are those of {whose}: no profiler slowed it down."
     elif evaluation.profiled:
         yield "Latency and throughput are under the framework's profiler, which slows the model down."
-    if evaluation.status is not Status.COMPLETE:
+    if evaluation.status is Status.FAILED:
+        yield "Every input failed: no figure is of the model."
+    if evaluation.status is Status.INTERRUPTED:
         yield "It was interrupted: the figures cover what was measured until then."
 
 

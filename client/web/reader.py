@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from inferometer.client.compare.comparing import chosen_side
+from inferometer.client.reports.evaluation_filter import readable_spans
 from inferometer.client.reports.show import find_one, others_of
 from inferometer.client.web.cells import sort_key
 from inferometer.client.web.documents import (
@@ -22,7 +23,7 @@ from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.reports.base import Report
 from inferometer.evaluators.reports.overview import KIND_NAMES, OverviewReport
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError, StoreError
 
 MOST_ROWS = 500
 """The rows of one answer."""
@@ -254,8 +255,8 @@ class StoreReader:
             StoreError: There is none, or it cannot be read.
         """
         found = find_one(self.store, evaluation_id)
-        others = others_of(self.store, found)
-        return evaluation_document(found, others, self._reports, self.store.spans)
+        others = others_of(self.store, found, self._left_out)
+        return evaluation_document(found, others, self._reports, readable_spans(self.store))
 
     def comparison(self, a: str, b: str) -> dict[str, Any]:
         """Returns the comparison of two evaluations, or of groups.
@@ -272,10 +273,13 @@ class StoreReader:
 
     def _read(self, wanted: EvaluationFilter) -> list[dict[str, Any]]:
         """The rows of evaluations, in the order of the store."""
-        found = self.store.find(wanted, lambda error: self._unreadable.setdefault(str(error)))
+        found = self.store.find(wanted, self._left_out)
         missing = [each for each in found if each.id not in self._rows]
         self._rows.update((row["id"], row) for row in overview_rows(missing))
         return [self._rows[each.id] for each in found]
+
+    def _left_out(self, error: StoreError) -> None:
+        self._unreadable.setdefault(str(error))
 
     def _answer(self, query: ListQuery, rows: Sequence[dict[str, Any]], matched: int) -> dict[str, Any]:
         return {

@@ -12,7 +12,12 @@ import click
 from inferometer.client.cli.command import WHOLE_NUMBER, Command, boolean, option
 from inferometer.client.cli.invocation import current_invocation
 from inferometer.client.cli.paths import FILE
-from inferometer.client.reports.evaluation_filter import ChosenEvaluations, filter_options, say_none
+from inferometer.client.reports.evaluation_filter import (
+    ChosenEvaluations,
+    filter_options,
+    readable_spans,
+    say_none,
+)
 
 
 @click.command(cls=Command)
@@ -45,7 +50,7 @@ def report(output: Path, details: int, compared: int, overwrite: bool, **chosen:
         found = wanted.find(store, OverviewReport(), lambda error: unread.append(str(error)))
         text = report_text(
             found,
-            store.spans,
+            readable_spans(store),
             source=store.location,
             made_at=datetime.now(timezone.utc),
             details=details,

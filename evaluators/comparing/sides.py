@@ -159,6 +159,8 @@ class Side:
 
 def _unfit(evaluation: Evaluation) -> str:
     """The reason why an evaluation cannot be compared; empty for none."""
+    if evaluation.status is Status.FAILED:
+        return "is failed: all of its inputs are; leave it out"
     if evaluation.status is not Status.COMPLETE:
         return f"is {evaluation.status.value}: its figures cover only a part; leave it out"
     kind = _KINDS.get(type(evaluation.measurement))

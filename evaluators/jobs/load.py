@@ -37,6 +37,7 @@ from inferometer.evaluators.load.prepared_inputs import (
     synthetic_payloads,
     synthetic_tensors,
 )
+from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.load.query_tracing import LoadTrace
 from inferometer.evaluators.load.schedule import Schedule
 from inferometer.evaluators.load.target import LoadTarget
@@ -158,7 +159,7 @@ class LoadJob:
         return Evaluation(
             id=evaluation_id,
             created_at=created_at,
-            status=Status.COMPLETE if whole else Status.INTERRUPTED,
+            status=Status.of(whole=whole, usable=_answered(measurement)),
             system=target.description,
             dataset=dataset,
             measurement=replace(measurement, elapsed_ns=int(session.elapsed_s * 1e9)),
@@ -272,6 +273,12 @@ def _preprocessor(manifest: ModelManifest, resources: JobResources) -> ModelPrep
             f"model {manifest.name} takes texts, and its tokenizer is on the agent only; "
             "include_preprocess sends the texts, which the agent then tokenizes under load"
         ) from error
+
+
+def _answered(measurement: LoadMeasurement | RateSearchMeasurement) -> bool:
+    """Whether a query was answered."""
+    runs = [measurement.run] if isinstance(measurement, LoadMeasurement) else measurement.probes
+    return any(run.queries.count(Outcome.ANSWERED) for run in runs)
 
 
 def plan_work(request: WorkloadRequest | MaxQpsRequest) -> Work:

@@ -133,7 +133,7 @@ class IngestionRun:
         return Evaluation(
             id=str(uuid.uuid4()),
             created_at=created_at,
-            status=Status.COMPLETE if warm_up + len(rows) == self._total else Status.INTERRUPTED,
+            status=Status.of(whole=warm_up + len(rows) == self._total, usable=bool(times.samples.any())),
             system=system,
             dataset=dataset,
             measurement=IngestionMeasurement(

@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timezone
+from typing import Any
 
 from inferometer.agent.hardware.device import Device, DeviceKind
 from inferometer.agent.hardware.environment import Environment, Gpu
@@ -40,6 +41,7 @@ from inferometer.evaluators.store import documents_v1
 from inferometer.evaluators.store.condition_documents import conditions_document, conditions_from_document
 from inferometer.evaluators.store.measurement_documents import (
     KINDS,
+    PART_COLLECTIONS,
     SAMPLE_IDS,
     SPANS,
     Document,
@@ -49,17 +51,18 @@ from inferometer.evaluators.store.measurement_documents import (
 )
 from inferometer.evaluators.store.span_documents import chunk_from_document, span_documents
 from inferometer.evaluators.store.values import checked, fields_of, restored, storable, storable_text
-from inferometer.manifests.errors import ConfigurationError, StoreError
+from inferometer.manifests.errors import ConfigurationError, StoreError, one_line, printable
 from inferometer.manifests.schema import ModelManifest
 
 SCHEMA_VERSION = 3
 _WITHOUT_TASKS = 2
-"""The version of evaluations of these two tasks over a whole dataset, which earlier programs can read."""
+"""The version of evaluations of two tasks over a whole dataset, failed ones aside, for earlier programs."""
 _FIRST_TASKS = ("classification", "raw")
 _SYSTEM = tuple(
     f.name for f in fields(SystemDescription) if f.name not in {"manifest", "device", "environment"}
 )
-_DAMAGES = (KeyError, TypeError, ValueError, AttributeError, OverflowError, ConfigurationError)
+DAMAGES = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, ConfigurationError)
+"""What reading a damaged document raises."""
 _IDS_PER_DOCUMENT = 10_000
 _MOST_PARTS = 100_000_000
 _REMEDY = 'delete its document from the collection "evaluation" and evaluate again'
@@ -114,8 +117,8 @@ def present_head(head: Document) -> Document:
         head = documents_v1.upgraded(head) if version == documents_v1.SCHEMA_VERSION else head
         if head["kind"] not in KINDS:
             raise _newer(name, f"it measured {head['kind']}")
-        _check_parts(head)
-    except _DAMAGES as error:
+        _check_frame(head)
+    except DAMAGES as error:
         raise _damaged(name, error) from error
     return head
 
@@ -131,16 +134,20 @@ def part_ids(head: Stored, but: Collection[str] = ()) -> Mapping[str, Sequence[s
     }
 
 
-def _check_parts(head: Stored) -> None:
-    """Raises TypeError or ValueError where the ids or the numbers of the parts are no such."""
+def _check_frame(head: Stored) -> None:
+    """Raises TypeError or ValueError where ids, the measurement or the numbers of parts are no such."""
+    if not all(isinstance(head[name], str) for name in ("_id", "save_id")):
+        raise TypeError("its id is no text")
+    if not isinstance(head.get("group_id"), str | None):
+        raise TypeError("the id of its group is no text")
+    if not isinstance(head["measurement"], Mapping):
+        raise TypeError("its measurement is no document")
     if known := head.get(documents_v1.PART_IDS):
         if not all(isinstance(each, str) for ids in known.values() for each in ids):
             raise TypeError("the id of a part is no text")
         return
-    if not isinstance(head["_id"], str) or not isinstance(head["save_id"], str):
-        raise TypeError("its id is no text")
     for name, count in head["parts"].items():
-        if not isinstance(count, int) or not 0 <= count <= _MOST_PARTS:
+        if name not in PART_COLLECTIONS or not isinstance(count, int) or not 0 <= count <= _MOST_PARTS:
             raise ValueError(f"it has {count} documents of {name}")
 
 
@@ -169,12 +176,12 @@ def from_documents(documents: Documents, *, partial: bool = False) -> Evaluation
             if name in ids and len(part) != len(ids[name]):
                 raise ValueError(f"{len(part)} of its {len(ids[name])} documents of {name} are there")
         return evaluation
-    except _DAMAGES as error:
+    except DAMAGES as error:
         raise _damaged(_name(head), error) from error
 
 
 def _name(head: Stored) -> str:
-    return f"evaluation {head.get('_id', '(without id)')}"
+    return f"evaluation {printable(str(head.get('_id', '(without id)')))}"
 
 
 def _newer(name: str, reason: str) -> StoreError:
@@ -184,7 +191,7 @@ def _newer(name: str, reason: str) -> StoreError:
 
 
 def _damaged(name: str, error: Exception) -> StoreError:
-    what = " ".join(str(error).split())[:200]
+    what = printable(one_line(error, 200))
     return StoreError(f"{name} is damaged: {type(error).__name__}: {what}; {_REMEDY}")
 
 
@@ -205,6 +212,7 @@ def _evaluation_document(evaluation: Evaluation) -> Document:
     system, manifest = evaluation.system, evaluation.system.manifest
     environment, dataset = system.environment, evaluation.dataset
     readable_before = manifest.output.type in _FIRST_TASKS and dataset.sample_ids is None
+    readable_before = readable_before and evaluation.status is not Status.FAILED
     return {
         "_id": evaluation.id,
         "schema_version": _WITHOUT_TASKS if readable_before else SCHEMA_VERSION,
@@ -240,13 +248,11 @@ def _evaluation_document(evaluation: Evaluation) -> Document:
 def _evaluation(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Evaluation:
     environment, system, trace = (restored(head.get(name)) for name in ("environment", "system", "trace"))
     manifest = ModelManifest.model_validate(restored(head["model"]))
-    return Evaluation(
-        id=str(head["_id"]),
-        created_at=head["created_at"].astimezone(timezone.utc),
-        status=Status(head["status"]),
-        system=SystemDescription(
+    measurement: Any = documents_of(head["kind"]).read(head, parts)
+    described = checked(
+        SystemDescription(
             manifest=manifest,
-            device=Device(DeviceKind(head["device"]["kind"]), int(head["device"]["index"])),
+            device=checked(Device(DeviceKind(head["device"]["kind"]), int(head["device"]["index"]))),
             environment=checked(
                 Environment(**environment | {"gpus": tuple(checked(Gpu(**g)) for g in environment["gpus"])})
             ),
@@ -254,11 +260,16 @@ def _evaluation(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Evaluati
             | {
                 "weights": Weights(system.get("weights", Weights.PRETRAINED)),
                 "precision": _precision(system, manifest),
-                "cudnn_benchmark": _boolean(system.get("cudnn_benchmark")),
             },
-        ),
+        )
+    )
+    return Evaluation(
+        id=head["_id"],
+        created_at=head["created_at"].astimezone(timezone.utc),
+        status=Status(head["status"]),
+        system=described,
         dataset=_dataset(head, parts),
-        measurement=documents_of(head["kind"]).read(head, parts),
+        measurement=checked(measurement),
         trace_level=TraceLevel[head["trace_level"]],
         trace=None if trace is None else checked(TraceSummary(**trace | {"notes": tuple(trace["notes"])})),
         spans=tuple(map(chunk_from_document, parts[SPANS])),
@@ -296,9 +307,3 @@ def _precision(system: Stored, manifest: ModelManifest) -> Precision | None:
         return None if served_by_others or has_own_precision(manifest) else Precision.FLOAT32
     name = system["precision"]
     return None if name is None else Precision(name)
-
-
-def _boolean(value: object) -> bool | None:
-    if value is None or isinstance(value, bool):
-        return value
-    raise ValueError(f"{value!r} is neither true nor false")

@@ -17,6 +17,7 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.measurements.batches import InputPrediction
 from inferometer.evaluators.store import documents_v1
 from inferometer.evaluators.store.documents import (
+    DAMAGES,
     Documents,
     from_documents,
     lookup_key,
@@ -29,7 +30,8 @@ from inferometer.evaluators.store.documents import (
 from inferometer.evaluators.store.measurement_documents import PART_COLLECTIONS, SPANS, Document
 from inferometer.evaluators.store.span_documents import chunk_from_document
 from inferometer.evaluators.store.task_documents import predictions_from_documents
-from inferometer.manifests.errors import ConfigurationError, StoreError
+from inferometer.evaluators.store.values import checked
+from inferometer.manifests.errors import ConfigurationError, StoreError, one_line, printable
 
 INDEXES = {
     "evaluation": ("created_at", "model_key"),
@@ -138,7 +140,7 @@ class EvaluationFilter:
         weights: The origin of the weights.
         limit: The maximum number of evaluations, the newest first; None means all.
         offset: How many of the newest are passed over.
-        include_interrupted: Whether interrupted evaluations match.
+        include_interrupted: Whether interrupted and failed evaluations match.
         evaluation_id: The id of an evaluation or of a group.
         kinds: The kinds of measurement.
         stability: The verdict on the conditions.
@@ -238,9 +240,8 @@ class EvaluationStore(Collections):
         with self._wrapped("evaluations cannot be read"):
             collection = self._connection.database["evaluation"]
             found = {name: collection.distinct(path) for name, path in _CHOICES.items()}
-        numbers = {"batch_size"}
-        texts = {name: sorted(map(str, known)) for name, known in found.items() if name not in numbers}
-        return {**texts, **{name: sorted(map(int, found[name])) for name in numbers}}
+        kinds: Mapping[str, Any] = {"batch_size": int}  # a damaged document may hold another one
+        return {n: sorted(v for v in known if isinstance(v, kinds.get(n, str))) for n, known in found.items()}
 
     def ids(self, prefix: str) -> Sequence[str]:
         """Returns the sorted ids of evaluations and groups that begin with ``prefix``.
@@ -252,8 +253,8 @@ class EvaluationStore(Collections):
         with self._wrapped("ids of evaluations cannot be read"):
             query = {"$or": [{key: begun} for key in ("_id", "group_id")]}
             found = self._connection.database["evaluation"].find(query, {"_id": 1, "group_id": 1})
-            every = {head.get(key) for head in found for key in ("_id", "group_id")}
-        return sorted(name for name in every if isinstance(name, str) and name.startswith(prefix))
+            every = [head.get(key) for head in found for key in ("_id", "group_id")]
+        return sorted({name for name in every if isinstance(name, str) and name.startswith(prefix)})
 
     def predictions(self, evaluation_id: str) -> Sequence[InputPrediction]:
         """Returns the stored predictions of an evaluation, in order; empty if it has none.
@@ -273,9 +274,7 @@ class EvaluationStore(Collections):
                     f"{self.location}: evaluation {evaluation_id} is damaged: {len(found)} of "
                     f"its {count} predictions are there; evaluate again"
                 )
-            # of version 1 none has a sequence, and each is a document of its own
-            found.sort(key=lambda each: (int(each["input_index"]), int(each.get("sequence", 0))))
-            return self._read(lambda: list(predictions_from_documents(found)), evaluation_id, "a prediction")
+            return self._read(lambda: _in_order(found), evaluation_id, "a prediction")
 
     def spans(self, evaluation_id: str) -> Iterator[SpanChunk]:
         """Yields the stored spans of an evaluation's trace, chunk by chunk, in order; nothing if it has none.
@@ -284,7 +283,7 @@ class EvaluationStore(Collections):
             StoreError: The database cannot be reached, or the evaluation or spans are missing.
         """
         with self._wrapped(f"spans of evaluation {evaluation_id} cannot be read"):
-            ids = part_ids(self._head(evaluation_id))[SPANS]
+            ids = part_ids(self._head(evaluation_id)).get(SPANS, ())
             for sequence, name in enumerate(ids):
                 document = self._connection.database[SPANS].find_one({"_id": name})
                 if document is None:
@@ -360,10 +359,10 @@ class EvaluationStore(Collections):
     def _read(self, read: Callable[[], _Read], evaluation_id: str, what: str) -> _Read:
         try:
             return read()
-        except (KeyError, TypeError, ValueError) as error:
+        except DAMAGES as error:
             raise StoreError(
                 f"{self.location}: evaluation {evaluation_id} is damaged: {what} "
-                f"cannot be read: {type(error).__name__}: {error}"
+                f"cannot be read: {type(error).__name__}: {printable(one_line(error))}"
             ) from error
 
     @contextmanager
@@ -382,6 +381,12 @@ class EvaluationStore(Collections):
         return found
 
 
+def _in_order(found: list[Document]) -> list[InputPrediction]:
+    """The predictions of documents; of version 1 none has a sequence, and each is a document of its own."""
+    found.sort(key=lambda each: (int(each["input_index"]), int(each.get("sequence", 0))))
+    return list(predictions_from_documents(found))
+
+
 def _few(documents: Iterator[Document], most: int) -> Iterator[Document]:
     """The next documents, fewer where they hold pieces of large columns."""
     characters = 0
@@ -393,7 +398,8 @@ def _few(documents: Iterator[Document], most: int) -> Iterator[Document]:
 
 
 def _query(wanted: EvaluationFilter) -> Document:
-    """The query of a filter, with every field but the limit."""
+    """The query of a filter, without its limit; raises TypeError for a value that is no plain one."""
+    checked(wanted)
     version = wanted.framework_version
     local = version is not None and release_of(version) != version
     names = {

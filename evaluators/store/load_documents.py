@@ -9,6 +9,7 @@ from typing import Any
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.load.load_run import LoadRun
 from inferometer.evaluators.load.queries import LATER_COLUMNS, QUERY_COLUMNS, Queries
+from inferometer.evaluators.max_qps.answer import Method
 from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions, MlperfResult, Scenario
 from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.store.measurement_documents import Document, Part, Stored, joined
@@ -137,14 +138,21 @@ class RateSearchDocuments:
     def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> RateSearchMeasurement:
         """Returns the measurement."""
         stored, answer = head["measurement"], restored(head["measurement"]["answer"])
+        options = options_of(stored["options"])
+        if options.latency_bound_ms is None:
+            raise ValueError("it searched without a latency bound")
         parts_of: dict[Any, list[Stored]] = {}
         for each in parts["load_query"]:
             parts_of.setdefault(each["run"], []).append(each)
         return RateSearchMeasurement(
-            options=options_of(stored["options"]),
+            options=options,
             probes=tuple(
                 run_of(probe, parts_of.get(number, [])) for number, probe in enumerate(stored["probes"])
             ),
             elapsed_ns=int(head["elapsed_ns"]),
-            answer=checked(RateAnswer(**answer)) if answer else None,
+            answer=None if answer is None else _answer(answer),
         )
+
+
+def _answer(stored: dict[str, Any]) -> RateAnswer:
+    return checked(RateAnswer(**stored | {"method": Method(stored["method"]).value}))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
-import numpy as np
-
 from inferometer.agent.operators.operator import ParameterValue, Shape
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.measurements.operators import (
@@ -20,7 +18,7 @@ from inferometer.evaluators.measurements.operators import (
     RowStatus,
     Stop,
 )
-from inferometer.evaluators.store.measurement_documents import Document, Part, Stored
+from inferometer.evaluators.store.measurement_documents import Document, Part, Stored, joined
 from inferometer.evaluators.store.values import checked, fields_of, restored, storable
 
 _APART = {"shapes", "parameters", "times_ns", "correctness"}
@@ -85,7 +83,7 @@ def row_from_document(document: Stored) -> OperatorRow:
                 "shapes": {restored(each["input"]): _shape(each["shape"]) for each in document["shapes"]},
                 "parameters": {k: _parameter(v) for k, v in restored(document["parameters"]).items()},
                 "correctness": checked(Correctness(**restored(document["correctness"]))),
-                "times_ns": np.array(document["times_ns"], np.int64),
+                "times_ns": joined([document["times_ns"]]),
             }
         )
     )

@@ -18,7 +18,7 @@ from inferometer.agent.tracing.span import (
 )
 from inferometer.evaluators.store.documents_v1 import present_key
 from inferometer.evaluators.store.measurement_documents import Document, Stored
-from inferometer.evaluators.store.values import restored, storable, storable_text
+from inferometer.evaluators.store.values import checked, restored, storable, storable_text
 
 
 def span_documents(chunks: Sequence[SpanChunk]) -> Iterator[Document]:
@@ -55,11 +55,13 @@ def chunk_from_document(document: Stored) -> SpanChunk:
         KeyError, TypeError, ValueError: It holds none.
     """
     kinds = tuple(
-        SpanKind(
-            kind["name"],
-            TraceLevel[kind["level"]],
-            _attributes(kind["attributes"]),
-            SpanRole[kind.get("role", SpanRole.INTERNAL.name)],
+        checked(
+            SpanKind(
+                kind["name"],
+                TraceLevel[kind["level"]],
+                _attributes(kind["attributes"]),
+                SpanRole[kind.get("role", SpanRole.INTERNAL.name)],
+            )
         )
         for kind in document["kinds"]
     )

@@ -117,7 +117,7 @@ def _packed(piece: bytes) -> str:
 
 
 def _prediction(head: Stored, pieces: Sequence[Stored]) -> InputPrediction:
-    return InputPrediction(head["input_id"], head["expected_label"], _predicted(head, pieces))
+    return checked(InputPrediction(head["input_id"], head["expected_label"], _predicted(head, pieces)))
 
 
 def _predicted(head: Stored, pieces: Sequence[Stored]) -> Predictions:

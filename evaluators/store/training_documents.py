@@ -59,19 +59,23 @@ class TrainingDocuments:
     def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> TrainingMeasurement:
         """Returns the measurement."""
         stored = head["measurement"]
-        ranks = int(stored["rank_count"])
+        ranks, options = int(stored["rank_count"]), checked(TrainingOptions(**restored(stored["options"])))
+        if ranks != len({each["rank"] for each in parts["training_loss"]}):
+            raise ValueError(f"the losses of its {ranks} ranks are not all there")
         steps = _rows(parts["training_step"], _STEPS, ranks, stored["step_count"])
         timed = _rows(parts["training_part"], ("step", *_PARTS), ranks, stored["part_count"])
         losses = np.array(list(_losses(parts["training_loss"], ranks)), np.float64).reshape(ranks, -1)
         if losses.shape[1] != stored["loss_count"]:
             raise ValueError(f"{losses.shape[1]} of its {stored['loss_count']} losses are there")
+        if losses.shape[1] < options.num_warmup_batches + stored["step_count"]:
+            raise ValueError(f"{losses.shape[1]} losses are too few for its steps")
         failures = failures_from_documents(parts["input_failure"])
         if len(failures) != stored["failure_count"]:
             raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are there")
         if (stored["model_accuracy_id"] is None) != (not parts["model_accuracy"]):
             raise ValueError("its accuracy is missing")
         return TrainingMeasurement(
-            options=checked(TrainingOptions(**restored(stored["options"]))),
+            options=options,
             data=checked(DataOptions(**restored(stored["data"]))),
             times=StepTimes(**steps, parts_at=timed["step"][0], **{name: timed[name] for name in _PARTS}),
             losses=losses,

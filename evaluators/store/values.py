@@ -14,23 +14,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cache
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 from urllib.parse import unquote
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _SPECIAL = re.compile(r"[%.$\0]|^_")
-_PLAIN: Mapping[str, tuple[type, ...]] = {
-    "str": (str,),
-    "int": (int,),
-    "float": (int, float),
-    "bool": (bool,),
-    "None": (type(None),),
-}
+_STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 _Record = TypeVar("_Record", bound="DataclassInstance")
 _INT64 = range(-(2**63), 2**63)
 
@@ -79,19 +77,30 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 
 def checked(record: _Record) -> _Record:
-    """Returns an instance of a dataclass whose fields of plain types hold what their annotations say.
+    """Returns an instance of a dataclass whose fields hold what their annotations say.
+
+    Members of mappings and sequences are checked likewise; an array, or another record, only for being one.
 
     Raises:
         TypeError: One does not; the message names it.
     """
-    for field in fields(record):
-        names = str(field.type).split(" | ")
-        if set(names) <= set(_PLAIN):
-            value = getattr(record, field.name)
-            wanted = tuple(kind for name in names for kind in _PLAIN[name])
-            if not isinstance(value, wanted) or (isinstance(value, bool) and "bool" not in names):
-                raise TypeError(f"{field.name} is {type(value).__name__}")
+    names, types = _fields(type(record))
+    try:
+        types.validate_python(tuple(getattr(record, name) for name in names))
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)[0]
+        place, *inside = found["loc"]
+        where = ".".join(map(str, (names[int(place)], *inside)))
+        raise TypeError(f"{where} is {type(found['input']).__name__}") from error
     return record
+
+
+@cache
+def _fields(kind: type[DataclassInstance]) -> tuple[Sequence[str], TypeAdapter[Any]]:
+    """The names of a dataclass's fields, and the tuple of their types, which nothing is converted to."""
+    names, hints = [field.name for field in fields(kind)], get_type_hints(kind)
+    types: Any = GenericAlias(tuple, tuple(hints[name] for name in names))
+    return names, TypeAdapter(types, config=_STRICT)
 
 
 def storable_text(text: str) -> str:

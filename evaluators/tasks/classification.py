@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -13,15 +12,15 @@ from inferometer.agent.tasks.predictions import Classifications, Predictions
 from inferometer.evaluators.accuracy import AccuracyCounter
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.measurements.batches import Accuracy
+from inferometer.evaluators.tasks.bootstrap import wilson_interval
 from inferometer.evaluators.tasks.metric import ScoringFailure, TaskMetric
-from inferometer.evaluators.tasks.scores import Score, ScoreInterval, TaskResult
+from inferometer.evaluators.tasks.scores import Score, TaskResult
 from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.schema import ModelManifest, Transform
 
 DEFINITION = "top-k accuracy, Wilson intervals; ECE of 15 bins (Guo et al. 2017)"
 _BINS = 15
 _ROUNDING = 1e-3
-_Z = 1.959963984540054  # the 97.5th percentile of the normal distribution
 
 
 class ClassificationMetric(TaskMetric):
@@ -144,16 +143,3 @@ class _Calibration:
             and (sums <= 1 + _ROUNDING).all()
             and (not every or (sums >= 1 - _ROUNDING).all())
         )
-
-
-def wilson_interval(hits: int, count: int) -> ScoreInterval | None:
-    """Returns the 95 % interval of a share of ``count`` independent samples; None without any.
-
-    Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22, 1927.
-    """
-    if not count:
-        return None
-    share, spread = hits / count, _Z**2 / count
-    centre = (share + spread / 2) / (1 + spread)
-    half = _Z * math.sqrt(share * (1 - share) / count + spread / (4 * count)) / (1 + spread)
-    return ScoreInterval(max(0.0, centre - half), min(1.0, centre + half))

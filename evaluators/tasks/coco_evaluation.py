@@ -19,7 +19,7 @@ from pycocotools import mask as coco_mask
 from pycocotools.cocoeval import COCOeval
 
 from inferometer.evaluators.datasets.truths import Polygons, RunLengths
-from inferometer.evaluators.tasks.bootstrap import RESAMPLES, bootstrap_intervals
+from inferometer.evaluators.tasks.bootstrap import RESAMPLES, bootstrap_intervals, score_within
 from inferometer.evaluators.tasks.coco_results import Annotation
 from inferometer.evaluators.tasks.scores import Score, ScoreInterval
 
@@ -109,7 +109,10 @@ def evaluate(
     named = zip(_NAMES, values, intervals, strict=True)
     half = precision[_HALF, :, :, 0]
     return CocoFigures(
-        [Score(name, value, None if value is None else interval) for name, value, interval in named],
+        [
+            Score(name, None) if value is None else score_within(name, value, interval, least=0.0, most=1.0)
+            for name, value, interval in named
+        ],
         {
             category: (_mean(precision[:, :, place, 0]), _mean(half[:, place]))
             for place, category in enumerate(evaluation.params.catIds)
@@ -131,7 +134,7 @@ def _intervals(evaluation: COCOeval, images: int) -> list[ScoreInterval | None]:
     """The intervals of AP, AP50 and AP75, from the matches in each image.
 
     Drawing images repeatedly raises AP where a class has few objects: precision at a recall is the highest
-    from there on, and a class is left out of a draw that has none of it. Intervals are around the figures.
+    from there on, and a class is left out of a draw that has none of it; so do few images.
     """
     resampled = ResampledPrecision(evaluation.evalImgs, images, len(evaluation.params.catIds))
     thresholds = len(evaluation.params.iouThrs)
@@ -143,10 +146,9 @@ def _intervals(evaluation: COCOeval, images: int) -> list[ScoreInterval | None]:
         of_threshold = resampled.average_precision(np.bincount(indices, minlength=images))
         return float(of_threshold.mean()), float(of_threshold[_HALF]), float(of_threshold[_THREE_QUARTERS])
 
-    found = bootstrap_intervals(
+    return bootstrap_intervals(
         figures, images, 3, min(RESAMPLES, affordable), around=figures(np.arange(images))
     )
-    return [each and ScoreInterval(max(each.low, 0.0), min(each.high, 1.0)) for each in found]
 
 
 class ResampledPrecision:

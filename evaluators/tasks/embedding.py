@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from inferometer.agent.tasks.predictions import Predictions, Values
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.datasets.truths import TargetValues
-from inferometer.evaluators.tasks.bootstrap import mean_score
+from inferometer.evaluators.tasks.bootstrap import mean_score, share_score
 from inferometer.evaluators.tasks.metric import Score, TaskMetric, TaskResult
 from inferometer.manifests.errors import DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
@@ -82,12 +82,12 @@ class EmbeddingMetric(TaskMetric):
         scores: list[Score] = []
         details: Mapping[str, Any] = {}
         similarities = np.asarray(self._similarities, np.float64)
-        scores.append(mean_score("cosine similarity", similarities))
+        scores.append(mean_score("cosine similarity", similarities, least=-1.0, most=1.0))
         ranks = np.empty(0, np.int64)
         if self._labels:
             ranks = nearest_ranks(np.stack(self._vectors), self._labels)
             details = _details(ranks, len(self._labels))
-        scores += [mean_score(f"recall@{k}", (ranks < k).astype(np.float64)) for k in RECALL_RANKS]
+        scores += [share_score(f"recall@{k}", ranks < k) for k in RECALL_RANKS]
         if not len(similarities):
             scores.append(scores.pop(0))
         return TaskResult(

@@ -86,7 +86,7 @@ class ImageEnhancementMetric(TaskMetric):
         identical = self._samples - len(ratios)
         scores = [
             mean_score("PSNR", ratios, "dB"),
-            mean_score("SSIM", np.array(self._similarities)),
+            mean_score("SSIM", np.array(self._similarities), least=-1.0, most=1.0),
             Score("identical", float(identical), is_count=True),
         ]
         details = {"ssim_images": len(self._similarities), "psnr_images": len(ratios)}

@@ -13,7 +13,7 @@ import numpy as np
 from inferometer.agent.tasks.predictions import Predictions, Texts
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.datasets.truths import AcceptedAnswers
-from inferometer.evaluators.tasks.bootstrap import mean_score
+from inferometer.evaluators.tasks.bootstrap import mean_score, share_score
 from inferometer.evaluators.tasks.metric import TaskMetric, TaskResult
 from inferometer.manifests.errors import DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
@@ -59,9 +59,8 @@ class QuestionAnsweringMetric(TaskMetric):
             return None
         table = np.asarray([scores[:2] for scores in self._scores], np.float64)
         answerable = np.asarray([scores[2] for scores in self._scores], np.bool_)
-        scores = [
-            mean_score(name, column) for name, column in zip(("exact match", "F1"), table.T, strict=True)
-        ]
+        exact, overlaps = table.T
+        scores = [share_score("exact match", exact == 1), mean_score("F1", overlaps, least=0.0, most=1.0)]
         details = {
             name: {"samples": int(chosen.sum()), "exact_match": found[0], "f1": found[1]}
             for name, chosen in (("with_answer", answerable), ("without_answer", ~answerable))

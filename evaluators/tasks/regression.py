@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Predictions, Values
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.datasets.truths import TargetValues
-from inferometer.evaluators.tasks.bootstrap import bootstrap_interval
-from inferometer.evaluators.tasks.metric import Score, TaskMetric, TaskResult
+from inferometer.evaluators.tasks.bootstrap import ratio_interval, score_within
+from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskMetric, TaskResult
 from inferometer.manifests.errors import DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 
@@ -63,29 +61,38 @@ class RegressionMetric(TaskMetric):
         if not self._targets:
             return None
         predicted, targets = np.stack(self._predicted), np.stack(self._targets)
-        figures: dict[str, Callable[[_Numbers, _Numbers], _Numbers]] = {
-            "MAE": _absolute,
-            "RMSE": _root_of_squares,
-            "R2": _determination,
+        figures = {
+            "MAE": _absolute(predicted, targets),
+            "RMSE": _root_of_squares(predicted, targets),
+            "R2": _determination(predicted, targets),
         }
-        scores, details = [], {}
-        for name, figure in figures.items():
-            each = figure(predicted, targets)
-            details[name] = [float(value) if np.isfinite(value) else None for value in each]
-
-            def mean(
-                rows: NDArray[np.int64], figure: Callable[[_Numbers, _Numbers], _Numbers] = figure
-            ) -> float:
-                return _mean(figure(predicted[rows], targets[rows]))
-
+        details = {n: [float(v) if np.isfinite(v) else None for v in each] for n, each in figures.items()}
+        intervals, scores = _intervals(predicted, targets), []
+        for name, each in figures.items():
             value = _mean(each)
-            defined = bool(np.isfinite(value))
-            interval = bootstrap_interval(mean, len(targets)) if defined else None
-            scores.append(Score(name, value if defined else None, interval))
+            if not np.isfinite(value):
+                scores.append(Score(name, None))
+            elif name == "R2":
+                scores.append(score_within(name, value, intervals[name], most=1.0))
+            else:
+                scores.append(score_within(name, value, intervals[name], least=0.0))
         labels = self.manifest.output.parameters.labels
         return TaskResult(
             self.task, DEFINITION, len(targets), scores, {"values": list(labels), "scores": details}
         )
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _intervals(predicted: _Numbers, targets: _Numbers) -> dict[str, ScoreInterval | None]:
+    """The intervals of the scores over other samples of the kind."""
+    errors, ones = np.abs(predicted - targets), np.ones_like(targets)
+    spread = np.where(np.ptp(targets, axis=0) > 0, np.square(targets - targets.mean(axis=0)), 0.0)
+    missed = ratio_interval(np.square(errors), spread)
+    return {
+        "MAE": ratio_interval(errors, ones),
+        "RMSE": ratio_interval(np.square(errors), ones, power=0.5),
+        "R2": None if missed is None else ScoreInterval(1.0 - missed.high, 1.0 - missed.low),
+    }
 
 
 @np.errstate(over="ignore")

@@ -12,8 +12,8 @@ from inferometer.agent.tasks.predictions import NO_CLASS, UNSEEN, ClassMaps, Pre
 from inferometer.evaluators.accuracy import ClassIndex
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.datasets.truths import IGNORED_CLASS, ClassMap, UnreadClassMap
-from inferometer.evaluators.tasks.bootstrap import bootstrap_interval
-from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskMetric, TaskResult
+from inferometer.evaluators.tasks.bootstrap import ratio_interval, score_within
+from inferometer.evaluators.tasks.metric import Score, TaskMetric, TaskResult
 from inferometer.manifests.errors import DatasetError, PredictionError, printable
 from inferometer.manifests.schema import ModelManifest
 
@@ -160,29 +160,27 @@ class SemanticSegmentationMetric(TaskMetric):
         ious = _ious(_of_classes(self._matrix))
         occurring = int(np.isfinite(ious).sum())
         shown = [
-            Score("mean_IoU", _mean(ious), self._interval(_mean_iou)),
-            Score("pixel_accuracy", _accuracy_of(self._matrix), self._interval(_accuracy)),
+            *self._scores(_mean(ious), _accuracy_of(self._matrix)),
             Score("classes", float(occurring), is_count=True),
             Score("ignored", self._ignored / self._pixels if self._pixels else None),
             Score("unseen", _share(self._unseen, self._pixels - self._ignored)),
         ]
         return TaskResult(self.task, DEFINITION, self._samples, shown, self._details(ious))
 
-    def _interval(self, statistic: Any) -> ScoreInterval | None:
-        """The interval over the images, of which each has counts of its classes."""
-        if self._counts is None:
-            return None
-        counts = np.zeros((len(self._counts), 3, self._size))
+    def _scores(self, mean_iou: float | None, accuracy: float | None) -> tuple[Score, Score]:
+        """The scores with intervals over the images, of which each has counts of its classes."""
+        if self._counts is None or mean_iou is None or accuracy is None:
+            return Score("mean_IoU", mean_iou), Score("pixel_accuracy", accuracy)
+        counts = np.zeros((3, len(self._counts), self._size))
         for place, each in enumerate(self._counts):
-            counts[place, :, : each.shape[1]] = each
-        table = counts.reshape(len(counts), -1)
-
-        def of(indices: NDArray[np.int64]) -> float:
-            times = np.bincount(indices, minlength=len(table)).astype(np.float64)
-            result: float = statistic((times @ table).reshape(3, -1))
-            return result
-
-        return bootstrap_interval(of, len(table))
+            counts[:, place, : each.shape[1]] = each
+        recognised, true, predicted = counts
+        of_iou = ratio_interval(recognised, true + predicted - recognised)
+        of_pixels = ratio_interval(*(each.sum(axis=1, keepdims=True) for each in (recognised, true)))
+        return (
+            score_within("mean_IoU", mean_iou, of_iou, least=0.0, most=1.0),
+            score_within("pixel_accuracy", accuracy, of_pixels, least=0.0, most=1.0),
+        )
 
     def _details(self, ious: NDArray[np.float64]) -> dict[str, Any]:
         names: Sequence[str] = self._classes or self._labels or tuple(map(str, range(self._size)))
@@ -215,19 +213,9 @@ def _ious(counts: NDArray[Any]) -> NDArray[np.float64]:
     return ious
 
 
-def _mean_iou(counts: NDArray[Any]) -> float:
-    mean = _mean(_ious(counts))
-    return np.nan if mean is None else mean
-
-
 def _mean(ious: NDArray[np.float64]) -> float | None:
     finite = ious[np.isfinite(ious)]
     return float(finite.mean()) if len(finite) else None
-
-
-def _accuracy(counts: NDArray[Any]) -> float:
-    total = float(counts[1].sum())
-    return float(counts[0].sum()) / total if total else np.nan
 
 
 def _accuracy_of(matrix: NDArray[np.int64]) -> float | None:

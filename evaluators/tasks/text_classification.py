@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from inferometer.agent.tasks.predictions import Classifications, Predictions
 from inferometer.evaluators.accuracy import ClassIndex, decimal
 from inferometer.evaluators.datasets.base import Sample
-from inferometer.evaluators.tasks.bootstrap import bootstrap_interval
+from inferometer.evaluators.tasks.bootstrap import ratio_interval, score_within, share_score
 from inferometer.evaluators.tasks.metric import Score, TaskMetric, TaskResult
 from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 
 _MOST_DETAILED_CLASSES = 100
+_MOST_COUNTS = 2**24
 
 
 class TextClassificationMetric(TaskMetric):
@@ -68,19 +69,10 @@ class TextClassificationMetric(TaskMetric):
             return None
         true, predicted = np.asarray(self._true, np.int64), np.asarray(self._predicted, np.int64)
         classes = max(len(self._labels), int(max(true.max(), predicted.max())) + 1)
-
-        def accuracy(drawn: NDArray[np.int64]) -> float:
-            return float((true[drawn] == predicted[drawn]).mean())
-
-        def f1(drawn: NDArray[np.int64]) -> float:
-            return f1_score(true[drawn], predicted[drawn], classes, self._positive)
-
-        everything = np.arange(len(true))
-        scores = []
-        for name, statistic in (("accuracy", accuracy), ("F1", f1)):
-            value = statistic(everything)
-            interval = bootstrap_interval(statistic, len(true))
-            scores.append(Score(name, value if np.isfinite(value) else None, interval))
+        scores = [
+            share_score("accuracy", true == predicted),
+            _f1(true, predicted, classes, self._positive),
+        ]
         return TaskResult(
             self.task, self._definition(), len(true), scores, self._details(true, predicted, classes)
         )
@@ -130,6 +122,19 @@ def f1_score(
     if positive is not None:
         return float(2 * hits[positive] / counted[positive]) if present[positive] else float("nan")
     return float((2 * hits[present] / counted[present]).mean())
+
+
+def _f1(true: NDArray[np.int64], predicted: NDArray[np.int64], classes: int, positive: int | None) -> Score:
+    """F1 with its interval; there is none for more than ``_MOST_COUNTS`` samples times classes."""
+    value = f1_score(true, predicted, classes, positive)
+    if not np.isfinite(value):
+        return Score("F1", None)
+    columns = np.union1d(true, predicted) if positive is None else np.array([positive])
+    if len(true) * len(columns) > _MOST_COUNTS:
+        return Score("F1", value)
+    of_true, of_predicted = (each[:, np.newaxis] == columns for each in (true, predicted))
+    parts, wholes = 2.0 * (of_true & of_predicted), of_true.astype(np.float64) + of_predicted
+    return score_within("F1", value, ratio_interval(parts, wholes), least=0.0, most=1.0)
 
 
 def _positive(label: str, labels: Sequence[str]) -> int | None:

@@ -41,6 +41,7 @@ class PlanReader:
 
     def __init__(self, store: EvaluationStore) -> None:
         self._store = store
+        self._unreadable: dict[str, None] = {}
         self._known: dict[tuple[str, tuple[str, ...]], tuple[Observation, ...]] = {}
 
     def read(self, runs: Sequence[Run], history: Mapping[str, RunHistory]) -> Measured:
@@ -68,11 +69,12 @@ class PlanReader:
                     continue  # it may be imported later, or be in another database
                 self._known[key] = tuple(observations_of(run, result, found))
             observations += self._known[key]
-        told = notes_on_runs(len(runs), left, lacking, self._store.location)
+        told = [*notes_on_runs(len(runs), left, lacking, self._store.location), *self._unreadable]
         return Measured(cases_of(observations), tuple(told), tuple(lacking))
 
     def _find(self, evaluation_id: str) -> Sequence[Evaluation[Any]]:
-        return self._store.find(EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True))
+        wanted = EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True)
+        return self._store.find(wanted, lambda error: self._unreadable.setdefault(f"Left out {error}"))
 
 
 def notes_on_runs(total: int, left: int, lacking: Sequence[str], location: str) -> Iterator[str]:

@@ -162,6 +162,13 @@ def test_failed_inputs_are_kept_counted_and_left_out_of_the_accuracy() -> None:
     assert evaluation.status is Status.COMPLETE
 
 
+@pytest.mark.parametrize("fails", [range(10), range(9)])
+def test_an_evaluation_of_which_every_input_failed_is_failed(fails: range) -> None:
+    system = FakeSystem(bad={f"s{number}" for number in fails})
+    evaluation = DatasetRun(system, Numbered(10), options(4)).run()
+    assert evaluation.status is (Status.FAILED if len(fails) == 10 else Status.COMPLETE)
+
+
 def test_without_labels_there_is_no_accuracy() -> None:
     assert DatasetRun(FakeSystem(), Numbered(5, [None]), options()).run().measurement.accuracy is None
 
@@ -378,10 +385,10 @@ def test_a_failure_in_a_repetition_is_recorded() -> None:
 
 def test_what_can_never_be_full_is_gone_through_once() -> None:
     every = tuple(f"s{n}" for n in range(8))
-    for size, bad in ((3, ()), (8, every)):
+    for size, bad, status in ((3, (), Status.COMPLETE), (8, every, Status.FAILED)):
         system, evaluation = repeated(size, bad=bad, min_batches=100, min_duration_s=1.0)
         assert len(system.answered) == -(-size // 4)
-        assert evaluation.status is Status.COMPLETE
+        assert evaluation.status is status
 
 
 def test_a_time_budget_ends_repeating_and_not_the_first_pass() -> None:

@@ -268,3 +268,9 @@ def test_epochs_that_are_all_warm_up_are_refused() -> None:
         ConfigurationError, match="num_epochs 1 of 2 batches are all within num_warmup_batches"
     ):
         run(Timed(Clock(), [4, 4]), length)
+
+
+def test_a_run_in_which_every_sample_failed_is_failed() -> None:
+    evaluation = run(Timed(Clock(), [0, 0, 0], (FAILURE,)), IngestionLength(2, 0))
+
+    assert evaluation.status is Status.FAILED

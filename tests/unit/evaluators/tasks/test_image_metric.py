@@ -44,7 +44,7 @@ def test_a_uniform_error_of_one_step_of_255_gives_48_1308_db() -> None:
 def test_the_mean_is_over_images() -> None:
     result = scored(metric_of(TASK), (target(100), uniform(101)), (target(100), uniform(110)))
     assert result.score("PSNR") == pytest.approx((48.130804 + 28.130804) / 2, abs=1e-4)
-    assert result.scores[0].interval == pytest.approx((28.1308, 48.1308), abs=1e-4)
+    assert result.scores[0].interval is None  # of two images
 
 
 def test_an_image_that_equals_its_target_is_counted_and_left_out_of_the_mean() -> None:

@@ -142,10 +142,11 @@ def test_the_scores_are_means_over_the_questions_with_intervals_and_parts(
     assert result.samples == 50
     assert result.score("exact match") == pytest.approx(sum(case[2] for case in CASES) / 50)
     assert result.score("F1") == pytest.approx(float(sum(Fraction(case[3]) for case in CASES)) / 50)
-    for score in result.scores:
-        assert score.interval is not None
-        assert score.value is not None
-        assert score.interval.low < score.value < score.interval.high
+    exact, overlap = result.scores
+    assert exact.interval is not None
+    assert exact.value is not None
+    assert exact.interval.low < exact.value < exact.interval.high
+    assert overlap.interval is None  # of 50 questions
     # the answer "the" alone is none
     assert result.details["without_answer"]["samples"] == 6
     assert result.details["without_answer"]["exact_match"] == pytest.approx(4 / 6)

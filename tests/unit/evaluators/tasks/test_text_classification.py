@@ -39,11 +39,11 @@ def scored(manifest: ModelManifest, true: Sequence[str], found: Sequence[int]) -
 def test_accuracy_and_macro_f1_are_those_of_scikit_learn(model_with: Make) -> None:
     labels = ("a", "b", "c", "d", "e")  # of which e is in neither
     random = np.random.default_rng(4)
-    true, found = random.integers(0, 4, 80), random.integers(0, 4, 80)
+    true, found = random.integers(0, 4, 240), random.integers(0, 4, 240)
     result = scored(model_with(labels=labels), [labels[i] for i in true], found.tolist())
     assert result.score("accuracy") == pytest.approx(accuracy_score(true, found))
     assert result.score("F1") == pytest.approx(f1_score(true, found, average="macro"))
-    assert result.samples == 80
+    assert result.samples == 240
     matrix = result.details["confusion_matrix"]
     assert matrix["labels"] == list(labels)
     assert matrix["rows"] == confusion_matrix(true, found, labels=range(5)).tolist()
