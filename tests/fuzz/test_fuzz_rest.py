@@ -41,7 +41,7 @@ REFUSED = {400, 404, 405, 413, 414, 415, 431, 504}
 NO_ROOM = 503
 MISDIRECTED = 421
 MOST_BYTES = 100_000
-MOST_GROWTH_MIB = 16
+MOST_GROWTH_MIB = 64
 """What the allocator keeps; an agent that keeps what is sent grows by more with one connection."""
 SEGMENT_BYTES = 4096
 MEMORY = "/v2/systemsharedmemory"
