@@ -144,9 +144,8 @@ def test_a_model_of_a_task_of_the_plugin_is_scored_kept_and_reported(agent: Agen
     printed = agent(*evaluating, "--model_name=Counter", "--publish_predictions", code=1)
     mean, count = (manifests / "errors").read_text().split()
 
-    found = re.search(r"^MAE +(\d\.\d{4}) \[(\d\.\d+), (\d\.\d+)\] digits$", printed, re.MULTILINE)
+    found = re.search(r"^MAE +(\d\.\d{4}) digits$", printed, re.MULTILINE)  # too few for an interval
     assert found, printed
-    assert float(found[2]) <= float(found[1]) <= float(found[3])
     assert float(found[1]) == pytest.approx(float(mean), abs=1e-4)
     assert re.search(rf"^metric +counting 1.2, over {count} inputs$", printed, re.MULTILINE), printed
     (row,) = json.loads(agent("info", "evaluation", "accuracy", "-f", "json"))

@@ -85,6 +85,14 @@ def test_ratios_of_sums_are_covered() -> None:
     assert covered / RUNS >= WANTED
 
 
+def test_any_statistic_has_an_interval_by_its_draws() -> None:
+    values = np.random.default_rng(6).exponential(1, LEAST_SAMPLES)
+    interval = bootstrap_interval(lambda drawn: float(np.median(values[drawn])), len(values))
+    assert interval is not None
+    assert interval.low < np.median(values) < interval.high
+    assert interval == bootstrap_interval(lambda drawn: float(np.median(values[drawn])), len(values))
+
+
 def test_the_draws_are_the_same_each_time_and_a_class_without_samples_does_not_count() -> None:
     values = np.random.default_rng(2).random((300, 2))
     wholes = np.ones_like(values)
