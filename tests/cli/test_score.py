@@ -182,7 +182,7 @@ def test_numbers_near_the_ends_of_float64_are_scored_on_a_line(score: Any, tmp_p
     rows.write_text("id,x\n1.png,5e307\n2.png,-5e307\n")
     answer = score("regression", rows, data)
     assert (answer.code, answer.stderr) == (0, "")
-    assert answer.figure("MAE").startswith("5.0000e+307")
+    assert answer.figure("MAE") == "5.0000e+307"
     assert answer.figure("R2").startswith("0.7500")
     rows.write_text("id,x\n1.png,-1e308\n2.png,-5e307\n")
     answer = score("regression", rows, data)
@@ -347,6 +347,17 @@ def test_vectors(score: Any, tmp_path: Path) -> None:
     assert "out.npz: is no .npz of plain arrays" in score("embedding", vectors, texts).error
 
 
+def test_intervals_from_python(tmp_path: Path) -> None:
+    texts, vectors = tmp_path / "texts.csv", tmp_path / "out.npz"
+    texts.write_text("id,text,label\n1,fine,good\n2,awful,bad\n3,great,good\n4,ugly,bad\n")
+    np.savez(vectors, vectors=np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]]))
+
+    interval = inferometer.score(vectors, task="embedding", dataset_path=texts).interval("recall@1")
+
+    assert interval is not None
+    assert 0.3 < interval.low < interval.high == 1.0
+
+
 def test_scores_from_python(tmp_path: Path) -> None:
     data, found = coco(tmp_path), results(tmp_path / "found.json", RIGHT)
     scores = inferometer.score(found, task="detection", dataset_path=data)
@@ -360,15 +371,3 @@ def test_scores_from_python(tmp_path: Path) -> None:
     assert only.value("AP50") == pytest.approx(1)
     with pytest.raises(ConfigurationError, match="score_channels"):
         inferometer.score(found, task="detection", dataset_path=data, score_channels="Z")
-
-
-def test_intervals_from_python(tmp_path: Path) -> None:
-    values = [(f"{place}.png", place % 7) for place in range(200)]
-    content = "".join(f"{name},{value}\n" for name, value in values)
-    data, rows = table(tmp_path / "data", f"file,x\n{content}"), tmp_path / "out.csv"
-    rows.write_text("id,x\n" + "".join(f"{name},{value + (value > 3)}\n" for name, value in values))
-    scores = inferometer.score(rows, task="regression", dataset_path=data)
-    interval, error = scores.interval("MAE"), scores.value("MAE")
-    assert interval is not None
-    assert error is not None
-    assert 0 < interval.low < error < interval.high < 1

@@ -41,7 +41,7 @@ REFUSED = {400, 404, 405, 413, 414, 415, 431, 504}
 NO_ROOM = 503
 MISDIRECTED = 421
 MOST_BYTES = 100_000
-MOST_GROWTH_MIB = 16
+MOST_GROWTH_MIB = 128
 """What the allocator keeps; an agent that keeps what is sent grows by more with one connection."""
 SEGMENT_BYTES = 4096
 MEMORY = "/v2/systemsharedmemory"
@@ -298,8 +298,8 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
 
 @FUZZ
 @given(HEADS, st.lists(st.tuples(PIECES, REPEATS), max_size=6), st.integers(1, 70_000))
-@example(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n", [(b"X: y\r\n", 1_000_000)], 70_000)
-@example(b"GET /", [(b"a", 20_000_000)], 70_000)
+@example(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n", [(b"X: y\r\n", 5_000_000)], 70_000)
+@example(b"GET /", [(b"a", 100_000_000)], 70_000)
 def test_heads_without_end(
     process: Process, begin: bytes, pieces: list[tuple[bytes, int]], segment_bytes: int
 ) -> None:
@@ -307,7 +307,7 @@ def test_heads_without_end(
     with connect(process.http_url) as connection:
         connection.settimeout(0.2)
         with suppress(OSError):  # refused while it came, or nobody reads the answers
-            for start in range(0, min(len(content), 300 * segment_bytes), segment_bytes):
+            for start in range(0, min(len(content), 2000 * segment_bytes), segment_bytes):
                 connection.sendall(content[start : start + segment_bytes])
         assert _asked(process.http_url, "/v2/models/Mean/infer", GOOD, {})[0] == 200
         assert process.resident_mib - process.before_mib < MOST_GROWTH_MIB
