@@ -120,7 +120,7 @@ def test_inputs_that_do_not_fit_fail_each_with_its_reason(agent, tmp_path, array
     answer = agent(*run("DeepMNIST", "PyTorch", make_npz(tmp_path / "d.npz", **arrays)))
     assert answer.code == 1
     assert answer.figure("failures") == "2"
-    assert "failed inputs: 2; the first: 0 in preprocess: " in answer.stderr
+    assert "failed: every input; the first: 0 in preprocess: " in answer.stderr
     assert message in answer.stderr
 
 

@@ -297,6 +297,9 @@ class Resources:
     catalog: Catalog
     cache: None = None
 
+    def check_system(self, request: SystemRequest) -> None:
+        """There is no model to check."""
+
     def open_loadable(self, request: SystemRequest, *, notify: Notify) -> Any:
         return KeptOpen(self.session)
 
