@@ -73,14 +73,8 @@ class PartialFile:
         try:
             found = FileVersion(**json.loads(self._version_path.read_text(encoding="utf-8")))
             fits = found.url == url and bool(found.validator) and self.size > 0
-        except (
-            OSError,
-            ValueError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-        ):  # missing, or not written by this program
-            return None
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+            return None  # it is missing, or not written by this program
         return found if fits else None
 
     def start(self, version: FileVersion) -> None:

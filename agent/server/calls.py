@@ -151,7 +151,7 @@ class Calls:
         self._stopping = False
         self._under_way = 0
         self._latest_ns: int | None = None
-        self._released: asyncio.Event | None = None
+        self._resumed: asyncio.Event | None = None
         self._arrived_ns = 0
 
     def stop(self) -> None:
@@ -168,29 +168,29 @@ class Calls:
         """Whether a call is in progress that is not ``aside``."""
         return self._under_way > 0
 
-    async def hold(self, quiet_s: float, longest_s: float) -> None:
-        """Lets calls wait from now on, until ``release``; returns once none has come for ``quiet_s`` seconds.
+    async def pause(self, quiet_s: float, longest_s: float) -> None:
+        """Lets calls wait from now on, until ``resume``; returns once none has come for ``quiet_s`` seconds.
 
         Or after the longest time. A client that waits for an answer sends nothing, so that none of its calls
         is on its way when the doors close.
         """
-        self._released = asyncio.Event()
+        self._resumed = asyncio.Event()
         self._arrived_ns = now_ns = self._clock()
         end_ns = now_ns + longest_s * NS_PER_S
         while now_ns < min(end_ns, self._arrived_ns + quiet_s * NS_PER_S):
             await asyncio.sleep(quiet_s / _CHECKS)
             now_ns = self._clock()
 
-    def release(self) -> None:
+    def resume(self) -> None:
         """Lets the calls that wait go on."""
-        if self._released is not None:
-            self._released.set()
+        if self._resumed is not None:
+            self._resumed.set()
 
     async def turn(self) -> None:
-        """Waits while calls are held; before ``admit``."""
-        if self._released is not None:
+        """Waits while calls are paused; before ``admit``."""
+        if self._resumed is not None:
             self._arrived_ns = self._clock()
-            await self._released.wait()
+            await self._resumed.wait()
 
     def admit(self, call: CallContext, client: Callable[[], str], *, aside: bool) -> None:
         """Counts a call of a ``client``; see ``client_of``.

@@ -56,10 +56,12 @@ class GrpcServer(Closeable):
         ``closed`` is called on the event loop once clients are told to go elsewhere (GOAWAY). gRPC may take
         ``timeout_s`` seconds to end; returns whether it has.
         """
-        if not self.is_running:
-            return True
+        return not self.is_running or self.complete(self._stop(grace_s, closed), timeout_s)
+
+    def complete(self, work: Coroutine[Any, Any, Any], timeout_s: float) -> bool:
+        """Does work on the event loop; returns whether it has ended in time, which a hanging loop prevents."""
         try:
-            self.begin(self._stop(grace_s, closed)).result(timeout_s)
+            self.begin(work).result(timeout_s)
         except FutureTimeoutError:
             return False
         return True
@@ -78,7 +80,8 @@ class GrpcServer(Closeable):
             self._loop.run_until_complete(self._server.stop(None))
             self._loop.close()
             return
-        self.begin(_end_of_tasks()).result()
+        if not self.complete(_end_of_tasks(), _CLEANUP_S + _ENDING_S):
+            return  # the loop hangs; its thread is a daemon, which does not keep the process
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_ENDING_S)
         if not self._thread.is_alive():

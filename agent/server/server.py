@@ -340,16 +340,18 @@ class AgentServer:
         return finished
 
     def _close_doors(self, end_s: float) -> None:
-        """Stops to listen while calls wait for their answers: gRPC cancels those that come at that moment."""
+        """Stops listening while calls wait for their answers: gRPC cancels those that arrive at that moment.
+
+        Nothing waits for longer than the grace: a hanging event loop must not keep the process.
+        """
         calls = self._dispatcher.calls
         left_s = max(end_s - time.monotonic(), 0.0)
-        self._server.begin(calls.hold(_QUIET_S, min(_SETTLING_S, left_s))).result()
+        self._server.complete(calls.pause(_QUIET_S, min(_SETTLING_S, left_s)), left_s + _LEAVING_S)
         self._sessions.end_holds()
         left_s = max(end_s - time.monotonic(), 0.0)
-        # Not for longer: an error of gRPC must not keep the process.
         if self._http is not None:
             self._http.stop(left_s)
-        self._server.stop(left_s, left_s + _LEAVING_S, calls.release)
+        self._server.stop(left_s, left_s + _LEAVING_S, calls.resume)
         if self._http is not None:
             self._http.wait(max(end_s - time.monotonic(), 0.0) + _LEAVING_S)
 

@@ -12,7 +12,7 @@ from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.console import Console, print_rows, say, stability_code
 from inferometer.client.evaluating.ingestion_summary import ingestion_rows
 from inferometer.client.evaluating.progress import ProgressBar
-from inferometer.client.evaluating.summary import conditions_rows, failure_line, process_rows
+from inferometer.client.evaluating.summary import conditions_rows, failures_line, process_rows
 from inferometer.client.systems import Systems
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.ingest import IngestionRequest
@@ -74,8 +74,6 @@ def _exit_code(evaluation: Evaluation[IngestionMeasurement], *, published: bool)
         )
         return INTERRUPTED
     if measured.failures:
-        failed = evaluation.status is Status.FAILED
-        what = "failed: every input" if failed else f"failed inputs: {len(measured.failures)}"
-        say(f"{what}; the first: {failure_line(measured.failures[0])}")
+        say(failures_line(measured.failures, every=evaluation.status is Status.FAILED))
         return _FAILED_INPUTS
     return SUCCESS

@@ -12,7 +12,7 @@ from inferometer.client.cli.exit_codes import INTERRUPTED, SUCCESS
 from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.console import Console, print_rows, say, stability_code
 from inferometer.client.evaluating.progress import ProgressBar
-from inferometer.client.evaluating.summary import conditions_rows, failure_line, process_rows, trace_rows
+from inferometer.client.evaluating.summary import conditions_rows, failures_line, process_rows, trace_rows
 from inferometer.client.evaluating.training_summary import training_rows
 from inferometer.client.systems import Systems
 from inferometer.evaluators.evaluation import Evaluation, Status
@@ -101,6 +101,6 @@ def _exit_code(evaluation: Evaluation[TrainingMeasurement], *, published: bool) 
         )
         return INTERRUPTED
     if measured.failures:
-        say(f"failed inputs: {len(measured.failures)}; the first: {failure_line(measured.failures[0])}")
+        say(failures_line(measured.failures))
         return _FAILED_INPUTS
     return SUCCESS

@@ -18,7 +18,7 @@ from inferometer.client.evaluating.pictures import Pictures
 from inferometer.client.evaluating.progress import LiveLine, ProgressBar
 from inferometer.client.evaluating.summary import (
     conditions_rows,
-    failure_line,
+    failures_line,
     full_rows,
     print_failures,
     print_predictions,
@@ -229,9 +229,6 @@ def _exit_code(evaluation: Evaluation[BatchMeasurement], *, published: bool) -> 
         )
         return INTERRUPTED
     if failures := evaluation.measurement.failures:
-        what = (
-            "failed: every input" if evaluation.status is Status.FAILED else f"failed inputs: {len(failures)}"
-        )
-        say(f"{what}; the first: {failure_line(failures[0])}")
+        say(failures_line(failures, every=evaluation.status is Status.FAILED))
         return FAILED_INPUTS
     return SUCCESS

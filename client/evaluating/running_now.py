@@ -153,9 +153,8 @@ def running_now(data_directory: Path) -> list[Running]:
     """Returns the jobs that run now on this machine with this data directory, the first to begin first."""
     found = []
     for content in _read(data_directory / FOLDER, remove=False):
-        with suppress(
-            ValueError, TypeError, RecursionError
-        ):  # read while it was written; the next time it is whole
+        # one that is read while it is written is whole the next time
+        with suppress(ValueError, TypeError, RecursionError):
             known = json.loads(content)
             found.append(Running(**{name: known[name] for name in Running.__slots__ if name in known}))
     return sorted(found, key=lambda each: each.began_unix_s)

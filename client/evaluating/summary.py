@@ -236,6 +236,12 @@ def failure_line(failure: InputFailure) -> str:
     return printable(f"{failure.input_id} in {failure.stage.value}: {failure.message}")
 
 
+def failures_line(failures: Sequence[InputFailure], *, every: bool = False) -> str:
+    """Returns how many inputs failed, or that every one did, and which was the first."""
+    count = "failed: every input" if every else f"failed inputs: {len(failures)}"
+    return f"{count}; the first: {failure_line(failures[0])}"
+
+
 def _row(prediction: InputPrediction, labels: tuple[str, ...]) -> Row:
     index = int(prediction.indices[0])
     return {

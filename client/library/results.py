@@ -37,7 +37,7 @@ class Result(ABC, Generic[M]):
 
     @property
     def complete(self) -> bool:
-        """Whether it ran to its end, and an input did not fail; Ctrl-C ends it with what was measured."""
+        """Whether it ran to its end, and not every input failed; Ctrl-C ends it with what was measured."""
         return self.evaluation.status is Status.COMPLETE
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from inferometer.agent.hardware.allocator import SETTING, Allocator
 from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.operators.operator import Preset
 from inferometer.agent.operators.table.registry import operators
 from inferometer.evaluators.evaluation import Evaluation
@@ -34,9 +35,14 @@ def words_again(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[str]:
         yield "--gpu"
     elif system.threads:
         yield f"--threads={system.threads}"
+    yield from allocator_words(system)
+    yield from _options(measured.options)
+
+
+def allocator_words(system: SystemDescription) -> Iterator[str]:
+    """Yields the option of a policy of the memory allocator that is not the default."""
     if system.environment.settings.get(SETTING) == Allocator.KEEP.value:
         yield f"--allocator={Allocator.KEEP.value}"
-    yield from _options(measured.options)
 
 
 def unrepeated_sizes(measurement: OperatorMeasurement) -> bool:

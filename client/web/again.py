@@ -6,12 +6,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from inferometer.agent.hardware.allocator import SETTING, Allocator
 from inferometer.agent.hardware.device import DeviceKind
 from inferometer.agent.inference.predictor import Precision, Weights
-from inferometer.agent.inference.results import LOCAL_AGENT, SystemDescription
+from inferometer.agent.inference.results import LOCAL_AGENT
 from inferometer.agent.tracing.span import TraceLevel
-from inferometer.client.op.repeating import unrepeated_sizes, words_again
+from inferometer.client.op.repeating import allocator_words, unrepeated_sizes, words_again
 from inferometer.evaluators.datasets.urls import CATEGORY as URLS
 from inferometer.evaluators.evaluation import Evaluation, measures
 from inferometer.evaluators.jobs import defaults
@@ -87,7 +86,7 @@ def _training(evaluation: Evaluation, training: TrainingMeasurement) -> Iterator
     yield from _value("api", options.api or None)
     yield from _value("parts_every", options.parts_every, 10)
     yield from _value("seed", data.seed, 0)
-    yield from _allocator(system)
+    yield from allocator_words(system)
     if options.cudnn_benchmark is not None:
         yield f"--cudnn_benchmark={str(options.cudnn_benchmark).lower()}"
     if system.device.kind is DeviceKind.GPU:
@@ -150,7 +149,7 @@ def _system(evaluation: Evaluation) -> Iterator[str]:
     if system.precision not in {None, Precision.FLOAT32}:
         yield from _value("dtype", system.precision.value)
     if system.agent == LOCAL_AGENT:
-        yield from _allocator(system)
+        yield from allocator_words(system)
     if system.cudnn_benchmark is not None:
         yield f"--cudnn_benchmark={str(system.cudnn_benchmark).lower()}"
     if system.device.kind is DeviceKind.GPU:
@@ -160,11 +159,6 @@ def _system(evaluation: Evaluation) -> Iterator[str]:
         yield from _value("threads", system.threads)
     if system.agent != LOCAL_AGENT:
         yield f"--agent={system.agent}"
-
-
-def _allocator(system: SystemDescription) -> Iterator[str]:
-    if system.environment.settings.get(SETTING) == Allocator.KEEP.value:
-        yield f"--allocator={Allocator.KEEP.value}"
 
 
 def _dataset(evaluation: Evaluation) -> Iterator[str]:

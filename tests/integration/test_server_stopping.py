@@ -3,18 +3,21 @@
 import ctypes
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
-from fake_framework import SIDE, wait_for
+from fake_framework import SIDE, fake_registry, wait_for
 
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.preprocessing.inputs import Input, Tensor
+from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.client.remote.native.registry import ask_health
+from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import AgentError
 
 BATCH = np.ones((1, 1, SIDE, SIDE), np.float32)
@@ -125,3 +128,26 @@ def test_agent_that_is_killed_in_mid_stream_is_one_clear_error(spawn_agent, mani
     assert isinstance(error.value.__cause__, grpc.RpcError)
     remote.close()
     remote.close()
+
+
+def test_an_event_loop_that_hangs_does_not_keep_the_agent(manifest_folder, monkeypatch):
+    monkeypatch.setattr("inferometer.agent.server.server._LEAVING_S", 0.1)
+    monkeypatch.setattr("inferometer.agent.server.grpc_server._ENDING_S", 0.1)
+    monkeypatch.setattr("inferometer.agent.server.grpc_server._CLEANUP_S", 0.1)
+    goes_on = threading.Event()
+
+    async def hang():
+        goes_on.wait(240)
+
+    options = ServerOptions(port=0, http_port=0, grace_s=0.1, drain_s=0.0)
+    server = AgentServer(Catalog([manifest_folder]), fake_registry(), options)
+    server.start()
+    server._server.begin(hang())
+    began_s = time.monotonic()
+    try:
+        server.stop()
+        assert time.monotonic() - began_s < 120
+    finally:
+        monkeypatch.undo()
+        goes_on.set()
+        server.stop()

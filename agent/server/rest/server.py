@@ -82,7 +82,7 @@ class HttpServer(Closeable):
     def announce_end(self) -> None:
         """Lets each response from now on say that it is the last of its connection."""
         if self._is_serving:
-            self._begin(self._server.announce_end()).result(_STARTING_S)
+            self._begin(self._server.announce_end())
 
     def stop(self, grace_s: float) -> None:
         """Accepts no more connections, and closes each once its request is answered or the grace is over.
@@ -91,7 +91,7 @@ class HttpServer(Closeable):
         """
         if self._is_serving:
             self._server.config.timeout_graceful_shutdown = max(1, math.ceil(grace_s))
-            self._begin(self._server.stop_listening()).result(_STARTING_S)
+            self._begin(self._server.stop_listening())
             self._server.should_exit = True
 
     @property
