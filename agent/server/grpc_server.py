@@ -59,7 +59,7 @@ class GrpcServer(Closeable):
         return not self.is_running or self.complete(self._stop(grace_s, closed), timeout_s)
 
     def complete(self, work: Coroutine[Any, Any, Any], timeout_s: float) -> bool:
-        """Does work on the event loop; returns whether it has ended in time, which a hanging loop prevents."""
+        """Does work on the event loop; returns whether it has ended in time: not where the loop hangs."""
         try:
             self.begin(work).result(timeout_s)
         except FutureTimeoutError:
