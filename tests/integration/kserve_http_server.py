@@ -52,8 +52,8 @@ class _Requests(BaseHTTPRequestHandler):
     def _enter(self, method):
         """Whether the method answers at all."""
         served = self.served
-        served.begun.set()
         if method in served.holds:
+            served.begun.set()
             served.release.wait(HELD_S)
         if method in served.fails:
             code, message = served.fails[method]

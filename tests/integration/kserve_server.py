@@ -67,6 +67,7 @@ class Served:
     release: Event = field(default_factory=Event)
     calls: list[tuple[dict[str, str], pb.ModelInferRequest]] = field(default_factory=list)
     begun: Event = field(default_factory=Event)
+    """Set once a call is held; those that open the model begin before."""
 
 
 class SmallServer(GRPCInferenceServiceServicer):
@@ -77,8 +78,8 @@ class SmallServer(GRPCInferenceServiceServicer):
 
     def _enter(self, method: str, context: grpc.ServicerContext) -> None:
         served = self.served
-        served.begun.set()
         if method in served.holds:
+            served.begun.set()
             served.release.wait(HELD_S)
         if method in served.fails:
             context.abort(*served.fails[method])
