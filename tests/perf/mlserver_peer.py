@@ -58,8 +58,8 @@ def measure() -> list[Row]:
         return []
     with ExitStack() as stack:
         calls = {
-            "agent": _call_of(stack, started(stack, _AGENT)[1], "First"),
-            "mlserver": _call_of(stack, stack.enter_context(mlserver(PYTHON, stack))[0], "noop"),
+            "agent": call_of(stack, started(stack, _AGENT)[1], "First"),
+            "mlserver": call_of(stack, stack.enter_context(mlserver(PYTHON, stack))[0], "noop"),
         }
         pool = stack.enter_context(futures.ThreadPoolExecutor(CALLS_AT_ONCE))
         taken = interleaved(
@@ -110,7 +110,8 @@ def _p99_ms(run: _Run) -> float:
     return float(np.percentile(run[0], 99)) * 1e3
 
 
-def _call_of(stack: ExitStack, address: str, model: str) -> Callable[[], None]:
+def call_of(stack: ExitStack, address: str, model: str) -> Callable[[], None]:
+    """Returns a call of a model of a server, once the server has answered it."""
     channel = stack.enter_context(grpc.insecure_channel(address, options=_UNLIMITED))
     infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
     item = pb.ModelInferRequest.InferInputTensor(name="data", datatype="FP32", shape=SHAPE)

@@ -29,7 +29,7 @@ from inferometer.evaluators.load.prepared_inputs import PreparedInputs
 from inferometer.evaluators.max_qps.probe import Prober
 from inferometer.evaluators.max_qps.search import MaxQpsOptions, search_max_qps
 from inferometer.evaluators.max_qps.single_server import served_queries
-from tests.perf.mlserver_peer import PYTHON, mlserver
+from tests.perf.mlserver_peer import PYTHON, call_of, mlserver
 from tests.perf.ratios import Row
 from tests.perf.waiting_server import SERVICE_NS, wait
 
@@ -96,6 +96,7 @@ def measure_mlserver() -> list[Row]:
         return []
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         address = stack.enter_context(mlserver(PYTHON, stack, _MLSERVER_MODEL))[0]
+        call_of(stack, address, "noop")
         found = [_search(Path(name), f"{address}/noop", seed) for seed in range(SEARCHES)]
     median_qps = float(np.median([each.rate_qps for each in found]))
     return _rows([replace(each, truth_qps=median_qps) for each in found], "their median")
@@ -162,7 +163,9 @@ def _search(folder: Path, address: str, seed: int) -> _Found:
         *(f"--agent=kserve://{address}", "--model_name=DigitsCNN", "--synthetic", f"--seed={seed}"),
         *(f"--latency_bound={BOUND_MS}", f"--time_budget={BUDGET_S}", "--min_duration=1", "--initial_qps=20"),
     )
-    subprocess.run([*_AGENT, "predict", "max-qps", *options], env=environment, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [*_AGENT, "predict", "max-qps", *options], env=environment, check=True, stdout=subprocess.DEVNULL
+    )
     report = [*_AGENT, "info", "evaluation", "max-qps", "-f", "csv"]
     rows = subprocess.run(report, env=environment, check=True, capture_output=True, text=True).stdout
     [row] = csv.DictReader(io.StringIO(rows))
