@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
 SITE   ?= build/site
+# NumPy 2, which Python 3.13 has, declares its types in the syntax of Python 3.12.
+TYPES   = $(shell $(BIN)/python -c 'import sys; print("--python-version=3.13" * (sys.version_info >= (3, 13)))')
 # How many tests run at once: some wait for processes and sockets, so more than there are of two cores.
 JOBS   ?= $(shell [ "$$(nproc 2> /dev/null || echo 2)" -ge 4 ] && echo 4 || echo 3)
 EXAMPLES ?= 10000
@@ -49,7 +51,7 @@ check: $(STAMP) proto-check ## installed packages, lint, types, import rules, ge
 	$(BIN)/python -m pip check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --num-workers=2
+	$(BIN)/mypy --num-workers=2 $(TYPES)
 	$(BIN)/lint-imports
 
 proto: $(STAMP) ## generate the stubs from the .proto files

@@ -98,7 +98,8 @@ def dtype_of(parameters: InputParameters | TensorSpec) -> np.dtype[Any]:
     """Returns the dtype of a model's input; strings are Python's own, in arrays of objects."""
     if parameters.element_type is TensorElementType.STRING:
         return np.dtype(object)
-    return np.dtype(parameters.element_type.value)
+    found: np.dtype[Any] = np.dtype(parameters.element_type.value)
+    return found
 
 
 def element_bytes(tensor: TensorSpec) -> int:
@@ -133,6 +134,6 @@ def padded(tensor: TensorSpec, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
     if tensor.padding:
         batch.fill(tensor.padding)
     for place, row in enumerate(rows):
-        part = (place, *map(slice, row.shape))
+        part: tuple[Any, ...] = (place, *map(slice, row.shape))
         batch[part] = row
     return batch

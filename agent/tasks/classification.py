@@ -76,6 +76,6 @@ def softmax(scores: NDArray[np.float32]) -> NDArray[np.float32]:
     if not scores.size:
         return scores
     with np.errstate(over="ignore"):  # a difference beyond float32 is -inf, whose exponential is rightly 0
-        shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
+        shifted: NDArray[Any] = np.exp(scores - scores.max(axis=1, keepdims=True))
     probabilities: NDArray[np.float32] = shifted / shifted.sum(axis=1, keepdims=True)
     return probabilities

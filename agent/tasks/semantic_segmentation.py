@@ -64,7 +64,7 @@ class SemanticSegmentation(TaskPostprocessor):
         good = _finite(scores) if scores is not None else self._known(numbers)
         geometries = inputs.geometries or (None,) * inputs.size
         found = []
-        for row in np.flatnonzero(good):
+        for row in np.flatnonzero(good).tolist():
             geometry = geometries[row]
             if scores is not None and self._interpolated and geometry is not None:
                 found.append(_interpolated(scores[row], geometry))

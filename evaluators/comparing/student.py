@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)  # type: ignore[no-untyped-call]
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def student_tail(t: float, degrees: float) -> float:

@@ -262,7 +262,7 @@ def _mapped(
     path: Path, mode: Literal["r+", "w+"], dtype: Any = None, shape: tuple[int, ...] | None = None
 ) -> NDArray[Any]:
     """Opens an array in a file."""
-    array: NDArray[Any] = np.lib.format.open_memmap(  # type: ignore[no-untyped-call]
+    array: NDArray[Any] = np.lib.format.open_memmap(  # type: ignore[no-untyped-call,unused-ignore]
         path, mode, dtype, shape
     )
     return array

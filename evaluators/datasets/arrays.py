@@ -157,16 +157,17 @@ def read_array(content: NpzFile, name: str) -> NDArray[Any]:
     Raises:
         DatasetError: It is too large, or no array.
     """
-    for info in content.zip.infolist():
+    archive: Any = content.zip  # which is there while it is open
+    for info in archive.infolist():
         most_bytes = max(_LEAST_LIMIT_BYTES, _MOST_INFLATION * info.compress_size)
         if info.filename in {name, f"{name}.npy"} and info.file_size > most_bytes:
             raise DatasetError(
-                f"{content.zip.filename}: {printable(name)} has {info.file_size} bytes when unpacked; "
+                f"{archive.filename}: {printable(name)} has {info.file_size} bytes when unpacked; "
                 f"accepted: {most_bytes}"
             )
     array = content[name]
     if not isinstance(array, np.ndarray):
-        raise DatasetError(f"{content.zip.filename}: {printable(name)} is no array")
+        raise DatasetError(f"{archive.filename}: {printable(name)} is no array")
     return array
 
 

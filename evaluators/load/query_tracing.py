@@ -96,7 +96,7 @@ class LoadTrace:
         """Records a run: what is known of each query of its sample."""
         call = target.call if isinstance(target, StampingTarget) else None
         queries, began_ns = issued.queries, issued.began_ns
-        last_ns = int(max(queries.done_ns.max(), queries.sent_ns.max(), 0)) if len(queries) else 0
+        last_ns = max(int(queries.done_ns.max()), int(queries.sent_ns.max()), 0) if len(queries) else 0
         kind = SpanKind.of("run", TraceLevel.APPLICATION_TRACE, rate_qps=rate_qps)
         run = self._scope.add(kind, began_ns, began_ns + last_ns)
         for query in sample.chosen(len(queries)).tolist():

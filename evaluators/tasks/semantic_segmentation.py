@@ -176,7 +176,7 @@ class SemanticSegmentationMetric(TaskMetric):
             counts[:, place, : each.shape[1]] = each
         recognised, true, predicted = counts
         of_iou = ratio_interval(recognised, true + predicted - recognised)
-        of_pixels = ratio_interval(*(each.sum(axis=1, keepdims=True) for each in (recognised, true)))
+        of_pixels = ratio_interval(recognised.sum(axis=1, keepdims=True), true.sum(axis=1, keepdims=True))
         return (
             score_within("mean_IoU", mean_iou, of_iou, least=0.0, most=1.0),
             score_within("pixel_accuracy", accuracy, of_pixels, least=0.0, most=1.0),

@@ -23,7 +23,7 @@ from inferometer.manifests.errors import DeviceError, one_line
 
 # the only removed alias of NumPy that MXNet 1.9.1 uses
 if "bool" not in vars(np):
-    np.bool = np.bool_  # type: ignore[attr-defined,unused-ignore]  # NumPy 2 has the name, 1.26 has not
+    np.bool = np.bool_  # type: ignore[attr-defined,misc,unused-ignore]  # NumPy 2 has the name, 1.26 has not
 # MXNet writes a line to stderr whenever it fuses the operators of a graph.
 os.environ.setdefault("MXNET_SUBGRAPH_VERBOSE", "0")
 # MXNet reads at its import whether this is set. If so, an operator uses as many threads as its worker has;

@@ -59,7 +59,7 @@ def _no_inputs(case: Case) -> tuple[TensorSpec, ...]:
 
 def _filled(name: str, summary: str, fixed: float, **parameters: ParameterValue) -> Operator:
     def reference(_: object, given: Parameters) -> tuple[Any]:
-        return (np.full(given["shape"], given.get("value", fixed), np.float64),)  # type: ignore[arg-type]
+        return (np.full(given["shape"], given.get("value", fixed), np.float64),)  # type: ignore[arg-type,unused-ignore]
 
     return Operator(
         name=name,

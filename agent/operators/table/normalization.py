@@ -64,7 +64,8 @@ def _by_channel(values: NDArray[Any], data: NDArray[Any]) -> NDArray[Any]:
 
 def _standard(data: NDArray[Any], axes: tuple[int, ...], parameters: Parameters) -> NDArray[Any]:
     mean, variance = data.mean(axes, keepdims=True), data.var(axes, keepdims=True)
-    normal: NDArray[Any] = (data - mean) / np.sqrt(variance + parameters["epsilon"])
+    epsilon: Any = parameters["epsilon"]
+    normal: NDArray[Any] = (data - mean) / np.sqrt(variance + epsilon)
     return normal
 
 
@@ -98,7 +99,8 @@ def _group_norm(arrays: Arrays, parameters: Parameters) -> Arrays:
 
 def _rms_norm(arrays: Arrays, parameters: Parameters) -> Arrays:
     data, gamma = arrays
-    return (data / np.sqrt((data**2).mean(-1, keepdims=True) + parameters["epsilon"]) * gamma,)
+    epsilon: Any = parameters["epsilon"]
+    return (data / np.sqrt((data**2).mean(-1, keepdims=True) + epsilon) * gamma,)
 
 
 def _l2(arrays: Arrays, parameters: Parameters) -> Arrays:

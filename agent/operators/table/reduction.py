@@ -105,13 +105,13 @@ def _log_sum_exp(array: NDArray[Any], *, axis: Any, keepdims: bool) -> NDArray[A
     return found if keepdims else np.squeeze(found, axis)
 
 
-def _moments(array: NDArray[Any], *, axis: Any, keepdims: bool) -> Arrays:
+def _moments(array: NDArray[Any], *, axis: Any, keepdims: Any) -> Arrays:
     return (array.mean(axis=axis, keepdims=keepdims), array.var(axis=axis, keepdims=keepdims))
 
 
 def _norm(arrays: Arrays, parameters: Parameters) -> Arrays:
     axis: Any = parameters["axis"]
-    keepdims = bool(parameters["keepdims"])
+    keepdims: Any = bool(parameters["keepdims"])
     if parameters["ord"] == 1:
         return (np.abs(arrays[0]).sum(axis=axis, keepdims=keepdims),)
     return (np.sqrt((arrays[0] ** 2).sum(axis=axis, keepdims=keepdims)),)

@@ -170,7 +170,7 @@ class OperatorBenchmark:
         if given == "bfloat16":
             return "bfloat16"
         try:
-            return np.dtype(given).name
+            return str(np.dtype(given).name)
         except TypeError:
             raise ValueError(
                 f'{self._who}: unknown dtype "{given}"; give one such as float32, float64 or int32'
