@@ -111,7 +111,8 @@ class SingleServer:
         process: The arrival process.
         seed: The seed of the simulation.
         simulated: How many queries are simulated.
-        speed_error: The standard error of the mean service time, as a part of it, by how much runs differ.
+        speed_half: Half of the 95 % interval of the mean service time, as a part of it, by how much runs
+            differ.
         delay_s: What each query takes beside its service, in which the server is free for others.
     """
 
@@ -121,12 +122,12 @@ class SingleServer:
         process: ArrivalProcess,
         seed: int,
         simulated: int = SIMULATED_QUERIES,
-        speed_error: float = 0.0,
+        speed_half: float = 0.0,
         delay_s: float = 0.0,
     ) -> None:
         self._service_s = service_s
         self._delay_s = delay_s
-        self._speed_error = speed_error
+        self._speed_half = speed_half
         self._process = process
         each = simulated // GROUPS
         self._units = _units(process, each * GROUPS, seed).reshape(GROUPS, each)
@@ -163,7 +164,7 @@ class SingleServer:
         pairs = ((waited, idle), (long, waited & ~long), (waited, ~waited & ~idle))
         if not all(_alike(service_s, some, others) for some, others in pairs):
             return None
-        return cls(service_s, process, seed, simulated, _speed_error(services_s), delay_s)
+        return cls(service_s, process, seed, simulated, _speed_half(services_s), delay_s)
 
     @property
     def capacity_qps(self) -> float:
@@ -262,14 +263,18 @@ class SingleServer:
         share_error = float(shares.std(ddof=1)) / np.sqrt(GROUPS) / mean
         slope = max(slope, _LEAST_SLOPE)
         spread = share_error * np.sqrt(self._simulated_s.size)
+        quantile = t_quantile_95(GROUPS - 1)
         # a server that is slower by a part keeps the bound up to a rate that is lower by as much
-        error = max(share_error / slope, self._speed_error, _CLOSE_SHARE)
-        half = t_quantile_95(GROUPS - 1) * rate * error
+        error = max(share_error / slope, self._speed_half / quantile, _CLOSE_SHARE)
+        half, speed_qps = quantile * rate * error, rate * self._speed_half
         return SolvedRate(
             rate_qps=rate,
             error_qps=float(rate * error),
-            low_qps=self._end_qps(rate, max(rate - half, 0.0), bound_s, late_fraction),
-            high_qps=self._end_qps(rate, rate + half, bound_s, late_fraction),
+            low_qps=min(
+                self._end_qps(rate, max(rate - half, 0.0), bound_s, late_fraction),
+                max(rate - speed_qps, 0.0),
+            ),
+            high_qps=max(self._end_qps(rate, rate + half, bound_s, late_fraction), rate + speed_qps),
             slope=float(slope),
             spread=float(spread),
         )
@@ -297,8 +302,8 @@ class SolvedRate:
     spread: float
 
 
-def _speed_error(runs: Sequence[NDArray[np.float64]]) -> float:
-    """The standard error of the mean service time over runs, as a part of it; 0 of fewer than three runs.
+def _speed_half(runs: Sequence[NDArray[np.float64]]) -> float:
+    """Half of the 95 % interval of the mean service time over runs, as a part of it; 0 of fewer than three.
 
     Runs that follow each other differ by more than their queries explain where the speed of the machine
     changes. That part of the variance is estimated by the method of moments (DerSimonian and Laird,
@@ -315,7 +320,8 @@ def _speed_error(runs: Sequence[NDArray[np.float64]]) -> float:
     excess = float((weights * (means - np.average(means, weights=weights)) ** 2).sum()) - (len(means) - 1)
     between = max(0.0, excess / (total - (weights**2).sum() / total))
     both = 1 / (1 / weights + between)
-    return float(1 / np.sqrt(both.sum()) / np.average(means, weights=both)) if between else 0.0
+    error = 1 / np.sqrt(both.sum()) / np.average(means, weights=both)
+    return float(t_quantile_95(len(long) - 1) * error) if between else 0.0
 
 
 def _delay_s(service_s: NDArray[np.float64], backlog_s: NDArray[np.float64]) -> float:

@@ -271,6 +271,7 @@ def test_data_on_the_device_is_copied_once(agent):
     assert float(row["copy_ms"]) == 0
 
 
+@pytest.mark.usefixtures("needs_mxnet")
 def test_a_comparison_of_two_trainings(agent):
     for _ in range(2):
         agent("bench", "training", "--model=deep_mnist", "--batch_size=2", "--num_batches=20",

@@ -160,6 +160,7 @@ model:
 """
 
 
+@pytest.mark.usefixtures("needs_mxnet")
 def test_a_model_in_the_originals_notation_runs_as_the_same_one_in_ours(
     agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_framework_that_is_not_installed_says_so_in_its_column(agent, monkeypa
     assert row["mxnet"].startswith("no: framework MXNet is not installed; install it with: pip install")
 
 
+@pytest.mark.usefixtures("needs_mxnet")
 def test_the_table_on_the_page_is_that_of_now():
     from tools.operator_table import PAGE, page
 

@@ -40,7 +40,7 @@ def _known_peak(stored: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def rows(agent: Agent, stored: Path, tmp_path: Path) -> list[dict[str, object]]:
+def rows(needs_mxnet: None, agent: Agent, stored: Path, tmp_path: Path) -> list[dict[str, object]]:
     """The rows of ``add`` in three frameworks, whose evaluations are in the database."""
     if stored.exists():
         shutil.copytree(stored, tmp_path / "data", dirs_exist_ok=True)

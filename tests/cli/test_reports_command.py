@@ -87,6 +87,7 @@ def test_no_header(agent, published):
     assert without == with_header[1:]
 
 
+@pytest.mark.usefixtures("needs_mxnet")
 def test_models_frameworks_datasets_and_system_are_listed(agent):
     models = agent("info", "models", "-f", "csv", "--framework_name=mxnet").rows
     assert {(m["framework_name"], m["runnable"]) for m in models} == {("MXNet", "true")}
