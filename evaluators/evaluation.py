@@ -15,7 +15,7 @@ from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.tracing.span import SpanChunk, TraceLevel
 from inferometer.evaluators.conditions.conditions import Conditions
 from inferometer.evaluators.datasets.base import DatasetIdentity
-from inferometer.evaluators.measurements.measurement import Measurement
+from inferometer.evaluators.kinds.measurement import Measurement
 
 M = TypeVar("M", bound=Measurement)
 M_co = TypeVar("M_co", bound=Measurement, covariant=True, default=Measurement)

@@ -78,12 +78,12 @@ if TYPE_CHECKING:
         TargetValues,
     )
     from inferometer.evaluators.evaluation import Evaluation
-    from inferometer.evaluators.measurements.batches import BatchMeasurement
-    from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
-    from inferometer.evaluators.measurements.load import LoadMeasurement
-    from inferometer.evaluators.measurements.operators import OperatorMeasurement
-    from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
-    from inferometer.evaluators.measurements.training import TrainingMeasurement
+    from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+    from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement
+    from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
+    from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
+    from inferometer.evaluators.kinds.rate_search.measurement import RateSearchMeasurement
+    from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
     from inferometer.evaluators.reports.base import Column, Report, Row
     from inferometer.evaluators.tasks.bootstrap import bootstrap_interval
     from inferometer.evaluators.tasks.metric import TaskMetric
@@ -294,12 +294,12 @@ _OWNERS = {
     "client.score.from_python": ("Scores", "score"),
     "evaluators.datasets.base": ("Dataset", "DatasetIdentity", "Sample"),
     "evaluators.evaluation": ("Evaluation",),
-    "evaluators.measurements.batches": ("BatchMeasurement",),
-    "evaluators.measurements.ingestion": ("IngestionMeasurement",),
-    "evaluators.measurements.load": ("LoadMeasurement",),
-    "evaluators.measurements.operators": ("OperatorMeasurement",),
-    "evaluators.measurements.rate_search": ("RateSearchMeasurement",),
-    "evaluators.measurements.training": ("TrainingMeasurement",),
+    "evaluators.kinds.batches.measurement": ("BatchMeasurement",),
+    "evaluators.kinds.ingestion.measurement": ("IngestionMeasurement",),
+    "evaluators.kinds.load.measurement": ("LoadMeasurement",),
+    "evaluators.kinds.operators.measurement": ("OperatorMeasurement",),
+    "evaluators.kinds.rate_search.measurement": ("RateSearchMeasurement",),
+    "evaluators.kinds.training.measurement": ("TrainingMeasurement",),
     "evaluators.reports.base": ("Column", "Report", "Row"),
     "manifests.schema": ("Loss", "ModelManifest", "ModelOutput"),
 }

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.measurements.operators import (
+from inferometer.evaluators.kinds.operators.measurement import (
     Cache,
     Correctness,
     MachinePeak,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from inferometer.evaluators.evaluation import Evaluation, M
-from inferometer.evaluators.measurements.operators import (
+from inferometer.evaluators.kinds.operators.measurement import (
     Correctness,
     MachinePeak,
     Mode,

@@ -7,13 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
-from inferometer.evaluators.measurements.training import TrainingMeasurement
+from inferometer.evaluators.kinds.registry import kind_of
 
 _NS_PER_MS = 1_000_000
 
@@ -57,7 +52,8 @@ class Experiment:
 
 def result_lines(experiment: Experiment, evaluation: Evaluation) -> Iterator[str]:
     """Yields the lines of a benchmark. Times are those of all measured batches, in milliseconds."""
-    system, (times_ns, samples) = evaluation.system, _times(evaluation)
+    system, kind, measured = evaluation.system, kind_of(evaluation), evaluation.measurement
+    times_ns, samples = kind.batch_times(measured)
     times_ms, framework = times_ns / _NS_PER_MS, system.manifest.framework.name.casefold()
     yield from _lines(
         {
@@ -66,7 +62,7 @@ def result_lines(experiment: Experiment, evaluation: Evaluation) -> Iterator[str
             "exp.framework_ver": system.framework_version,
             f"{framework}.version": system.framework_version,
             "exp.model_title": system.manifest.name,
-            "exp.effective_batch": _effective_batch(experiment, evaluation),
+            "exp.effective_batch": kind.effective_batch(measured, experiment.replica_batch),
             "exp.id": evaluation.id,
             "results.time": float(times_ms.mean()),
             "results.time_std": float(times_ms.std()),
@@ -86,24 +82,3 @@ def failure_lines(experiment: Experiment, message: str) -> Iterator[str]:
 def _lines(values: Mapping[str, Any]) -> Iterator[str]:
     for key, value in values.items():
         yield f"__{key}__={json.dumps(value)}"
-
-
-def _effective_batch(experiment: Experiment, evaluation: Evaluation) -> int:
-    measured = evaluation.measurement
-    if isinstance(measured, TrainingMeasurement):
-        return measured.options.effective_batch
-    return experiment.replica_batch
-
-
-def _times(evaluation: Evaluation) -> tuple[NDArray[np.int64], int]:
-    """The time of each measured batch, and the samples of all."""
-    measured = evaluation.measurement
-    if isinstance(measured, TrainingMeasurement):
-        return measured.times.slowest_ns, int(measured.times.samples.sum())
-    if isinstance(measured, IngestionMeasurement):
-        return measured.times.whole_ns, int(measured.times.samples.sum())
-    if isinstance(measured, BatchMeasurement):
-        full = measured.times.sizes == measured.batch_size
-        kept = full if full.any() else np.ones_like(full)
-        return measured.times.predict_ns[kept], int(measured.times.sizes[kept].sum())
-    raise TypeError(f"{measured.kind} is no benchmark")

@@ -9,7 +9,7 @@ from typing import Any
 from inferometer.client.bench.parsing import BenchSystem, read_data
 from inferometer.evaluators.jobs.defaults import BENCH_BATCHES
 from inferometer.evaluators.jobs.requests import DatasetChoice, EvaluationRequest
-from inferometer.evaluators.measurements.batches import BatchOptions
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions
 from inferometer.manifests.errors import ConfigurationError
 
 

@@ -11,16 +11,16 @@ from inferometer.agent.hardware.device import CPU, Device, DeviceKind
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.span import TraceLevel
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.bench.dlbs_lines import Experiment
 from inferometer.client.bench.models import named_model
-from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.parsing import read_precision
 from inferometer.evaluators.datasets.detection import BACKENDS
 from inferometer.evaluators.jobs.defaults import BENCH_BATCHES
-from inferometer.evaluators.jobs.ingest import OWN, IngestionRequest
 from inferometer.evaluators.jobs.requests import SystemRequest
-from inferometer.evaluators.jobs.training_requests import TrainingData
-from inferometer.evaluators.loading.ingestion_run import IngestionLength
+from inferometer.evaluators.kinds.ingestion.job import OWN, IngestionRequest
+from inferometer.evaluators.kinds.ingestion.run import IngestionLength
+from inferometer.evaluators.kinds.training.request import TrainingData
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, suggestion
 from inferometer.manifests.schema import ModelManifest

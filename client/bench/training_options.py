@@ -7,8 +7,8 @@ import os
 from inferometer.agent.hardware.device import Device
 from inferometer.agent.inference.predictor import Precision
 from inferometer.client.bench.parsing import MXNET, PYTORCH, BenchSystem, Values, read_data, read_length
-from inferometer.evaluators.jobs.training_requests import TrainingRequest
-from inferometer.evaluators.measurements.training import TrainingOptions
+from inferometer.evaluators.kinds.training.measurement import TrainingOptions
+from inferometer.evaluators.kinds.training.request import TrainingRequest
 from inferometer.evaluators.training.ranks import RankRequest
 from inferometer.manifests.errors import ConfigurationError
 

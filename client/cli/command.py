@@ -13,8 +13,8 @@ import click
 from click.core import ParameterSource
 
 from inferometer.agent.hardware.allocator import VARIABLE, Allocator, use_allocator
+from inferometer.client.api.directories import ADDRESS_VARIABLE
 from inferometer.client.cli.completing import OPTIONS, evaluations
-from inferometer.client.cli.paths import ADDRESS_VARIABLE
 from inferometer.manifests.errors import OutputError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def profiled(name: str, function: Callable[[], _Result]) -> _Result:
     """
     import cProfile
 
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
 
     profile = cProfile.Profile()
     directory = current_invocation().data_directory / "profiles"
@@ -221,7 +221,7 @@ def _remember(context: click.Context, parameter: click.Parameter, value: object)
     """Keeps a global flag for the whole call. The command line takes precedence over the environment."""
     source = context.get_parameter_source(str(parameter.name))
     if source is ParameterSource.COMMANDLINE:
-        from inferometer.client.cli.invocation import ON_COMMAND_LINE
+        from inferometer.client.api.invocation import ON_COMMAND_LINE
 
         flags = context.ensure_object(dict)
         flags[parameter.name] = value

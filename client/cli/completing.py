@@ -15,7 +15,7 @@ import click
 from inferometer.manifests.errors import InferometerError
 
 if TYPE_CHECKING:
-    from inferometer.client.cli.invocation import Invocation
+    from inferometer.client.api.invocation import Invocation
 
 _MOST_IDS = 200
 Names: TypeAlias = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -41,7 +41,7 @@ def _names(find: Callable[[click.Context, str], Iterable[str]], *, listed: bool 
 
 
 def _invocation(context: click.Context) -> Invocation:
-    from inferometer.client.cli.invocation import Invocation
+    from inferometer.client.api.invocation import Invocation
 
     return Invocation(context.ensure_object(dict), notify=lambda _: None)
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from inferometer.manifests import errors
 
 SUCCESS = 0
+FAILED_INPUTS = 1
+"""An evaluation finished although some of its inputs failed."""
 REGRESSION = 1
 """A comparison found that B is worse, or with ``--fail_on_undecided`` that the data is inconclusive."""
 NOT_SERVING = 1

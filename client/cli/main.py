@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import click
 
+from inferometer.client.api.logs import quieten_libraries
 from inferometer.client.cli.command import COMPLETION_VARIABLE, Group
-from inferometer.client.cli.library_output import quieten_libraries
 
 PROGRAM = "agent"
 _COMMANDS = {

@@ -17,7 +17,6 @@ from inferometer.evaluators.reports.selection import choose_columns, sort_rows
 from inferometer.evaluators.reports.table import folded
 from inferometer.evaluators.reports.writer import Format, write
 
-_LEAST_NAME_WIDTH = 12
 format_options = options(
     format_option(*(f.value for f in Format)),
     option("-o", "--output", "--output_file", type=FILE, metavar="FILE", help="Write to this file."),
@@ -49,11 +48,6 @@ FORMAT_NAMES = ("format_name", "output", "append", "overwrite", "no_header")
 PRINTING_NAMES = (*FORMAT_NAMES, "order")
 OUTPUT_NAMES = (*PRINTING_NAMES, "chosen")
 """The names of their values, which ``print_rows`` takes."""
-
-
-def name_width(rows: Iterable[tuple[str, str]], least: int = _LEAST_NAME_WIDTH) -> int:
-    """Returns the width of a column of names, with a blank after the longest."""
-    return max([least, *(len(name) + 1 for name, _ in rows)])
 
 
 def echo(line: str, *, err: bool = False, indent: int = 0) -> None:

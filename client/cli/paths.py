@@ -1,9 +1,7 @@
-"""The places of the program's own files: its configuration, its cache and its data."""
+"""The types of options that name files."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -18,63 +16,3 @@ class InputPath(click.Path):
 
 INPUT = InputPath(path_type=Path)
 """Such a type; the command itself says what is wrong with a file."""
-PROGRAM = "inferometer"
-CONFIG_VARIABLE = "AGENT_CONFIG"
-ADDRESS_VARIABLE = "AGENT_DATABASE_ADDRESS"
-_DIRECTORIES = {"cache": ("AGENT_CACHE_DIR", "a cache"), "data": ("AGENT_DATA_DIR", "data")}
-"""The variables that name the directories, and what messages call their content."""
-_EARLIER = "inferscope"
-"""The name of the program until it was renamed; directories of that name are found and reported."""
-
-Notify = Callable[[str], None]
-
-
-def configuration_path(named: str | None, notify: Notify) -> Path | None:
-    """Returns where the configuration is; None where none is named and the default file does not exist.
-
-    Args:
-        named: The file that a flag names.
-        notify: Called with one line about a directory of the program's earlier name.
-    """
-    path = named or os.environ.get(CONFIG_VARIABLE)
-    if path:
-        return Path(path)
-    default = _default("configuration", "user_config_path", notify) / "config.yaml"
-    return default if default.exists() else None
-
-
-def directory(kind: str, configured: Path | None, notify: Notify) -> Path:
-    """Returns where ``cache`` or ``data`` is.
-
-    That is what the environment names, or the configuration, or the default.
-    """
-    variable, what = _DIRECTORIES[kind]
-    if named := os.environ.get(variable):
-        return expanded(Path(named))
-    return configured or _default(what, f"user_{kind}_path", notify)
-
-
-def expanded(path: Path) -> Path:
-    """The path with the home directory for ``~``; unchanged where there is no such home."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser fails where there is none
-
-
-def _default(what: str, function: str, notify: Notify) -> Path:
-    """Returns a default directory; where only that of the earlier name exists, reports how to move it.
-
-    The command loses nothing if it runs after the new directory was made: ``mv`` keeps a database of the new
-    name beside the one that it moves there.
-    """
-    import platformdirs  # takes as long as the rest of `agent --help`
-
-    directory_of: Callable[[str], Path] = getattr(platformdirs, function)
-    new, old = directory_of(PROGRAM), directory_of(_EARLIER)
-    if old.is_dir() and not new.exists():
-        import shlex
-
-        source, target = shlex.quote(str(old)), shlex.quote(str(new))
-        move = f"mkdir -p {target} && mv -n {source}/* {target}"
-        if (old / f"{_EARLIER}.db").exists():
-            move += f" && mv --backup=numbered {target}/{_EARLIER}.db {target}/{PROGRAM}.db"
-        notify(f"found {what} of an earlier version in {old}; to keep it, run: {move}")
-    return new

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from inferometer.client.cli.command import Command, database_options, option, tls_options
-from inferometer.client.cli.invocation import current_invocation
+from inferometer.client.cli.current import current_invocation
 from inferometer.client.cli.output import output_options, print_rows
 from inferometer.client.discovery.finding import KnownAgent, find_agents
 from inferometer.evaluators.reports.base import Column, Row

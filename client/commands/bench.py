@@ -19,9 +19,10 @@ from inferometer.client.cli.command import COUNT, BooleanOption, Command, Group,
 from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line
 
 if TYPE_CHECKING:
+    from inferometer.client.api.invocation import Invocation
     from inferometer.client.bench.parsing import BenchSystem
-    from inferometer.client.cli.invocation import Invocation
     from inferometer.evaluators.evaluation import Evaluation
+    from inferometer.evaluators.running.job import Job
 
 _Show: TypeAlias = "Callable[[Evaluation], None]"
 _Run: TypeAlias = "Callable[[Invocation, dict[str, Any], _Show], int]"
@@ -137,7 +138,7 @@ def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:
     """Runs a benchmark and exits with its code; with DLBS's output, a failure has its lines too."""
     from inferometer.client.bench.dlbs_lines import failure_lines, result_lines
     from inferometer.client.bench.parsing import experiment_of
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
 
     dlbs = given["output"].lower() == "dlbs"
     experiment = experiment_of(given, phase, given["num_gpus"] or len(given["gpus"] or ()))
@@ -159,17 +160,16 @@ def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:
 
 
 def _train(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
+    from inferometer.client.api.systems import Systems
     from inferometer.client.bench.parsing import read_system, take_tracing
-    from inferometer.client.bench.training import Publication, run_training
     from inferometer.client.bench.training_options import read_training
-    from inferometer.client.systems import Systems
+    from inferometer.evaluators.kinds.training.job import training_job
 
     take_tracing(given, invocation)
     system = read_system(given, invocation.catalog, Systems(invocation).find_model)
     request, ranks = read_training(given, system)
     _tell(invocation, system)
-    publication = Publication(given["publish"], given["require_stable"], given["repeat"], show)
-    return run_training(invocation, request, ranks, publication)
+    return _run(invocation, given, training_job(request, ranks, given["repeat"]), show)
 
 
 def _tell(invocation: Invocation, system: BenchSystem, notes: Iterable[str] = ()) -> None:
@@ -178,35 +178,38 @@ def _tell(invocation: Invocation, system: BenchSystem, notes: Iterable[str] = ()
 
 
 def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
+    from inferometer.client.api.systems import Systems
     from inferometer.client.bench.inference import inference_notes, read_inference
     from inferometer.client.bench.parsing import read_system, take_tracing
-    from inferometer.client.evaluating.running import run_evaluation
-    from inferometer.client.systems import Systems
+    from inferometer.evaluators.kinds.batches.job import evaluation_job
 
     take_tracing(given, invocation)
     system = read_system(given, invocation.catalog, Systems(invocation).find_model)
     asked = click.get_current_context().get_parameter_source("num_workers") is ParameterSource.COMMANDLINE
     request = read_inference(given, system, given["num_workers"] if asked else None)
     _tell(invocation, system, inference_notes(given))
-    return run_evaluation(
-        invocation,
-        request,
-        publish=given["publish"],
-        publish_predictions=False,
-        show_inputs=False,
-        require_stable=given["require_stable"],
-        on_shown=show,
-    )
+    return _run(invocation, given, evaluation_job(request), show)
 
 
 def _ingest(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.bench.ingestion import run_ingestion
+    from inferometer.client.api.systems import Systems
     from inferometer.client.bench.parsing import read_ingestion, read_system
-    from inferometer.client.bench.training import Publication
-    from inferometer.client.systems import Systems
+    from inferometer.evaluators.kinds.ingestion.job import ingestion_job
 
     system = read_system(given, invocation.catalog, Systems(invocation).find_model)
     request = read_ingestion(given, system)
     _tell(invocation, system)
-    publication = Publication(given["publish"], given["require_stable"], given["repeat"], show)
-    return run_ingestion(invocation, request, publication)
+    return _run(invocation, given, ingestion_job(request, given["repeat"]), show)
+
+
+def _run(invocation: Invocation, given: dict[str, Any], job: Job[Evaluation[Any]], show: _Show) -> int:
+    """Runs a benchmark, and prints each evaluation as other commands do, and then as ``show`` does."""
+    from inferometer.client.evaluating.console import print_summary
+    from inferometer.client.evaluating.running import run_job
+
+    def both(evaluation: Evaluation) -> None:
+        print_summary(evaluation)
+        show(evaluation)
+
+    publish, stable = given["publish"], given["require_stable"]
+    return run_job(invocation, job, publish=publish, require_stable=stable, show=both)

@@ -55,7 +55,7 @@ def compare(**given: Any) -> None:
     The exit code is 1 if a figure of B is worse than A's by more than the threshold, and 0 otherwise.
     """
     # Imported here because help needs none of it.
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
     from inferometer.client.compare.comparing import CompareRequest, run_comparison
 
     printing = {name: given.pop(name) for name in OUTPUT_NAMES}

@@ -34,7 +34,7 @@ _backend_option = option(
 
 def _opened(path: Path, backend: str | None) -> Dataset:
     """Opens the dataset at a path, or, where nothing is there, that of a name."""
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
     from inferometer.evaluators.datasets.opening import open_dataset, open_path
 
     invocation = current_invocation()
@@ -88,11 +88,11 @@ def convert(
     """
     from contextlib import closing
 
+    from inferometer.client.api.progress import ProgressBar
     from inferometer.client.cli.exit_codes import EXIT_CODES, SUCCESS
-    from inferometer.client.evaluating.progress import ProgressBar
     from inferometer.evaluators.conversion.convert import convert as converted
     from inferometer.evaluators.conversion.encoding import Encoding
-    from inferometer.evaluators.dataset_run import Progress
+    from inferometer.evaluators.kinds.batches.run import Progress
     from inferometer.manifests.errors import DatasetError
 
     encoding = Encoding(resize, quality, raw)
@@ -127,10 +127,10 @@ def check(path: Path, data_backend: str | None) -> int:
     """
     from contextlib import closing
 
+    from inferometer.client.api.progress import ProgressBar
     from inferometer.client.cli.exit_codes import EXIT_CODES, SUCCESS
-    from inferometer.client.evaluating.progress import ProgressBar
     from inferometer.evaluators.conversion.check import check_dataset
-    from inferometer.evaluators.dataset_run import Progress
+    from inferometer.evaluators.kinds.batches.run import Progress
     from inferometer.manifests.errors import DatasetError
 
     with closing(_opened(path, data_backend)) as dataset, closing(ProgressBar("checking")) as bar:
@@ -181,8 +181,8 @@ def download(name: str, folder: Path | None, mirror: str | None) -> int:
     """Download the dataset NAME, check it, and say where it lies; `agent data list` has the names."""
     from contextlib import closing
 
+    from inferometer.client.cli.current import current_invocation
     from inferometer.client.cli.exit_codes import SUCCESS
-    from inferometer.client.cli.invocation import current_invocation
     from inferometer.evaluators.conversion.published import fetch, find_published
     from inferometer.evaluators.datasets.opening import open_path
 
@@ -202,7 +202,7 @@ def download(name: str, folder: Path | None, mirror: str | None) -> int:
 @output_options
 def list_datasets(**output: Any) -> None:
     """List the datasets that `agent data download` gets."""
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
     from inferometer.evaluators.conversion.published import PUBLISHED
 
     folder = current_invocation().cache_directory / "datasets"

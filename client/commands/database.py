@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from inferometer.client.cli.command import Command, Group, database_options
-from inferometer.client.cli.invocation import current_invocation
+from inferometer.client.cli.current import current_invocation
 from inferometer.client.cli.paths import FILE
 
 

@@ -31,7 +31,7 @@ def models(model_name: str | None, model_version: str | None, framework_name: st
 
     Failures are reported on stderr; the other files are still downloaded.
     """
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
     from inferometer.manifests.errors import ConfigurationError, UnknownModelError
 
     if every == (model_name is not None) or (every and model_version is not None):
@@ -54,7 +54,7 @@ def models(model_name: str | None, model_version: str | None, framework_name: st
 @option("--dataset_category", metavar="NAME", help="Category of the dataset.  [default: any]")
 def dataset(dataset_name: str, dataset_category: str | None) -> int:
     """Download and verify a dataset."""
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
 
     invocation = current_invocation()
     manifest = invocation.catalog.find_dataset(dataset_name, category=dataset_category)

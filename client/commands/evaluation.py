@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from inferometer.client.cli.command import COUNT, Command, Group, boolean, option
-from inferometer.client.cli.invocation import current_invocation
+from inferometer.client.cli.current import current_invocation
 from inferometer.client.cli.output import (
     OUTPUT_NAMES,
     as_tables,
@@ -117,8 +117,8 @@ def _report(
     **given: Any,
 ) -> None:
     """Finds the evaluations and prints the report on them."""
+    from inferometer.evaluators.kinds.load.report import ProbesReport
     from inferometer.evaluators.reports.layers import LayerRunsReport
-    from inferometer.evaluators.reports.load import ProbesReport
     from inferometer.evaluators.reports.trace_report import TraceReport
 
     if raw and (top_layers is not None or plot is not None):

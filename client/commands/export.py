@@ -13,7 +13,7 @@ from inferometer.agent.inference.predictor import PredictorOptions, Weights
 from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.selection import select_model
 from inferometer.client.cli.command import SEED, WEIGHTS, Command, option
-from inferometer.client.cli.invocation import current_invocation
+from inferometer.client.cli.current import current_invocation
 from inferometer.client.cli.paths import FILE
 from inferometer.manifests.errors import OutputError
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.command import Command, boolean, option
-from inferometer.client.cli.invocation import Invocation, current_invocation
+from inferometer.client.cli.current import current_invocation
 from inferometer.client.cli.output import output_options, print_rows
 from inferometer.evaluators.reports.base import Column
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, UnknownModelError

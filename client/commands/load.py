@@ -148,7 +148,7 @@ def workload(**given: Any) -> None:
     due to its response. By default, the run lasts at least 10 s and 512 queries.
     """
     from inferometer.evaluators.jobs.requests import WorkloadRequest
-    from inferometer.evaluators.measurements.load import Scenario
+    from inferometer.evaluators.kinds.load.measurement import Scenario
 
     if given["scenario"] is not None:
         given["scenario"] = Scenario(given["scenario"])
@@ -194,9 +194,10 @@ def max_qps(**given: Any) -> None:
 def _put(kind: type[WorkloadRequest] | type[MaxQpsRequest], given: dict[str, Any]) -> NoReturn:
     """Runs the load that the options describe, and exits with its code."""
     # Imported here because help needs none of it.
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
     from inferometer.client.evaluating.parsing import take_dataset, take_system
-    from inferometer.client.evaluating.running import run_load
+    from inferometer.client.evaluating.running import run_job
+    from inferometer.evaluators.kinds.load.job import load_job
 
     invocation = current_invocation()
     publish, dataset = given.pop("publish"), take_dataset(given)
@@ -209,7 +210,9 @@ def _put(kind: type[WorkloadRequest] | type[MaxQpsRequest], given: dict[str, Any
     if system.given is not None and not dataset.is_named:
         given["synthetic"] = True
     request = kind(system=system, dataset=dataset, **given)
-    code = run_load(
-        invocation, request, publish=publish, allow_invalid=allow_invalid, require_stable=require_stable
+    with invocation.waiting.during("measuring what this machine can send"):
+        job = load_job(request)
+    code = run_job(
+        invocation, job, publish=publish, allow_invalid=allow_invalid, require_stable=require_stable
     )
     click.get_current_context().exit(code)

@@ -86,7 +86,7 @@ def init(
     """
     from inferometer.agent.artifacts.checksums import digest
     from inferometer.agent.inference.given_models import Wanted, model_of_file
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
     from inferometer.evaluators.reports.output_file import OutputFile
     from inferometer.manifests.errors import printable
     from inferometer.manifests.template import manifest_text

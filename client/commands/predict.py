@@ -225,7 +225,7 @@ def urls(**given: Any) -> None:
 def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
     """Runs the evaluations that the options describe, and exits with their code."""
     # Imported here because help needs none of it.
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
     from inferometer.client.evaluating.parsing import take_dataset, take_system
     from inferometer.client.evaluating.pictures import pictures_of
     from inferometer.client.evaluating.running import run_evaluation, run_sweep
@@ -238,7 +238,7 @@ def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
     given["trace_level"] = _trace_level(given, tracer.level)
     given["tracer_address"] = given["tracer_address"] or tracer.address
     given["trace_url"] = given["trace_url"] or tracer.url
-    gathered = {"publish": given["publish"], "publish_predictions": given["publish_predictions"]}
+    gathered = {"publish": given["publish"], "predictions": given["publish_predictions"]}
     require_stable = given["require_stable"]
     system = take_system(
         given, invocation, dataset, preprocess_threads=given["preprocess_threads"], overlap=given["overlap"]
@@ -273,7 +273,7 @@ def _request(
 ) -> EvaluationRequest:
     """The request of one evaluation, of which some predictions are kept; None means all."""
     from inferometer.evaluators.jobs.requests import EvaluationRequest, inputs_for
-    from inferometer.evaluators.measurements.batches import BatchOptions
+    from inferometer.evaluators.kinds.batches.measurement import BatchOptions
 
     predictions, parts = given["publish_predictions"], given["num_file_parts"]
     published = predictions and given["publish"]

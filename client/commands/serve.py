@@ -22,7 +22,7 @@ from inferometer.client.cli.command import (
     boolean,
     option,
 )
-from inferometer.client.cli.invocation import current_invocation
+from inferometer.client.cli.current import current_invocation
 from inferometer.client.serving.agent import make_agent
 from inferometer.client.serving.model_options import model_options, take_serving
 from inferometer.client.serving.publication import make_heartbeat, publication_options

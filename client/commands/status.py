@@ -11,8 +11,8 @@ from datetime import timedelta
 import click
 
 from inferometer.client.cli.command import POSITIVE, Command, format_option, option, tls_options
+from inferometer.client.cli.current import current_invocation
 from inferometer.client.cli.exit_codes import NOT_SERVING, SUCCESS
-from inferometer.client.cli.invocation import current_invocation
 from inferometer.client.remote.native.registry import AgentDetails, AgentStatus, ask_status
 from inferometer.evaluators.reports.base import Column
 from inferometer.evaluators.reports.writer import Format, write

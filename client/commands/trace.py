@@ -20,7 +20,7 @@ from inferometer.client.cli.command import (
     format_option,
     option,
 )
-from inferometer.client.cli.invocation import current_invocation
+from inferometer.client.cli.current import current_invocation
 from inferometer.client.cli.paths import FILE
 from inferometer.client.cli.system_options import tracer_options
 from inferometer.manifests.errors import ConfigurationError, OutputError, StoreError

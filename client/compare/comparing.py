@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.exit_codes import REGRESSION, SUCCESS
-from inferometer.client.cli.invocation import Invocation
 from inferometer.client.cli.output import echo, print_rows
 from inferometer.client.reports.evaluation_filter import whole_id
 from inferometer.evaluators.comparing.sides import Side

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from inferometer.agent.protocol.agent_info import AgentInfo
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.discovery.finding import KnownAgent, ask_agents, find_agents
 from inferometer.client.remote.channel.address import AgentAddress
 from inferometer.evaluators.jobs.requests import SystemRequest

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from inferometer.agent.protocol.agent_info import AgentInfo
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.remote.channel.address import AgentAddress
 from inferometer.evaluators.evaluation import utc_now
 from inferometer.evaluators.store.opening import local_file, open_agent_directory

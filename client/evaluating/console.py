@@ -1,175 +1,81 @@
-"""What every job prints on the command line, and how its evaluations are kept and published."""
+"""The command line as a door of jobs: what is printed of one, and the exit code of an evaluation."""
 
 from __future__ import annotations
 
-import logging
-import shlex
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
 
-from typing_extensions import Self
-
-from inferometer.client.cli.exit_codes import NOT_STABLE, SUCCESS
-from inferometer.client.cli.invocation import Invocation
-from inferometer.client.cli.output import echo, name_width
-from inferometer.client.cli.stopping import StopRequest
-from inferometer.client.evaluating.progress import LiveLine, ProgressBar
-from inferometer.client.evaluating.running_now import RunningFile
+from inferometer.client.api.runner import Door
+from inferometer.client.cli.exit_codes import FAILED_INPUTS, INTERRUPTED, INVALID, NOT_STABLE, SUCCESS
+from inferometer.client.cli.output import echo
 from inferometer.evaluators.conditions.conditions import Stability
-from inferometer.evaluators.dataset_run import Progress
-from inferometer.evaluators.evaluation import Evaluation, measures
-from inferometer.evaluators.jobs.resources import JobPart, JobStart
-from inferometer.evaluators.load.issuer import IssuerProgress
-from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.store.json_text import write_spool
-from inferometer.manifests.errors import StoreError, printable
-
-if TYPE_CHECKING:
-    from inferometer.evaluators.store.evaluation_store import EvaluationStore
-
-_Progress = TypeVar("_Progress", Progress, IssuerProgress)
-_log = logging.getLogger(__name__)
+from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.kinds.registry import kind_of
+from inferometer.evaluators.kinds.summary import conditions_rows, failures_line, name_width, trace_rows
+from inferometer.evaluators.running.resources import JobPart, JobStart
+from inferometer.manifests.errors import printable
 
 
-class Console:
-    """What both kinds of job print, and the store that they publish to, which is open while this is entered.
+def print_summary(evaluation: Evaluation) -> None:
+    """Prints the figures of an evaluation, its conditions, its trace and its id."""
+    rows = (*kind_of(evaluation).summary(evaluation), *conditions_rows(evaluation), *trace_rows(evaluation))
+    if evaluation.status is Status.INTERRUPTED and not kind_of(evaluation).keeps_interrupted:
+        rows = (
+            ("INTERRUPTED", "not published; measured until then:"),
+            *kind_of(evaluation).summary(evaluation),
+        )
+        print_rows(*rows)
+        return
+    print_rows(*rows, ("evaluation", evaluation.id))
 
-    ``display`` shows the progress of each evaluation; ``stops`` is printed when a signal requests to stop.
-    With ``aside``, stdout has something else, and the lines go to stderr.
+
+class Console(Door):
+    """Prints what a job measures.
+
+    Args:
+        show: Prints an evaluation; None prints nothing of it.
+        aside: Whether stdout has something else, so that the lines go to stderr.
     """
 
     def __init__(
-        self,
-        invocation: Invocation,
-        publish: bool,
-        predictions: bool,
-        display: ProgressBar | LiveLine,
-        stops: str,
-        *,
-        aside: bool = False,
+        self, show: Callable[[Evaluation], None] | None = print_summary, *, aside: bool = False
     ) -> None:
-        self.stop = StopRequest()
+        self._show = show
         self._aside = aside
-        self._stops = stops
-        self._invocation = invocation
-        self._publish = publish
-        self._predictions = predictions
-        self._display = display
-        self._running = RunningFile(invocation.data_directory if publish else None)
-        self._store: EvaluationStore | None = None
         self._group_id: str | None = None
 
-    def __enter__(self) -> Self:
-        if self._publish:
-            self._store = self._invocation.open_store()
-            _log.info("the evaluation will be published to %s", self._store.location)
-        self.stop.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._invocation.waiting.close()
-        self.stop.__exit__(kind, error, trace)
-        self._display.close()
-        self._running.close()
-        if self._store:
-            self._store.close()
-
-    def begin(self, part: JobPart, opening: str) -> None:
-        """Announces one evaluation of several; ``opening`` is shown until the model is open, if not empty."""
+    def part(self, part: JobPart) -> None:
+        """Announces one evaluation of several."""
         what = part.name if part.trace_level is None else part.trace_level.name
         if part.count > 1:
             say(f"{part.number} of {part.count}{', ' if what else ''}{what}:")
-        if opening:
-            self._invocation.waiting.begin(opening)
 
     def start(self, what: JobStart) -> None:
         """Prints what is measured above its figures, so that a default that was not meant is seen.
 
         Where stdout cannot be written, the evaluation goes on, and its figures fail after it is kept.
         """
-        self._invocation.waiting.close()
-        self.stop.begin(self._stops)
-        self._display.begin()
-        self._running.begin(what)
         with suppress(OSError):
             echo(printable(_start_line(what)), err=self._aside, indent=2)
 
     def say(self, line: str) -> None:
         """Prints a line that the user should know on stderr."""
-        with self._invocation.waiting.hidden():
-            say(line)
+        say(line)
 
-    def progress(self, display: Callable[[_Progress], None]) -> Callable[[_Progress], None]:
-        """Returns what takes the progress: it shows it here, and tells it to other processes."""
+    def show(self, evaluation: Evaluation) -> None:
+        """Prints an evaluation."""
+        if self._show is not None:
+            self._show(evaluation)
 
-        def take(progress: _Progress) -> None:
-            display(progress)
-            self._running(progress)
-
-        return take
-
-    def publish(self, evaluation: Evaluation, show: Callable[[], None]) -> None:
-        """Keeps an evaluation in a file, shows it and publishes it; then the file is removed.
-
-        Ctrl-C loses nothing: it waits for the file, and for no batch. Where there can be no file, the
-        evaluation is published although a stop was requested.
-
-        Raises:
-            StoreError: It was not published; the message names the file.
-            KeyboardInterrupt: The same, by Ctrl-C.
-        """
-        self._display.close()
-        self._running.close()
+    def published(self, evaluation: Evaluation, location: str) -> None:
+        """Prints where an evaluation is."""
         self._group_id = evaluation.group_id
-        if self._store is None:
-            self.stop.end()
-            show()
-            return
-        if not self._predictions and measures(evaluation, BatchMeasurement):
-            without = replace(evaluation.measurement, predictions=())
-            evaluation = replace(evaluation, measurement=without)
-        self.stop.begin("stopping once the evaluation is in a file")
-        path, kept = spooled(self._invocation, evaluation)
-        try:
-            show()
-        finally:  # it is published although stdout is closed
-            try:
-                if self.stop.end() and path is not None:
-                    raise KeyboardInterrupt
-                self._store.save(evaluation)
-            except StoreError as error:
-                raise StoreError(f"{error}; {kept}") from error
-            except KeyboardInterrupt:
-                say(f"not published: {kept}")
-                raise
-        if path is not None:
-            with suppress(OSError):  # publishing it again later changes nothing
-                path.unlink()
-                path.parent.rmdir()  # if no other evaluation waits there
-        echo(f"published   {evaluation.id} to {self._store.location}", err=self._aside, indent=12)
+        echo(f"published   {evaluation.id} to {location}", err=self._aside, indent=12)
 
     def print_group(self) -> None:
         """Prints the id that several published evaluations have in common."""
-        if self._store and self._group_id:
+        if self._group_id:
             echo(f"group       {self._group_id}", err=self._aside, indent=12)
-
-
-def spooled(invocation: Invocation, evaluation: Evaluation) -> tuple[Path | None, str]:
-    """Writes an evaluation to a file; returns its path, and what has become of the evaluation."""
-    try:
-        path = write_spool(evaluation, invocation.data_directory / "unpublished")
-    except StoreError as error:
-        return None, f"the evaluation is lost, because it could not be kept in a file either: {error}"
-    return path, (
-        f"the evaluation was kept in {path}: publish it later, with the same --database_address and "
-        f"--database_name, by: agent database import {shlex.quote(str(path))}"
-    )
 
 
 def say(line: str) -> None:
@@ -198,10 +104,40 @@ def _start_line(what: JobStart) -> str:
     return f"{d.manifest.name} {d.manifest.version} on {framework} {where} {inputs}{work}"
 
 
-def stability_code(evaluation: Evaluation, *, required: bool) -> int:
-    """The exit code of the conditions, and one line on stderr where they had to be stable and were not."""
+def evaluation_code(
+    evaluation: Evaluation, *, published: bool, allow_invalid: bool = True, require_stable: bool = False
+) -> int:
+    """Returns the exit code of an evaluation, and prints one line on stderr for what is wrong with it."""
+    kind, measurement = kind_of(evaluation), evaluation.measurement
+    return max(
+        _completeness_code(evaluation, published=published),
+        INVALID if not allow_invalid and kind.invalid(measurement) else SUCCESS,
+        _stability_code(evaluation) if require_stable else SUCCESS,
+    )
+
+
+def _completeness_code(evaluation: Evaluation, *, published: bool) -> int:
+    kind, measurement = kind_of(evaluation), evaluation.measurement
+    if evaluation.status is Status.INTERRUPTED:
+        what = f"interrupted: {kind.measured(measurement)} were"
+        if kind.keeps_interrupted:
+            say(
+                f"{what} kept; reports leave the evaluation out unless they get --include_interrupted"
+                if published
+                else f"{what} measured; nothing was published"
+            )
+        return INTERRUPTED
+    every = evaluation.status is Status.FAILED
+    if failures := kind.failures(measurement):
+        say(failures_line(failures, every=every))
+    elif every:
+        say(f"failed: {kind.unanswered(measurement)}; reports leave the evaluation out")
+    return FAILED_INPUTS if failures or every else SUCCESS
+
+
+def _stability_code(evaluation: Evaluation) -> int:
     conditions = evaluation.conditions
-    if not required or (conditions is not None and conditions.stability is Stability.STABLE):
+    if conditions is not None and conditions.stability is Stability.STABLE:
         return SUCCESS
     say(f"--require_stable: the conditions were not stable: {conditions or 'not known'}")
     return NOT_STABLE

@@ -14,7 +14,7 @@ from inferometer.agent.hardware.device import CPU, Device, DeviceKind
 from inferometer.agent.inference.given_models import GivenModel, Wanted, model_of_file
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.session import SessionOptions
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.discovery.choosing import choose_agents
 from inferometer.evaluators.jobs.defaults import ANSWER_TIMEOUT_S, SharedMemoryUse
 from inferometer.evaluators.jobs.requests import DatasetChoice, SystemRequest

@@ -16,13 +16,13 @@ from inferometer.agent.inference.results import LOCAL_AGENT
 from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Url
 from inferometer.agent.preprocessing.pillow_decoder import decoded_image, in_mode
 from inferometer.agent.tasks.predictions import Images
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.evaluating.console import say
 from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.drawing.predictions import can_be_drawn, image_alone, picture_of
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.requests import DatasetChoice
-from inferometer.evaluators.measurements.batches import BatchMeasurement, InputPrediction
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, InputPrediction
 from inferometer.manifests.errors import (
     ConfigurationError,
     InferometerError,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -13,18 +12,16 @@ from typing_extensions import Unpack
 
 from inferometer.agent.inference.predictor import Precision
 from inferometer.agent.tracing.span import TraceLevel
-from inferometer.client.bench.jobs import ingestions, trainings
+from inferometer.client.api.invocation import Invocation
+from inferometer.client.api.runner import measured
+from inferometer.client.api.systems import Systems
 from inferometer.client.bench.models import named_model
 from inferometer.client.bench.parsing import MXNET
 from inferometer.client.bench.training_options import read_communication
 from inferometer.client.cli.bench_options import DIST_BACKENDS, KV_STORES
-from inferometer.client.cli.invocation import Invocation
 from inferometer.client.library.invocation import library_invocation
-from inferometer.client.library.progress import bar_for
 from inferometer.client.library.requests import dataset_choice, system_request
-from inferometer.client.library.running import Running
 from inferometer.client.library.trainings import Ingestion, Training
-from inferometer.client.systems import Systems
 from inferometer.evaluators.jobs import ranges
 from inferometer.evaluators.jobs.defaults import (
     BENCH_BATCH_SIZE,
@@ -33,11 +30,12 @@ from inferometer.evaluators.jobs.defaults import (
     BENCH_WORKERS,
     MODEL,
 )
-from inferometer.evaluators.jobs.ingest import OWN, IngestionRequest
 from inferometer.evaluators.jobs.requests import SystemRequest
-from inferometer.evaluators.jobs.training_requests import TrainingData, TrainingRequest
-from inferometer.evaluators.loading.ingestion_run import IngestionLength
-from inferometer.evaluators.measurements.training import TrainingOptions
+from inferometer.evaluators.kinds.ingestion.job import OWN, IngestionRequest, ingestion_job
+from inferometer.evaluators.kinds.ingestion.run import IngestionLength
+from inferometer.evaluators.kinds.training.job import training_job
+from inferometer.evaluators.kinds.training.measurement import TrainingOptions
+from inferometer.evaluators.kinds.training.request import TrainingData, TrainingRequest
 from inferometer.evaluators.training.ranks import RankRequest
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
@@ -178,11 +176,7 @@ def train(
         more,
     )
     request = replace(request, validation=validation, save_path=Path(save_weights) if save_weights else None)
-    display = bar_for(request.system.model_name)
-    with Running(invocation, display, publish=publish, stops="stopping after this step") as running:
-        with closing(trainings(request, together, Systems(invocation), running.callbacks())) as found:
-            [training] = [Training(running.publish(evaluation)) for evaluation in found]
-        return training
+    return Training(measured(invocation, training_job(request, together), publish=publish))
 
 
 def ingest(
@@ -243,11 +237,7 @@ def ingest(
         reader=reader.lower(),
         fail_on_error=fail_on_error,
     )
-    display = bar_for(system.model_name)
-    with Running(invocation, display, publish=publish, stops="stopping after this batch") as running:
-        with closing(ingestions(request, Systems(invocation), running.callbacks())) as found:
-            evaluation = next(found)
-        return Ingestion(running.publish(evaluation))
+    return Ingestion(measured(invocation, ingestion_job(request), publish=publish))
 
 
 def _refuse_unknown(function: str, given: DataArguments, known: type[DataArguments]) -> None:

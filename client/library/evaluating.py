@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.invocation import Invocation
+from inferometer.client.api.runner import Door, Runner, measured
 from inferometer.client.library.invocation import library_invocation
-from inferometer.client.library.progress import bar_for
 from inferometer.client.library.requests import dataset_choice, evaluation_request
-from inferometer.client.library.running import Running
 from inferometer.client.library.runs import Run, Runs
-from inferometer.client.systems import Systems
 from inferometer.evaluators.jobs.defaults import MODEL
-from inferometer.evaluators.jobs.evaluate import evaluate as evaluate_job
 from inferometer.evaluators.jobs.requests import EvaluationRequest
-from inferometer.evaluators.jobs.resources import JobPart
-from inferometer.evaluators.jobs.sweep import SweepCell
-from inferometer.evaluators.jobs.sweep import sweep as sweep_job
+from inferometer.evaluators.kinds.batches.job import evaluation_job
+from inferometer.evaluators.kinds.batches.sweep import SweepCell, sweep_job
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_STOPS = "stopping after this batch"
-_log = logging.getLogger(__name__)
 _Value = TypeVar("_Value")
 OneOrSeveral: TypeAlias = _Value | Sequence[_Value]
 """A value, or several of them."""
@@ -111,11 +103,7 @@ def evaluate(
         cudnn_benchmark=cudnn_benchmark,
         agent=agent,
     )
-    display = bar_for(request.system.model_name)
-    with Running(invocation, display, publish=publish, stops=_STOPS) as running:
-        with closing(evaluate_job(request, Systems(invocation), running.callbacks())) as found:
-            evaluation = next(found)
-        return Run(running.publish(evaluation))
+    return Run(measured(invocation, evaluation_job(request), publish=publish))
 
 
 def sweep(
@@ -215,29 +203,17 @@ def _length(
 def _swept(invocation: Invocation, requests: Sequence[EvaluationRequest], *, publish: bool) -> Runs:
     """Runs a sweep. Ctrl-C while a model is opened ends it too, unless nothing was measured before."""
     cells: list[SweepCell] = []
-    display = bar_for(requests[0].system.model_name)
-
-    def begin(part: JobPart) -> None:
-        display.close()
-        display.title = f"{part.name} ({part.number} of {part.count})"
-        callbacks.on_part(part)
-
-    with Running(invocation, display, publish=publish, stops=_STOPS) as running:
-        callbacks = running.callbacks()
-        try:
-            with closing(
-                sweep_job(requests, Systems(invocation), replace(callbacks, on_part=begin))
-            ) as found:
-                for cell in found:
-                    if cell.evaluation is not None:
-                        running.publish(cell.evaluation)
-                    else:
-                        _log.warning("%s failed: %s", cell.name, cell.error)
-                    cells.append(cell)
-        except (EvaluationInterrupted, KeyboardInterrupt) as error:
-            again = isinstance(error, KeyboardInterrupt) and running.stop()
-            if again or not any(cell.evaluation for cell in cells):
-                raise
+    runner = Runner(invocation, Door(), publish=publish)
+    try:
+        with closing(runner.run(sweep_job(requests))) as found:
+            for cell in found:
+                if cell.evaluation is None:
+                    runner.say(f"{cell.name} failed: {cell.error}")
+                cells.append(cell)
+    except (EvaluationInterrupted, KeyboardInterrupt) as error:
+        again = isinstance(error, KeyboardInterrupt) and runner.stop()
+        if again or not any(cell.evaluation for cell in cells):
+            raise
     if not any(cell.evaluation for cell in cells) and cells[0].error is not None:
         raise cells[0].error
     return Runs(cells, complete=len(cells) == len(requests))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from inferometer.agent.hardware.allocator import use_allocator_of_environment
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.invocation import Invocation
 
 VARIABLES: Mapping[str, str] = {
     "secret": "AGENT_SECRET",

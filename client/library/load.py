@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,16 +11,11 @@ from typing import Any, TypedDict, TypeVar
 
 from typing_extensions import Unpack
 
-from inferometer.client.cli.invocation import Invocation
-from inferometer.client.evaluating.load_summary import invalid_load, load_rows
-from inferometer.client.evaluating.summary import conditions_rows, trace_rows
+from inferometer.client.api.invocation import Invocation
+from inferometer.client.api.runner import measured
 from inferometer.client.library.invocation import library_invocation
-from inferometer.client.library.progress import line_for
 from inferometer.client.library.requests import dataset_choice, system_request
 from inferometer.client.library.results import Result
-from inferometer.client.library.running import Running
-from inferometer.client.systems import Systems
-from inferometer.evaluators.evaluation import Evaluation, Status, measures
 from inferometer.evaluators.jobs.defaults import (
     LATENCY_BOUND_MS,
     MODEL,
@@ -29,15 +23,17 @@ from inferometer.evaluators.jobs.defaults import (
     TIME_BUDGET_S,
     TOLERANCE,
 )
-from inferometer.evaluators.jobs.load import LoadJob
 from inferometer.evaluators.jobs.requests import MaxQpsRequest, WorkloadRequest
+from inferometer.evaluators.kinds.load.job import load_job
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, Scenario
+from inferometer.evaluators.kinds.load.report import MaxQpsReport, WorkloadReport
+from inferometer.evaluators.kinds.measurement import Measurement
+from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
+from inferometer.evaluators.kinds.registry import kind_of
+from inferometer.evaluators.kinds.summary import conditions_rows, trace_rows
 from inferometer.evaluators.load.intervals import PercentileInterval
 from inferometer.evaluators.load.summary import LoadSummary
-from inferometer.evaluators.measurements.load import LoadMeasurement, Scenario
-from inferometer.evaluators.measurements.measurement import Measurement
-from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.reports.base import in_ms
-from inferometer.evaluators.reports.load import MaxQpsReport, WorkloadReport
 from inferometer.manifests.errors import ConfigurationError
 
 _NS_PER_MS = 1_000_000
@@ -51,7 +47,6 @@ _NOT_OF_THE_LOAD = {
     "cudnn_benchmark",
     "sample_ids",
 }
-_STOPS = "stopping, without waiting for the answers"
 M = TypeVar("M", bound=Measurement)
 
 
@@ -83,11 +78,17 @@ class _UnderLoad(Result[M]):
     @property
     def reason(self) -> str:
         """Why the figures cannot be trusted, in one line; empty if they can."""
-        return invalid_load(self.evaluation) or ("" if self.complete else "it was stopped before its end")
+        return kind_of(self.evaluation).invalid(self.evaluation.measurement) or (
+            "" if self.complete else "it was stopped before its end"
+        )
 
     def _figures(self) -> Sequence[tuple[str, str]]:
         evaluation = self.evaluation
-        figures = (*load_rows(evaluation), *conditions_rows(evaluation), *trace_rows(evaluation))
+        figures = (
+            *kind_of(evaluation).summary(evaluation),
+            *conditions_rows(evaluation),
+            *trace_rows(evaluation),
+        )
         return (*figures, ("evaluation", self.id if self.complete else f"{self.id}  interrupted"))
 
 
@@ -287,7 +288,7 @@ def workload(
         concurrency=concurrency,
         scenario=None if scenario is None else _scenario(scenario),
     )
-    return WorkloadRun(_put(invocation, request, LoadMeasurement, publish=publish))
+    return WorkloadRun(measured(invocation, load_job(request), publish=publish))
 
 
 def max_qps(
@@ -341,7 +342,7 @@ def max_qps(
         tolerance=tolerance,
         time_budget_s=time_budget_s,
     )
-    return RateSearch(_put(invocation, request, RateSearchMeasurement, publish=publish))
+    return RateSearch(measured(invocation, load_job(request), publish=publish))
 
 
 def _shared(
@@ -372,21 +373,6 @@ def _shared(
     if system.given is not None and not choice.is_named:
         rest["synthetic"] = True
     return {"system": system, "dataset": choice, "seed": seed, **rest}
-
-
-def _put(
-    invocation: Invocation, request: WorkloadRequest | MaxQpsRequest, kind: type[M], *, publish: bool
-) -> Evaluation[M]:
-    """Puts a load on a system once; an interrupted run is not published."""
-    job, display = LoadJob(request), line_for(search=isinstance(request, MaxQpsRequest))
-    with (
-        Running(invocation, display, publish=publish, stops=_STOPS) as running,
-        closing(job.run(Systems(invocation), running.callbacks())) as found,
-    ):
-        evaluation = next(found)
-        if not measures(evaluation, kind):
-            raise TypeError(f"{type(request).__name__} gave {evaluation.measurement.kind}")
-        return evaluation if evaluation.status is Status.INTERRUPTED else running.publish(evaluation)
 
 
 def _scenario(name: str) -> Scenario:

@@ -19,7 +19,7 @@ from inferometer.agent.inference.given_models import (
     model_of_file,
     model_of_object,
 )
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.invocation import Invocation
 from inferometer.evaluators.jobs.requests import DatasetChoice
 from inferometer.manifests.errors import ConfigurationError, printable
 

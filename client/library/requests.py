@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from inferometer.agent.hardware.device import CPU, Device, DeviceKind
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.session import SessionOptions
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.discovery.choosing import choose_agents
 from inferometer.client.library.invocation import FRAMEWORK
 from inferometer.client.library.models import given_model, samples_of
@@ -25,7 +25,7 @@ from inferometer.evaluators.jobs.requests import (
     default_batch_size,
     inputs_for,
 )
-from inferometer.evaluators.measurements.batches import BatchOptions
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions
 from inferometer.manifests.errors import ConfigurationError, printable
 
 

@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from inferometer.client.cli.output import name_width
 from inferometer.client.library import html
 from inferometer.evaluators.conditions.conditions import Conditions
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.measurements.measurement import Measurement
+from inferometer.evaluators.kinds.measurement import Measurement
+from inferometer.evaluators.kinds.summary import name_width
 from inferometer.evaluators.reports.base import Report
 from inferometer.manifests.errors import printable
 

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, overload
 
-from inferometer.client.evaluating.summary import full_rows
 from inferometer.client.library import html
 from inferometer.client.library.results import Result
 from inferometer.client.library.tables import Tabular
-from inferometer.evaluators.jobs.sweep import SweepCell
-from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
-from inferometer.evaluators.reports import sweep
+from inferometer.evaluators.kinds.batches import sweep_report as sweep
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary
+from inferometer.evaluators.kinds.batches.report import DurationReport, LatencyReport
+from inferometer.evaluators.kinds.batches.summary import summary_rows
+from inferometer.evaluators.kinds.batches.sweep import SweepCell
+from inferometer.evaluators.kinds.summary import conditions_rows, trace_rows
 from inferometer.evaluators.reports.base import Column, Row
-from inferometer.evaluators.reports.batches import DurationReport, LatencyReport
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,7 +111,9 @@ class Run(Result[BatchMeasurement]):
         return LatencySummary.of(self.evaluation.measurement)
 
     def _figures(self) -> Sequence[tuple[str, str]]:
-        return full_rows(self.evaluation)
+        evaluation = self.evaluation
+        rows = (*summary_rows(evaluation), *conditions_rows(evaluation), *trace_rows(evaluation))
+        return (*rows, ("evaluation", evaluation.id))
 
 
 class Runs(Tabular, Sequence[Run]):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.library.invocation import library_invocation
 from inferometer.client.library.requests import session_options
 from inferometer.evaluators.jobs.ranges import COUNT, NOT_NEGATIVE, Range, check_number

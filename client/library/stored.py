@@ -11,10 +11,10 @@ from inferometer.client.library import html
 from inferometer.client.library.invocation import library_invocation
 from inferometer.client.library.tables import Tabular
 from inferometer.evaluators.evaluation import Evaluation, of_kind
-from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+from inferometer.evaluators.kinds.batches.report import LatencyReport
 from inferometer.evaluators.plots.base import MOST_EVALUATIONS
 from inferometer.evaluators.reports.base import Column, Row
-from inferometer.evaluators.reports.batches import LatencyReport
 from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.manifests.errors import ConfigurationError
@@ -79,7 +79,6 @@ def evaluations(
         model_name=model,
         framework_name=framework,
         limit=limit,
-        kinds=tuple(each.kind for each in report.takes),
     )
     with closing(library_invocation().open_store()) as store:
         found = store.find(wanted, lambda error: _log.warning("left out %s", error))

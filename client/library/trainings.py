@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from inferometer.client.evaluating.ingestion_summary import ingestion_rows
-from inferometer.client.evaluating.summary import conditions_rows, trace_rows
-from inferometer.client.evaluating.training_summary import training_rows
 from inferometer.client.library.results import Result
 from inferometer.client.library.runs import Latency, TopAccuracy
 from inferometer.client.library.tables import Rows
-from inferometer.evaluators.measurements.ingestion import IngestionMeasurement, IngestionSummary
-from inferometer.evaluators.measurements.training import StepTimes, TrainingMeasurement, TrainingSummary
+from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, IngestionSummary
+from inferometer.evaluators.kinds.ingestion.report import IngestionReport
+from inferometer.evaluators.kinds.ingestion.summary import ingestion_rows
+from inferometer.evaluators.kinds.summary import conditions_rows, trace_rows
+from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingSummary
+from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport
+from inferometer.evaluators.kinds.training.summary import training_rows
 from inferometer.evaluators.reports.base import in_ms
-from inferometer.evaluators.reports.ingestion import IngestionReport
-from inferometer.evaluators.reports.training import TrainingReport, TrainingStepsReport
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from inferometer.evaluators.measurements.ingestion import LoadTimes
+    from inferometer.evaluators.kinds.ingestion.measurement import LoadTimes
     from inferometer.evaluators.precision.intervals import Interval
 
 _NS_PER_MS = 1_000_000

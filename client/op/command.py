@@ -189,19 +189,20 @@ def run(**given: Any) -> None:
     code is 1 if a row failed or is wrong, and 0 if all are measured or missing with a reason.
     """
     # Imported here because help needs none of it.
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
     from inferometer.client.op.asking import read_options, read_request
     from inferometer.client.op.from_evaluation import traced_request
-    from inferometer.client.op.running import Kept, run_operators
+    from inferometer.client.op.running import run_operators
 
     invocation, evaluation_id = current_invocation(), given.pop("from_evaluation")
     printing = {name: given.pop(name) for name in OUTPUT_NAMES}
-    kept = Kept(given.pop("publish"), given.pop("require_stable"), given.pop("resume"))
+    kept = {name: given.pop(name) for name in ("publish", "require_stable", "resume")}
     if evaluation_id is None:
         request, traced = read_request(given), None
     else:
         request, traced = traced_request(invocation, evaluation_id, given, read_options(given))
-    click.get_current_context().exit(run_operators(invocation, request, kept, printing, traced))
+    code = run_operators(invocation, request, printing, traced=traced, **kept)
+    click.get_current_context().exit(code)
 
 
 @op.command("list", cls=Command)
@@ -216,7 +217,7 @@ def list_operators(
 
     It imports the frameworks that are installed.
     """
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
     from inferometer.client.op.listing import print_operators, print_uncovered
 
     show = print_uncovered if uncovered else print_operators

@@ -7,12 +7,12 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.invocation import Invocation
 
 if TYPE_CHECKING:
     from inferometer.evaluators.evaluation import Evaluation
-    from inferometer.evaluators.measurements.batches import BatchMeasurement
-    from inferometer.evaluators.measurements.operators import OperatorOptions, OperatorRow
+    from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+    from inferometer.evaluators.kinds.operators.measurement import OperatorOptions, OperatorRow
     from inferometer.evaluators.operators.cases import OperatorRequest
     from inferometer.evaluators.operators.from_trace import LayersWithoutRow, TracedOperators
 
@@ -48,18 +48,11 @@ def open_traced(
         StoreError: The database cannot be read.
     """
     from inferometer.client.reports.show import find_one
-    from inferometer.evaluators.evaluation import measures
-    from inferometer.evaluators.measurements.batches import BatchMeasurement
+    from inferometer.evaluators.kinds.batches.kind import inference_of
     from inferometer.evaluators.operators.from_trace import read_traced_operators
-    from inferometer.manifests.errors import ConfigurationError
 
     with closing(invocation.open_store()) as store:
-        evaluation = find_one(store, evaluation_id)
-        if not measures(evaluation, BatchMeasurement):
-            raise ConfigurationError(
-                f"evaluation {evaluation.id} is no inference over a dataset; give one that is, with "
-                "--trace_level=FRAMEWORK_TRACE"
-            )
+        evaluation = inference_of(find_one(store, evaluation_id))
         return evaluation, read_traced_operators(evaluation, partial(store.spans, evaluation.id)())
 
 

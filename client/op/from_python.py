@@ -12,29 +12,27 @@ from typing_extensions import Unpack
 
 from inferometer.agent.hardware.device import CPU, Device, DeviceKind
 from inferometer.agent.operators.operator import NOTHING, ParameterValue, Preset
-from inferometer.client.evaluating.operator_summary import operator_lines
+from inferometer.client.api.runner import Door, Runner
 from inferometer.client.library import html
 from inferometer.client.library.invocation import library_invocation
-from inferometer.client.library.progress import bar_for
 from inferometer.client.library.results import Result
-from inferometer.client.library.running import Running
 from inferometer.client.library.tables import Rows, Tabular
 from inferometer.client.op.asking import FORMS, known, presets_of
 from inferometer.client.op.command import DTYPES, VALUES
-from inferometer.client.op.running import JOURNAL, as_progress
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs import ranges
-from inferometer.evaluators.jobs.operators import benchmark_operators as job
-from inferometer.evaluators.measurements.operators import (
+from inferometer.evaluators.kinds.operators.job import operators_job
+from inferometer.evaluators.kinds.operators.measurement import (
     Cache,
     MachinePeak,
     Mode,
     OperatorMeasurement,
     OperatorOptions,
 )
+from inferometer.evaluators.kinds.operators.report import OperatorsReport
+from inferometer.evaluators.kinds.operators.summary import operator_lines
 from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
 from inferometer.evaluators.reports.base import Column, Row
-from inferometer.evaluators.reports.operators import OperatorsReport
 from inferometer.manifests.errors import ConfigurationError
 
 _RANGES = {
@@ -200,15 +198,9 @@ def benchmark_operators(
         options=_options(dtype, threads, more),
     )
     invocation = library_invocation()
-    stops = "stopping after this operator"
-    with Running(invocation, bar_for("operators"), publish=publish, stops=stops) as running:
-        running.stop.begin(stops)
-        callbacks = running.callbacks()
-        shown = replace(callbacks, on_progress=lambda each: callbacks.on_progress(as_progress(each)))
-        journal, resume = invocation.data_directory / JOURNAL, more.get("resume", False)
-        found = job(request, invocation.registry, shown, resume=resume, journal=journal)
-        with closing(found) as evaluations:
-            return OperatorRuns([running.publish(evaluation) for evaluation in evaluations])
+    job = operators_job(request, resume=more.get("resume", False))
+    with closing(Runner(invocation, Door(), publish=publish).run(job)) as evaluations:
+        return OperatorRuns(list(evaluations))
 
 
 def _names(given: str | Iterable[str]) -> tuple[str, ...]:

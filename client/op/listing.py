@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from inferometer.agent.operators.table.registry import chosen_operators, operators
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.output import print_rows
 from inferometer.client.op.asking import listed
 from inferometer.evaluators.operators.coverage import Coverage, coverage_of, frameworks_with_operators

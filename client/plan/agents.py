@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.command_line import parsed_command
 from inferometer.client.cli.exit_codes import EXIT_CODES
-from inferometer.client.cli.invocation import Invocation
 from inferometer.client.discovery.finding import KnownAgent, Source, ask_agents
 from inferometer.client.evaluating.console import say
 from inferometer.client.plan.asking import PlanRequest

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.invocation import Invocation
 from inferometer.evaluators.plans.cells import Cell, Run, cells_of, runs_of
 from inferometer.evaluators.plans.given_names import GivenNames
 from inferometer.evaluators.plans.plan import Plan, plan_of, read_plan

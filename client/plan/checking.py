@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.command_line import parsed_command
-from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.console import say
 from inferometer.client.plan.agents import PlanAgents
 from inferometer.client.plan.asking import PlanRequest

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.cluster_profiles import profile_of
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.plan.asking import PlanRequest
-from inferometer.client.slurm.profiles import profile_of
 from inferometer.client.slurm.scripts import options_of, setup_of
 
 

@@ -84,7 +84,7 @@ def check(file: Path, agents: tuple[str, ...], **given: Any) -> None:
 
     Each problem is one line with the number of its cells; the exit code is 2 if there is one.
     """
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
     from inferometer.client.plan.agents import ask_plan_agents
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.checking import check_cells
@@ -122,7 +122,7 @@ def run(file: Path, agents: tuple[str, ...], unchecked: bool, **given: Any) -> N
     Ctrl-C stops after the cell in work; a second one ends it. The exit code is 1 if a run failed, and 130
     after a stop.
     """
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
     from inferometer.client.plan.agents import ask_plan_agents
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.checking import check_cells
@@ -149,7 +149,7 @@ def run(file: Path, agents: tuple[str, ...], unchecked: bool, **given: Any) -> N
 @database_options
 def resume(file: Path, agents: tuple[str, ...], rerun: str | None, **given: Any) -> None:
     """Go on with a plan: what has no result runs, and with --rerun also what failed, or all."""
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
     from inferometer.client.plan.agents import ask_plan_agents
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.clusters import on_cluster
@@ -167,7 +167,7 @@ def resume(file: Path, agents: tuple[str, ...], rerun: str | None, **given: Any)
 @boolean("--all", "everything", help="Also the runs that are complete.")
 def status(file: Path, everything: bool, **given: Any) -> None:
     """Show how many runs of a plan ended in which way, and why those that are not complete did."""
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.showing import status_lines
 
@@ -182,8 +182,8 @@ def stop(file: Path) -> None:
 
     The exit code is 1 if no driver runs the plan.
     """
+    from inferometer.client.cli.current import current_invocation
     from inferometer.client.cli.exit_codes import NO_DRIVER
-    from inferometer.client.cli.invocation import current_invocation
     from inferometer.client.plan.asking import folder_of, read_request
 
     request = read_request(file, (), (), ())
@@ -204,7 +204,7 @@ def watch(file: Path, **given: Any) -> None:
     It shows what a driver in another terminal has done, and jobs of a cluster also without one. It starts
     nothing; where runs wait and nobody goes on, the exit code is 1.
     """
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.showing import watch_plan
 
@@ -264,7 +264,7 @@ def report(file: Path, plot: Path | None, **given: Any) -> None:
       agent plan report batches.yaml --rows=framework_name --columns=batch_size
       agent plan report batches.yaml --maximize=throughput_inputs_per_s --where='latency_ms_p99 <= 50'
     """  # noqa: D301 - the backspace tells click to leave the lines as they are
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.cli.current import current_invocation
     from inferometer.client.plan.asking import read_request
     from inferometer.client.plan.reporting import names_of, report_plan
     from inferometer.evaluators.plans.reporting.asked import Asked

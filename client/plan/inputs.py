@@ -10,8 +10,9 @@ from pathlib import Path
 import click
 
 from inferometer.agent.hardware.environment import read_environment
+from inferometer.client.api.directories import expanded
 from inferometer.client.cli.command_line import named_command
-from inferometer.client.cli.paths import InputPath, expanded
+from inferometer.client.cli.paths import InputPath
 from inferometer.client.plan.asking import PlanRequest
 from inferometer.evaluators.plans.cells import Cell
 from inferometer.evaluators.plans.plan import Value

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.output import print_rows
 from inferometer.client.evaluating.console import say
 from inferometer.client.plan.asking import PlanRequest, folder_of

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inferometer.client.api.invocation import Invocation
+from inferometer.client.api.stopping import StopRequest
 from inferometer.client.cli.exit_codes import INTERRUPTED, SUCCESS
-from inferometer.client.cli.invocation import Invocation
-from inferometer.client.cli.stopping import StopRequest
 from inferometer.client.evaluating.console import say
 from inferometer.client.plan.agents import PlanAgents
 from inferometer.client.plan.asking import PLANS, PlanRequest, folder_of

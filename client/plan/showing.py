@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.exit_codes import SUCCESS
-from inferometer.client.cli.invocation import Invocation
 from inferometer.client.evaluating.console import say
 from inferometer.client.plan.asking import PlanRequest, folder_of
 from inferometer.evaluators.plans.cells import Run

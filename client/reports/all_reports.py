@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from inferometer.client.cli.command import Command, boolean, option
-from inferometer.client.cli.invocation import current_invocation
+from inferometer.client.cli.current import current_invocation
 from inferometer.client.cli.paths import FILE
 from inferometer.client.reports.evaluation_filter import (
     ChosenEvaluations,
@@ -25,7 +25,7 @@ from inferometer.client.reports.evaluation_filter import (
     undisturbed,
 )
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.measurements.measurement import Measurement
+from inferometer.evaluators.kinds.measurement import Measurement
 from inferometer.evaluators.reports.base import Report
 from inferometer.evaluators.reports.registry import REPORTS, find_report
 from inferometer.evaluators.reports.trace_report import TraceReport

@@ -115,7 +115,7 @@ class ChosenEvaluations:
             UnknownEvaluationError: Several ids begin with what was given as one.
             StoreError: The database cannot be read.
         """
-        given, kinds = self._wanted.evaluation_id, tuple(measurement.kind for measurement in report.takes)
+        given, kinds = self._wanted.evaluation_id, tuple(taken.kind for taken in report.takes) or None
         whole = None if given is None else whole_id(store, given)
         wanted = replace(self._wanted, evaluation_id=whole, kinds=kinds)
 
@@ -183,15 +183,13 @@ def explain(
 
 
 def _reasons(report: TraceReport[Any], evaluations: Sequence[Evaluation], rows: int) -> Iterator[str]:
-    from inferometer.evaluators.reports.trace_report import TRACED
-
     traced = [e for e in evaluations if e.trace is not None and e.trace_level >= report.level]
     if evaluations and not traced:
         yield (
             f"none of the {len(evaluations)} evaluations was traced deep enough; "
             f"evaluate with --trace_level={report.level.name}"
         )
-    short = [e for e in traced if isinstance(e.measurement, TRACED) and not len(e.measurement.full_ns)]
+    short = [e for e in report.taken(traced) if not len(e.measurement.full_ns)]
     if report.of_full_batches and short:
         yield (
             f"left out {len(short)} of {len(evaluations)} evaluations: none of their batches held the full "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import timezone
@@ -16,24 +16,15 @@ from inferometer.agent.inference.given_models import INFERRED
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.client.cli.command import Command, database_options, evaluations_argument, format_option
-from inferometer.client.cli.invocation import current_invocation
-from inferometer.client.cli.output import echo, name_width
-from inferometer.client.evaluating.ingestion_summary import ingestion_rows
-from inferometer.client.evaluating.load_summary import load_rows
-from inferometer.client.evaluating.operator_summary import operator_lines
-from inferometer.client.evaluating.summary import accuracy_rows, conditions_rows, summary_rows
-from inferometer.client.evaluating.training_summary import training_rows
-from inferometer.client.reports.evaluation_document import as_document, heaviest, stage_shares
+from inferometer.client.cli.current import current_invocation
+from inferometer.client.cli.output import echo
+from inferometer.client.reports.evaluation_document import as_document
 from inferometer.client.reports.evaluation_filter import readable_spans, say_left_out, whole_id
-from inferometer.evaluators.datasets.base import DatasetIdentity
-from inferometer.evaluators.evaluation import Evaluation, M, Status, measures, of_kind
-from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
-from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
-from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
-from inferometer.evaluators.measurements.operators import OperatorMeasurement
-from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
-from inferometer.evaluators.measurements.training import TrainingMeasurement
-from inferometer.evaluators.reports.layers import LayersReport
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.kind import timed_by
+from inferometer.evaluators.kinds.registry import kind_of
+from inferometer.evaluators.kinds.summary import conditions_rows, name_width
+from inferometer.evaluators.reports.layers import LayersReport, heaviest
 from inferometer.evaluators.reports.trace_report import SpanSource
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.manifests.errors import StoreError, UnknownEvaluationError, printable
@@ -76,15 +67,8 @@ def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSou
         group: The others of its group, the shallowest trace first.
         spans: Gives its spans.
     """
-    figures: Iterable[tuple[str, str]] = load_rows(evaluation)
-    if measures(evaluation, TrainingMeasurement):
-        figures = training_rows(evaluation)
-    elif measures(evaluation, IngestionMeasurement):
-        figures = ingestion_rows(evaluation)
-    elif measures(evaluation, OperatorMeasurement):
-        figures = operator_lines(evaluation)
-    elif measures(evaluation, BatchMeasurement):
-        figures = _figures(evaluation, of_kind(group, BatchMeasurement))
+    kind = kind_of(evaluation)
+    figures = kind.details(evaluation, [each for each in group if kind_of(each) is kind])
     lines = itertools.chain(_what(evaluation), _where(evaluation), figures, conditions_rows(evaluation))
     rest = itertools.chain(_layers(evaluation, spans), _trace(evaluation), _group(group))
     rows = [*lines, *rest]
@@ -142,67 +126,19 @@ def others_of(
 
 def _what(evaluation: Evaluation) -> Lines:
     system = evaluation.system
-    manifest, dataset = system.manifest, evaluation.dataset
+    manifest = system.manifest
     weights = f"random, seed {system.seed}" if system.weights is Weights.RANDOM else system.weights.value
     yield "evaluation", f"{evaluation.id}  {evaluation.status.value}"
     begun = evaluation.created_at.astimezone(timezone.utc).isoformat(sep=" ", timespec="seconds")
     yield "begun", f"{begun}, measured for {evaluation.measurement.elapsed_ns / _NS_PER_S:.3f} s"
-    if not measures(evaluation, OperatorMeasurement):
+    if kind_of(evaluation).of_a_model:
         yield "model", f"{manifest.name} {manifest.version}, weights: {weights}"
     for part, checksum in system.checksums.items():
         yield "", f"{part} {checksum}"
     if inferred := manifest.attributes.get(INFERRED):
         yield "", f"manifest {inferred}"
     yield "framework", f"{manifest.framework.name} {system.framework_version}"
-    if measures(evaluation, BatchMeasurement):
-        measurement, options = evaluation.measurement, evaluation.measurement.options
-        yield "dataset", f"{dataset.name}, {measurement.predicted_inputs} inputs predicted"
-        yield from _samples(dataset)
-        warm_up = f"{options.warmup_num_file_parts} parts to warm up"
-        yield "batches", f"{len(measurement.times.sizes)} of up to {options.batch_size} inputs, {warm_up}"
-    elif isinstance(evaluation.measurement, LoadMeasurement | RateSearchMeasurement):
-        yield from _load_lines(evaluation, evaluation.measurement)
-
-
-def _samples(dataset: DatasetIdentity) -> Lines:
-    if dataset.chosen_samples is not None:
-        yield "samples", dataset.chosen_samples
-
-
-def _load_lines(evaluation: Evaluation, measurement: LoadMeasurement | RateSearchMeasurement) -> Lines:
-    """Yields the options of the load."""
-    options, dataset = measurement.options, evaluation.dataset
-    prepared = "preprocessed under load" if options.include_preprocess else "preprocessed before"
-    yield "inputs", f"{dataset.name}, {dataset.size} of them, {prepared}"
-    yield from _samples(dataset)
-    if isinstance(measurement, RateSearchMeasurement):
-        bound = f"p{options.percentile:g} <= {options.latency_bound_ms:g} ms"
-        yield "load", f"search for the highest rate with {bound}, from {options.rate_qps:g} queries/s"
-        yield "", f"{options.arrival}, seed {options.seed}, {_known('budget', options.time_budget_s, 's')}"
-        probes = f"probes of {options.min_duration_s:g} s and {options.min_queries} queries at the least"
-        yield "", f"{probes}; each schedule: agent info evaluation max-qps --probes --id={evaluation.id}"
-    else:
-        run = measurement.run
-        rate = f" at {run.rate_qps:g} queries/s" if run.rate_qps else ""
-        seed = f", seed {run.seed}" if run.seed is not None else ""
-        yield "load", f"{run.source}{rate}{seed}"
-        if run.checksum:
-            yield "", f"schedule {run.checksum}"
-    yield "", ", ".join(_conditions(options, isinstance(measurement, RateSearchMeasurement)))
-
-
-def _conditions(options: LoadOptions, search: bool) -> Iterator[str]:
-    yield f"timeout {options.timeout_ms:g} ms"
-    if not search:
-        yield _known("bound", options.latency_bound_ms, "ms") or "no bound"
-    yield f"batches of up to {options.max_batch_size}"
-    if options.max_queue_delay_ms:
-        yield f"which wait {options.max_queue_delay_ms:g} ms"
-    yield f"{options.warm_up_queries} queries to warm up"
-
-
-def _known(name: str, value: float | None, unit: str) -> str:
-    return "" if value is None else f"{name} {value:g} {unit}"
+    yield from kind_of(evaluation).description(evaluation)
 
 
 def _where(evaluation: Evaluation) -> Lines:
@@ -242,39 +178,6 @@ def precision_text(system: SystemDescription) -> str:
     return ", ".join(found)
 
 
-def timed_by(evaluation: Evaluation[M], group: Sequence[Evaluation[M]]) -> Evaluation[M]:
-    """The evaluation that tells how long the model takes: of a group, one that no profiler disturbed.
-
-    A complete one comes first. Where all ran under a profiler, it is the evaluation itself.
-    """
-    undisturbed = [each for each in (evaluation, *group) if not each.profiled]
-    if evaluation in undisturbed or not undisturbed:
-        return evaluation
-    return min(undisturbed, key=lambda each: each.status is not Status.COMPLETE)
-
-
-def _figures(
-    evaluation: Evaluation[BatchMeasurement], group: Sequence[Evaluation[BatchMeasurement]]
-) -> Lines:
-    """The figures; those of time from an evaluation that no profiler disturbed, if there is one."""
-    timed = timed_by(evaluation, group)
-    trimmed_mean_ns = LatencySummary.of(timed.measurement).trimmed_mean_ns
-    for name, text in summary_rows(timed):
-        if name == "throughput" and trimmed_mean_ns is not None:
-            yield "", f"trimmed mean {trimmed_mean_ns / _NS_PER_MS:.3f} ms per batch"
-        if name in {"latency", "throughput"} or not name:
-            yield name, text
-    shares = ", ".join(f"{name} {share:.1f} %" for name, share in stage_shares(timed).items())
-    yield (
-        "stages",
-        f"{shares} of the time spent on inputs, by all threads together" if shares else "not known",
-    )
-    if timed is not evaluation:
-        yield "", f"of {timed.id} ({timed.trace_level.name}): no profiler slowed it down"
-    yield from accuracy_rows(evaluation)
-    yield "failures", str(len(evaluation.measurement.failures))
-
-
 def _layers(evaluation: Evaluation, spans: SpanSource) -> Lines:
     """The heaviest layers, where they were traced."""
     rows = list(LayersReport().rows_of(LayersReport().taken([evaluation]), spans))
@@ -310,6 +213,6 @@ def _trace(evaluation: Evaluation) -> Lines:
 
 def _group(group: Sequence[Evaluation]) -> Lines:
     for place, each in enumerate(group):
-        of_operators = measures(each, OperatorMeasurement)
-        what = each.system.manifest.framework.name if of_operators else each.trace_level.name
+        framework = each.system.manifest.framework.name
+        what = each.trace_level.name if kind_of(each).of_a_model else framework
         yield ("" if place else "group"), f"{each.id}  {what}"

@@ -80,10 +80,10 @@ def score(**given: Any) -> int:
     1 then. Nothing is published.
     """
     # Imported here because help needs none of it.
-    from inferometer.client.cli.invocation import current_invocation
+    from inferometer.client.api.progress import ProgressBar
+    from inferometer.client.cli.current import current_invocation
+    from inferometer.client.cli.exit_codes import FAILED_INPUTS
     from inferometer.client.evaluating.console import say
-    from inferometer.client.evaluating.progress import ProgressBar
-    from inferometer.client.evaluating.running import FAILED_INPUTS
     from inferometer.evaluators.jobs.scoring.score import score as scored
     from inferometer.evaluators.reports.scores import COLUMNS, rows_of
     from inferometer.evaluators.reports.writer import Format
@@ -119,7 +119,7 @@ def _picture(path: Path | None, *, overwrite: bool) -> PictureFile | None:
 
 
 def _draw(picture: PictureFile, found: ScoredPredictions, rows: Sequence[Any], predictions: Path) -> None:
-    from inferometer.evaluators.plots.accuracy import drawing_of
+    from inferometer.evaluators.kinds.batches.accuracy_plot import drawing_of
     from inferometer.evaluators.reports.scores import COLUMNS
 
     drawing = drawing_of(found.result, f"{predictions.name}, {found.dataset.name}")
@@ -155,7 +155,7 @@ def _request(given: dict[str, Any]) -> ScoreRequest:
 
 
 def _print_summary(found: ScoredPredictions) -> None:
-    from inferometer.client.evaluating.summary import result_rows
+    from inferometer.evaluators.kinds.batches.summary import result_rows
 
     _print_failures(found)
     identity = found.dataset

@@ -12,7 +12,7 @@ from inferometer.client.library.tables import Rows
 from inferometer.evaluators.jobs.requests import DatasetChoice
 from inferometer.evaluators.jobs.scoring.score import ScoredPredictions, ScoreRequest
 from inferometer.evaluators.jobs.scoring.score import score as score_job
-from inferometer.evaluators.plots.accuracy import drawing_of
+from inferometer.evaluators.kinds.batches.accuracy_plot import drawing_of
 from inferometer.evaluators.reports.scores import COLUMNS, rows_of
 from inferometer.evaluators.tasks.scores import ScoreInterval, TaskResult
 

@@ -7,7 +7,7 @@ from functools import partial
 from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.server.native.call_tracing import ServerTracing
 from inferometer.agent.server.server import AgentServer, ServerOptions
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.serving.dataset_runner import run_dataset
 
 

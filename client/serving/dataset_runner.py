@@ -8,10 +8,10 @@ from inferometer.agent.artifacts.cache import ArtifactCache
 from inferometer.agent.inference.session import Session
 from inferometer.agent.server.native.dataset_stream import DatasetOrder
 from inferometer.evaluators.evaluation import Status
-from inferometer.evaluators.jobs.evaluate import evaluate_open_system
 from inferometer.evaluators.jobs.requests import DatasetChoice
-from inferometer.evaluators.jobs.resources import JobCallbacks
-from inferometer.evaluators.measurements.batches import BatchOptions
+from inferometer.evaluators.kinds.batches.job import evaluate_open_system
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.running.resources import JobCallbacks
 from inferometer.evaluators.store.json_text import evaluation_to_json
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import EvaluationInterrupted

@@ -13,6 +13,8 @@ from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.queue_policy import QueuePolicy, parse_priority_policy
 from inferometer.agent.serving.served_models import ServingOptions
 from inferometer.agent.serving.version_policy import VersionPolicies
+from inferometer.client.api.configuration import ServingSettings
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.command import (
     COUNT,
     NOT_NEGATIVE,
@@ -25,8 +27,6 @@ from inferometer.client.cli.command import (
     option,
     options,
 )
-from inferometer.client.cli.configuration import ServingSettings
-from inferometer.client.cli.invocation import Invocation
 from inferometer.manifests.errors import ConfigurationError
 
 _BYTES_PER_MIB = 1024 * 1024

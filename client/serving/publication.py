@@ -6,8 +6,8 @@ import socket
 from functools import partial
 
 from inferometer.agent.server.native.registry_service import RegistryService
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.command import FiniteFloatRange, database_options, option, options
-from inferometer.client.cli.invocation import Invocation
 from inferometer.client.remote.channel.address import AgentAddress
 from inferometer.client.serving.heartbeat import INTERVAL_S, Heartbeat
 from inferometer.evaluators.store.opening import check_address, open_agent_directory

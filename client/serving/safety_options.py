@@ -12,9 +12,9 @@ from click.core import ParameterSource
 
 from inferometer.agent.server.security.credentials import ServerTls
 from inferometer.agent.server.security.limits import Limits
+from inferometer.client.api.configuration import ServingSettings
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.command import COUNT, POSITIVE, boolean, option, options
-from inferometer.client.cli.configuration import ServingSettings
-from inferometer.client.cli.invocation import Invocation
 from inferometer.client.cli.paths import FILE
 
 _DEFAULTS = Limits()

@@ -14,7 +14,7 @@ from inferometer.client.slurm.examples import EXAMPLES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from inferometer.client.slurm.profiles import ClusterProfile
+    from inferometer.client.api.cluster_profiles import ClusterProfile
     from inferometer.client.slurm.scripts import Job
 
 _EXTRAS = ("MXNet", "PyTorch", "ONNXRuntime")
@@ -151,8 +151,8 @@ def _either(*values: Any) -> Any:
 
 
 def _profile(name: str | None) -> ClusterProfile:
-    from inferometer.client.cli.invocation import current_invocation
-    from inferometer.client.slurm.profiles import ClusterProfile, profile_of
+    from inferometer.client.api.cluster_profiles import ClusterProfile, profile_of
+    from inferometer.client.cli.current import current_invocation
 
     return ClusterProfile() if name is None else profile_of(name, current_invocation().configuration.clusters)
 
@@ -168,7 +168,7 @@ def _virtualenv(given: dict[str, Any], profile: ClusterProfile) -> Path | None:
 
 
 def _check_sizes(time: str | None, memory: str | None) -> None:
-    from inferometer.client.slurm import profiles
+    from inferometer.client.api import cluster_profiles as profiles
     from inferometer.manifests.errors import ConfigurationError
 
     if time is not None and not profiles.TIME.fullmatch(time):

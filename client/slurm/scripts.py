@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inferometer.client.slurm.profiles import ClusterProfile, is_one_line
+from inferometer.client.api.cluster_profiles import ClusterProfile, is_one_line
 from inferometer.manifests.errors import ConfigurationError
 
 _PLACE = "${SLURM_TMPDIR:-${TMPDIR:-/tmp}/inferometer-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}}"

@@ -11,18 +11,15 @@ from typing import Any
 
 import yaml
 
-from inferometer.client.evaluating.load_summary import invalid_load
-from inferometer.client.reports.show import timed_by
-from inferometer.client.web.again import again
 from inferometer.client.web.cells import columns_of, figures_of, table_of, text_of
-from inferometer.client.web.facts import facts_of, kind_of
+from inferometer.client.web.facts import facts_of
 from inferometer.client.web.pictures import charts_of, compared_chart
 from inferometer.evaluators.comparing.sides import DIFFERS, Side
-from inferometer.evaluators.evaluation import Evaluation, Status, measures
+from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.compare import ComparisonRequest, compare
-from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
-from inferometer.evaluators.measurements.operators import OperatorMeasurement
-from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+from inferometer.evaluators.kinds.kind import timed_by
+from inferometer.evaluators.kinds.registry import find_kind, kind_of
+from inferometer.evaluators.kinds.repeating import again
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
@@ -34,13 +31,11 @@ from inferometer.evaluators.reports.base import (
     Row,
     describe,
 )
-from inferometer.evaluators.reports.load import ProbesReport
-from inferometer.evaluators.reports.overview import KIND_NAMES, OverviewReport
+from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.reports.registry import find_report, known_reports
 from inferometer.evaluators.reports.table import cell_text
 from inferometer.evaluators.reports.trace_report import TRACED_COLUMNS, SpanSource, TraceReport
 from inferometer.evaluators.reports.writer import finite
-from inferometer.evaluators.statistics import values_for_percentile
 from inferometer.manifests.errors import ConfigurationError
 
 FIRST = (
@@ -58,14 +53,6 @@ FIRST = (
 )
 """The columns of the table of evaluations; the others are shown on demand."""
 NUMERIC = ("batch_size", "threads", "latency_ms_p50", "rate_per_s", "top1_accuracy", "score")
-_HEADLINES = {
-    "latency": ("latency_ms_p50", "latency_ms_p90", "latency_ms_p99", "throughput_inputs_per_s"),
-    "workload": ("latency_ms_p50", "latency_ms_p99", "achieved_qps", "goodput_qps", "late_share"),
-    "max_qps": ("max_qps",),
-    "ingestion": ("samples_per_s", "bytes_per_s", "wait_ms_p50", "cached_before"),
-    "operators": ("p50_us", "gflops_per_s", "gbytes_per_s", "max_difference"),
-    "training": ("step_ms_mean", "step_ms_p50", "throughput_samples_per_s", "bound", "last_loss"),
-}
 _ONLY_PICTURES = ("duration", "eventflow", "training_steps")
 _MOST_ROWS = 2000
 _ASIDE = {
@@ -111,7 +98,7 @@ def overview_rows(evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]
             "under": [
                 str(row["framework_name"]),
                 f"batch {row['batch_size']}",
-                *([] if row["kind"] == KIND_NAMES["batches"] else [str(row["kind"])]),
+                *([] if row["kind"] == find_kind("batches").title else [str(row["kind"])]),
                 created[5:16],
             ],
             "conditions": None if evaluation.conditions is None else str(evaluation.conditions),
@@ -145,24 +132,23 @@ def evaluation_document(
     timed = timed_by(evaluation, group)
     figures, told, tables = _reported(evaluation, timed, reports, spans)
     command = again(evaluation)
-    batch = f"batch size {evaluation.measurement.batch_size} · "
-    if measures(evaluation, OperatorMeasurement):
-        batch = ""  # each row has sizes of its own
+    kind = kind_of(evaluation)
+    batch = f"batch size {evaluation.measurement.batch_size} · " if kind.of_a_model else ""
     framework = f"{system.manifest.framework.name} {system.framework_version}".rstrip()
     return {
         "id": evaluation.id,
         "title": f"{system.manifest.name} {system.manifest.version}",
-        "subtitle": f"{framework} · {system.device} · {batch}{kind_of(evaluation)}",
+        "subtitle": f"{framework} · {system.device} · {batch}{kind.title}",
         "created_at": describe(evaluation)["created_at"],
         "created_text": f"{_moment(evaluation.created_at)} UTC",
         "status": evaluation.status.value,
         "stability": None if conditions is None else conditions.stability.value,
         "conditions": None if conditions is None else str(conditions),
-        "invalid": invalid_load(evaluation) or None,
+        "invalid": kind.invalid(evaluation.measurement) or None,
         "remarks": list(_remarks(evaluation, timed)),
         "figures": figures,
-        "hints": list(_hints(timed)),
-        "charts": [] if spans is None else charts_of(evaluation, reports),
+        "hints": list(kind.hints(timed)),
+        "charts": [] if spans is None else charts_of(evaluation),
         "omitted": omitted or None,
         "tables": tables,
         "facts": list(facts_of(evaluation, timed, told)),
@@ -205,20 +191,6 @@ def _remarks(evaluation: Evaluation, timed: Evaluation) -> Iterator[str]:
         yield "It was interrupted: the figures cover what was measured until then."
 
 
-def _hints(timed: Evaluation) -> Iterator[str]:
-    """Why figures of batches are missing."""
-    if not measures(timed, BatchMeasurement):
-        return
-    batches = len(timed.measurement.full_ns)
-    summary = LatencySummary.of(timed.measurement)
-    needed = {percent: values_for_percentile(percent) for percent in (50, 90, 99)}
-    missing = [f"p{percent} needs {count:,}" for percent, count in needed.items() if count > batches]
-    if summary.mean_interval_ns is None and 0 < batches < summary.batches_for_interval:
-        missing.append(f"the intervals need {summary.batches_for_interval:,}")
-    if missing:
-        yield f"Full batches: {batches:,}; {', '.join(missing)}."
-
-
 def _reported(
     evaluation: Evaluation,
     timed: Evaluation,
@@ -231,11 +203,11 @@ def _reported(
     tables: list[dict[str, Any]] = []
     tabled = {name: report for name, report in reports.items() if name not in _ONLY_PICTURES}
     taking = {name: report for name, report in tabled.items() if report.taken([evaluation])}
-    if measures(evaluation, RateSearchMeasurement):
-        taking[ProbesReport.name] = ProbesReport()
+    kind = kind_of(evaluation)
+    taking |= {report.name: report() for report in kind.tabled}
     for name, report in taking.items():
         columns = [column for column in report.columns if column not in _ASIDE]
-        headlines = _HEADLINES.get(name, ())
+        headlines = kind.headlines if name in kind.reports[:1] else ()
         if isinstance(report, TraceReport):
             rows = list(report.rows_of([evaluation], spans)) if spans is not None else []
         elif report.has_tables:  # with the columns of the evaluation's task
@@ -244,7 +216,7 @@ def _reported(
             headlines = tuple(column.key for column in columns[:1])
         else:
             rows = list(report.rows([timed if report.undisturbed else evaluation]))
-        if isinstance(report, TraceReport | ProbesReport) or len(rows) > 1:
+        if isinstance(report, (TraceReport, *kind.tabled)) or len(rows) > 1:
             if rows:
                 tables.append(_table(name, report, columns, rows))
         elif rows:

@@ -7,12 +7,10 @@ from dataclasses import fields
 from typing import Any
 
 from inferometer.agent.inference.predictor import Weights
-from inferometer.client.reports.evaluation_document import stage_shares, system_document
+from inferometer.client.reports.evaluation_document import system_document
 from inferometer.client.reports.show import precision_text
-from inferometer.evaluators.evaluation import Evaluation, measures
-from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.measurements.load import LoadMeasurement
-from inferometer.evaluators.reports.overview import KIND_NAMES
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.registry import kind_of
 
 _GIB = 1024**3
 _NS_PER_S = 1_000_000_000
@@ -109,27 +107,14 @@ def _section(heading: str, rows: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def _measured(evaluation: Evaluation, timed: Evaluation) -> Iterator[tuple[str, Any]]:
     """How it was measured: the options, and where the time went."""
     measurement = evaluation.measurement
-    yield "kind", kind_of(evaluation)
+    kind = kind_of(evaluation)
+    yield "kind", kind.title
     yield "measured for", f"{measurement.elapsed_ns / _NS_PER_S:.3f} s"
-    if measures(evaluation, BatchMeasurement):
-        yield "inputs predicted", evaluation.measurement.predicted_inputs
-        yield "batches", len(evaluation.measurement.times.sizes)
-        if measures(timed, BatchMeasurement):
-            shares = (f"{name} {share:.1f}\u00a0%" for name, share in stage_shares(timed).items())
-            yield "time of inputs", ", ".join(shares)
+    yield from kind.facts(evaluation, timed)
     options = getattr(measurement, "options", None)
-    if options is None:
-        return
-    for each in fields(options):
+    for each in () if options is None else fields(options):
         name = "loss function" if each.name == "loss" else each.name.replace("_", " ")
         yield name, _option_text(getattr(options, each.name))
-    if isinstance(measurement, LoadMeasurement) and measurement.run.checksum:
-        yield "schedule", measurement.run.checksum
-
-
-def kind_of(evaluation: Evaluation) -> str:
-    """Returns the kind of a measurement, as the reports call it."""
-    return KIND_NAMES.get(evaluation.measurement.kind, evaluation.measurement.kind)
 
 
 def _option_text(value: Any) -> str | None:

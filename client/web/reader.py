@@ -20,8 +20,9 @@ from inferometer.client.web.documents import (
     page_reports,
 )
 from inferometer.evaluators.conditions.conditions import Stability
+from inferometer.evaluators.kinds.registry import every_kind, find_kind, known_kinds
 from inferometer.evaluators.reports.base import Report
-from inferometer.evaluators.reports.overview import KIND_NAMES, OverviewReport
+from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.manifests.errors import ConfigurationError, StoreError
 
@@ -32,7 +33,6 @@ MOST_SORTED = 100_000
 _READ_AT_ONCE = 50
 _READING_S = 0.25
 _BY_TIME = "created_at"
-_KINDS = {shown: kind for kind, shown in KIND_NAMES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class ListQuery:
             "framework_name": wanted.framework_name,
             "hostname": wanted.hostname,
             "batch_size": wanted.batch_size,
-            "kind": None if wanted.kinds is None else KIND_NAMES[wanted.kinds[0]],
+            "kind": None if wanted.kinds is None else find_kind(wanted.kinds[0]).title,
             "stability": None if wanted.stability is None else wanted.stability.value,
         }
         return all(
@@ -117,9 +117,10 @@ def _number(name: str, text: str, least: int, most: int = 2**31 - 1) -> int:
 def _kinds(name: str | None) -> tuple[str, ...] | None:
     if not name:
         return None
-    if name not in _KINDS:
-        raise ConfigurationError(f"kind is {name[:40]!r}; it must be one of {', '.join(_KINDS)}")
-    return (_KINDS[name],)
+    titles = {kind.title: kind.name for kind in every_kind()}
+    if name not in titles:
+        raise ConfigurationError(f"kind is {name[:40]!r}; it must be one of {', '.join(titles)}")
+    return (titles[name],)
 
 
 def _stability(name: str | None) -> Stability | None:
@@ -180,7 +181,9 @@ class StoreReader:
     def filters(self) -> dict[str, Any]:
         """Returns the values to choose from, by the key of the column."""
         found = dict(self.store.choices())
-        found["kind"] = [KIND_NAMES.get(str(kind), str(kind)) for kind in found["kind"]]
+        found["kind"] = [
+            find_kind(kind).title if kind in known_kinds() else kind for kind in map(str, found["kind"])
+        ]
         return found
 
     def page(self, query: ListQuery) -> dict[str, Any]:

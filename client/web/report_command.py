@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from inferometer.client.cli.command import WHOLE_NUMBER, Command, boolean, option
-from inferometer.client.cli.invocation import current_invocation
+from inferometer.client.cli.current import current_invocation
 from inferometer.client.cli.paths import FILE
 from inferometer.client.reports.evaluation_filter import (
     ChosenEvaluations,

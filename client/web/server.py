@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from inferometer.client.evaluating.running_now import running_now
+from inferometer.client.api.running_now import running_now
 from inferometer.client.web.assets import SERVED, content_of, content_type_of, served_page
 from inferometer.client.web.events import Events
 from inferometer.client.web.guard import Guard

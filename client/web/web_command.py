@@ -8,7 +8,7 @@ import click
 
 from inferometer.agent.server.security.credentials import ServerTls
 from inferometer.client.cli.command import PORT, Command, boolean, database_options, option
-from inferometer.client.cli.invocation import current_invocation
+from inferometer.client.cli.current import current_invocation
 from inferometer.client.serving.safety_options import server_tls_options
 from inferometer.manifests.errors import ConfigurationError
 

@@ -18,8 +18,6 @@ from inferometer.evaluators.comparing.verdict import (
     listed,
     percent_of,
 )
-from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.manifests.errors import ConfigurationError
 
@@ -34,14 +32,9 @@ def chosen_figures(a: Side, b: Side, wanted: Sequence[str] | None) -> tuple[str,
         ConfigurationError: The sides cannot be compared, or lack a wanted figure.
     """
     a.check_comparable(b)
-    if a.kind is RateSearchMeasurement:
-        there: tuple[str, ...] = (MAX_QPS,)
-    elif a.kind is BatchMeasurement and a.accuracies and b.accuracies and a.same_inputs(b):
-        there = (*FIGURES, TOP1)
-    elif a.due_at_once or b.due_at_once:
-        there = (THROUGHPUT,)
-    else:
-        there = FIGURES
+    there = a.kind.figures((*a.measurements, *b.measurements))
+    if not (a.accuracies and b.accuracies and a.same_inputs(b)):
+        there = tuple(figure for figure in there if figure != TOP1)
     figures = there if wanted is None else tuple(wanted)
     for figure in figures:
         of_times = figure not in (MAX_QPS, TOP1)
@@ -80,7 +73,7 @@ def measured_thresholds(runs: Side, figures: Sequence[str]) -> dict[str, float]:
         raise ConfigurationError(
             f"{runs.name} holds 1 evaluation; give at least two of the same system, or --threshold"
         )
-    if runs.kind is RateSearchMeasurement:
+    if MAX_QPS in figures:
         return {MAX_QPS: _usable(noise_of_rates(runs.answers))}
     of_times = [figure for figure in figures if figure != TOP1]
     if not of_times:
@@ -122,9 +115,9 @@ def compare_sides(
 
 def _missing(figure: str, a: Side, there: Sequence[str]) -> str:
     """The reason why a figure is missing, and the available ones."""
-    if a.kind is RateSearchMeasurement:
+    if there == (MAX_QPS,):
         return f"{figure} is no figure of searches for the highest rate; they have {MAX_QPS} alone"
-    if figure == TOP1 and a.kind is BatchMeasurement:
+    if figure == TOP1 and TOP1 in a.kind.figures(a.measurements):
         return f"{figure} takes right answers that both sides counted over the same inputs; leave it out"
     if there == (THROUGHPUT,):
         reason = "all were due at once, so that latencies follow from how many there were"

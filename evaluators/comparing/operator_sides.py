@@ -10,9 +10,11 @@ from inferometer.evaluators.comparing.operators import FIGURE, ComparedRow, comp
 from inferometer.evaluators.comparing.sides import DIFFERS, Side
 from inferometer.evaluators.comparing.verdict import Verdict, listed
 from inferometer.evaluators.evaluation import Evaluation, of_kind
-from inferometer.evaluators.measurements.operators import OperatorMeasurement, OperatorRow, RowStatus
+from inferometer.evaluators.jobs.compare import Comparison, ComparisonRequest, conditions_warnings
+from inferometer.evaluators.jobs.defaults import THRESHOLD
+from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow, RowStatus
+from inferometer.evaluators.kinds.operators.report import parameters_text, shapes_text
 from inferometer.evaluators.reports.base import Column, Row
-from inferometer.evaluators.reports.operators import parameters_text, shapes_text
 from inferometer.manifests.errors import ConfigurationError
 
 OPERATOR_COLUMNS = (
@@ -277,3 +279,26 @@ def _processes(side: Side) -> int:
 
 def _whole_key(row: OperatorRow) -> tuple[str, ...]:
     return (*row.key, row.form)
+
+
+def compare_operators_of(request: ComparisonRequest) -> Comparison:
+    """Compares the rows of two benchmarks of operators; see ``jobs.compare.compare``."""
+    a, b = request.a, request.b
+    if request.noise is not None:
+        raise ConfigurationError(
+            "--noise is not for operators: their rows are compared over processes; measure both sides with "
+            "op run --processes=4, and leave out --noise"
+        )
+    if request.figures not in (None, (FIGURE,)):
+        raise ConfigurationError(f"operators are compared in {FIGURE} alone; leave out --figures")
+    found = compare_operator_sides(a, b, THRESHOLD if request.threshold is None else request.threshold)
+    default = f"threshold {100 * THRESHOLD:g} %, the default; --threshold gives another"
+    warnings = (f"warning: {line}" for side in (a, b) for line in conditions_warnings(side))
+    return Comparison(
+        rows=found.rows,
+        notes=(*((default,) if request.threshold is None else ()), *found.notes, *warnings),
+        undecided=found.undecided,
+        conclusion=found.conclusion,
+        worse=found.worse,
+        columns=OPERATOR_COLUMNS,
+    )

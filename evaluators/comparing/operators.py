@@ -11,9 +11,9 @@ import numpy as np
 
 from inferometer.evaluators.comparing.student import student_tail
 from inferometer.evaluators.comparing.verdict import Ratio, Verdict
+from inferometer.evaluators.kinds.operators.figures import p50_interval, run_times
+from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow, RowStatus
 from inferometer.evaluators.load.intervals import t_quantile_95
-from inferometer.evaluators.measurements.operator_summary import p50_interval, run_times
-from inferometer.evaluators.measurements.operators import OperatorMeasurement, OperatorRow, RowStatus
 from inferometer.evaluators.statistics import percentile
 
 THRESHOLD = 0.05

@@ -10,9 +10,9 @@ from itertools import combinations
 import numpy as np
 
 from inferometer.evaluators.comparing.verdict import MAX_QPS, Ratio
+from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer
 from inferometer.evaluators.load.intervals import t_quantile_95
 from inferometer.evaluators.max_qps.answer import Method
-from inferometer.evaluators.measurements.rate_search import RateAnswer
 
 
 def compare_rates(a: Sequence[RateAnswer], b: Sequence[RateAnswer], *, threshold: float) -> Ratio:

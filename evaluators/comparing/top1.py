@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from inferometer.evaluators.comparing.verdict import TOP1, Ratio, Verdict
-from inferometer.evaluators.measurements.batches import Accuracy
+from inferometer.evaluators.kinds.batches.measurement import Accuracy
 
 _Z_95 = 1.959964
 _HALF = 0.5

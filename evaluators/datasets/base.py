@@ -15,6 +15,7 @@ from inferometer.manifests.errors import DatasetError, printable, suggestion
 
 _FEW_IDS = 5
 _CHECKSUM_DIGITS = 12
+_CHECKSUM_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +186,9 @@ class Subset(Dataset):
             f'dataset {self.whole.identity.name} has no sample "{printable(missing)}"; '
             f"{suggestion(missing, known)}"
         )
+
+
+def short_checksum(checksum: str) -> str:
+    """Returns the beginning of a checksum, enough to tell two apart."""
+    algorithm, _, digits = checksum.partition(":")
+    return f"{algorithm}:{digits[:_CHECKSUM_DIGITS]}" if digits else checksum

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from inferometer.evaluators.accuracy import ClassIndex, decimal
 from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.kinds.batches.accuracy import ClassIndex, decimal
 from inferometer.manifests.errors import DatasetError
 
 _SHOWN = 3

@@ -13,16 +13,10 @@ from inferometer.evaluators.comparing.comparison import (
     measured_thresholds,
     rows_of,
 )
-from inferometer.evaluators.comparing.operator_sides import OPERATOR_COLUMNS, compare_operator_sides
-from inferometer.evaluators.comparing.operators import FIGURE
 from inferometer.evaluators.comparing.sides import DIFFERS, Side
 from inferometer.evaluators.comparing.verdict import TOP1, Ratio, Verdict, higher_is_better, listed
 from inferometer.evaluators.jobs import ranges
 from inferometer.evaluators.jobs.defaults import ACCURACY_THRESHOLD, THRESHOLD
-from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.measurements.measurement import Measurement
-from inferometer.evaluators.measurements.operators import OperatorMeasurement
-from inferometer.evaluators.measurements.training import TrainingMeasurement
 from inferometer.evaluators.precision.processes import processes_of
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.evaluators.tasks.scores import TaskResult
@@ -64,10 +58,6 @@ class ComparisonRequest:
             )
 
 
-_COUNTED: Mapping[type[Measurement], str] = {BatchMeasurement: "inputs", TrainingMeasurement: "samples"}
-"""What the throughput of a kind of measurement counts; queries if it is not here."""
-
-
 def check_one_threshold(noise: bool, threshold: float | None) -> None:
     """Checks that at most one of the two gives the threshold.
 
@@ -106,40 +96,17 @@ def compare(request: ComparisonRequest) -> Comparison:
         ConfigurationError: They cannot be compared, or lack a wanted figure.
     """
     a, b = request.a, request.b
-    if a.kind is OperatorMeasurement or b.kind is OperatorMeasurement:
-        return _compare_operators(request)
+    if (own := a.kind.compare(request) or b.kind.compare(request)) is not None:
+        return own
     figures = chosen_figures(a, b, request.figures)
     ratios = compare_sides(a, b, figures, _thresholds(request, figures))
     undecided = [ratio for ratio in ratios if ratio.verdict is Verdict.UNDECIDED]
     return Comparison(
-        rows=tuple(rows_of(ratios, _COUNTED.get(a.kind, "queries"))),
+        rows=tuple(rows_of(ratios, a.kind.counted)),
         notes=tuple(_notes(request, figures)),
         undecided=tuple(f"{ratio.figure} is undecided: {_undecided(ratio)}" for ratio in undecided),
         conclusion=_conclusion(ratios),
         worse=any(ratio.verdict is Verdict.WORSE for ratio in ratios),
-    )
-
-
-def _compare_operators(request: ComparisonRequest) -> Comparison:
-    """Compares the rows of two benchmarks of operators."""
-    a, b = request.a, request.b
-    if request.noise is not None:
-        raise ConfigurationError(
-            "--noise is not for operators: their rows are compared over processes; measure both sides with "
-            "op run --processes=4, and leave out --noise"
-        )
-    if request.figures not in (None, (FIGURE,)):
-        raise ConfigurationError(f"operators are compared in {FIGURE} alone; leave out --figures")
-    found = compare_operator_sides(a, b, THRESHOLD if request.threshold is None else request.threshold)
-    default = f"threshold {100 * THRESHOLD:g} %, the default; --threshold gives another"
-    warnings = (f"warning: {line}" for side in (a, b) for line in _conditions(side))
-    return Comparison(
-        rows=found.rows,
-        notes=(*((default,) if request.threshold is None else ()), *found.notes, *warnings),
-        undecided=found.undecided,
-        conclusion=found.conclusion,
-        worse=found.worse,
-        columns=OPERATOR_COLUMNS,
     )
 
 
@@ -205,8 +172,8 @@ def _thresholds(request: ComparisonRequest, figures: Sequence[str]) -> Mapping[s
     return dict.fromkeys(figures, threshold) | accuracy
 
 
-def _conditions(side: Side) -> Iterator[str]:
-    """What was not stable on a side, in one line; nothing if all was."""
+def conditions_warnings(side: Side) -> Iterator[str]:
+    """Yields what was not stable on a side, in one line; nothing if all was."""
     found = {each.id: each.conditions.warning for each in side.evaluations if each.conditions}
     suspect = {evaluation_id: warning for evaluation_id, warning in found.items() if warning}
     if suspect:
@@ -242,7 +209,7 @@ def _notes(request: ComparisonRequest, figures: Sequence[str]) -> Iterator[str]:
         yield f"{default}; --noise measures it, --threshold gives another"
     yield from (f"{DIFFERS}{difference}" for difference in a.differences(b))
     yield from _scores(a, b)
-    yield from (f"warning: {line}" for side in (a, b) for line in _conditions(side))
+    yield from (f"warning: {line}" for side in (a, b) for line in conditions_warnings(side))
     single = [side.name for side in (a, b) if processes_of(side.evaluations) == 1]
     if single and noise is None and set(figures) != {TOP1}:
         which = f"{' and '.join(single)} {'are one process each' if len(single) > 1 else 'is one process'}"

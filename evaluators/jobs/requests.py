@@ -15,9 +15,9 @@ from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.datasets.choice import DatasetChoice as DatasetChoice
 from inferometer.evaluators.jobs import defaults, ranges
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.load.measurement import LoadOptions, Scenario
 from inferometer.evaluators.load.arrivals import ArrivalProcess, Extent, arrival_process
-from inferometer.evaluators.measurements.batches import BatchOptions
-from inferometer.evaluators.measurements.load import LoadOptions, Scenario
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, NotFoundError
 from inferometer.manifests.inputs import TensorSpec

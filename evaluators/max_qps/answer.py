@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from inferometer.evaluators.kinds.rate_search.measurement import RateSearchMeasurement
 from inferometer.evaluators.load.load_run import LoadRun
 from inferometer.evaluators.max_qps.probe import Probe
-from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 
 NEAR = 1.25
 """Probes count towards the answer if their rate is within this factor of it."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.evaluators.kinds.load.measurement import MlperfResult, Scenario
 from inferometer.evaluators.load.queries import NEVER_NS, Outcome, Queries
-from inferometer.evaluators.measurements.load import MlperfResult, Scenario
 
 _NS_PER_S = 1_000_000_000
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import mlperf_loadgen
 
-from inferometer.evaluators.measurements.load import Scenario
+from inferometer.evaluators.kinds.load.measurement import Scenario
 from inferometer.evaluators.mlperf.settings import MlperfSettings
 from inferometer.manifests.errors import ConfigurationError, OutputError
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from inferometer.evaluators.measurements.load import MlperfResult, Scenario
+from inferometer.evaluators.kinds.load.measurement import MlperfResult, Scenario
 from inferometer.manifests.errors import OutputError
 
 _DETAIL = "mlperf_log_detail.txt"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from inferometer.evaluators.kinds.load.measurement import MlperfResult, Scenario
 from inferometer.evaluators.load.arrivals import Extent
 from inferometer.evaluators.load.closed_loop import ClosedLoop, run_closed_loop
 from inferometer.evaluators.load.issuer import (
@@ -24,7 +25,6 @@ from inferometer.evaluators.load.lag import lag_in_percentiles
 from inferometer.evaluators.load.queries import Outcome, Queries, QueryLog
 from inferometer.evaluators.load.schedule import Schedule
 from inferometer.evaluators.load.target import QueryTarget
-from inferometer.evaluators.measurements.load import MlperfResult, Scenario
 from inferometer.evaluators.mlperf.logs import MlperfLog
 from inferometer.evaluators.mlperf.settings import MlperfSettings, server_schedule
 from inferometer.manifests.errors import ConfigurationError

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.evaluators.kinds.load.measurement import Scenario
 from inferometer.evaluators.load.schedule import Schedule
-from inferometer.evaluators.measurements.load import Scenario
 from inferometer.manifests.errors import ConfigurationError
 
 _CONFIDENCE = 0.99

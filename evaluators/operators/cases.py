@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from inferometer.agent.hardware.device import CPU, Device
 from inferometer.agent.operators.operator import NOTHING, Case, ParameterValue, Preset, Shape
 from inferometer.agent.operators.table.registry import chosen_operators, operators
-from inferometer.evaluators.measurements.operators import Mode, OperatorOptions
+from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 

@@ -18,7 +18,7 @@ from inferometer.agent.operators.checking import (
 from inferometer.agent.operators.inputs import draw_inputs
 from inferometer.agent.operators.operator import Case, Operator, Preset
 from inferometer.agent.operators.runner import OperatorCall, OperatorRunner, element_type
-from inferometer.evaluators.measurements.operators import Correctness, Mode
+from inferometer.evaluators.kinds.operators.measurement import Correctness, Mode
 
 REFERENCE, FINITE_DIFFERENCES, PROPERTIES = "reference", "finite differences", "properties"
 SMALLER, ON_ROWS = ", on smaller inputs", ", on random rows"

@@ -10,13 +10,12 @@ from inferometer.agent.operators.operator import ParameterValue, Shape
 from inferometer.agent.operators.table.registry import operators
 from inferometer.agent.tracing.span import SpanChunk, TraceLevel
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.measurements.operator_summary import OperatorSummary
-from inferometer.evaluators.measurements.operators import Mode, OperatorOptions, OperatorRow
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+from inferometer.evaluators.kinds.operators.figures import OperatorSummary
+from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions, OperatorRow
 from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
 from inferometer.evaluators.operators.traced import mxnet, onnxruntime, pytorch
 from inferometer.evaluators.operators.traced.layer_case import NoRowError, Reader
-from inferometer.evaluators.reports.trace_report import full_batches
 from inferometer.evaluators.statistics import percentile
 from inferometer.evaluators.traces.layers import Layer, layers
 from inferometer.manifests.errors import ConfigurationError
@@ -117,7 +116,7 @@ def read_traced_operators(
         )
     if framework not in _READERS:
         raise ConfigurationError(f"{who}: the layers of {framework} are not known as operators")
-    found = layers(chunks, full_batches(evaluation.measurement))
+    found = layers(chunks, evaluation.measurement.full)
     if not found:
         raise ConfigurationError(f"{who} has no layers of full batches")
     return _grouped(evaluation.id, framework, found)

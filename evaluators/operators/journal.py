@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from inferometer.evaluators.measurements.operators import OperatorRow
-from inferometer.evaluators.store.operator_documents import row_document, row_from_document
+from inferometer.evaluators.kinds.operators.documents import row_document, row_from_document
+from inferometer.evaluators.kinds.operators.measurement import OperatorRow
 from inferometer.manifests.errors import OutputError
 
 Place: TypeAlias = tuple[str, int, int]

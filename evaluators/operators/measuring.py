@@ -23,7 +23,7 @@ from inferometer.agent.operators.runner import (
     element_type,
 )
 from inferometer.agent.operators.table.registry import operators
-from inferometer.evaluators.measurements.operators import (
+from inferometer.evaluators.kinds.operators.measurement import (
     Cache,
     Mode,
     OperatorOptions,

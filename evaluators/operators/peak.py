@@ -22,7 +22,7 @@ import psutil
 from inferometer.agent.operators.operator import Case, Values
 from inferometer.agent.operators.runner import element_bytes
 from inferometer.agent.operators.table.registry import operators
-from inferometer.evaluators.measurements.operators import MachinePeak, OperatorRow
+from inferometer.evaluators.kinds.operators.measurement import MachinePeak, OperatorRow
 from inferometer.evaluators.operators.caches import last_level_cache_bytes
 
 _FILE = "machine_peaks.json"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from inferometer.agent.operators.operator import Case
 from inferometer.agent.operators.table.registry import operators
-from inferometer.evaluators.measurements.operators import RowStatus
+from inferometer.evaluators.kinds.operators.measurement import RowStatus
 from inferometer.evaluators.operators.cases import OperatorRequest
 from inferometer.evaluators.operators.measuring import Cell
 from inferometer.evaluators.operators.processes import FrameworkFacts

@@ -12,11 +12,11 @@ from typing import Any, cast
 from inferometer.agent.hardware.environment import Environment, read_environment
 from inferometer.agent.inference.registry import FrameworkEntry
 from inferometer.agent.operators.runner import NotSupportedHereError, OperatorRunner, RunnerOptions
-from inferometer.evaluators.jobs.linked_process import LinkedTask
-from inferometer.evaluators.jobs.resources import JobCallbacks
-from inferometer.evaluators.jobs.supervision import in_processes
-from inferometer.evaluators.measurements.operators import OperatorOptions, OperatorRow, RowStatus
+from inferometer.evaluators.kinds.operators.measurement import OperatorOptions, OperatorRow, RowStatus
 from inferometer.evaluators.operators.measuring import Cell, Measurer
+from inferometer.evaluators.running.linked_process import LinkedTask
+from inferometer.evaluators.running.resources import JobCallbacks
+from inferometer.evaluators.running.supervision import in_processes
 from inferometer.manifests.errors import EvaluationFailed, InferometerError, one_line
 
 _PROCESS = "its process"

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.evaluators.measurements.operators import OperatorOptions, Stop
+from inferometer.evaluators.kinds.operators.measurement import OperatorOptions, Stop
 from inferometer.evaluators.precision.intervals import AUTOCORRELATION_TIMES, batches_for_interval
 from inferometer.evaluators.precision.length import half_width
 

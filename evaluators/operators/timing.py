@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.operators.runner import OperatorCall
-from inferometer.evaluators.measurements.operators import Mode, OperatorOptions, Stop
+from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions, Stop
 from inferometer.evaluators.operators.stopping import StopRules
 
 Clock: TypeAlias = Callable[[], int]

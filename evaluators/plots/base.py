@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timezone
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias
 
@@ -18,23 +18,24 @@ from inferometer.manifests.errors import ConfigurationError, suggestion
 MOST_EVALUATIONS = 20
 """The maximum number of evaluations in one picture, in which charts of a certain height fit."""
 _HERE = "inferometer.evaluators.plots"
+_KINDS = "inferometer.evaluators.kinds"
 PLOTS: Mapping[str, str] = MappingProxyType(
     {
-        "latency": f"{_HERE}.batches:LatencyPlot",
-        "accuracy": f"{_HERE}.accuracy:AccuracyPlot",
-        "duration": f"{_HERE}.batches:DurationPlot",
+        "latency": f"{_KINDS}.batches.plot:LatencyPlot",
+        "accuracy": f"{_KINDS}.batches.accuracy_plot:AccuracyPlot",
+        "duration": f"{_KINDS}.batches.plot:DurationPlot",
         "layers": f"{_HERE}.layers:LayersPlot",
         "layer_tree": f"{_HERE}.layers:LayerTreePlot",
         "cuda_launch": f"{_HERE}.layers:KernelsPlot",
         "eventflow": f"{_HERE}.eventflow:EventflowPlot",
-        "workload": f"{_HERE}.load:WorkloadPlot",
-        "max_qps": f"{_HERE}.load:MaxQpsPlot",
-        "training": f"{_HERE}.training:TrainingPlot",
-        "training_steps": f"{_HERE}.training:TrainingStepsPlot",
-        "ingestion": f"{_HERE}.ingestion:IngestionPlot",
-        "weak_scaling": f"{_HERE}.training:ScalingPlot",
-        "strong_scaling": f"{_HERE}.training:ScalingPlot",
-        "operators": f"{_HERE}.operators:OperatorsPlot",
+        "workload": f"{_KINDS}.load.plot:WorkloadPlot",
+        "max_qps": f"{_KINDS}.load.plot:MaxQpsPlot",
+        "training": f"{_KINDS}.training.plot:TrainingPlot",
+        "training_steps": f"{_KINDS}.training.plot:TrainingStepsPlot",
+        "ingestion": f"{_KINDS}.ingestion.plot:IngestionPlot",
+        "weak_scaling": f"{_KINDS}.training.plot:ScalingPlot",
+        "strong_scaling": f"{_KINDS}.training.plot:ScalingPlot",
+        "operators": f"{_KINDS}.operators.plot:OperatorsPlot",
     }
 )
 """The pictures by the name of their report, as ``module:class``; each is imported on first use."""
@@ -82,8 +83,7 @@ def find_plot(report_name: str) -> Plot[Any]:
     target = PLOTS.get(ALIASES.get(key, key))
     if target is None:
         raise ConfigurationError(f'no picture of report "{report_name}"; {suggestion(report_name, PLOTS)}')
-    module, _, attribute = target.partition(":")
-    plot: Plot[Any] = getattr(importlib.import_module(module), attribute)()
+    plot: Plot[Any] = resolve_name(target)()
     return plot
 
 

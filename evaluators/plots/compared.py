@@ -5,9 +5,9 @@ from __future__ import annotations
 from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.drawing.charts import Drawing, PointChart, Series
 from inferometer.evaluators.evaluation import Evaluation, of_kind
-from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+from inferometer.evaluators.kinds.batches.plot import thinned
 from inferometer.evaluators.plots.base import label_of, readable, time_unit
-from inferometer.evaluators.plots.batches import thinned
 
 MOST_POINTS = 1000
 """Points of one side that a drawing has at most."""

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.evaluators.measurements.batches import BatchOptions
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions
 from inferometer.evaluators.precision.intervals import (
     AUTOCORRELATION_TIMES,
     batches_for_interval,

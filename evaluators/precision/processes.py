@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from inferometer.agent.inference.results import LOCAL_AGENT
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.kinds.measurement import TimedMeasurement
 from inferometer.evaluators.load.intervals import t_quantile_95
-from inferometer.evaluators.measurements.measurement import TimedMeasurement
 from inferometer.evaluators.precision.intervals import Interval
 from inferometer.evaluators.statistics import carried_percentile
 

@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 
 if TYPE_CHECKING:  # listings have columns and rows, and no evaluations
     from inferometer.evaluators.evaluation import Evaluation
-    from inferometer.evaluators.measurements.measurement import Measurement
+    from inferometer.evaluators.kinds.measurement import Measurement
 
 M = TypeVar("M", bound="Measurement", default="Measurement")
 Value: TypeAlias = str | int | float | bool | None
@@ -70,8 +70,8 @@ class Report(ABC, Generic[M]):
     name: ClassVar[str]
     summary: ClassVar[str]
     columns: ClassVar[tuple[Column, ...]]
-    takes: ClassVar[tuple[type[Measurement], ...]]
-    """The kinds of measurement that it reports on; other evaluations are not passed to it."""
+    takes: ClassVar[tuple[type[Measurement], ...]] = ()
+    """The measurements that it reports on, all if empty; other evaluations are not passed to it."""
     undisturbed: ClassVar[bool] = False
     """Whether the report excludes evaluations that ran under the framework's profiler."""
     has_tables: ClassVar[bool] = False
@@ -79,7 +79,8 @@ class Report(ABC, Generic[M]):
 
     def taken(self, evaluations: Iterable[Evaluation]) -> list[Evaluation[M]]:
         """Returns the ``evaluations`` of a kind that the report takes, in their order."""
-        taken = (each for each in evaluations if isinstance(each.measurement, self.takes))
+        kinds = [taken.kind for taken in self.takes]
+        taken = (each for each in evaluations if not kinds or each.measurement.kind in kinds)
         return [cast("Evaluation[M]", each) for each in taken]
 
     @abstractmethod

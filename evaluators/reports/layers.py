@@ -16,9 +16,7 @@ from inferometer.evaluators.reports.trace_report import (
     TRACED_COLUMNS,
     Traced,
     TraceReport,
-    batch_sizes,
     describe_traced,
-    full_batches,
 )
 from inferometer.evaluators.statistics import carried_percentile, trimmed_mean
 from inferometer.evaluators.traces.layers import Layer, layers
@@ -54,6 +52,9 @@ def _in_us(duration_ns: float | None) -> float | None:
     return None if duration_ns is None else duration_ns / _NS_PER_US
 
 
+_HEAVIEST = 10
+
+
 class LayerRunsReport(TraceReport[Traced]):
     """One row for each layer of each measured batch, full or not; ``layers --raw`` shows it.
 
@@ -79,7 +80,7 @@ class LayerRunsReport(TraceReport[Traced]):
     def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
         """Yields a row for each span of a layer; one chunk is in memory at a time."""
         described = describe_traced(evaluation)
-        sizes = batch_sizes(evaluation.measurement).tolist()
+        sizes = evaluation.measurement.traced_sizes.tolist()
         for chunk in chunks:
             for position, batch, start_ns, duration_ns in chunk.values(
                 "kind", "batch", "start_ns", "duration_ns"
@@ -133,7 +134,7 @@ class LayersReport(TraceReport[Traced]):
 
     def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
         """Yields a row for each layer of an evaluation."""
-        found = layers(chunks, full_batches(evaluation.measurement))
+        found = layers(chunks, evaluation.measurement.full)
         totals = [int(layer.durations_ns.sum()) for layer in found]
         for layer, total_ns in zip(found, totals, strict=True):
             yield {
@@ -175,7 +176,7 @@ class LayerTreeReport(TraceReport[Traced]):
     def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
         """Yields a row for each type of an evaluation's layers."""
         types: dict[tuple[str, str], list[Layer]] = {}
-        for layer in layers(chunks, full_batches(evaluation.measurement)):
+        for layer in layers(chunks, evaluation.measurement.full):
             types.setdefault((layer.type, layer.phase), []).append(layer)
         totals = {key: sum(int(x.durations_ns.sum()) for x in found) for key, found in types.items()}
         whole_ns = sum(totals.values())
@@ -227,7 +228,7 @@ class KernelsReport(TraceReport[Traced]):
 
         ``share_percent`` is of all kernels and copies, or of all runtime calls, which run on the host.
         """
-        found = _kernels(chunks, full_batches(evaluation.measurement))
+        found = _kernels(chunks, evaluation.measurement.full)
         totals = {key: sum(int(d.sum()) for d in kernel.durations_ns) for key, kernel in found.items()}
         whole_ns = {
             of_host: sum(totals[key] for key, kernel in found.items() if kernel.is_of_host is of_host)
@@ -271,3 +272,8 @@ def _kernels(chunks: Iterator[SpanChunk], batches: NDArray[np.bool_]) -> dict[tu
                     kernel = found.setdefault((layer, kind.name), _Kernel(activity))
                     kernel.durations_ns.append(chunk.duration_ns[row : row + 1])
     return found
+
+
+def heaviest(layers: Sequence[Row]) -> Sequence[Row]:
+    """Returns the rows of the ``layers`` report that took longest, the longest first."""
+    return sorted(layers, key=lambda row: -float(row["share_percent"] or 0))[:_HEAVIEST]

@@ -6,16 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.load.summary import LoadSummary
-from inferometer.evaluators.max_qps.answer import invalid_reason
-from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
-from inferometer.evaluators.measurements.ingestion import IngestionMeasurement, IngestionSummary
-from inferometer.evaluators.measurements.load import LoadMeasurement
-from inferometer.evaluators.measurements.measurement import Measurement
-from inferometer.evaluators.measurements.operators import OperatorMeasurement
-from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
-from inferometer.evaluators.measurements.training import TrainingMeasurement, TrainingSummary
-from inferometer.evaluators.reports.accuracy import score_values
+from inferometer.evaluators.kinds.measurement import Measurement
+from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,
     INVALID_COLUMN,
@@ -26,22 +18,10 @@ from inferometer.evaluators.reports.base import (
     Column,
     Report,
     Row,
-    Value,
     describe,
     describe_names,
     describe_verdict,
-    in_ms,
 )
-
-KIND_NAMES = {
-    "batches": "batches",
-    "load": "workload",
-    "rate_search": "max QPS",
-    "training": "training",
-    "ingestion": "ingestion",
-    "operators": "operators",
-}
-"""The kinds of measurement as the report calls them."""
 
 
 class OverviewReport(Report[Measurement]):
@@ -55,14 +35,6 @@ class OverviewReport(Report[Measurement]):
 
     name = "evaluations"
     summary = "every evaluation, with its main figures and the verdict on its conditions"
-    takes = (
-        BatchMeasurement,
-        LoadMeasurement,
-        RateSearchMeasurement,
-        TrainingMeasurement,
-        IngestionMeasurement,
-        OperatorMeasurement,
-    )
     columns = (
         *EVALUATION_COLUMNS[:2],
         Column("kind", "kind"),
@@ -80,56 +52,16 @@ class OverviewReport(Report[Measurement]):
     def rows(self, evaluations: Sequence[Evaluation[Measurement]]) -> Iterator[Row]:
         """Yields one row for each evaluation."""
         for evaluation in evaluations:
-            measurement = evaluation.measurement
+            measurement, kind = evaluation.measurement, kind_of(evaluation)
             yield {
                 **describe(evaluation),
                 **describe_names(evaluation),
-                "kind": KIND_NAMES[measurement.kind],
+                "kind": kind.title,
                 "latency_ms_p50": None,
                 "rate_per_s": None,
                 "top1_accuracy": None,
                 "score_name": None,
                 "score": None,
-                **_figures(measurement),
-                **describe_verdict(evaluation, _invalid(measurement)),
+                **kind.overview(measurement),
+                **describe_verdict(evaluation, kind.invalid(measurement)),
             }
-
-
-def _invalid(measurement: Measurement) -> str:
-    """Why its figures cannot be trusted; empty if they can."""
-    if isinstance(measurement, RateSearchMeasurement):
-        return invalid_reason(measurement)
-    return measurement.invalid if isinstance(measurement, LoadMeasurement) else ""
-
-
-def _figures(measurement: Measurement) -> dict[str, Value]:
-    """Those that a measurement of its kind has."""
-    if isinstance(measurement, BatchMeasurement):
-        summary, accuracy = LatencySummary.of(measurement, intervals=False), measurement.accuracy
-        return {
-            "latency_ms_p50": in_ms(summary.p50_ns),
-            "rate_per_s": summary.throughput_inputs_per_s,
-            "top1_accuracy": accuracy.top1_share if accuracy else None,
-            **score_values(measurement.task_result),
-        }
-    if isinstance(measurement, LoadMeasurement):
-        run, options = measurement.run, measurement.options
-        load = LoadSummary.of(run.queries, options.latency_bound_ns, run.cut_ns, options.percentile)
-        median = load.percentile(50.0)
-        return {
-            "latency_ms_p50": in_ms(median.value_ns if median else None),
-            "rate_per_s": load.achieved_qps,
-        }
-    if isinstance(measurement, TrainingMeasurement):
-        trained, top = TrainingSummary.of(measurement), measurement.accuracy
-        return {
-            "latency_ms_p50": in_ms(trained.p50_ns),
-            "rate_per_s": trained.throughput_samples_per_s,
-            "top1_accuracy": top.top1_share if top else None,
-        }
-    if isinstance(measurement, IngestionMeasurement):
-        loaded = IngestionSummary.of(measurement)
-        return {"latency_ms_p50": in_ms(loaded.p50_ns), "rate_per_s": loaded.samples_per_s}
-    if isinstance(measurement, RateSearchMeasurement):
-        return {"rate_per_s": measurement.answer.rate_qps if measurement.answer else None}
-    return {}

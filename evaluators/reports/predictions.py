@@ -19,7 +19,7 @@ from inferometer.agent.tasks.predictions import (
 )
 from inferometer.agent.tasks.run_lengths import areas
 from inferometer.evaluators.drawing.predictions import SHOWN_SCORE, class_name, shown_objects
-from inferometer.evaluators.measurements.batches import InputPrediction
+from inferometer.evaluators.kinds.batches.measurement import InputPrediction
 from inferometer.evaluators.reports.base import Column, Row, Table
 
 _INPUT = Column("input", "input")

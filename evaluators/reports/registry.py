@@ -14,21 +14,21 @@ from inferometer.manifests.errors import IMPORT_FAILURES, ConfigurationError, on
 ENTRY_POINTS = "inferometer.reports"
 REPORTS: Mapping[str, str] = MappingProxyType(
     {
-        "latency": "inferometer.evaluators.reports.batches:LatencyReport",
-        "accuracy": "inferometer.evaluators.reports.accuracy:AccuracyReport",
-        "duration": "inferometer.evaluators.reports.batches:DurationReport",
+        "latency": "inferometer.evaluators.kinds.batches.report:LatencyReport",
+        "accuracy": "inferometer.evaluators.kinds.batches.accuracy_report:AccuracyReport",
+        "duration": "inferometer.evaluators.kinds.batches.report:DurationReport",
         "layers": "inferometer.evaluators.reports.layers:LayersReport",
         "layer_tree": "inferometer.evaluators.reports.layers:LayerTreeReport",
         "cuda_launch": "inferometer.evaluators.reports.layers:KernelsReport",
         "eventflow": "inferometer.evaluators.reports.eventflow:EventflowReport",
-        "workload": "inferometer.evaluators.reports.load:WorkloadReport",
-        "max_qps": "inferometer.evaluators.reports.load:MaxQpsReport",
-        "training": "inferometer.evaluators.reports.training:TrainingReport",
-        "training_steps": "inferometer.evaluators.reports.training:TrainingStepsReport",
-        "ingestion": "inferometer.evaluators.reports.ingestion:IngestionReport",
-        "weak_scaling": "inferometer.evaluators.reports.scaling:WeakScalingReport",
-        "strong_scaling": "inferometer.evaluators.reports.scaling:StrongScalingReport",
-        "operators": "inferometer.evaluators.reports.operators:OperatorsReport",
+        "workload": "inferometer.evaluators.kinds.load.report:WorkloadReport",
+        "max_qps": "inferometer.evaluators.kinds.load.report:MaxQpsReport",
+        "training": "inferometer.evaluators.kinds.training.report:TrainingReport",
+        "training_steps": "inferometer.evaluators.kinds.training.report:TrainingStepsReport",
+        "ingestion": "inferometer.evaluators.kinds.ingestion.report:IngestionReport",
+        "weak_scaling": "inferometer.evaluators.kinds.training.scaling_report:WeakScalingReport",
+        "strong_scaling": "inferometer.evaluators.kinds.training.scaling_report:StrongScalingReport",
+        "operators": "inferometer.evaluators.kinds.operators.report:OperatorsReport",
     }
 )
 ALIASES: Mapping[str, str] = MappingProxyType(

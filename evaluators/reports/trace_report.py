@@ -6,13 +6,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from inferometer.agent.tracing.span import SpanChunk, TraceLevel
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.measurements.training import StepTimes, TrainingMeasurement
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
 from inferometer.evaluators.reports.base import (
     NAME_COLUMNS,
     STABILITY_COLUMN,
@@ -66,17 +63,3 @@ class TraceReport(Report[M]):
 def describe_traced(evaluation: Evaluation) -> Row:
     """Returns the values of ``TRACED_COLUMNS``."""
     return {**describe_names(evaluation), "trace_level": evaluation.trace_level.name}
-
-
-def batch_sizes(measurement: Traced) -> NDArray[np.int64]:
-    """Returns the size of each measured batch, of a training on rank 0, which is the one that is traced."""
-    times = measurement.times
-    return times.samples[0] if isinstance(times, StepTimes) else times.sizes
-
-
-def full_batches(measurement: Traced) -> NDArray[np.bool_]:
-    """Returns, for each measured batch, whether it held the full batch size; bool."""
-    if isinstance(measurement, TrainingMeasurement):
-        return measurement.full
-    full: NDArray[np.bool_] = measurement.times.sizes == measurement.batch_size
-    return full

@@ -37,17 +37,16 @@ from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, TraceSummary, to_the_millisecond
+from inferometer.evaluators.kinds.registry import find_kind, kind_of, known_kinds
 from inferometer.evaluators.store import documents_v1
 from inferometer.evaluators.store.condition_documents import conditions_document, conditions_from_document
 from inferometer.evaluators.store.measurement_documents import (
-    KINDS,
-    PART_COLLECTIONS,
     SAMPLE_IDS,
     SPANS,
     Document,
     Part,
     Stored,
-    documents_of,
+    part_collections,
 )
 from inferometer.evaluators.store.span_documents import chunk_from_document, span_documents
 from inferometer.evaluators.store.values import checked, fields_of, restored, storable, storable_text
@@ -78,7 +77,7 @@ class Documents:
 
 def to_documents(evaluation: Evaluation, save_id: str) -> Documents:
     """Returns the documents of an evaluation; the ids of its parts are made from ``save_id``."""
-    measurement, parts = documents_of(evaluation.measurement.kind).write(evaluation, save_id)
+    measurement, parts = kind_of(evaluation).documents().write(evaluation, save_id)
     every = {**parts, SPANS: Part(len(evaluation.spans), span_documents(evaluation.spans))}
     if evaluation.dataset.sample_ids is not None:
         every[SAMPLE_IDS] = _sample_part(evaluation.dataset.sample_ids)
@@ -115,7 +114,7 @@ def present_head(head: Document) -> Document:
         raise _newer(name, f"schema {version}; this one reads up to {SCHEMA_VERSION}")
     try:
         head = documents_v1.upgraded(head) if version == documents_v1.SCHEMA_VERSION else head
-        if head["kind"] not in KINDS:
+        if head["kind"] not in known_kinds():
             raise _newer(name, f"it measured {head['kind']}")
         _check_frame(head)
     except DAMAGES as error:
@@ -147,13 +146,13 @@ def _check_frame(head: Stored) -> None:
             raise TypeError("the id of a part is no text")
         return
     for name, count in head["parts"].items():
-        if name not in PART_COLLECTIONS or not isinstance(count, int) or not 0 <= count <= _MOST_PARTS:
+        if name not in part_collections() or not isinstance(count, int) or not 0 <= count <= _MOST_PARTS:
             raise ValueError(f"it has {count} documents of {name}")
 
 
 def on_demand(head: Stored) -> tuple[str, ...]:
     """Returns the collections of an evaluation that are read on demand only."""
-    return SPANS, *KINDS[head["kind"]].on_demand
+    return SPANS, *find_kind(head["kind"]).on_demand
 
 
 def from_documents(documents: Documents, *, partial: bool = False) -> Evaluation:
@@ -248,7 +247,7 @@ def _evaluation_document(evaluation: Evaluation) -> Document:
 def _evaluation(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Evaluation:
     environment, system, trace = (restored(head.get(name)) for name in ("environment", "system", "trace"))
     manifest = ModelManifest.model_validate(restored(head["model"]))
-    measurement: Any = documents_of(head["kind"]).read(head, parts)
+    measurement: Any = find_kind(head["kind"]).documents().read(head, parts)
     described = checked(
         SystemDescription(
             manifest=manifest,

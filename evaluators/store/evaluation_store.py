@@ -14,7 +14,8 @@ from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.tracing.span import SpanChunk
 from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.measurements.batches import InputPrediction
+from inferometer.evaluators.kinds.batches.measurement import InputPrediction
+from inferometer.evaluators.kinds.batches.task_documents import predictions_from_documents
 from inferometer.evaluators.store import documents_v1
 from inferometer.evaluators.store.documents import (
     DAMAGES,
@@ -27,16 +28,15 @@ from inferometer.evaluators.store.documents import (
     release_of,
     to_documents,
 )
-from inferometer.evaluators.store.measurement_documents import PART_COLLECTIONS, SPANS, Document
+from inferometer.evaluators.store.measurement_documents import SPANS, Document, part_collections
 from inferometer.evaluators.store.span_documents import chunk_from_document
-from inferometer.evaluators.store.task_documents import predictions_from_documents
 from inferometer.evaluators.store.values import checked
 from inferometer.manifests.errors import ConfigurationError, StoreError, one_line, printable
 
 INDEXES = {
     "evaluation": ("created_at", "model_key"),
     "agent": ("expires_unix_ms",),
-    **dict.fromkeys(PART_COLLECTIONS, ("evaluation_id",)),
+    **dict.fromkeys(part_collections(), ("evaluation_id",)),
 }
 """The collections, each with its indexed fields."""
 EXPIRING = {"agent": "expires_at"}

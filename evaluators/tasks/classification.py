@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Classifications, Predictions
-from inferometer.evaluators.accuracy import AccuracyCounter
 from inferometer.evaluators.datasets.base import Sample
-from inferometer.evaluators.measurements.batches import Accuracy
+from inferometer.evaluators.kinds.batches.accuracy import AccuracyCounter
+from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.evaluators.tasks.bootstrap import wilson_interval
 from inferometer.evaluators.tasks.metric import ScoringFailure, TaskMetric
 from inferometer.evaluators.tasks.scores import Score, TaskResult

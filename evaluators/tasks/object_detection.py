@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
 from inferometer.agent.tasks.predictions import Detections, Instances, Predictions
-from inferometer.evaluators.accuracy import ClassIndex, decimal
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.datasets.truths import Objects, Polygons, RunLengths
+from inferometer.evaluators.kinds.batches.accuracy import ClassIndex, decimal
 from inferometer.evaluators.tasks.coco_results import Annotation, CocoResults, annotations_of
 from inferometer.evaluators.tasks.metric import TaskMetric, TaskResult
 from inferometer.manifests.errors import DatasetError, FrameworkUnavailableError, PredictionError, printable

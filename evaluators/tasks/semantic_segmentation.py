@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import NO_CLASS, UNSEEN, ClassMaps, Predictions
-from inferometer.evaluators.accuracy import ClassIndex
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.datasets.truths import IGNORED_CLASS, ClassMap, UnreadClassMap
+from inferometer.evaluators.kinds.batches.accuracy import ClassIndex
 from inferometer.evaluators.tasks.bootstrap import ratio_interval, score_within
 from inferometer.evaluators.tasks.metric import Score, TaskMetric, TaskResult
 from inferometer.manifests.errors import DatasetError, PredictionError, printable

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Classifications, Predictions
-from inferometer.evaluators.accuracy import ClassIndex, decimal
 from inferometer.evaluators.datasets.base import Sample
+from inferometer.evaluators.kinds.batches.accuracy import ClassIndex, decimal
 from inferometer.evaluators.tasks.bootstrap import ratio_interval, score_within, share_score
 from inferometer.evaluators.tasks.metric import Score, TaskMetric, TaskResult
 from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError

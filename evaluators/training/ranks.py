@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 from inferometer.agent.training.companion import CompanionsOf
 from inferometer.agent.training.rank_environment import LOOPBACK, rank_of_environment, require_host
 from inferometer.agent.training.trainer import Rank
-from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.jobs.linked_process import LinkedTask
-from inferometer.evaluators.jobs.resources import JobCallbacks
-from inferometer.evaluators.jobs.supervision import in_processes
-from inferometer.evaluators.measurements.training import TrainingMeasurement
+from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
+from inferometer.evaluators.running.linked_process import LinkedTask
+from inferometer.evaluators.running.resources import JobCallbacks
+from inferometer.evaluators.running.supervision import in_processes
 from inferometer.manifests.errors import ConfigurationError, TrainingError
 
 MOST_RANKS = 1024

@@ -16,12 +16,12 @@ from inferometer.agent.tracing.profiler import Profiler
 from inferometer.agent.tracing.recorder import TraceScope, traced
 from inferometer.agent.tracing.span import SpanKind, TraceLevel
 from inferometer.agent.training.trainer import PlacedBatch, StepParts, Trainer, TrainingBatch
-from inferometer.evaluators.dataset_run import MEASURE, Progress
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
+from inferometer.evaluators.kinds.batches.run import MEASURE, Progress
+from inferometer.evaluators.kinds.data import DataOptions
+from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingOptions
 from inferometer.evaluators.loading.loader import LoadedBatch, Loader
-from inferometer.evaluators.measurements.data import DataOptions
-from inferometer.evaluators.measurements.training import StepTimes, TrainingMeasurement, TrainingOptions
 from inferometer.evaluators.training.gathering import gathered_failures, gathered_losses
 from inferometer.evaluators.training.step_tracing import StepTracing
 from inferometer.manifests.errors import ConfigurationError, EvaluationFailed, EvaluationInterrupted

@@ -11,9 +11,9 @@ from inferometer.agent.inference.results import InputFailure
 from inferometer.agent.training.trainer import Trainer
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.classes import class_indices
+from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.evaluators.loading.dataset_loader import UNLABELLED, DatasetLoader
 from inferometer.evaluators.loading.loader import LoaderOptions
-from inferometer.evaluators.measurements.batches import Accuracy
 from inferometer.manifests.schema import ModelManifest
 
 _TOP = 5

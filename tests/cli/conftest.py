@@ -20,7 +20,7 @@ import pytest
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.cli.main import run
-from inferometer.evaluators.jobs import load
+from inferometer.evaluators.kinds.load import job as load
 from inferometer.manifests.catalog import Catalog
 
 

@@ -29,11 +29,16 @@ from inferometer.client.commands import listings
 from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, TraceSummary
+from inferometer.evaluators.kinds.batches.measurement import (
+    Accuracy,
+    BatchMeasurement,
+    BatchOptions,
+    BatchTimes,
+)
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
+from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.load.lag import lag_text
 from inferometer.evaluators.load.queries import Outcome
-from inferometer.evaluators.measurements.batches import Accuracy, BatchMeasurement, BatchOptions, BatchTimes
-from inferometer.evaluators.measurements.load import LoadMeasurement
-from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.store.opening import open_store
 from tests.reports.conftest import MACHINE, describe
 from tests.reports.loads import OPTIONS, SEARCH, queries

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from inferometer.client.cli.invocation import DEFAULT_DATABASE
+from inferometer.client.api.invocation import DEFAULT_DATABASE
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store

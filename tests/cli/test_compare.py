@@ -20,11 +20,11 @@ from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.kinds.batches.measurement import Accuracy, BatchOptions, BatchTimes
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions
+from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.load.load_run import LoadRun
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.measurements.batches import Accuracy, BatchOptions, BatchTimes
-from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
-from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.evaluators.store.opening import open_store
 from tests.cli.conftest import Agent

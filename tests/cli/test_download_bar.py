@@ -9,8 +9,8 @@ from contextlib import redirect_stderr
 import pytest
 
 from inferometer.agent.artifacts.downloads import DownloadProgress
-from inferometer.client.cli import download_bar
-from inferometer.client.cli.download_bar import DownloadBar
+from inferometer.client.api import download_bar
+from inferometer.client.api.download_bar import DownloadBar
 
 MIB = 1024 * 1024
 

@@ -20,7 +20,7 @@ from inferometer.client.op.from_evaluation import (
     traced_lines,
     traced_request,
 )
-from inferometer.evaluators.measurements.operators import Mode, OperatorOptions, OperatorRow, RowStatus
+from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions, OperatorRow, RowStatus
 from inferometer.evaluators.operators.from_trace import explain, request_of
 from inferometer.manifests.errors import ConfigurationError, UnknownEvaluationError
 from tests.cli.conftest import Agent

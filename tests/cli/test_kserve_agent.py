@@ -17,9 +17,9 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.security.credentials import ServerTls
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
 from inferometer.evaluators.load.queries import Outcome
-from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.measurements.load import LoadMeasurement
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.catalog import Catalog

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import inferometer as im
-from inferometer.client.cli.stopping import StopRequest
+from inferometer.client.api.stopping import StopRequest
 from inferometer.client.library import running
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import StoreError

@@ -13,8 +13,8 @@ import click
 import pytest
 
 import inferometer as im
+from inferometer.client.api.stopping import StopRequest
 from inferometer.client.cli.main import cli
-from inferometer.client.cli.stopping import StopRequest
 from inferometer.client.library import running
 from inferometer.client.library.invocation import FRAMEWORK, MANIFESTS, VARIABLES
 from tests.cli.conftest import Agent

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import inferometer as im
-from inferometer.client.cli.stopping import StopRequest
+from inferometer.client.api.stopping import StopRequest
 from inferometer.client.library import running
 from tests.cli.conftest import Agent
 

@@ -15,12 +15,12 @@ from inferometer.agent.hardware.environment import usable_cores
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.cli.exit_codes import INVALID
-from inferometer.client.evaluating.load_summary import invalid_load
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
+from inferometer.evaluators.kinds.rate_search.measurement import RateSearchMeasurement
+from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.load.arrivals import ArrivalProcess
 from inferometer.evaluators.load.queries import Outcome, Queries, QueryLog
 from inferometer.evaluators.load.schedule import Schedule
-from inferometer.evaluators.measurements.load import LoadMeasurement
-from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.catalog import Catalog
@@ -37,6 +37,10 @@ WORKLOAD = (
 def served() -> Iterator[str]:
     with AgentServer(Catalog(), Registry(), ServerOptions(port=0)) as server:
         yield server.address
+
+
+def invalid(evaluation) -> str:  # type: ignore[no-untyped-def]
+    return kind_of(evaluation).invalid(evaluation.measurement)
 
 
 def kept(answer: Answer):  # type: ignore[no-untyped-def] # an Evaluation with its load
@@ -288,7 +292,7 @@ def test_a_lag_that_changes_no_answer_makes_no_search_invalid(agent: Agent) -> N
     )
 
     assert answer.code == 0, answer.stdout
-    assert invalid_load(kept(answer)) == ""
+    assert invalid(kept(answer)) == ""
 
 
 @pytest.mark.usefixtures("lag_ms")
@@ -308,7 +312,7 @@ def test_an_invalid_result_has_an_exit_code_of_its_own(agent: Agent, command: tu
 
     assert (answer.code, allowed.code) == (INVALID, 0), answer.stderr
     evaluation = kept(answer)
-    assert "lag" in invalid_load(evaluation)
+    assert "lag" in invalid(evaluation)
     report = "workload" if command[0] == "workload" else "max-qps"
     [row] = agent("info", "evaluation", report, "-f", "csv").rows
     assert "without the harness's own lag" in row["invalid"]

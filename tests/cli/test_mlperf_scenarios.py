@@ -15,8 +15,8 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.cli.exit_codes import INVALID
 from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, Scenario
 from inferometer.evaluators.load.queries import Outcome
-from inferometer.evaluators.measurements.load import LoadMeasurement, Scenario
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.catalog import Catalog

@@ -12,7 +12,7 @@ import torch
 
 import inferometer as im
 from inferometer.agent.inference.registry import Registry
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.library.requests import dataset_choice, system_request
 from inferometer.evaluators.datasets.memory import SyntheticDataset
 from inferometer.evaluators.jobs.requests import EvaluationRequest

@@ -14,8 +14,8 @@ import pytest
 
 import inferometer as im
 from inferometer.client.cli.exit_codes import INTERRUPTED
-from inferometer.client.web.again import again
-from inferometer.evaluators.measurements.operators import OperatorMeasurement
+from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
+from inferometer.evaluators.kinds.repeating import again
 from inferometer.manifests.errors import ConfigurationError
 from tests.cli.conftest import Agent
 

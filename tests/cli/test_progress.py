@@ -9,12 +9,11 @@ from threading import Event
 import pytest
 
 from inferometer.agent.artifacts.downloads import DownloadProgress
-from inferometer.client.cli import download_bar, waiting
-from inferometer.client.cli.download_bar import DownloadBar
-from inferometer.client.cli.waiting import WaitingLine
-from inferometer.client.evaluating import progress
-from inferometer.client.evaluating.progress import LiveLine, ProgressBar, line_of
-from inferometer.evaluators.dataset_run import Progress
+from inferometer.client.api import download_bar, progress, waiting
+from inferometer.client.api.download_bar import DownloadBar
+from inferometer.client.api.progress import LiveLine, ProgressBar, line_of
+from inferometer.client.api.waiting import WaitingLine
+from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.load.issuer import IssuerProgress
 
 

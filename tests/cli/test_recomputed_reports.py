@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from inferometer.agent.tracing.span import COLUMNS
-from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 from tests.cli.conftest import Agent

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from inferometer.client.evaluating import console
+from inferometer.client.api import runner
 from inferometer.evaluators.store.json_text import write_spool
 from inferometer.manifests.errors import StoreError
 
@@ -155,7 +155,7 @@ def test_ctrl_c_while_an_evaluation_is_kept_in_a_file_loses_nothing(agent, tmp_p
         return write_spool(evaluation, folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(console, "write_spool", interrupted)
+        patch.setattr(runner, "write_spool", interrupted)
         failed = agent("predict", "dataset", "--num_file_parts=1")
     assert failed.code == 130
     assert "top-1" in failed.stdout
@@ -172,7 +172,7 @@ def test_ctrl_c_while_an_evaluation_can_be_kept_in_no_file_loses_nothing(agent, 
         os.kill(os.getpid(), signal.SIGINT)
         raise StoreError("no space left")
 
-    monkeypatch.setattr(console, "write_spool", interrupted)
+    monkeypatch.setattr(runner, "write_spool", interrupted)
     assert "published " in agent("predict", "dataset", "--num_file_parts=1").stdout
     assert len(latency(agent)) == 1
 

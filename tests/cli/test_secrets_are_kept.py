@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.client.cli.configuration import load_configuration
-from inferometer.client.cli.invocation import Invocation
+from inferometer.client.api.configuration import load_configuration
+from inferometer.client.api.invocation import Invocation
 from tests.cli.conftest import Agent
 from tests.integration.trace_collectors import COLLECTORS, HOST, Seen
 

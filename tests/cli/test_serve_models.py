@@ -10,7 +10,7 @@ from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.queue_policy import QueuePolicy, TimeoutAction
 from inferometer.agent.serving.version_policy import VersionPolicies
-from inferometer.client.cli.configuration import ServingSettings, load_configuration
+from inferometer.client.api.configuration import ServingSettings, load_configuration
 from inferometer.client.serving.model_options import BATCHING, serving_options
 from inferometer.manifests.errors import ConfigurationError
 from tests.cli.conftest import served

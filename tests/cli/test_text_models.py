@@ -18,9 +18,9 @@ from inferometer.agent.preprocessing.inputs import Input, Text
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.tasks.predictions import Classifications, Texts, Values
 from inferometer.client.remote.native.agent import open_remote_agent
-from inferometer.evaluators.dataset_run import DatasetRun
 from inferometer.evaluators.datasets.opening import open_dataset, open_path
-from inferometer.evaluators.measurements.batches import BatchMeasurement, BatchOptions
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, BatchOptions
+from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.evaluators.system import SystemUnderTest
 from inferometer.evaluators.tasks.question_answering import normalized
 from inferometer.manifests.catalog import Catalog

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from inferometer.agent.tracing.exporting import GRACE_S
-from inferometer.evaluators.jobs.evaluate import EvaluationTrace
+from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from tests.cli.conftest import Agent, Answer
 from tests.integration.trace_collectors import COLLECTORS, HOST, Seen, hanging, otlp_grpc
 

@@ -27,7 +27,7 @@ from inferometer.agent.tasks.predictions import Classifications
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.measurements.batches import (
+from inferometer.evaluators.kinds.batches.measurement import (
     Accuracy,
     BatchMeasurement,
     BatchOptions,

@@ -20,12 +20,12 @@ import pytest
 
 from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.client.reports.evaluation_filter import rows_of
-from inferometer.evaluators.measurements.batches import BatchMeasurement
-from inferometer.evaluators.measurements.load import LoadMeasurement, Scenario
-from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, Scenario
+from inferometer.evaluators.kinds.load.report import ProbesReport
+from inferometer.evaluators.kinds.rate_search.measurement import RateSearchMeasurement
 from inferometer.evaluators.reports.base import Report
 from inferometer.evaluators.reports.layers import LayerRunsReport
-from inferometer.evaluators.reports.load import ProbesReport
 from inferometer.evaluators.reports.registry import REPORTS, find_report
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
@@ -85,7 +85,7 @@ def test_every_report_has_the_rows_and_columns_of_the_version_that_kept_them(
     kept: EvaluationStore, name: str
 ) -> None:
     report = reports()[name]
-    kinds = tuple(measurement.kind for measurement in report.takes)
+    kinds = tuple(taken.kind for taken in report.takes) or None
     found = kept.find(EvaluationFilter(include_interrupted=True, kinds=kinds))
     rows = [{key: finite(value) for key, value in row.items()} for row in rows_of(report, found, kept)]
     if name == "eventflow":

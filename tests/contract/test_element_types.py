@@ -32,15 +32,15 @@ from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.client.remote.rest.messages import HttpRequestForm
 from inferometer.evaluators.evaluation import Status
 from inferometer.evaluators.jobs.defaults import SharedMemoryUse
-from inferometer.evaluators.jobs.load import LoadJob
 from inferometer.evaluators.jobs.requests import MaxQpsRequest, SystemRequest, WorkloadRequest
-from inferometer.evaluators.jobs.resources import Notify
+from inferometer.evaluators.kinds.load.job import LoadJob
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
+from inferometer.evaluators.kinds.rate_search.measurement import RateSearchMeasurement
 from inferometer.evaluators.load.local_target import make_load_target
 from inferometer.evaluators.load.prepared_inputs import PreparedInputs, ReadInputs
 from inferometer.evaluators.load.queries import Outcome, QueryLog
 from inferometer.evaluators.load.schedule import Schedule
-from inferometer.evaluators.measurements.load import LoadMeasurement
-from inferometer.evaluators.measurements.rate_search import RateSearchMeasurement
+from inferometer.evaluators.running.resources import Notify
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, InputError, ManifestError, PredictionError
 from inferometer.manifests.loader import load_manifest

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.measurements.operators import OperatorMeasurement
+from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
 from inferometer.manifests.errors import StoreError

@@ -16,7 +16,7 @@ from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.client.reports.evaluation_document import as_document
 from inferometer.client.reports.evaluation_filter import readable_spans
-from inferometer.client.reports.show import lines_of, newest, timed_by
+from inferometer.client.reports.show import lines_of, newest
 from inferometer.client.web.documents import (
     comparison_document,
     evaluation_document,
@@ -25,7 +25,8 @@ from inferometer.client.web.documents import (
 )
 from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.measurements.batches import Accuracy
+from inferometer.evaluators.kinds.batches.measurement import Accuracy
+from inferometer.evaluators.kinds.kind import timed_by
 from inferometer.evaluators.reports.trace_report import SpanSource, TraceReport
 from inferometer.evaluators.store.documents import to_documents
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.json_text import evaluation_to_json, read_spool
 from inferometer.evaluators.store.opening import open_store

@@ -15,7 +15,7 @@ from typing import Any
 
 from inferometer.agent.training.companion import Companion
 from inferometer.agent.training.trainer import Rank
-from inferometer.evaluators.jobs.resources import JobCallbacks
+from inferometer.evaluators.running.resources import JobCallbacks
 from inferometer.evaluators.training.ranks import (
     RankRequest,
     held_address,

@@ -10,7 +10,7 @@ import pytest
 from fake_framework import SCRIPT, SERVED, SIDE
 
 from inferometer.client.cli.main import run
-from inferometer.evaluators.measurements.batches import LatencySummary
+from inferometer.evaluators.kinds.batches.measurement import LatencySummary
 from inferometer.evaluators.precision.processes import interval_over
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store

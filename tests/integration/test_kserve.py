@@ -22,9 +22,9 @@ from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, Trace
 from inferometer.agent.tracing.span import SpanRole, TraceLevel
 from inferometer.client.remote.channel.connection import RemoteOptions
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
-from inferometer.evaluators.dataset_run import DatasetRun
 from inferometer.evaluators.datasets.opening import open_dataset
-from inferometer.evaluators.measurements.batches import BatchOptions
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import AgentError, ConfigurationError, UnknownModelError
 

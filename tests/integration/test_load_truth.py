@@ -12,9 +12,10 @@ from load_runs import latencies
 from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.agent.protocol.messages import decode_response, encode_response
-from inferometer.client.evaluating.load_summary import load_rows
 from inferometer.client.remote.native.agent import RemoteTarget, open_remote_agent
 from inferometer.evaluators.evaluation import measures
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions
+from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent
 from inferometer.evaluators.load.issuer import RunLimits
 from inferometer.evaluators.load.load_session import LoadSession
@@ -25,7 +26,6 @@ from inferometer.evaluators.load.schedule import Schedule
 from inferometer.evaluators.load.summary import LoadSummary
 from inferometer.evaluators.max_qps.probe import Prober
 from inferometer.evaluators.max_qps.search import MaxQpsOptions, search_max_qps
-from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
 from inferometer.evaluators.statistics import percentile
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
 from inferometer.manifests.catalog import Catalog
@@ -227,6 +227,6 @@ def test_an_agent_that_answers_twice_or_not_is_counted_once_for_each_query(
     evaluation = make_evaluation(measurement=LoadMeasurement(LoadOptions("constant", 100.0), run, 0))
     stored = evaluation_from_json(evaluation_to_json(evaluation))
     assert measures(stored, LoadMeasurement)
-    shown = "\n".join(value for _, value in load_rows(stored))
+    shown = "\n".join(value for _, value in kind_of(stored).summary(stored))
     assert stored.measurement.run.queries.repeated == repeated
     assert ("3 more answers for queries that had one" in shown) == bool(repeated)

@@ -11,9 +11,8 @@ import pytest
 
 from inferometer.agent.inference.registry import BUILTIN, FrameworkEntry, Registry
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.jobs.operators import OperatorProgress, benchmark_operators
-from inferometer.evaluators.jobs.resources import JobCallbacks
-from inferometer.evaluators.measurements.operators import (
+from inferometer.evaluators.kinds.operators.job import OperatorProgress, benchmark_operators
+from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
     Mode,
     OperatorMeasurement,
@@ -23,6 +22,7 @@ from inferometer.evaluators.measurements.operators import (
     Stop,
 )
 from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
+from inferometer.evaluators.running.resources import JobCallbacks
 from inferometer.manifests.errors import (
     ConfigurationError,
     EvaluationInterrupted,
@@ -101,7 +101,7 @@ def test_times_beyond_the_peak_are_refused_after_it_was_measured_again(
         asked.append(again)
         return MachinePeak(second if again else 1.0, 1e15, 1 << 20, 1, "as the test has it")
 
-    monkeypatch.setattr("inferometer.evaluators.jobs.operators.machine_peak", peak)
+    monkeypatch.setattr("inferometer.evaluators.kinds.operators.job.machine_peak", peak)
     [found] = benchmarked(RIGHT, RIGHT + 100, with_peak=True)
     assert asked == ([False, True] if second > 1 else [False, True, True])
     for row in found.measurement.rows:

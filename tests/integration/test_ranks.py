@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from inferometer.evaluators.jobs.resources import JobCallbacks
+from inferometer.evaluators.running.resources import JobCallbacks
 from inferometer.manifests.errors import DatasetError, TrainingError
 from tests.integration import rank_work
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.measurements.batches import InputPrediction
+from inferometer.evaluators.kinds.batches.measurement import InputPrediction
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import (

@@ -17,15 +17,15 @@ from inferometer.agent.preprocessing.inputs import Payload, Tensor
 from inferometer.agent.training.opening import open_trainer
 from inferometer.agent.training.trainer import Trainer, TrainerOptions
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from inferometer.evaluators.loading.dataset_loader import DatasetLoader
-from inferometer.evaluators.loading.loader import LoaderOptions
-from inferometer.evaluators.measurements.data import DataOptions
-from inferometer.evaluators.measurements.training import (
+from inferometer.evaluators.kinds.data import DataOptions
+from inferometer.evaluators.kinds.training.measurement import (
     Bound,
     TrainingMeasurement,
     TrainingOptions,
     TrainingSummary,
 )
+from inferometer.evaluators.loading.dataset_loader import DatasetLoader
+from inferometer.evaluators.loading.loader import LoaderOptions
 from inferometer.evaluators.training.training_run import TrainingRun
 from inferometer.manifests.catalog import Catalog
 

@@ -16,10 +16,10 @@ from inferometer.agent.inference.selection import select_model
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
 from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
-from inferometer.evaluators.dataset_run import DatasetRun
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from inferometer.evaluators.datasets.opening import open_dataset
-from inferometer.evaluators.measurements.batches import BatchOptions
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.manifests.catalog import Catalog
 from tests.perf.bare_loops import BARE, Predict, time_batches, time_images
 from tests.perf.ratios import Row, divided, interleaved

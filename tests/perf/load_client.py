@@ -24,7 +24,7 @@ from tests.perf.ratios import Row, divided, interleaved, print_table
 
 if TYPE_CHECKING:
     from inferometer.evaluators.jobs.requests import SystemRequest
-    from inferometer.evaluators.jobs.resources import JobResources
+    from inferometer.evaluators.running.resources import JobResources
 
 ROUNDS = 5
 RUN_S = 10.0
@@ -140,12 +140,12 @@ def _ours(address: str) -> None:
 def _workload(
     resources: JobResources, system: SystemRequest, rate: float, seconds: float
 ) -> Mapping[str, float]:
-    from inferometer.evaluators.jobs.load import LoadJob
     from inferometer.evaluators.jobs.requests import WorkloadRequest
-    from inferometer.evaluators.jobs.resources import JobCallbacks
+    from inferometer.evaluators.kinds.load.job import LoadJob
+    from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
     from inferometer.evaluators.load.issuer import IssuerProgress
     from inferometer.evaluators.load.queries import Outcome
-    from inferometer.evaluators.measurements.load import LoadMeasurement
+    from inferometer.evaluators.running.resources import JobCallbacks
     from tests.perf.minimal_client import cpu_s, figures
 
     seen: list[tuple[int, float]] = []

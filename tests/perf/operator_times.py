@@ -16,7 +16,7 @@ from inferometer.agent.operators.inputs import draw_inputs
 from inferometer.agent.operators.operator import Preset
 from inferometer.agent.operators.runner import OperatorRunner, RunnerOptions
 from inferometer.agent.operators.table.registry import operators
-from inferometer.evaluators.measurements.operators import Mode, OperatorOptions
+from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions
 from inferometer.evaluators.operators.timing import time_operator
 from tests.perf.fresh_process import PROCESSES, in_fresh_process
 from tests.perf.ratios import Row, divided, interleaved

@@ -16,9 +16,9 @@ from inferometer.agent.inference.session import Session, SessionOptions, open_se
 from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.evaluators.conditions.conditions import Stability
 from inferometer.evaluators.conditions.watch import Watch
-from inferometer.evaluators.dataset_run import DatasetRun
 from inferometer.evaluators.datasets.base import DatasetIdentity, Sample
-from inferometer.evaluators.measurements.batches import BatchOptions
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.manifests.catalog import Catalog
 from tests.perf.dataset_overhead import RepeatedDataset
 from tests.perf.ratios import Row, divided, interleaved

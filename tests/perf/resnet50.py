@@ -26,10 +26,10 @@ from inferometer.agent.inference.session import Session, SessionOptions, no_fetc
 from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
-from inferometer.evaluators.dataset_run import DatasetRun
 from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.datasets.folder import FolderDataset
-from inferometer.evaluators.measurements.batches import BatchOptions
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.inputs import ImageParameters
 from inferometer.manifests.schema import ModelManifest

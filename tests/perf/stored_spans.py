@@ -19,10 +19,10 @@ from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
 from inferometer.agent.tracing.span import SpanKind, TraceLevel
-from inferometer.evaluators.dataset_run import DatasetRun
 from inferometer.evaluators.datasets.base import DatasetIdentity, Sample
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
-from inferometer.evaluators.measurements.batches import BatchOptions, BatchTimes
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions, BatchTimes
+from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.catalog import Catalog
 from tests.perf.dataset_overhead import RepeatedDataset

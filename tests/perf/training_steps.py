@@ -21,10 +21,10 @@ from inferometer.agent.inference.selection import select_model
 from inferometer.agent.training.opening import open_trainer
 from inferometer.agent.training.trainer import TrainerOptions
 from inferometer.evaluators.datasets.base import DatasetIdentity
+from inferometer.evaluators.kinds.data import DataOptions
+from inferometer.evaluators.kinds.training.measurement import TrainingOptions
 from inferometer.evaluators.loading.loader import LoaderOptions
 from inferometer.evaluators.loading.synthetic_loader import SyntheticLoader
-from inferometer.evaluators.measurements.data import DataOptions
-from inferometer.evaluators.measurements.training import TrainingOptions
 from inferometer.evaluators.training.training_run import TrainingRun
 from inferometer.manifests.catalog import Catalog
 from tests.perf.fresh_process import PROCESSES, in_fresh_process

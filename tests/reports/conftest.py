@@ -17,7 +17,12 @@ from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from inferometer.evaluators.conditions.host import HostConditions, Spread
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.measurements.batches import Accuracy, BatchMeasurement, BatchOptions, BatchTimes
+from inferometer.evaluators.kinds.batches.measurement import (
+    Accuracy,
+    BatchMeasurement,
+    BatchOptions,
+    BatchTimes,
+)
 from inferometer.evaluators.plots.base import PLOTS
 from inferometer.evaluators.tasks.scores import Score, ScoreInterval, TaskResult
 from inferometer.manifests.loader import parse_manifest

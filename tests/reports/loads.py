@@ -9,10 +9,10 @@ import numpy as np
 
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions
+from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.load.load_run import LoadRun
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
-from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
 
 MS = 1_000_000
 ELAPSED_NS = 2_500_000_000

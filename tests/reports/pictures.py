@@ -12,7 +12,7 @@ from inferometer.evaluators.drawing.charts import (
     Drawing,
 )
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
-from inferometer.evaluators.measurements.operators import OperatorMeasurement
+from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
 from inferometer.evaluators.plots.base import find_plot
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.reports.registry import find_report

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.measurements.batches import LatencySummary
+from inferometer.evaluators.kinds.batches.measurement import LatencySummary
 from inferometer.evaluators.reports.base import Report, Row
 from inferometer.evaluators.reports.registry import ALIASES, REPORTS, find_report
 from inferometer.evaluators.reports.writer import Format, write

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.client.evaluating.ingestion_summary import ingestion_rows
 from inferometer.client.reports.show import lines_of
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.measurements.ingestion import IngestionMeasurement
+from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement
+from inferometer.evaluators.kinds.ingestion.summary import ingestion_rows
 from inferometer.evaluators.plots.base import find_plot
 from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.reports.registry import find_report

@@ -21,9 +21,9 @@ from inferometer.evaluators.drawing.charts import (
 )
 from inferometer.evaluators.drawing.style import ALARM
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.measurements.load import LoadMeasurement
-from inferometer.evaluators.measurements.rate_search import RateAnswer
-from inferometer.evaluators.plots import load
+from inferometer.evaluators.kinds.load import plot as load
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
+from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer
 from tests.reports.loads import OPTIONS, loaded, queries, run
 from tests.reports.pictures import drawn, picture, texts, titles
 

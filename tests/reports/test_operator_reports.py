@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.client.evaluating.operator_summary import operator_lines
 from inferometer.client.reports.show import lines_of
 from inferometer.client.web.pictures import charts_of
 from inferometer.evaluators.drawing.canvas import png
 from inferometer.evaluators.drawing.charts import BarChart, PointChart
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.measurements.operators import OperatorMeasurement
+from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
+from inferometer.evaluators.kinds.operators.summary import operator_lines
 from inferometer.evaluators.plots.base import find_plot
 from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.reports.registry import find_report

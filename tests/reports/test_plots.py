@@ -21,7 +21,8 @@ from inferometer.evaluators.drawing.charts import (
 from inferometer.evaluators.drawing.painting import shortened
 from inferometer.evaluators.drawing.style import MOST_GROUPS, OTHER, Palette
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.plots import batches, eventflow, layers
+from inferometer.evaluators.kinds.batches import plot as batches
+from inferometer.evaluators.plots import eventflow, layers
 from inferometer.evaluators.plots.base import MOST_EVALUATIONS, PLOTS, find_plot, label_of
 from inferometer.evaluators.reports.registry import REPORTS
 from inferometer.manifests.errors import ConfigurationError

@@ -15,9 +15,10 @@ from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
 from inferometer.agent.tracing.span import SpanChunk, SpanKind, TraceLevel
 from inferometer.client.reports.evaluation_document import as_document
-from inferometer.client.reports.show import lines_of, timed_by
+from inferometer.client.reports.show import lines_of
 from inferometer.evaluators.evaluation import Evaluation, Status, TraceSummary
-from inferometer.evaluators.measurements.load import LoadMeasurement, MlperfResult, Scenario
+from inferometer.evaluators.kinds.kind import timed_by
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, MlperfResult, Scenario
 from tests.evaluations import changed
 from tests.reports.loads import calm, overloaded, searched
 

@@ -7,17 +7,21 @@ from datetime import datetime, timedelta, timezone
 import numpy as np
 import pytest
 
-from inferometer.client.evaluating.training_summary import training_rows
 from inferometer.client.web.facts import facts_of
 from inferometer.evaluators.drawing.charts import BarChart, PointChart
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.measurements.batches import Accuracy
-from inferometer.evaluators.measurements.training import TrainingMeasurement
+from inferometer.evaluators.kinds.batches.measurement import Accuracy
+from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
+from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport
+from inferometer.evaluators.kinds.training.scaling_report import (
+    StrongScalingReport,
+    WeakScalingReport,
+    cut_percent,
+)
+from inferometer.evaluators.kinds.training.summary import training_rows
 from inferometer.evaluators.plots.base import find_plot
 from inferometer.evaluators.reports.overview import OverviewReport
 from inferometer.evaluators.reports.registry import find_report
-from inferometer.evaluators.reports.scaling import StrongScalingReport, WeakScalingReport, cut_percent
-from inferometer.evaluators.reports.training import TrainingReport, TrainingStepsReport
 from tests.contract.store_fixtures import make_system
 from tests.training_evaluations import make_training
 

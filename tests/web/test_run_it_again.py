@@ -13,12 +13,12 @@ from inferometer.agent.hardware.device import Device, DeviceKind
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.client.cli.main import cli
-from inferometer.client.web.again import again
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.requests import MaxQpsRequest, WorkloadRequest
-from inferometer.evaluators.measurements.batches import BatchOptions
-from inferometer.evaluators.measurements.load import Scenario
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.load.measurement import Scenario
+from inferometer.evaluators.kinds.repeating import again
 from tests.evaluations import changed
 from tests.page_samples import steady
 from tests.reports.loads import calm, closed, searched

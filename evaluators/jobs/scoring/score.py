@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from inferometer.agent.artifacts.cache import ArtifactCache
 from inferometer.agent.tasks.predictions import Predictions
-from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample, Subset
 from inferometer.evaluators.jobs.requests import DatasetChoice
 from inferometer.evaluators.jobs.scoring.prediction_files import PredictionFile
+from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.tasks.metric import METRICS, ScoringFailure, TaskMetric, TaskResult
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (

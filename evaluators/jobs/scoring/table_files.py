@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Classifications, Texts, Values
-from inferometer.evaluators.accuracy import ClassIndex, decimal
 from inferometer.evaluators.datasets.arrays import opened_arrays, read_array
 from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.datasets.files.json_text import shown
 from inferometer.evaluators.jobs.scoring.prediction_files import PredictionFile
 from inferometer.evaluators.jobs.scoring.rows import read_rows
+from inferometer.evaluators.kinds.batches.accuracy import ClassIndex, decimal
 from inferometer.manifests.errors import DatasetError, PredictionError, printable
 
 _TOP = 5

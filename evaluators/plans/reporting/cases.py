@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.registry import every_kind, find_kind
 from inferometer.evaluators.load.intervals import t_quantile_95
 from inferometer.evaluators.plans.cells import Cell, Run
 from inferometer.evaluators.plans.references import shown
@@ -19,15 +20,6 @@ from inferometer.evaluators.plans.running.results import Result
 from inferometer.evaluators.reports.base import EVALUATION_COLUMNS, Column, Report, Row, Value
 from inferometer.evaluators.reports.registry import find_report
 
-REPORTS: Mapping[str, tuple[str, ...]] = {
-    "batches": ("latency", "accuracy"),
-    "load": ("workload",),
-    "rate_search": ("max_qps",),
-    "training": ("training",),
-    "ingestion": ("ingestion",),
-    "operators": ("operators",),
-}
-"""The reports that give the figures of an evaluation, by the kind of its measurement."""
 MAIN = (
     "latency_ms_p50",
     "latency_ms_mean",
@@ -136,7 +128,7 @@ class Observation:
 def figure_columns() -> Mapping[str, Column]:
     """Returns the columns of all figures by their keys."""
     found = {column.key: column for column in RUN_COLUMNS}
-    for name in (name for names in REPORTS.values() for name in names):
+    for name in (name for kind in every_kind() for name in kind.reports):
         for column in find_report(name).columns:
             found.setdefault(column.key, column)
     return found
@@ -190,7 +182,7 @@ def _rows(evaluation: Evaluation[Any]) -> Iterator[Row]:
 @cache
 def _reports(kind: str) -> tuple[Report[Any], ...]:
     """The reports on a kind; to find them takes longer than to read an evaluation."""
-    return tuple(find_report(name) for name in REPORTS[kind])
+    return tuple(find_report(name) for name in find_kind(kind).reports)
 
 
 def _dimensions(row: Row) -> Iterator[tuple[str, Value]]:

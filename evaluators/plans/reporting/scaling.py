@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from inferometer.evaluators.drawing.charts import Drawing, Label, PointChart, Series
+from inferometer.evaluators.kinds.training.scaling_report import cut_percent
 from inferometer.evaluators.plans.reporting.cases import Case, Figure
 from inferometer.evaluators.plans.reporting.counts import (
     Quantity,
@@ -41,7 +42,6 @@ from inferometer.evaluators.plans.reporting.tables import (
 )
 from inferometer.evaluators.plots.base import readable
 from inferometer.evaluators.reports.base import Column, Row, Value
-from inferometer.evaluators.reports.scaling import cut_percent
 from inferometer.manifests.errors import ConfigurationError
 
 IDEAL = "ideal"

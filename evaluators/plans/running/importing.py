@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 
@@ -34,9 +34,10 @@ def imported(data: Path, store: EvaluationStore) -> tuple[str, ...]:
         evaluations = list(source.find(EvaluationFilter(limit=None, include_interrupted=True)))[::-1]
         for evaluation in evaluations:
             measurement = evaluation.measurement
-            if isinstance(measurement, BatchMeasurement):
+            kind = kind_of(evaluation)
+            if kind.has_predictions:
                 predictions = tuple(source.predictions(evaluation.id))
-                measurement = replace(measurement, predictions=predictions)
+                measurement = kind.with_predictions(measurement, predictions)
             spans = tuple(source.spans(evaluation.id))
             store.save(replace(evaluation, measurement=measurement, spans=spans))
     return tuple(each.id for each in evaluations)

@@ -18,9 +18,9 @@ from inferometer.agent.inference.results import (
     StageTimes,
 )
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input
-from inferometer.evaluators.accuracy import AccuracyCounter, ClassIndex
 from inferometer.evaluators.datasets.base import Sample
-from inferometer.evaluators.measurements.batches import Accuracy
+from inferometer.evaluators.kinds.batches.accuracy import AccuracyCounter, ClassIndex
+from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest

@@ -24,9 +24,9 @@ from dataset_run_fakes import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.evaluators.dataset_run import DatasetRun, Progress
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.measurements.batches import Accuracy, BatchMeasurement
+from inferometer.evaluators.kinds.batches.measurement import Accuracy, BatchMeasurement
+from inferometer.evaluators.kinds.batches.run import DatasetRun, Progress
 from inferometer.manifests.errors import (
     ConfigurationError,
     DatasetError,

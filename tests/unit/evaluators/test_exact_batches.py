@@ -7,10 +7,10 @@ from dataset_run_fakes import FakeSystem, Numbered, manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.evaluators.dataset_run import DatasetRun
 from inferometer.evaluators.datasets.memory import SyntheticDataset
 from inferometer.evaluators.jobs.requests import DatasetChoice, SystemRequest, inputs_for
-from inferometer.evaluators.measurements.batches import BatchOptions
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.batches.run import DatasetRun
 
 PARAMETERS = manifest("raw").inputs[0].parameters
 

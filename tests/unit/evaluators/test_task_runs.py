@@ -14,7 +14,7 @@ from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.results import BatchResult, SystemDescription
 from inferometer.agent.preprocessing.inputs import Input
 from inferometer.agent.tasks.predictions import Values
-from inferometer.evaluators.dataset_run import DatasetRun
+from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.manifests.errors import ConfigurationError, DatasetError, EvaluationFailed
 
 METRIC = '''

@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inferometer.client.evaluating.load_summary import load_rows
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions
+from inferometer.evaluators.kinds.load.summary import run_rows
 from inferometer.evaluators.load.load_run import LoadRun
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.measurements.load import LoadMeasurement, LoadOptions
-from tests.contract.store_fixtures import make_evaluation
 
 OPTIONS = LoadOptions("poisson", 100.0)
 MS = 1_000_000
@@ -22,13 +21,7 @@ def rows(latency_ns: np.ndarray, options: LoadOptions) -> dict[str, str]:
     none = np.full(len(due), -1, np.int64)
     outcome = np.full(len(due), int(Outcome.ANSWERED))
     queries = Queries(due, due, due + latency_ns, outcome, none, none, none + 1)
-    return dict(
-        load_rows(
-            make_evaluation(
-                measurement=LoadMeasurement(options, LoadRun(100.0, "poisson", 0, "", queries), 0)
-            )
-        )
-    )
+    return dict(run_rows(LoadMeasurement(options, LoadRun(100.0, "poisson", 0, "", queries), 0)))
 
 
 def test_an_answer_on_a_bound_that_binary_has_not_is_within_it() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from inferometer.client.cli.output import name_width
-from inferometer.client.evaluating.summary import accuracy_rows
-from inferometer.evaluators.reports.accuracy import AccuracyReport
+from inferometer.evaluators.kinds.batches.accuracy_report import AccuracyReport
+from inferometer.evaluators.kinds.batches.summary import accuracy_rows
+from inferometer.evaluators.kinds.summary import name_width
 from inferometer.evaluators.tasks.scores import Score, ScoreInterval, TaskResult
 from tests.contract.store_fixtures import make_evaluation
 from tests.evaluations import changed

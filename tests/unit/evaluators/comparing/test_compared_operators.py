@@ -11,7 +11,7 @@ from scipy import stats
 from inferometer.evaluators.comparing.operators import compare_operators
 from inferometer.evaluators.comparing.student import student_tail
 from inferometer.evaluators.comparing.verdict import Verdict
-from inferometer.evaluators.measurements.operators import (
+from inferometer.evaluators.kinds.operators.measurement import (
     Mode,
     OperatorMeasurement,
     OperatorOptions,

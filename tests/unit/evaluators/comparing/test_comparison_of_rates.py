@@ -10,8 +10,8 @@ import pytest
 
 from inferometer.evaluators.comparing.rates import compare_rates, noise_of_rates
 from inferometer.evaluators.comparing.verdict import Verdict
+from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer
 from inferometer.evaluators.max_qps.answer import Method
-from inferometer.evaluators.measurements.rate_search import RateAnswer
 
 NONE = RateAnswer(None, None, None, Method.NONE.value)
 

@@ -9,7 +9,7 @@ import pytest
 
 from inferometer.evaluators.comparing.top1 import compare_top1
 from inferometer.evaluators.comparing.verdict import Verdict
-from inferometer.evaluators.measurements.batches import Accuracy
+from inferometer.evaluators.kinds.batches.measurement import Accuracy
 
 
 def right(top1: int, evaluated: int = 360) -> Accuracy:

@@ -10,7 +10,7 @@ import pytest
 from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.compare import Comparison, ComparisonRequest, compare
-from inferometer.evaluators.measurements.operators import OperatorMeasurement, OperatorRow, RowStatus
+from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow, RowStatus
 from inferometer.manifests.errors import ConfigurationError
 from tests.contract.store_fixtures import make_evaluation
 from tests.operator_rows import noisy, row

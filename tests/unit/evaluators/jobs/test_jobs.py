@@ -18,10 +18,7 @@ from inferometer.agent.inference.session import Session, SessionOptions, open_se
 from inferometer.agent.preprocessing.inputs import batch_size
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.tracing.span import TraceLevel
-from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.evaluation import Status
-from inferometer.evaluators.jobs.evaluate import evaluate
-from inferometer.evaluators.jobs.load import LoadJob
 from inferometer.evaluators.jobs.requests import (
     DatasetChoice,
     EvaluationRequest,
@@ -29,10 +26,13 @@ from inferometer.evaluators.jobs.requests import (
     SystemRequest,
     WorkloadRequest,
 )
-from inferometer.evaluators.jobs.resources import JobCallbacks, JobPart, JobStart, Notify
+from inferometer.evaluators.kinds.batches.job import evaluate
+from inferometer.evaluators.kinds.batches.measurement import BatchOptions
+from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.kinds.load.job import LoadJob
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
 from inferometer.evaluators.load.issuer import IssuerProgress
-from inferometer.evaluators.measurements.batches import BatchOptions
-from inferometer.evaluators.measurements.load import LoadMeasurement
+from inferometer.evaluators.running.resources import JobCallbacks, JobPart, JobStart, Notify
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, DatasetError, EvaluationInterrupted
 from inferometer.manifests.schema import ModelManifest

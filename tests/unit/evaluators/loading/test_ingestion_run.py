@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from inferometer.agent.inference.results import InputFailure, Stage
-from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.loading.ingestion_run import IngestionLength, IngestionRun
+from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.kinds.data import DataOptions
+from inferometer.evaluators.kinds.ingestion.measurement import IngestionSummary
+from inferometer.evaluators.kinds.ingestion.run import IngestionLength, IngestionRun
 from inferometer.evaluators.loading.loader import LoadedBatch, Loader
-from inferometer.evaluators.measurements.data import DataOptions
-from inferometer.evaluators.measurements.ingestion import IngestionSummary
 from inferometer.manifests.errors import ConfigurationError, EvaluationFailed, EvaluationInterrupted
 from tests.unit.evaluators.dataset_run_fakes import description
 

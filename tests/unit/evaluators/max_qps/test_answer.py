@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from load_runs import run_of
 
+from inferometer.evaluators.kinds.load.measurement import LoadOptions
+from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.load.load_run import LoadRun
 from inferometer.evaluators.max_qps.answer import Method, invalid_reason
-from inferometer.evaluators.measurements.load import LoadOptions
-from inferometer.evaluators.measurements.rate_search import RateAnswer, RateSearchMeasurement
 
 LAG = "the harness lags"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.evaluators.measurements.data import DataOptions
-from inferometer.evaluators.measurements.training import (
+from inferometer.evaluators.kinds.data import DataOptions
+from inferometer.evaluators.kinds.training.measurement import (
     Bound,
     StepTimes,
     TrainingMeasurement,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from load_runs import run_of
 
+from inferometer.evaluators.kinds.load.measurement import MlperfResult, Scenario
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.measurements.load import MlperfResult, Scenario
 from inferometer.evaluators.mlperf.comparison import compared
 
 MS = 1_000_000

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.evaluators.measurements.load import Scenario
+from inferometer.evaluators.kinds.load.measurement import Scenario
 from inferometer.evaluators.mlperf.logs import MlperfLog
 from inferometer.manifests.errors import OutputError
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inferometer.evaluators.kinds.load.measurement import Scenario
 from inferometer.evaluators.load.issuer import Stop
 from inferometer.evaluators.load.queries import Outcome, Queries
 from inferometer.evaluators.load.schedule import Schedule
-from inferometer.evaluators.measurements.load import Scenario
 from inferometer.evaluators.mlperf.comparison import compared
 from inferometer.evaluators.mlperf.run import expected_qps, on_schedule, run_mlperf
 from inferometer.evaluators.mlperf.settings import MlperfSettings, server_schedule

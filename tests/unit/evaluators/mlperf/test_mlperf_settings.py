@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from inferometer.evaluators.measurements.load import Scenario
+from inferometer.evaluators.kinds.load.measurement import Scenario
 from inferometer.evaluators.mlperf.settings import MlperfSettings, least_queries, server_schedule
 from inferometer.manifests.errors import ConfigurationError
 

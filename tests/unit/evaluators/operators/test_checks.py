@@ -13,7 +13,7 @@ from inferometer.agent.operators.inputs import draw_inputs
 from inferometer.agent.operators.operator import Case, Operator, Preset, Shape
 from inferometer.agent.operators.runner import RunnerOptions
 from inferometer.agent.operators.table.registry import operators
-from inferometer.evaluators.measurements.operators import Mode
+from inferometer.evaluators.kinds.operators.measurement import Mode
 from inferometer.evaluators.operators.checks import Check, Computed, LaterRuns, WrongRunError, check, computed
 from tests.integration.operator_frameworks import WRONG, Numbers
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from inferometer.agent.operators.runner import OperatorRunner, RunnerOptions
-from inferometer.evaluators.measurements.operators import MachinePeak
+from inferometer.evaluators.kinds.operators.measurement import MachinePeak
 from inferometer.evaluators.operators.caches import copies_beyond, last_level_cache_bytes, sweep
 from inferometer.evaluators.operators.memory import MemoryPeak
 from inferometer.evaluators.operators.peak import machine_peak

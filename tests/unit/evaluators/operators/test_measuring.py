@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from inferometer.agent.operators.operator import Case, Operator, Preset
 from inferometer.agent.operators.runner import RunnerOptions
 from inferometer.agent.operators.table.registry import operators
-from inferometer.evaluators.measurements.operators import (
+from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
     Mode,
     OperatorOptions,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.evaluators.measurements.operators import Mode, OperatorOptions, Stop
+from inferometer.evaluators.kinds.operators.measurement import Mode, OperatorOptions, Stop
 from inferometer.evaluators.operators.timing import Timing, clock_resolution, time_operator
 
 MS = 1_000_000

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from inferometer.agent.tracing.span import TraceLevel
-from inferometer.evaluators.dataset_run import DatasetRun
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.measurements.batches import BatchMeasurement
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.evaluators.precision.intervals import (
     autocorrelation_time,
     batches_for_interval,

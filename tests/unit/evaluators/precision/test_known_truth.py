@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from inferometer.agent.inference.results import BatchResult, StageTimes
 from inferometer.agent.preprocessing.inputs import Input
 from inferometer.agent.tracing.recorder import TraceScope
-from inferometer.evaluators.dataset_run import DatasetRun
 from inferometer.evaluators.datasets.base import Sample
-from inferometer.evaluators.measurements.batches import BatchMeasurement, LatencySummary
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary
+from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.evaluators.precision.intervals import Interval
 from inferometer.evaluators.precision.processes import interval_over
 from tests.known_times import BASE_MS, KNOWN, PROCESS_SPREAD, KnownTimes

@@ -22,13 +22,13 @@ from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.agent.tasks.predictions import Classifications
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.measurements.batches import (
+from inferometer.evaluators.kinds.batches.documents import BATCHES_PER_DOCUMENT
+from inferometer.evaluators.kinds.batches.measurement import (
     Accuracy,
     BatchOptions,
     BatchTimes,
     InputPrediction,
 )
-from inferometer.evaluators.store.batch_documents import BATCHES_PER_DOCUMENT
 from inferometer.evaluators.store.documents import (
     SCHEMA_VERSION,
     Document,

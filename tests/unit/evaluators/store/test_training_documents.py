@@ -13,7 +13,7 @@ import pytest
 
 from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.measurements.batches import Accuracy
+from inferometer.evaluators.kinds.batches.measurement import Accuracy
 from inferometer.evaluators.store.documents import Documents, from_documents, to_documents
 from inferometer.evaluators.store.json_text import read_spool, write_spool
 from inferometer.manifests.errors import StoreError

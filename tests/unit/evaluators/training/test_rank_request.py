@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from inferometer.agent.training.trainer import Rank
-from inferometer.evaluators.dataset_run import Progress
-from inferometer.evaluators.jobs.resources import JobCallbacks
+from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.running.resources import JobCallbacks
 from inferometer.evaluators.training.ranks import RankRequest, held_address, local_ranks, run_ranks
 from inferometer.manifests.errors import ConfigurationError
 

@@ -22,10 +22,10 @@ from training_fakes import (
 from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.agent.training.trainer import Rank
-from inferometer.evaluators.dataset_run import Progress
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.measurements.data import DataOptions
-from inferometer.evaluators.measurements.training import (
+from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.kinds.data import DataOptions
+from inferometer.evaluators.kinds.training.measurement import (
     Bound,
     TrainingMeasurement,
     TrainingOptions,

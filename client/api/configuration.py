@@ -1,0 +1,220 @@
+"""The configuration file, which replaces flags and environment variables.
+
+A flag takes precedence over an environment variable, that over the configuration, and that over the default.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from inferometer.client.api.cluster_profiles import ClusterProfile
+from inferometer.client.api.directories import expanded
+from inferometer.manifests.errors import ConfigurationError
+
+ARCHITECTURES_VARIABLE = "AGENT_ARCHITECTURES"
+_SHOWN_CHARACTERS = 60
+_Count = Annotated[int, Field(ge=1)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class AgentTlsSettings(_Part):
+    """TLS towards agents; paths are relative to the configuration file.
+
+    Attributes:
+        ca: The certificate authorities that sign the agents' certificates.
+        cert: The client certificate.
+        key: Its key.
+        server_name: The name in the agents' certificates.
+    """
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    server_name: str | None = None
+
+
+def _listed(value: object) -> object:
+    """A text alone as a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+class SafetySettings(_Part):
+    """TLS and limits of a served agent, by the names of the flags; None leaves the default."""
+
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
+    insecure: bool | None = None
+    allowed_hosts: tuple[str, ...] | None = None
+    max_message_mb: Annotated[int, Field(ge=1, le=2047)] | None = None
+    max_sessions: _Count | None = None
+    max_inputs: _Count | None = None
+    max_pixels: _Count | None = None
+    max_streams: _Count | None = None
+    max_client_streams: _Count | None = None
+    max_client_rps: _Positive | None = None
+    client_burst: _Count | None = None
+    max_connections: _Count | None = None
+    max_connection_age_s: _Positive | None = None
+    max_connection_idle_s: _Positive | None = None
+
+
+class DatabaseSettings(_Part):
+    """The database of evaluations: without an address a file in ``data_dir``, without a name the default."""
+
+    address: str | None = None
+    name: str | None = None
+
+
+class TracerSettings(_Part):
+    """Where spans are sent, where a person finds them, and how deep an evaluation looks."""
+
+    address: str | None = None
+    url: str | None = None
+    level: str | None = None
+
+
+class ServingSettings(SafetySettings):
+    """Defaults for the flags of ``agent serve`` of the same names; None leaves the program's default."""
+
+    max_batch_size: _Count | None = None
+    max_queue_delay_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    preferred_batch_sizes: tuple[_Count, ...] | None = None
+    max_queue: _Count | None = None
+    memory_limit: _Positive | None = None
+    priority_levels: _Count | None = None
+    default_priority_level: _Count | None = None
+    default_queue_policy: str | None = None
+    priority_queue_policy: tuple[str, ...] | None = None
+    inline_predict_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    version_policy: Annotated[tuple[str, ...], BeforeValidator(_listed)] | None = None
+
+
+class Configuration(_Part):
+    """The content of a configuration file; every field may be left out.
+
+    Attributes:
+        database: The database.
+        tracer: The tracer.
+        serving: Models, batching and limits of a served agent.
+        manifests: Directories with manifests, relative to the configuration file.
+        architectures: Directories with architectures in code, relative to the configuration file.
+        datasets: Where datasets lie that users obtain themselves, by name; relative to this file.
+        framework: The framework, when no flag names one.
+        agent: The default of ``--agent``.
+        agents: The addresses of remote agents, ``host:port``, among which ``--agent any`` chooses.
+        agent_tls: TLS towards agents.
+        clusters: The profiles of clusters that run Slurm, by name.
+        secret_file: The file with the secret of served agents; relative to the configuration file.
+        data_dir: The directory of evaluations and unpublished results; relative to the configuration file.
+        cache_dir: The directory of downloaded files; relative to the configuration file.
+        max_download_gib: The limit for a downloaded file and for an unpacked archive, in GiB.
+    """
+
+    database: DatabaseSettings = DatabaseSettings()
+    tracer: TracerSettings = TracerSettings()
+    serving: ServingSettings = ServingSettings()
+    manifests: tuple[Path, ...] = ()
+    architectures: tuple[Path, ...] = ()
+    datasets: dict[str, Path] = Field(default_factory=dict)
+    framework: str | None = None
+    agent: str | None = None
+    agents: tuple[str, ...] = ()
+    agent_tls: AgentTlsSettings = AgentTlsSettings()
+    clusters: dict[str, ClusterProfile] = Field(default_factory=dict)
+    secret_file: Path | None = None
+    data_dir: Path | None = None
+    cache_dir: Path | None = None
+    max_download_gib: _Positive = 32.0
+
+    @property
+    def architecture_directories(self) -> tuple[Path, ...]:
+        """The directories with architectures in code: the environment variable's, and then these."""
+        variable = os.environ.get(ARCHITECTURES_VARIABLE, "")
+        named = tuple(expanded(Path(part)) for part in variable.split(os.pathsep) if part.strip())
+        return (*named, *self.architectures)
+
+
+def load_configuration(path: Path | None) -> Configuration:
+    """Reads the configuration; without a file it has the defaults.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or is invalid. The message names the file and field.
+    """
+    if path is None:
+        return Configuration()
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"configuration file {path}: {error.strerror or error}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigurationError(
+            f"configuration file {path}: is not YAML: {' '.join(str(error).split())}"
+        ) from error
+    if content is None:
+        return Configuration()
+    if not isinstance(content, dict):
+        raise ConfigurationError(
+            f"configuration file {path}: holds {_shown(content)}; allowed: a mapping of the fields {_FIELDS}"
+        )
+    try:
+        # A field without a value, for example above commented lines, counts as left out.
+        configuration = Configuration.model_validate({k: v for k, v in content.items() if v is not None})
+    except ValidationError as error:
+        raise ConfigurationError(f"configuration file {path}: {_explain(error)}") from error
+    resolved: Configuration = _resolved(path.parent, configuration)
+    return resolved
+
+
+def _resolved(folder: Path, value: Any) -> Any:
+    """Returns a value with its relative paths, at any depth, resolved against a folder."""
+    match value:
+        case Path():
+            return folder / expanded(value)
+        case tuple():
+            return tuple(_resolved(folder, item) for item in value)
+        case dict():
+            return {name: _resolved(folder, item) for name, item in value.items()}
+        case BaseModel():
+            parts = {name: _resolved(folder, getattr(value, name)) for name in type(value).model_fields}
+            return value.model_copy(update=parts)
+    return value
+
+
+_FIELDS = ", ".join(Configuration.model_fields)
+_ALLOWED = {
+    "string_type": "text",
+    "tuple_type": "a list",
+    "path_type": "a path",
+    "model_type": "a mapping",
+    "dict_type": "a mapping",
+}
+"""The types of pydantic's errors, in the terms of YAML."""
+
+
+def _explain(error: ValidationError) -> str:
+    """Returns the first error in one line."""
+    first = error.errors(include_url=False)[0]
+    field = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        part = Configuration.model_fields.get(str(first["loc"][0])) if len(first["loc"]) > 1 else None
+        inner = get_args(part.annotation) if part else ()  # of a mapping, the type of its values
+        kind = inner[-1] if inner else part.annotation if part else None
+        known = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+        return f"field {field}: is not known; fields: {', '.join(known) if known else _FIELDS}"
+    allowed = _ALLOWED.get(first["type"], first["msg"])
+    return f"field {field}: found {_shown(first['input'])}; allowed: {allowed}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"

@@ -1,0 +1,252 @@
+"""One call of the command line: its global flags, its configuration, and the parts that they select."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from inferometer.client.api.directories import ADDRESS_VARIABLE, configuration_path, directory
+from inferometer.client.api.logs import quieten_libraries, set_logging
+from inferometer.manifests.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from inferometer.agent.architectures.sources import Architectures
+    from inferometer.agent.artifacts.cache import ArtifactCache
+    from inferometer.agent.inference.model_listing import ModelListing
+    from inferometer.agent.inference.registry import Registry
+    from inferometer.client.api.configuration import Configuration
+    from inferometer.client.api.waiting import WaitingLine
+    from inferometer.client.remote.channel.connection import ClientTls
+    from inferometer.evaluators.store.evaluation_store import EvaluationStore
+    from inferometer.manifests.catalog import Catalog
+
+
+DEFAULT_DATABASE = "inferometer"
+ON_COMMAND_LINE = "on_command_line"
+"""The key of the names of those global flags that are on the command line, and not from the environment."""
+INVOCATION = "invocation"
+"""The key of the invocation of a command among its flags, which are not pickled with it."""
+_MAX_BYTES = 4096
+_BYTES_PER_GIB = 1024**3
+
+
+def read_secret(path: Path) -> str:
+    """Returns the one line of a secret file.
+
+    Raises:
+        ConfigurationError: It cannot be read, or is not one line of text. The message hides the content.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigurationError(f"secret file {path}: {error.strerror or error}") from error
+    try:
+        lines = content.decode("ascii").splitlines()
+    except UnicodeDecodeError:
+        lines = []
+    if len(content) > _MAX_BYTES or len(lines) != 1 or not lines[0]:
+        raise ConfigurationError(f"secret file {path}: holds no single line of printable ASCII characters")
+    return lines[0]
+
+
+_echo_error = partial(click.echo, err=True)
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """The global flags, and the parts of the program that follow from them. Each is made when first used.
+
+    Attributes:
+        flags: The global flags that were given, by name.
+        notify: Called with each line that the user should know.
+    """
+
+    flags: Mapping[str, Any] = field(repr=False)
+    notify: Callable[[str], None] = _echo_error
+
+    def __reduce__(self) -> tuple[Callable[[Mapping[str, Any]], Invocation], tuple[Mapping[str, Any]]]:
+        """Pickles the flags; see ``resumed_invocation``."""
+        return resumed_invocation, ({name: each for name, each in self.flags.items() if name != INVOCATION},)
+
+    @cached_property
+    def configuration(self) -> Configuration:
+        """The configuration."""
+        from inferometer.client.api.configuration import load_configuration
+
+        return load_configuration(self._configuration_path)
+
+    @cached_property
+    def _configuration_path(self) -> Path | None:
+        return configuration_path(self.flags.get("config"), self.notify)
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether there is a configuration file; without one its defaults hold, and need not be loaded."""
+        return self._configuration_path is not None
+
+    @property
+    def manifest_directories(self) -> tuple[Path, ...]:
+        """The user's directories with manifests: first those that flags name, then the configuration's."""
+        named = tuple(Path(directory) for directory in self.flags.get("manifests", ()))
+        return (*named, *self.configuration.manifests) if self.is_configured else named
+
+    @cached_property
+    def cache_directory(self) -> Path:
+        """The directory of downloaded files."""
+        return directory("cache", self.configuration.cache_dir if self.is_configured else None, self.notify)
+
+    @cached_property
+    def data_directory(self) -> Path:
+        """The directory of evaluations, and of results that could not be published."""
+        return directory("data", self.configuration.data_dir if self.is_configured else None, self.notify)
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The manifests of the directories that the flags and the configuration name, and the program's.
+
+        An invalid manifest among them is reported and left out.
+        """
+        from inferometer.manifests.catalog import Catalog
+
+        places = self.configuration.datasets if self.is_configured else {}
+        catalog = Catalog(self.manifest_directories, places)
+        for problem in catalog.problems:
+            self.notify(f"warning: left out {problem}")
+        return catalog
+
+    @cached_property
+    def listing(self) -> ModelListing:
+        """The models and the names of datasets, which is quicker than the catalogue."""
+        from inferometer.agent.inference.model_listing import list_models
+
+        return list_models(self.manifest_directories, self.cache_directory)
+
+    @cached_property
+    def cache(self) -> ArtifactCache:
+        """The cache of downloads; it shows the progress of each download with a bar on stderr."""
+        from inferometer.agent.artifacts.archives import UnpackLimits
+        from inferometer.agent.artifacts.cache import ArtifactCache
+        from inferometer.agent.artifacts.downloads import Downloader, DownloadLimits
+        from inferometer.client.api.download_bar import DownloadBar
+
+        configuration = self.configuration
+        most_bytes = int(configuration.max_download_gib * _BYTES_PER_GIB)
+        downloader = Downloader(DownloadLimits(max_bytes=most_bytes), DownloadBar(self.waiting))
+        return ArtifactCache(self.cache_directory, downloader, UnpackLimits(max_bytes=most_bytes))
+
+    @cached_property
+    def waiting(self) -> WaitingLine:
+        """The line that says what is being done."""
+        from inferometer.client.api.waiting import WaitingLine
+
+        return WaitingLine(wanted=not (self.flags.get("verbose") or self.flags.get("debug")))
+
+    @cached_property
+    def architectures(self) -> Architectures:
+        """The architectures that models in code can name.
+
+        Raises:
+            ConfigurationError: A directory that the environment or the configuration names does not exist.
+        """
+        from inferometer.agent.architectures.sources import Architectures
+
+        return Architectures(self.configuration.architecture_directories)
+
+    @cached_property
+    def registry(self) -> Registry:
+        """The frameworks."""
+        from inferometer.agent.inference.registry import Registry
+
+        return Registry.discover()
+
+    @cached_property
+    def secret(self) -> str | None:
+        """The secret of served agents: the flag, the environment, or a file.
+
+        A file on the command line takes precedence over a secret in the environment.
+
+        Raises:
+            ConfigurationError: The file cannot be read, or is not one line of text.
+        """
+        secret: str | None = self.flags.get("secret")
+        file: str | None = self.flags.get("secret_file")
+        given = self.flags.get(ON_COMMAND_LINE, ())
+        if file and (secret is None or ("secret_file" in given and "secret" not in given)):
+            return read_secret(Path(file))
+        if secret is None and self.is_configured and (configured := self.configuration.secret_file):
+            return read_secret(configured)
+        return secret
+
+    @cached_property
+    def agent_tls(self) -> ClientTls | None:
+        """TLS towards served agents; None where neither flags nor configuration name any.
+
+        Raises:
+            ConfigurationError: A certificate is given without its key, or a key without its certificate.
+        """
+        given = (self.flags.get(name) for name in ("tls_ca", "tls_cert", "tls_key"))
+        authorities, certificate, key = (None if path is None else Path(path) for path in given)
+        server_name = self.flags.get("tls_server_name")
+        if self.is_configured:
+            configured = self.configuration.agent_tls
+            if certificate is None and key is None:  # a certificate goes with its own key
+                certificate, key = configured.cert, configured.key
+            authorities = authorities or configured.ca
+            server_name = server_name or configured.server_name
+        if not (authorities or certificate or key or server_name):
+            return None
+        # gRPC, which most commands do not need
+        from inferometer.client.remote.channel.connection import ClientTls
+
+        return ClientTls(authorities, certificate, key, server_name)
+
+    @property
+    def local(self) -> bool:
+        """Whether a server listens on the local address only."""
+        return bool(self.flags.get("local"))
+
+    @property
+    def database(self) -> tuple[str | None, str]:
+        """The address and the name of the database; without an address, it is a local file.
+
+        So it is where the variable of the address is empty, whatever the configuration names.
+        """
+        settings = self.configuration.database
+        name = self.flags.get("database_name") or settings.name or DEFAULT_DATABASE
+        configured = None if os.environ.get(ADDRESS_VARIABLE) == "" else settings.address
+        return self.flags.get("database_address") or configured, name
+
+    @property
+    def has_store(self) -> bool:
+        """Whether the database is a server, or a local file that exists."""
+        from inferometer.evaluators.store.opening import local_file
+
+        address, name = self.database
+        return address is not None or local_file(name, self.data_directory).exists()
+
+    def open_store(self) -> EvaluationStore:
+        """Opens the database that the options or the configuration name.
+
+        Raises:
+            StoreError: It cannot be reached.
+        """
+        from inferometer.evaluators.store.opening import open_store
+
+        return open_store(*self.database, self.data_directory)
+
+
+def resumed_invocation(flags: Mapping[str, Any]) -> Invocation:
+    """Returns an invocation that goes on in another process, whose logs and warnings then look the same.
+
+    What the user should know was said in the first process.
+    """
+    quieten_libraries()
+    set_logging(flags)
+    return Invocation(flags, notify=lambda _: None)

@@ -1,0 +1,1 @@
+"""Batches of inputs, one after the other: a model over a dataset."""

@@ -1,0 +1,224 @@
+"""Counting of correct classifications, batch by batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.results import BatchResult, Classifications, Predictions
+from inferometer.agent.preprocessing.inputs import Input
+from inferometer.evaluators.datasets.base import Sample
+from inferometer.evaluators.kinds.batches.measurement import Accuracy
+from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
+from inferometer.manifests.schema import ModelManifest
+
+_Sample = TypeVar("_Sample", bound=Input)
+_TOP = 5
+_UNLABELLED = -1
+_SHOWN_LABELS = 3
+_MAX_INDEX_DIGITS = 9
+
+
+class ClassIndex:
+    """The index of a dataset's class among a model's labels.
+
+    A class matches the label of the same name; else of the same name ignoring case; else the label whose
+    first word it is, as in the lines of ImageNet's ``synset.txt``, "n01440764 tench, Tinca tinca". Without
+    labels, a class is the decimal index itself.
+
+    Args:
+        labels: The model's labels, in the order of its scores; may be empty.
+    """
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self._labels = tuple(labels)
+        names = [label.casefold().strip() for label in labels]
+        first_words = [(name.split(maxsplit=1) or [""])[0] for name in names]
+        self._by_rule = (_places(labels), _places(names), _places(first_words))
+        self._known: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def find(self, name: str) -> int:
+        """Returns the index of the dataset's class ``name``.
+
+        Raises:
+            DatasetError: The model has no such class, or several.
+        """
+        index = self._known.get(name)
+        if index is None:
+            index = self._known[name] = self._look_up(name)
+        return index
+
+    def of(self, sample: Sample) -> int | None:
+        """Returns the index of the class of a sample; None if it has no label.
+
+        Raises:
+            DatasetError: The model has no such class, or several.
+        """
+        if sample.label is None:
+            return None
+        if not sample.label_is_index:
+            return self.find(sample.label)
+        index = decimal(sample.label)
+        if index is None or (self._labels and index >= len(self._labels)):
+            raise DatasetError(
+                f"the dataset's class {sample.label} is no index of the model's {len(self._labels)} classes"
+            )
+        return index
+
+    def _look_up(self, name: str) -> int:
+        if not self._labels:
+            return _index(name)
+        folded = name.casefold().strip()
+        for places, key in zip(self._by_rule, (name, folded, folded), strict=True):
+            found = places.get(key, [])
+            if len(found) > 1:
+                several = ", ".join(
+                    f"{_quoted(self._labels[place])} ({place})" for place in found[:_SHOWN_LABELS]
+                )
+                raise DatasetError(
+                    f"the dataset's class {_quoted(name)} fits {len(found)} classes of the model: {several}"
+                )
+            if found:
+                return found[0]
+        examples = ", ".join(_quoted(label) for label in self._labels[:_SHOWN_LABELS])
+        more = ", …" if len(self._labels) > _SHOWN_LABELS else ""
+        raise DatasetError(
+            f"the dataset's class {_quoted(name)} is none of the {len(self._labels)} classes of the model: "
+            f"{examples}{more}"
+        )
+
+
+class AccuracyCounter:
+    """Counts correct classifications over batches. Not thread-safe.
+
+    Failed inputs and samples without a label are not counted, and neither are models that do not classify.
+
+    Args:
+        manifest: The model; ``ClassIndex`` matches its classes.
+        meaningful: Whether the predictions are meaningful; those of random weights are not, and not counted.
+    """
+
+    def __init__(self, manifest: ModelManifest, *, meaningful: bool = True) -> None:
+        self._classifies = meaningful and manifest.output.type == "classification"
+        self._classes = ClassIndex(manifest.output.parameters.labels)
+        self._top1 = 0
+        self._top5 = 0
+        self._evaluated = 0
+
+    def result(self) -> Accuracy | None:
+        """Returns the counts so far; None if no labelled input was predicted."""
+        return Accuracy(self._top1, self._top5, self._evaluated) if self._evaluated else None
+
+    def check(self, samples: Iterable[Sample]) -> None:
+        """Checks, before the model runs, that it has the class of every sample; reads no data.
+
+        Raises:
+            DatasetError: The model lacks a class, or has several of that name.
+        """
+        for sample in samples:
+            if self._classifies:
+                self._classes.of(sample)
+
+    def add(self, samples: Sequence[Input], result: BatchResult) -> None:
+        """Counts one batch.
+
+        Args:
+            samples: The batch; an input that is no ``Sample`` has no label.
+            result: Its result.
+
+        Raises:
+            DatasetError: The model lacks the class of a sample, or has several of that name.
+            PredictionError: The result is not for these samples.
+            ConfigurationError: The result has too few classes for top-5.
+        """
+        if not isinstance(result.outputs, Classifications):
+            return
+        self.count(predicted_samples(samples, result), result.outputs)
+
+    def count(
+        self, samples: Sequence[Input], predictions: Classifications
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
+        """Counts predictions, of which there is a row for each of the samples.
+
+        Returns:
+            Which samples are counted, and for each of these the places 1 to 5 at which its class is found;
+            None if none is counted.
+
+        Raises:
+            DatasetError: The model lacks the class of a sample, or has several of that name.
+            ConfigurationError: There are too few classes for top-5.
+        """
+        if not self._classifies:
+            return None
+        expected = np.array([self._class_of(sample) for sample in samples], np.int64)
+        labelled = expected != _UNLABELLED
+        if not labelled.any():
+            return None
+        indices = predictions.indices
+        if indices.shape[1] < min(_TOP, len(self._classes) or 1):
+            raise ConfigurationError(
+                f"top-5 needs the {_TOP} best classes of each input, but {indices.shape[1]} were kept; "
+                f"set the feature limit to {_TOP} or more, or to 0 for all"
+            )
+        hits: NDArray[np.bool_] = indices[labelled, :_TOP] == expected[labelled, np.newaxis]
+        self._top1 += int(hits[:, 0].sum())
+        self._top5 += int(hits.any(axis=1).sum())
+        self._evaluated += len(hits)
+        return labelled, hits
+
+    def _class_of(self, sample: Input) -> int:
+        index = self._classes.of(sample) if isinstance(sample, Sample) else None
+        return _UNLABELLED if index is None else index
+
+
+def predicted_samples(samples: Sequence[_Sample], result: BatchResult) -> list[_Sample]:
+    """Returns the samples of a batch that were predicted, one for each row of the outputs.
+
+    Raises:
+        PredictionError: The result is not for these samples.
+    """
+    outputs = result.outputs
+    if isinstance(outputs, Predictions) and len(outputs) != len(result.input_ids):
+        raise PredictionError(f"{len(result.input_ids)} inputs were predicted, but {len(outputs)} answered")
+    found = []
+    remaining = iter(samples)
+    for input_id in result.input_ids:
+        sample = next((sample for sample in remaining if sample.id == input_id), None)
+        if sample is None:
+            raise PredictionError(f"input {input_id}: was answered for, but not asked for in this place")
+        found.append(sample)
+    return found
+
+
+def _places(names: Iterable[str]) -> dict[str, list[int]]:
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        places.setdefault(name, []).append(place)
+    return places
+
+
+def decimal(name: str) -> int | None:
+    """Returns the index that a name is; None if it is none."""
+    return int(name) if name.isascii() and name.isdecimal() and len(name) <= _MAX_INDEX_DIGITS else None
+
+
+def _index(name: str) -> int:
+    index = decimal(name)
+    if index is None:
+        raise DatasetError(
+            f"the dataset's class \"{name}\" is no class index, and the model's manifest gives no labels; "
+            "add output.parameters.labels to it"
+        )
+    return index
+
+
+def _quoted(text: str) -> str:
+    """The text in quotes, on one line."""
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,238 @@
+"""The job behind ``predict dataset`` and ``predict urls``: a model over a dataset, once or as a group."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from inferometer.agent.artifacts.cache import ArtifactCache
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope, traced
+from inferometer.agent.tracing.resource import process_resource
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.evaluators.conditions.watch import Watch
+from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.evaluation import Evaluation, M, TraceSummary
+from inferometer.evaluators.jobs.requests import DatasetChoice, EvaluationRequest
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, BatchOptions
+from inferometer.evaluators.kinds.batches.run import DatasetRun, Progress
+from inferometer.evaluators.running.fresh_process import in_turn
+from inferometer.evaluators.running.job import Job
+from inferometer.evaluators.running.resources import JobCallbacks, JobResources, JobStart
+from inferometer.evaluators.system import SystemUnderTest
+from inferometer.manifests.catalog import Catalog
+
+if TYPE_CHECKING:
+    from inferometer.agent.tracing.address import TraceAddress
+    from inferometer.agent.tracing.exporting import TraceExport
+
+
+class EvaluationTrace:
+    """Records one evaluation, down to a level; at NO_TRACE it records nothing.
+
+    With an address, the spans are sent there too. ``notify`` is called with what was delivered, on closing.
+    ``url`` is where a person finds traces; None is as the address implies.
+
+    Raises:
+        ConfigurationError: The address or the URL is invalid, or the exporter is not installed.
+    """
+
+    def __init__(
+        self,
+        level: TraceLevel,
+        address: str | None,
+        group_id: str | None = None,
+        notify: Callable[[str], None] = lambda _: None,
+        url: str | None = None,
+    ) -> None:
+        self._recorder = SpanRecorder(TraceContext.new(), level) if level > TraceLevel.NO_TRACE else None
+        self._group_id = group_id
+        self._notify = notify
+        self._address: TraceAddress | None = None
+        self._export: TraceExport | None = None
+        self._link: Callable[[str], str] | None = None
+        if address is not None or url is not None:
+            from inferometer.agent.tracing.address import TraceAddress, TraceLink
+
+            if address is not None:
+                self._address = TraceAddress.parse(address)
+                self._link = self._address.trace_url
+            if url is not None:
+                self._link = TraceLink.parse(url).of
+        if self._address is not None and self._recorder is not None:
+            from inferometer.agent.tracing.exporting import TraceExport
+
+            self._export = TraceExport.open(self._address)
+
+    def root(self, model_name: str) -> AbstractContextManager[TraceScope | None]:
+        """Records the span that holds the whole evaluation; None where nothing is recorded."""
+        kind = SpanKind.of(
+            "evaluation", TraceLevel.APPLICATION_TRACE, model_name=model_name, group_id=self._group_id
+        )
+        return traced(None if self._recorder is None else TraceScope.top(self._recorder), kind)
+
+    def kept(self, evaluation: Evaluation[M]) -> Evaluation[M]:
+        """Returns the evaluation with its trace, and starts to send the spans. Call it after ``root``."""
+        recorder = self._recorder
+        if recorder is None:
+            return evaluation
+        own = process_resource()
+        chunks = tuple(
+            chunk if chunk.resource else replace(chunk, resource=own) for chunk in recorder.chunks()
+        )
+        trace_id = recorder.context.trace_id
+        if self._export is not None:
+            self._export.send(trace_id, chunks)
+        summary = TraceSummary(
+            trace_id=trace_id,
+            span_count=len(recorder),
+            dropped=recorder.dropped,
+            notes=recorder.notes,
+            url=self._link(trace_id) if self._link else None,
+        )
+        return replace(evaluation, trace=summary, spans=chunks)
+
+    def close(self) -> None:
+        """Waits for pending spans while the collector accepts them, and reports what was not delivered."""
+        export, self._export = self._export, None
+        if export is not None:
+            report = export.close()
+            if report.undelivered or report.delivered:
+                self._notify(str(report))
+
+
+_log = logging.getLogger(__name__)
+
+
+def evaluate(
+    request: EvaluationRequest,
+    resources: JobResources,
+    callbacks: JobCallbacks[Progress] | None = None,
+    *,
+    group_id: str | None = None,
+) -> Generator[Evaluation[BatchMeasurement], None, None]:
+    """Evaluates the model, and yields each evaluation as soon as it is complete.
+
+    What can fail without the model fails before the model is loaded. Several evaluations have one group id,
+    and one has that of the group that it is given.
+    With ``repeat``, each runs in a fresh process. After an interrupted evaluation there are no more. Close
+    the iterator to end the job early.
+
+    Raises:
+        EvaluationFailed: An input failed, and the options ask to stop then; or a fresh process was killed.
+        EvaluationInterrupted: The job was stopped before a batch was measured, or between two evaluations.
+        InferometerError: The dataset or the model cannot be opened, or a remote agent was lost.
+    """
+    callbacks = callbacks or JobCallbacks()
+    levels, fresh = request.trace_levels, request.repeat > 1
+    if group_id is None and len(levels) > 1:
+        group_id = str(uuid.uuid4())
+    if fresh:
+        _ = resources.catalog  # says here, once, which manifests are left out
+    works = [
+        (partial(_evaluate_part, request, level, group_id, number if fresh else None, resources), level)
+        for number, level in enumerate(levels, start=1)
+    ]
+    yield from in_turn(works, callbacks, fresh=fresh)
+
+
+def evaluation_job(request: EvaluationRequest) -> Job[Evaluation[BatchMeasurement]]:
+    """Returns the job of a request; see ``evaluate``."""
+    name = request.system.model_name
+    # a fresh process draws bars of its own
+    return Job(partial(evaluate, request), name, opening="" if request.repeat > 1 else f"opening {name}")
+
+
+def _evaluate_part(
+    request: EvaluationRequest,
+    level: TraceLevel,
+    group_id: str | None,
+    process: int | None,
+    resources: JobResources,
+    callbacks: JobCallbacks[Progress],
+) -> Generator[Evaluation[BatchMeasurement], None, None]:
+    """Yields the one evaluation at a level, and then waits for the collector of its trace."""
+    trace = EvaluationTrace(level, request.tracer_address, group_id, callbacks.on_warning, request.trace_url)
+    with closing(trace):
+        with trace.root(request.system.model_name) as scope:
+            evaluation = _evaluate_once(request, level, resources, callbacks, scope)
+        yield replace(trace.kept(evaluation), group_id=group_id, process=process)
+
+
+def evaluate_open_system(
+    system: SystemUnderTest,
+    choice: DatasetChoice,
+    options: BatchOptions,
+    catalog: Catalog,
+    cache: ArtifactCache | None,
+    callbacks: JobCallbacks[Progress],
+) -> Evaluation[BatchMeasurement]:
+    """Evaluates a model that its owner has opened, without a trace; see ``evaluate``."""
+    with closing(choice.open_for(system.description.manifest, catalog, cache)) as dataset:
+        return _run(system, dataset, options, callbacks)
+
+
+def _evaluate_once(
+    request: EvaluationRequest,
+    level: TraceLevel,
+    resources: JobResources,
+    callbacks: JobCallbacks[Progress],
+    scope: TraceScope | None,
+) -> Evaluation[BatchMeasurement]:
+    """Opens the dataset and the model, and evaluates."""
+    choice, catalog, cache = request.dataset, resources.catalog, resources.cache
+    session = replace(request.system.session, feature_limit=request.options.feature_limit)
+    wanted = replace(request.system, session=session)
+    model = resources.check_system(wanted)
+    with ExitStack() as opened:
+        dataset = choice.open_for(model, catalog, cache) if model else choice.open_early(catalog, cache)
+        if dataset is not None:
+            opened.enter_context(closing(dataset))
+        with traced(scope, SpanKind("open", TraceLevel.APPLICATION_TRACE)) as opening:
+            warm_up = request.options.warmup_num_file_parts > 0
+            system = resources.open_system(
+                wanted, warm_up=warm_up, notify=callbacks.on_warning, trace=opening
+            )
+            opened.enter_context(closing(system))
+        if dataset is None:
+            dataset = choice.open_for(system.description.manifest, catalog, cache)
+            opened.enter_context(closing(dataset))
+        options = request.options_at(level)
+        kept = request.keep_most if request.keep_predictions else 0
+        return _run(system, dataset, options, callbacks, kept, level, scope)
+
+
+def _run(
+    system: SystemUnderTest,
+    dataset: Dataset,
+    options: BatchOptions,
+    callbacks: JobCallbacks[Progress],
+    keep_most: int | None = 0,
+    level: TraceLevel = TraceLevel.APPLICATION_TRACE,
+    scope: TraceScope | None = None,
+) -> Evaluation[BatchMeasurement]:
+    description, identity = system.description, dataset.identity
+    callbacks.on_start(JobStart(description, identity.name, len(dataset)))
+    checksums = ", ".join(f"{key} {value}" for key, value in description.checksums.items())
+    _log.info("manifest %s, with %s", description.manifest.source, checksums)
+    _log.info("dataset of category %s, %s", identity.category, identity.checksum or "a folder")
+    when = "beside" if description.overlap else "between predictions"
+    _log.info("%d threads preprocess, %s", description.preprocess_threads, when)
+    with Watch(system) as watch:
+        evaluation = DatasetRun(
+            system,
+            dataset,
+            options,
+            keep_predictions=keep_most != 0,
+            keep_most=keep_most,
+            on_progress=callbacks.on_progress,
+            stop_requested=callbacks.stop_requested,
+            trace_level=level,
+            trace=scope,
+            on_measure=watch.begin,
+        ).run()
+        return replace(evaluation, conditions=watch.end(evaluation.measurement.full_ns, options.batch_size))

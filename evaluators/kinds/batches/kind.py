@@ -1,0 +1,274 @@
+"""The kind of measurement of a model over a dataset, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.inference.results import InputFailure
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.evaluators.comparing.times import RunTimes
+from inferometer.evaluators.comparing.verdict import FIGURES, TOP1
+from inferometer.evaluators.datasets.urls import CATEGORY as URLS
+from inferometer.evaluators.drawing.charts import Drawing
+from inferometer.evaluators.evaluation import Evaluation, measures
+from inferometer.evaluators.kinds.batches.accuracy_plot import AccuracyPlot
+from inferometer.evaluators.kinds.batches.accuracy_report import AccuracyReport, score_values
+from inferometer.evaluators.kinds.batches.documents import BatchDocuments
+from inferometer.evaluators.kinds.batches.measurement import (
+    Accuracy,
+    BatchMeasurement,
+    BatchOptions,
+    InputPrediction,
+    LatencySummary,
+)
+from inferometer.evaluators.kinds.batches.plot import DurationPlot
+from inferometer.evaluators.kinds.batches.report import DurationReport, LatencyReport
+from inferometer.evaluators.kinds.batches.summary import accuracy_rows, summary_rows
+from inferometer.evaluators.kinds.kind import Again, Kind, Rows, drawn, own_values, timed_by, top_figures
+from inferometer.evaluators.kinds.repeating import dataset_words, system_words, words_of
+from inferometer.evaluators.plots.compared import compared_times
+from inferometer.evaluators.reports.base import Row
+from inferometer.evaluators.reports.layers import LayersReport, heaviest
+from inferometer.evaluators.reports.trace_report import TRACED_COLUMNS, SpanSource
+from inferometer.evaluators.statistics import values_for_percentile
+from inferometer.evaluators.tasks.scores import TaskResult
+from inferometer.manifests.errors import ConfigurationError
+
+_STAGES = ("read", "preprocess", "predict", "postprocess")
+_NS_PER_MS = 1_000_000
+_NS_PER_S = 1_000_000_000
+
+
+class BatchesKind(Kind[BatchMeasurement]):
+    """A model over a dataset."""
+
+    name = "batches"
+    title = "batches"
+    phrase = "an evaluation batch by batch"
+    counted = "inputs"
+    collections = ("performance", "model_accuracy", "input_failure", "input_prediction", "task_result")
+    on_demand = ("input_prediction",)
+    reports = ("latency", "accuracy")
+    headlines = ("latency_ms_p50", "latency_ms_p90", "latency_ms_p99", "throughput_inputs_per_s")
+
+    has_predictions = True
+
+    def documents(self) -> BatchDocuments:
+        return BatchDocuments()
+
+    def failures(self, measurement: BatchMeasurement) -> Sequence[InputFailure]:
+        return measurement.failures
+
+    def measured(self, measurement: BatchMeasurement) -> str:
+        return f"{measurement.predicted_inputs} inputs in {len(measurement.times.sizes)} batches"
+
+    def with_predictions(
+        self, measurement: BatchMeasurement, predictions: Sequence[InputPrediction]
+    ) -> BatchMeasurement:
+        return replace(measurement, predictions=tuple(predictions))
+
+    def overview(self, measurement: BatchMeasurement) -> Row:
+        summary, accuracy = LatencySummary.of(measurement, intervals=False), measurement.accuracy
+        share = accuracy.top1_share if accuracy else None
+        scores = score_values(measurement.task_result)
+        return top_figures(summary.p50_ns, summary.throughput_inputs_per_s, top1_accuracy=share, **scores)
+
+    def summary(self, evaluation: Evaluation[BatchMeasurement]) -> Rows:
+        return summary_rows(evaluation)
+
+    def description(self, evaluation: Evaluation[BatchMeasurement]) -> Rows:
+        measurement, dataset = evaluation.measurement, evaluation.dataset
+        options = measurement.options
+        yield "dataset", f"{dataset.name}, {measurement.predicted_inputs} inputs predicted"
+        if dataset.chosen_samples is not None:
+            yield "samples", dataset.chosen_samples
+        warm_up = f"{options.warmup_num_file_parts} parts to warm up"
+        yield "batches", f"{len(measurement.times.sizes)} of up to {options.batch_size} inputs, {warm_up}"
+
+    def details(
+        self, evaluation: Evaluation[BatchMeasurement], group: Sequence[Evaluation[BatchMeasurement]]
+    ) -> Rows:
+        """Returns the figures; those of time are from an evaluation that no profiler disturbed."""
+        timed = timed_by(evaluation, group)
+        trimmed_mean_ns = LatencySummary.of(timed.measurement).trimmed_mean_ns
+        for name, text in summary_rows(timed):
+            if name == "throughput" and trimmed_mean_ns is not None:
+                yield "", f"trimmed mean {trimmed_mean_ns / _NS_PER_MS:.3f} ms per batch"
+            if name in {"latency", "throughput"} or not name:
+                yield name, text
+        shares = ", ".join(f"{name} {share:.1f} %" for name, share in _stage_shares(timed).items())
+        yield (
+            "stages",
+            f"{shares} of the time spent on inputs, by all threads together" if shares else "not known",
+        )
+        if timed is not evaluation:
+            yield "", f"of {timed.id} ({timed.trace_level.name}): no profiler slowed it down"
+        yield from accuracy_rows(evaluation)
+        yield "failures", str(len(evaluation.measurement.failures))
+
+    def document(
+        self,
+        evaluation: Evaluation[BatchMeasurement],
+        timed: Evaluation[BatchMeasurement],
+        spans: SpanSource,
+    ) -> dict[str, Any]:
+        measurement = evaluation.measurement
+        [latency], [accuracy] = LatencyReport().rows([timed]), AccuracyReport().rows([evaluation])
+        layers = list(LayersReport().rows_of([evaluation], spans))
+        traced = {column.key for column in TRACED_COLUMNS}
+        return {
+            "predicted_inputs": measurement.predicted_inputs,
+            "batches": len(measurement.times.sizes),
+            "warmup_num_file_parts": measurement.options.warmup_num_file_parts,
+            "trace_level": evaluation.trace_level.name,
+            "elapsed_s": measurement.elapsed_ns / _NS_PER_S,
+            "timing": {
+                "evaluation_id": timed.id,
+                "trace_level": timed.trace_level.name,
+                "under_profiler": timed.profiled,
+                **own_values(LatencyReport(), latency, "trace_level"),
+                "stage_share_percent": _stage_shares(timed),
+            },
+            "accuracy": own_values(AccuracyReport(), accuracy, "dataset_name"),
+            "layers": len(layers),
+            "heaviest_layers": [
+                {key: value for key, value in row.items() if key not in traced} for row in heaviest(layers)
+            ],
+        }
+
+    def facts(
+        self, evaluation: Evaluation[BatchMeasurement], timed: Evaluation[BatchMeasurement]
+    ) -> Iterator[tuple[str, Any]]:
+        yield "inputs predicted", evaluation.measurement.predicted_inputs
+        yield "batches", len(evaluation.measurement.times.sizes)
+        shares = (f"{name} {share:.1f}\u00a0%" for name, share in _stage_shares(timed).items())
+        yield "time of inputs", ", ".join(shares)
+
+    def hints(self, timed: Evaluation[BatchMeasurement]) -> Iterator[str]:
+        batches = len(timed.measurement.full_ns)
+        summary = LatencySummary.of(timed.measurement)
+        needed = {percent: values_for_percentile(percent) for percent in (50, 90, 99)}
+        missing = [f"p{percent} needs {count:,}" for percent, count in needed.items() if count > batches]
+        if summary.mean_interval_ns is None and 0 < batches < summary.batches_for_interval:
+            missing.append(f"the intervals need {summary.batches_for_interval:,}")
+        if missing:
+            yield f"Full batches: {batches:,}; {', '.join(missing)}."
+
+    def drawings(self, evaluation: Evaluation[BatchMeasurement], most_points: int) -> Iterator[Drawing]:
+        yield from drawn(DurationPlot(most_points), DurationReport(), evaluation)
+        # the notes of scores are about their bars, which the page has as a table
+        for drawing in drawn(AccuracyPlot(), AccuracyReport(), evaluation):
+            yield replace(drawing, notes=())
+
+    def compared_drawing(
+        self,
+        one: Evaluation[BatchMeasurement],
+        other: Evaluation[BatchMeasurement],
+        most_points: int,
+    ) -> Drawing | None:
+        chart = compared_times(one, other, most_points)
+        return None if chart is None else Drawing("Predict time of each full batch", (chart,))
+
+    def again(self, evaluation: Evaluation[BatchMeasurement]) -> Again:
+        urls = evaluation.dataset.category == URLS
+        command = ("predict", "urls" if urls else "dataset")
+        return Again((*command, *system_words(evaluation), *_words(evaluation, urls=urls)))
+
+    def unfit(self, measurement: BatchMeasurement) -> str:
+        return ""
+
+    def conditions(self, evaluation: Evaluation[BatchMeasurement]) -> Mapping[str, str]:
+        measurement, system = evaluation.measurement, evaluation.system
+        inputs = measurement.predicted_inputs + len(measurement.failures)
+        if measurement.options.repeats:  # how often differs from run to run
+            inputs = measurement.options.inputs_of(evaluation.dataset.size)
+        return {
+            "batch size": str(measurement.batch_size),
+            "inputs": str(inputs),
+            "trace level": evaluation.trace_level.name,
+            "preprocessing": f"{system.preprocess_threads} threads"
+            + (" while the model predicts" if system.overlap else ""),
+        }
+
+    def run_times(self, evaluation: Evaluation[BatchMeasurement]) -> RunTimes:
+        measurement = evaluation.measurement
+        sizes, batch_size, full_ns = measurement.times.sizes, measurement.batch_size, measurement.full_ns
+        if not len(full_ns):
+            raise ValueError(
+                f"batch that held {batch_size} inputs, and so no latency; "
+                "evaluate with a smaller --batch_size"
+            )
+        return RunTimes.of_batches(full_ns, sizes[sizes == batch_size])
+
+    def figures(self, measurements: Sequence[BatchMeasurement]) -> tuple[str, ...]:
+        return (*FIGURES, TOP1)
+
+    def accuracy(self, measurement: BatchMeasurement) -> Accuracy | None:
+        return measurement.accuracy
+
+    def result(self, measurement: BatchMeasurement) -> TaskResult | None:
+        return measurement.task_result
+
+    def batch_times(self, measurement: BatchMeasurement) -> tuple[NDArray[np.int64], int]:
+        full = measurement.times.sizes == measurement.batch_size
+        kept = full if full.any() else np.ones_like(full)
+        return measurement.times.predict_ns[kept], int(measurement.times.sizes[kept].sum())
+
+
+def inference_of(evaluation: Evaluation) -> Evaluation[BatchMeasurement]:
+    """Returns an evaluation that is one of batches.
+
+    Raises:
+        ConfigurationError: It is of another kind.
+    """
+    if not measures(evaluation, BatchMeasurement):
+        raise ConfigurationError(
+            f"evaluation {evaluation.id} is no inference over a dataset; give one that is, with "
+            "--trace_level=FRAMEWORK_TRACE"
+        )
+    return evaluation
+
+
+def _stage_shares(evaluation: Evaluation[BatchMeasurement]) -> Mapping[str, float]:
+    """Where the time of the inputs went, in percent by stage; empty where no time passed."""
+    sums = {name: int(getattr(evaluation.measurement.times, f"{name}_ns").sum()) for name in _STAGES}
+    whole = sum(sums.values())
+    return {name: 100 * spent / whole for name, spent in sums.items()} if whole else {}
+
+
+def _words(evaluation: Evaluation[BatchMeasurement], *, urls: bool) -> Iterator[str]:
+    options, system = evaluation.measurement.options, evaluation.system
+    if urls:
+        yield f"--urls_file_path={evaluation.dataset.name}"
+    else:
+        yield from dataset_words(evaluation)
+    yield from words_of("seed", system.seed, 0)
+    yield f"--batch_size={options.batch_size}"
+    yield from words_of("partition_list_size", options.partition_list_size, options.batch_size)
+    yield f"--preprocess_threads={system.preprocess_threads}"
+    if system.overlap != (system.device.kind is DeviceKind.GPU):
+        yield f"--overlap={str(system.overlap).lower()}"
+    yield from _length(options, urls=urls)
+    yield from words_of(
+        "num_warmup_url_parts" if urls else "warmup_num_file_parts", options.warmup_num_file_parts, 1
+    )
+    if options.fail_on_error:
+        yield "--fail_on_error"
+    if evaluation.trace_level is not TraceLevel.APPLICATION_TRACE:
+        yield f"--trace_level={evaluation.trace_level.name}"
+
+
+def _length(options: BatchOptions, *, urls: bool) -> Iterator[str]:
+    parts = "num_urls_parts" if urls else "num_file_parts"
+    if options.num_file_parts > 0 or not options.repeats:
+        yield from words_of(parts, options.num_file_parts, -1 if urls else None)
+    yield from words_of("min_duration", options.min_duration_s, 0.0)
+    yield from words_of("min_batches", options.min_batches, 0)
+    yield from words_of("target_ci", options.target_ci_percent)
+    yield from words_of("time_budget", options.time_budget_s)

@@ -1,0 +1,311 @@
+"""The measurement of batches that run one after the other: raw times, accuracy, failures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.results import InputFailure
+from inferometer.agent.tasks.predictions import Classifications, Predictions
+from inferometer.evaluators.precision.intervals import (
+    Interval,
+    batches_for_interval,
+    mean_interval,
+    serial_percentile_interval,
+)
+from inferometer.evaluators.statistics import carried_percentile, trimmed_mean
+from inferometer.evaluators.tasks.scores import TaskResult
+from inferometer.manifests.errors import ConfigurationError
+
+_NS_PER_S = 1_000_000_000
+_LARGEST = 2**31 - 1  # requests and some databases cannot hold larger numbers
+
+_LEAST = {
+    "batch_size": 1,
+    "partition_list_size": 1,
+    "warmup_num_file_parts": 0,
+    "feature_limit": 0,
+    "num_file_parts": -1,
+    "min_batches": 0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """The options of an evaluation in batches.
+
+    Attributes:
+        batch_size: Inputs in one batch; the last batch may hold fewer.
+        partition_list_size: Inputs in one part of the dataset, the unit of ``num_file_parts``.
+        num_file_parts: Parts to evaluate; -1 means all.
+        warmup_num_file_parts: Parts to run first without measuring.
+        feature_limit: The number of best classes kept for each input; 0 means all.
+        fail_on_error: Whether the first failed input stops the evaluation.
+        min_duration_s: How long to measure at the least; the dataset is repeated until then.
+        min_batches: How many full batches to measure at the least, likewise.
+        target_ci_percent: Half the width of the interval of p50 to measure for, in percent of p50; None asks
+            for none. See ``precision.length``.
+        time_budget_s: When repeating ends although it is not enough; None means 30 s for a target, and no
+            limit for what was asked for at the least.
+
+    Raises:
+        ConfigurationError: A number is out of range, or two contradict each other; the message names them.
+    """
+
+    batch_size: int
+    partition_list_size: int
+    num_file_parts: int = -1
+    warmup_num_file_parts: int = 1
+    feature_limit: int = 5
+    fail_on_error: bool = False
+    min_duration_s: float = 0.0
+    min_batches: int = 0
+    target_ci_percent: float | None = None
+    time_budget_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if name == "num_file_parts" and (value == 0 or value < least):
+                raise ConfigurationError(f"{name} is {value}; it must be at least 1, or -1 for all")
+            if value < least:
+                raise ConfigurationError(f"{name} is {value}; it must be at least {least}")
+            if value > _LARGEST:
+                raise ConfigurationError(f"{name} is {value}; it must be at most {_LARGEST}")
+        self._check_length()
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the dataset is gone through again, until enough is measured."""
+        return bool(self.min_duration_s or self.min_batches or self.target_ci_percent is not None)
+
+    def inputs_of(self, size: int) -> int:
+        """How many different inputs of a dataset are evaluated, however often."""
+        parts = self.num_file_parts
+        return size if parts < 0 else min(size, parts * self.partition_list_size)
+
+    def _check_length(self) -> None:
+        duration_s, target, budget_s = self.min_duration_s, self.target_ci_percent, self.time_budget_s
+        if not (math.isfinite(duration_s) and duration_s >= 0):
+            raise ConfigurationError(f"min_duration is {duration_s}; it must be a finite number of seconds")
+        if target is not None and not 0 < target <= 100:
+            raise ConfigurationError(f"target_ci is {target}; it must be above 0 and at most 100 percent")
+        if budget_s is not None and not (math.isfinite(budget_s) and budget_s > 0):
+            raise ConfigurationError(f"time_budget is {budget_s}; it must be above 0 s and finite")
+        if budget_s is not None and duration_s > budget_s:
+            raise ConfigurationError(
+                f"min_duration {duration_s:g} s is longer than time_budget {budget_s:g} s; "
+                "give a longer time_budget, or leave it out"
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchTimes:
+    """The raw times of the measured batches in nanoseconds, one entry a batch, as in ``StageTimes``.
+
+    Attributes:
+        sizes: int64; the inputs that were predicted, without the failed ones.
+        read_ns: int64; summed over the inputs.
+        preprocess_ns: int64; summed over the inputs.
+        predict_ns: int64; from host memory to host memory, synchronised with the device.
+        postprocess_ns: int64.
+    """
+
+    sizes: NDArray[np.int64]
+    read_ns: NDArray[np.int64]
+    preprocess_ns: NDArray[np.int64]
+    predict_ns: NDArray[np.int64]
+    postprocess_ns: NDArray[np.int64]
+
+    def full(self, batch_size: int) -> NDArray[np.int64]:
+        """The predict times, in nanoseconds, of the batches that held ``batch_size`` inputs.
+
+        The latency at a batch size excludes smaller batches: the last one, or those with failed inputs.
+        """
+        full: NDArray[np.int64] = self.predict_ns[self.sizes == batch_size]
+        return full
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """The numbers of correctly classified inputs and of evaluated inputs.
+
+    Attributes:
+        top1: Inputs whose most probable class is their label.
+        top5: Inputs whose label is among the five most probable classes, or among all of fewer classes.
+        evaluated: Inputs with a label and a prediction; failed ones do not count.
+    """
+
+    top1: int
+    top5: int
+    evaluated: int
+
+    @property
+    def top1_share(self) -> float | None:
+        """``top1`` as a fraction of the evaluated inputs, 0…1; None without any."""
+        return self.top1 / self.evaluated if self.evaluated else None
+
+    @property
+    def top5_share(self) -> float | None:
+        """``top5`` as a fraction of the evaluated inputs, 0…1; None without any."""
+        return self.top5 / self.evaluated if self.evaluated else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InputPrediction:
+    """The prediction of one input, as ``--publish_predictions`` keeps it.
+
+    Attributes:
+        input_id: The input.
+        expected_label: Its class, where the dataset has one.
+        prediction: Predictions of one row.
+    """
+
+    input_id: str
+    expected_label: str | None
+    prediction: Predictions
+
+    @property
+    def indices(self) -> NDArray[np.int64]:
+        """int64, k; the best classes, the most probable first; empty unless the model classifies."""
+        found = self.prediction
+        return found.indices[0] if isinstance(found, Classifications) else np.empty(0, np.int64)
+
+    @property
+    def probabilities(self) -> NDArray[np.float32]:
+        """float32, k; those of ``indices``."""
+        found = self.prediction
+        return found.probabilities[0] if isinstance(found, Classifications) else np.empty(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchMeasurement:
+    """A run over a dataset, batch after batch.
+
+    Attributes:
+        options: The options.
+        times: The raw times.
+        elapsed_ns: From the first measured batch's reading to the last one's postprocessing.
+        accuracy: None if the dataset has no labels or the model does not classify.
+        task_result: How well the model did its task, a classification too; None if no sample has a truth, the
+            weights are random, or the task has no metric, and in evaluations of earlier versions.
+        failures: The failed inputs.
+        predictions: Empty unless requested, and empty in an evaluation that the store returns.
+    """
+
+    kind: ClassVar[str] = "batches"
+
+    options: BatchOptions
+    times: BatchTimes
+    elapsed_ns: int
+    accuracy: Accuracy | None
+    failures: tuple[InputFailure, ...] = ()
+    predictions: tuple[InputPrediction, ...] = ()
+    task_result: TaskResult | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """The inputs of a full batch."""
+        return self.options.batch_size
+
+    @property
+    def full_ns(self) -> NDArray[np.int64]:
+        """The predict times of the full batches, in nanoseconds; see ``BatchTimes.full``."""
+        return self.times.full(self.options.batch_size)
+
+    @property
+    def full(self) -> NDArray[np.bool_]:
+        """bool, (batches,): those that held the full batch size."""
+        full: NDArray[np.bool_] = self.times.sizes == self.options.batch_size
+        return full
+
+    @property
+    def traced_sizes(self) -> NDArray[np.int64]:
+        """int64, (batches,): the inputs of each batch."""
+        return self.times.sizes
+
+    @property
+    def predicted_inputs(self) -> int:
+        """The inputs that were predicted, without the failed ones."""
+        return int(self.times.sizes.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySummary:
+    """How long one evaluation's batches took, in nanoseconds a batch, and its throughput.
+
+    The latency of a batch is its predict time: from host memory to host memory, synchronised with the device,
+    without reading, pre- and postprocessing. Only batches that held the full batch size count. All figures of
+    latency are None where there was no full batch, and a percentile where there were too few
+    (``statistics.values_for_percentile``). Intervals are 95 % intervals within the process that ran the
+    model, and None where there were too few batches; see ``precision.intervals``.
+
+    Attributes:
+        measured_batches: The full batches, over which latency and throughput are taken.
+        mean_ns: The mean.
+        trimmed_mean_ns: The mean without the lowest and the highest fifth; see ``trimmed_mean``.
+        p50_ns: The median; see ``percentile``.
+        p90_ns: The 90th percentile.
+        p99_ns: The 99th percentile.
+        throughput_inputs_per_s: The inputs of the full batches over the sum of their predict times; None
+            without a full batch.
+        end_to_end_inputs_per_s: All predicted inputs over the time that passed from the first batch's reading
+            to the last one's postprocessing; None when no input was predicted.
+        mean_interval_ns: The interval of the mean.
+        p50_interval_ns: That of the median.
+        p90_interval_ns: That of the 90th percentile.
+        throughput_interval: That of the throughput, which follows from the mean's.
+        batches_for_interval: The full batches that an interval needs, by their correlation.
+    """
+
+    measured_batches: int
+    mean_ns: float | None
+    trimmed_mean_ns: float | None
+    p50_ns: float | None
+    p90_ns: float | None
+    p99_ns: float | None
+    throughput_inputs_per_s: float | None
+    end_to_end_inputs_per_s: float | None
+    mean_interval_ns: Interval | None = None
+    p50_interval_ns: Interval | None = None
+    p90_interval_ns: Interval | None = None
+    throughput_interval: Interval | None = None
+    batches_for_interval: int = 0
+
+    @classmethod
+    def of(cls, measurement: BatchMeasurement, *, intervals: bool = True) -> LatencySummary:
+        """Computes the figures from the raw times; without ``intervals`` those are None, in half the time."""
+        batch_size, full_ns = measurement.batch_size, measurement.full_ns
+        end_to_end = _per_second(measurement.predicted_inputs, measurement.elapsed_ns)
+        if not len(full_ns):
+            return cls(0, None, None, None, None, None, None, end_to_end)
+        needed = batches_for_interval(full_ns) if intervals else 0
+        enough = intervals and len(full_ns) >= needed
+        mean_ns = mean_interval(full_ns) if enough else None
+        per_s: Interval | None = None
+        if mean_ns is not None and mean_ns.low > 0:
+            per_s = Interval(batch_size * _NS_PER_S / mean_ns.high, batch_size * _NS_PER_S / mean_ns.low)
+        return cls(
+            measured_batches=len(full_ns),
+            mean_ns=float(full_ns.mean()),
+            trimmed_mean_ns=trimmed_mean(full_ns),
+            p50_ns=carried_percentile(full_ns, 50),
+            p90_ns=carried_percentile(full_ns, 90),
+            p99_ns=carried_percentile(full_ns, 99),
+            throughput_inputs_per_s=_per_second(batch_size * len(full_ns), int(full_ns.sum())),
+            end_to_end_inputs_per_s=end_to_end,
+            mean_interval_ns=mean_ns,
+            p50_interval_ns=serial_percentile_interval(full_ns, 50) if enough else None,
+            p90_interval_ns=serial_percentile_interval(full_ns, 90) if enough else None,
+            throughput_interval=per_s,
+            batches_for_interval=needed,
+        )
+
+
+def _per_second(inputs: int, duration_ns: int) -> float | None:
+    """Inputs per second; None where there were none, or no time passed that a clock could tell."""
+    return inputs * _NS_PER_S / duration_ns if inputs and duration_ns > 0 else None

@@ -1,0 +1,344 @@
+"""Evaluation of a model over a dataset: each input counts once, with the times of every batch."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from inferometer.agent.inference.predictor import Weights
+from inferometer.agent.inference.results import (
+    LOCAL_AGENT,
+    BatchResult,
+    InputFailure,
+    Predictions,
+    Stage,
+    SystemDescription,
+)
+from inferometer.agent.tracing.recorder import TraceScope, traced
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.evaluators.datasets.base import Dataset, Sample
+from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
+from inferometer.evaluators.kinds.batches.accuracy import predicted_samples
+from inferometer.evaluators.kinds.batches.measurement import (
+    Accuracy,
+    BatchMeasurement,
+    BatchOptions,
+    BatchTimes,
+    InputPrediction,
+)
+from inferometer.evaluators.precision.length import LengthPlan
+from inferometer.evaluators.system import SystemUnderTest
+from inferometer.evaluators.tasks.classification import ClassificationMetric
+from inferometer.evaluators.tasks.metric import METRICS, TaskMetric
+from inferometer.manifests.errors import DatasetError, EvaluationFailed, EvaluationInterrupted
+
+MEASURE = "measure"
+"""The name of the span of the measured part, without the warm-up."""
+_NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of an evaluation in inputs, including those of the warm-up.
+
+    Attributes:
+        done: How many are done.
+        total: How many there will be.
+        counted: What is counted, where it is not inputs.
+        now: What is being done, where the count does not tell.
+    """
+
+    done: int
+    total: int
+    counted: str = "inputs"
+    now: str = ""
+
+
+class DatasetRun:
+    """One run of a system over a dataset.
+
+    The run evaluates the first ``num_file_parts`` parts of ``partition_list_size`` samples in batches of
+    ``batch_size``, which cross the boundaries of parts: only the last batch can be smaller. Before, it runs
+    the first ``warmup_num_file_parts`` parts, and at least one full batch unless that is 0, without timing or
+    counting them, because frameworks prepare themselves for each batch size.
+
+    Where the options ask for more than one pass, the full batches of the dataset are repeated until enough is
+    measured (``precision.length``). They count for the times alone: accuracy and predictions are those of the
+    first pass, and an input that fails is recorded once. Spans of the repetitions are recorded only at a
+    level above APPLICATION_TRACE, as all times are taken under it then.
+
+    Args:
+        system: The open model.
+        dataset: The samples.
+        options: The number and size of the batches.
+        keep_predictions: Whether the evaluation contains the predictions of the inputs.
+        keep_most: How many predictions it contains at most, the first ones; None for all.
+        on_progress: Called after every batch.
+        stop_requested: Called after every batch; the run ends as interrupted once it returns True.
+        trace_level: The trace level that the evaluation records.
+        trace: The scope of the spans of the warm-up and of the measured part; None records none.
+        on_measure: Called after the warm-up, before the measured part.
+        clock: A monotonic clock in nanoseconds.
+
+    Raises:
+        DatasetError: The dataset is empty, or has a class that the model does not know.
+    """
+
+    def __init__(
+        self,
+        system: SystemUnderTest,
+        dataset: Dataset,
+        options: BatchOptions,
+        *,
+        keep_predictions: bool = False,
+        keep_most: int | None = None,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+        stop_requested: Callable[[], bool] = lambda: False,
+        trace_level: TraceLevel = TraceLevel.APPLICATION_TRACE,
+        trace: TraceScope | None = None,
+        on_measure: Callable[[], None] = lambda: None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        if not len(dataset):
+            raise DatasetError(f"dataset {dataset.identity.name} holds no samples")
+        self._system = system
+        self._dataset = dataset
+        self._options = options
+        self._keep_most = keep_most if keep_predictions else 0
+        self._on_progress = on_progress
+        self._stop_requested = stop_requested
+        self._trace_level = trace_level
+        self._trace = trace
+        self._on_measure = on_measure
+        self._clock = clock
+        self._record = _Record(system)
+        self._measured = options.inputs_of(len(dataset))
+        warmup = options.warmup_num_file_parts * options.partition_list_size
+        self._warmup = min(len(dataset), max(warmup, options.batch_size) if warmup else 0)
+        self._done, self._total = 0, self._warmup + self._measured
+        self._started_ns = self._ended_ns = self._scored_ns = self._scoring_ns = 0
+        description = system.description
+        self._alone = description.agent == LOCAL_AGENT and not description.overlap
+        if self._record.metric is not None:
+            for sample in itertools.islice(dataset, self._measured):
+                self._record.metric.check(sample)
+
+    def run(self) -> Evaluation[BatchMeasurement]:
+        """Runs the evaluation.
+
+        Returns:
+            The evaluation. A stopped one has the status interrupted and contains the finished batches; one
+            of which every input failed has the status failed.
+
+        Raises:
+            EvaluationFailed: An input failed, and ``fail_on_error`` is set.
+            EvaluationInterrupted: The run was stopped before a batch was measured.
+            AgentError: A remote agent was lost.
+        """
+        created_at = utc_now()
+        if self._warmup:
+            with traced(self._trace, _span_kind("warm_up", self._options, self._warmup)) as scope:
+                for _ in self._results(scope and scope.without_layers(), self._first(self._warmup)):
+                    pass
+        self._on_measure()
+        self._started_ns = self._ended_ns = self._clock()
+        with traced(self._trace, _span_kind(MEASURE, self._options, self._measured)) as scope:
+            for samples, result in self._results(scope, self._first(self._measured)):
+                self._end_batch()
+                self._score(samples, result)
+            complete = self._record.inputs == self._measured
+            if complete and self._options.repeats:
+                complete = self._repeat(scope if self._trace_level > TraceLevel.APPLICATION_TRACE else None)
+        if not self._record.sizes:
+            raise EvaluationInterrupted("stopped before a batch was measured; nothing was published")
+        return Evaluation(
+            id=str(uuid.uuid4()),
+            created_at=created_at,
+            status=Status.of(whole=complete, usable=self._record.is_usable),
+            system=self._system.description,
+            dataset=self._dataset.identity,
+            measurement=BatchMeasurement(
+                options=self._options,
+                times=self._record.times(),
+                elapsed_ns=self._elapsed_ns,
+                accuracy=self._record.accuracy,
+                failures=tuple(self._record.failures),
+                predictions=tuple(self._record.predictions),
+                task_result=self._record.metric.result() if self._record.metric else None,
+            ),
+            trace_level=self._trace_level,
+        )
+
+    def _first(self, count: int) -> Iterator[Sample]:
+        return itertools.islice(self._dataset, count)
+
+    def _full_batches_again(self) -> Iterator[Sample]:
+        """The samples of the full batches, again and again."""
+        size = self._options.batch_size
+        while True:
+            yield from self._first(self._measured // size * size)
+
+    @property
+    def _elapsed_s(self) -> float:
+        return self._elapsed_ns / _NS_PER_S
+
+    @property
+    def _elapsed_ns(self) -> int:
+        return self._ended_ns - self._started_ns - self._scored_ns
+
+    def _score(self, samples: Sequence[Sample], result: BatchResult) -> None:
+        """Takes a batch of the first pass; the time of that does not count where all else waits for it."""
+        record, begun_ns = self._record, self._clock()
+        known = len(record.failures)
+        record.add(samples, result, self._keep_most)
+        if self._options.fail_on_error and len(record.failures) > known:
+            raise self._failed(record.failures[known])
+        if self._alone:
+            self._scoring_ns = self._clock() - begun_ns
+
+    def _end_batch(self) -> None:
+        """Takes the time of a result; the scoring of the batch before it took a part of that."""
+        self._ended_ns = self._clock()
+        self._scored_ns += self._scoring_ns
+        self._scoring_ns = 0
+
+    def _repeat(self, scope: TraceScope | None) -> bool:
+        """Repeats the full batches until enough is measured; returns False if it was stopped before."""
+        plan, record, size = LengthPlan(self._options), self._record, self._options.batch_size
+        samples, in_vain = self._full_batches_again(), 0
+        while in_vain < max(1, self._measured // size):  # where all batches fail, there is never enough
+            before = record.times().full(size)
+            batches = plan.more(before, self._elapsed_s)
+            if not batches:
+                return True
+            if self._stop_requested():
+                return False
+            self._total = self._done + batches * size
+            with closing(self._results(scope, itertools.islice(samples, batches * size))) as results:
+                for _, result in results:
+                    self._end_batch()
+                    record.add_again(result)
+                    if plan.spent(self._elapsed_s):
+                        break
+            in_vain = 0 if record.full_batches(size) > len(before) else in_vain + batches
+        return True
+
+    def _results(
+        self, scope: TraceScope | None, samples: Iterator[Sample]
+    ) -> Generator[tuple[Sequence[Sample], BatchResult], None, None]:
+        """Runs the samples and yields each batch with its result, in order, until a stop is requested."""
+        if self._stop_requested():
+            return
+        waiting: deque[Sequence[Sample]] = deque()
+
+        def batches() -> Iterator[Sequence[Sample]]:
+            while batch := tuple(itertools.islice(samples, self._options.batch_size)):
+                waiting.append(batch)
+                yield batch
+
+        with closing(_as_generator(self._system.predict_batches(batches(), scope))) as results:
+            for result in results:
+                batch = waiting.popleft()
+                if self._options.fail_on_error and result.failures:
+                    raise self._failed(result.failures[0])
+                yield batch, result
+                self._done += len(batch)
+                self._on_progress(Progress(self._done, self._total))
+                if self._stop_requested():
+                    return
+
+    def _failed(self, failure: InputFailure) -> EvaluationFailed:
+        warm_up = ", those of the warm-up included," if self._options.warmup_num_file_parts else ""
+        return EvaluationFailed(
+            f"input {failure.input_id} failed in {failure.stage.value}: {failure.message}; stopped after "
+            f"{self._done} of {self._total} inputs{warm_up} because of fail_on_error, nothing was published"
+        )
+
+
+class _Record:
+    """The results of the measured batches so far."""
+
+    def __init__(self, system: SystemUnderTest) -> None:
+        self.metric = metric_of(system.description)
+        self.failures: list[InputFailure] = []
+        self._failed: set[str] = set()
+        self.predictions: list[InputPrediction] = []
+        self.inputs = 0
+        self.sizes: list[int] = []
+        self._times: list[tuple[int, int, int, int]] = []
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        return self.metric.accuracy if isinstance(self.metric, ClassificationMetric) else None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether an input did not fail."""
+        return any(self.sizes) and len(self.failures) < self.inputs
+
+    def add(self, samples: Sequence[Sample], result: BatchResult, keep_most: int | None) -> None:
+        """Takes a batch of the first pass, and keeps predictions up to a number of all."""
+        self.inputs += len(samples)
+        self.add_again(result)
+        outputs = result.outputs
+        if not isinstance(outputs, Predictions):  # raw tensors are neither scored nor kept
+            return
+        predicted = predicted_samples(samples, result)
+        if self.metric is not None:
+            refused = self.metric.add_batch(predicted, outputs)
+            self._fail(InputFailure(each.input_id, Stage.SCORE, each.message) for each in refused)
+        room = len(predicted) if keep_most is None else max(0, keep_most - len(self.predictions))
+        self.predictions += (
+            InputPrediction(sample.id, sample.label, outputs.row(place))
+            for place, sample in enumerate(predicted[:room])
+        )
+
+    def add_again(self, result: BatchResult) -> None:
+        """Takes the times of a batch, and the inputs that failed for the first time."""
+        times = result.times
+        self.sizes.append(len(result.input_ids))
+        self._times.append((times.read_ns, times.preprocess_ns, times.predict_ns, times.postprocess_ns))
+        self._fail(result.failures)
+
+    def _fail(self, failures: Iterable[InputFailure]) -> None:
+        """Keeps the first failure of each input."""
+        new = [failure for failure in failures if failure.input_id not in self._failed]
+        self.failures += new
+        self._failed.update(failure.input_id for failure in new)
+
+    def full_batches(self, batch_size: int) -> int:
+        """How many batches held ``batch_size`` inputs."""
+        return self.sizes.count(batch_size)
+
+    def times(self) -> BatchTimes:
+        columns = np.asarray(self._times, np.int64).reshape(-1, 4).T
+        return BatchTimes(np.asarray(self.sizes, np.int64), *columns)
+
+
+def metric_of(system: SystemDescription) -> TaskMetric | None:
+    """Returns the metric of a model's task; None where the weights are random, or nothing can be scored.
+
+    Raises:
+        ConfigurationError: That of a plug-in cannot be imported.
+        ManifestError: The manifest lacks what the metric requires.
+    """
+    task = system.manifest.output.type
+    if system.weights is not Weights.PRETRAINED or task not in METRICS:
+        return None
+    return METRICS.find(task)(system.manifest)
+
+
+def _span_kind(name: str, options: BatchOptions, inputs: int) -> SpanKind:
+    return SpanKind.of(name, TraceLevel.APPLICATION_TRACE, batch_size=options.batch_size, inputs=inputs)
+
+
+def _as_generator(results: Iterator[BatchResult]) -> Generator[BatchResult, None, None]:
+    """Wraps an iterator in a generator, which has ``close``."""
+    yield from results

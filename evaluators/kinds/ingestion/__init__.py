@@ -1,0 +1,1 @@
+"""A loader alone: batches are read and preprocessed, and nothing is computed."""

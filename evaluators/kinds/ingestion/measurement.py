@@ -1,0 +1,164 @@
+"""The measurement of a loader alone: batches are read and preprocessed, and nothing is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.results import InputFailure
+from inferometer.evaluators.kinds.data import DataOptions
+from inferometer.evaluators.precision.intervals import (
+    Interval,
+    batches_for_interval,
+    mean_interval,
+    serial_percentile_interval,
+)
+from inferometer.evaluators.statistics import carried_percentile
+
+_NS_PER_S = 1_000_000_000
+_MOST_BUSY = 1.01
+"""A worker cannot be busy for longer than there is time, but for the rounding of clocks."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadTimes:
+    """The raw times of the measured batches; int64, one entry a batch.
+
+    Attributes:
+        samples: The samples that were loaded, without the failed ones.
+        whole_ns: From the end of the batch before to the end of this one: what a caller waits that does
+            nothing else.
+        read_ns: The time to read, summed over the samples and the workers; 0 where the framework's own
+            iterator does not tell.
+        preprocess_ns: The time to decode and preprocess, likewise.
+        read_bytes: The bytes of the encoded samples, likewise.
+    """
+
+    samples: NDArray[np.int64]
+    whole_ns: NDArray[np.int64]
+    read_ns: NDArray[np.int64]
+    preprocess_ns: NDArray[np.int64]
+    read_bytes: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IngestionMeasurement:
+    """One run of a loader.
+
+    Attributes:
+        batch_size: The samples in a full batch.
+        num_warmup_batches: The batches before, which are not measured.
+        data: How batches were loaded.
+        times: The raw times of the measured batches.
+        elapsed_ns: The duration of the measured batches.
+        failures: The samples that failed.
+        epochs: How many passes over the data were begun.
+    """
+
+    kind: ClassVar[str] = "ingestion"
+
+    batch_size: int
+    num_warmup_batches: int
+    data: DataOptions
+    times: LoadTimes
+    elapsed_ns: int
+    failures: tuple[InputFailure, ...] = ()
+    epochs: int = 0
+
+    @property
+    def full(self) -> NDArray[np.bool_]:
+        """bool, (batches,): those of ``batch_size`` samples."""
+        full: NDArray[np.bool_] = self.times.samples == self.batch_size
+        return full
+
+    @property
+    def full_ns(self) -> NDArray[np.int64]:
+        """int64; the times of the full batches, in order."""
+        times_ns: NDArray[np.int64] = self.times.whole_ns[self.full]
+        return times_ns
+
+
+@dataclass(frozen=True, slots=True)
+class IngestionSummary:
+    """The figures of a loader; None where they are not known.
+
+    The wait is that of a caller who does nothing but wait for the next batch. Its mean, percentiles and
+    intervals are of full batches; rates are of all batches over the sum of their times.
+
+    Attributes:
+        batches: The measured batches.
+        mean_ns: The mean wait.
+        p50_ns: The median.
+        p90_ns: The 90th percentile; None where there are too few full batches.
+        p99_ns: The 99th percentile, likewise.
+        mean_interval_ns: The 95 % interval of the mean; None where there are too few full batches.
+        p50_interval_ns: That of the median.
+        batches_per_s: Batches in a second.
+        samples_per_s: Samples in a second, without those that failed.
+        samples_interval: Its 95 % interval, as wide relative to it as that of the mean.
+        bytes_per_s: Bytes of encoded samples in a second; None where the framework's iterator does not tell.
+        read_ns: The mean time to read a sample, of the thread that does so; None likewise.
+        preprocess_ns: The mean time to decode and preprocess a sample, likewise.
+        cached_before: The share of the dataset's bytes that was in the page cache before, 0…1.
+        busy: The share of the workers' time in which they read and preprocessed, failed samples included;
+            None where the framework's iterator does not tell.
+    """
+
+    batches: int
+    mean_ns: float | None
+    p50_ns: float | None
+    p90_ns: float | None
+    p99_ns: float | None
+    mean_interval_ns: Interval | None
+    p50_interval_ns: Interval | None
+    batches_per_s: float | None
+    samples_per_s: float | None
+    samples_interval: Interval | None
+    bytes_per_s: float | None
+    read_ns: float | None
+    preprocess_ns: float | None
+    cached_before: float | None
+    busy: float | None = None
+
+    @property
+    def contradiction(self) -> str:
+        """Why the rate cannot be: its samples took more time than the workers had; empty if it can."""
+        if self.busy is None or self.busy <= _MOST_BUSY:
+            return ""
+        return (
+            f"samples took {self.busy:.2f} times the workers' time: some were loaded before the clock started"
+        )
+
+    @classmethod
+    def of(cls, measurement: IngestionMeasurement) -> IngestionSummary:
+        """Computes the figures from the raw times."""
+        times, full_ns = measurement.times, measurement.full_ns
+        enough = len(full_ns) >= (batches_for_interval(full_ns) if len(full_ns) else 1)
+        mean_ns = mean_interval(full_ns) if enough else None
+        total_ns, samples = int(times.whole_ns.sum()), int(times.samples.sum())
+        samples_per_s = samples * _NS_PER_S / total_ns if total_ns else None
+        interval: Interval | None = None
+        if mean_ns is not None and mean_ns.low > 0 and samples_per_s is not None:
+            mean = float(full_ns.mean())
+            interval = Interval(samples_per_s * mean / mean_ns.high, samples_per_s * mean / mean_ns.low)
+        told, work_ns = bool(times.read_bytes.any()), int((times.read_ns + times.preprocess_ns).sum())
+        return cls(
+            batches=len(times.whole_ns),
+            mean_ns=float(full_ns.mean()) if len(full_ns) else None,
+            p50_ns=carried_percentile(full_ns, 50),
+            p90_ns=carried_percentile(full_ns, 90),
+            p99_ns=carried_percentile(full_ns, 99),
+            mean_interval_ns=mean_ns,
+            p50_interval_ns=serial_percentile_interval(full_ns, 50) if enough else None,
+            batches_per_s=len(times.whole_ns) * _NS_PER_S / total_ns if total_ns else None,
+            samples_per_s=samples_per_s,
+            samples_interval=interval,
+            bytes_per_s=int(times.read_bytes.sum()) * _NS_PER_S / total_ns if told and total_ns else None,
+            read_ns=int(times.read_ns.sum()) / samples if told and samples else None,
+            preprocess_ns=int(times.preprocess_ns.sum()) / samples if told and samples else None,
+            cached_before=measurement.data.cached_before,
+            busy=work_ns / (total_ns * max(1, measurement.data.workers)) if told and total_ns else None,
+        )

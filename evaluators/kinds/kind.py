@@ -1,0 +1,254 @@
+"""A kind of measurement: everything that the rest of the program asks of one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+
+from inferometer.evaluators.comparing.verdict import FIGURES
+from inferometer.evaluators.evaluation import Evaluation, M, Status
+from inferometer.evaluators.reports.base import (
+    CONDITIONS_COLUMN,
+    EVALUATION_COLUMNS,
+    STABILITY_COLUMN,
+    STATUS_COLUMN,
+    VERDICT_COLUMN,
+    Report,
+    Row,
+    in_ms,
+)
+from inferometer.evaluators.reports.writer import finite
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from inferometer.agent.inference.results import InputFailure
+    from inferometer.evaluators.comparing.times import RunTimes
+    from inferometer.evaluators.drawing.charts import Drawing
+    from inferometer.evaluators.jobs.compare import Comparison, ComparisonRequest
+    from inferometer.evaluators.kinds.batches.measurement import Accuracy
+    from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer
+    from inferometer.evaluators.plots.base import Plot
+    from inferometer.evaluators.reports.trace_report import SpanSource
+    from inferometer.evaluators.store.measurement_documents import MeasurementDocuments
+    from inferometer.evaluators.tasks.scores import TaskResult
+
+_COMMON = {*EVALUATION_COLUMNS, STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN, VERDICT_COLUMN}
+Rows = Iterable[tuple[str, str]]
+"""Rows of a name and a text; a row without a name belongs to the row above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """How to run an evaluation again.
+
+    Attributes:
+        words: The words of the command after ``agent``; empty if no command repeats it.
+        notes: What the command does not repeat, or requires, one line each.
+    """
+
+    words: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """The command for a shell; empty if no command repeats it."""
+        return shlex.join(["agent", *self.words]) if self.words else ""
+
+
+class Kind(Generic[M]):
+    """One kind of measurement; it has no state.
+
+    A new kind defines the class attributes and ``documents``, and overrides of the rest what applies to it.
+    """
+
+    name: ClassVar[str]
+    """The name in stored documents and filters, which is ``Measurement.kind``; never renamed."""
+    title: ClassVar[str]
+    """The name in reports and on the page."""
+    phrase: ClassVar[str]
+    """The name in a sentence, with its article."""
+    counted: ClassVar[str] = "queries"
+    """What its throughput counts."""
+    collections: ClassVar[tuple[str, ...]] = ()
+    """The collections of its documents beside the evaluation's own."""
+    on_demand: ClassVar[tuple[str, ...]] = ()
+    """Those that are read on demand only."""
+    reports: ClassVar[tuple[str, ...]] = ()
+    """The reports that have its figures, by name."""
+    headlines: ClassVar[tuple[str, ...]] = ()
+    """The columns of the first of ``reports`` that the page shows first."""
+    of_a_model: ClassVar[bool] = True
+    """Whether it is one model with one batch size."""
+    tabled: ClassVar[tuple[type[Report[Any]], ...]] = ()
+    """Further reports that the page shows as tables."""
+
+    def documents(self) -> MeasurementDocuments:
+        """Returns what writes the measurement to documents and reads it back."""
+        raise NotImplementedError
+
+    def invalid(self, measurement: M) -> str:
+        """Returns why its figures cannot be trusted, in one line; empty if they can."""
+        return ""
+
+    keeps_interrupted: ClassVar[bool] = True
+    """Whether what was measured before a stop is worth keeping."""
+
+    def unanswered(self, measurement: M) -> str:
+        """Returns why a failed evaluation has no figure."""
+        return "every input failed"
+
+    def failures(self, measurement: M) -> Sequence[InputFailure]:
+        """Returns the inputs that failed."""
+        return ()
+
+    def measured(self, measurement: M) -> str:
+        """Returns how much was measured, such as ``12 batches``, for an interrupted evaluation."""
+        return ""
+
+    has_predictions: ClassVar[bool] = False
+    """Whether the measurement may hold the prediction of each input."""
+
+    def with_predictions(self, measurement: M, predictions: Sequence[Any]) -> M:
+        """Returns the measurement with other predictions, where a kind has them."""
+        return measurement
+
+    def overview(self, measurement: M) -> Row:
+        """Returns the main figures, by the columns of the report on all kinds."""
+        return {}
+
+    def summary(self, evaluation: Evaluation[M]) -> Rows:
+        """Returns the figures as rows of text, which end a command."""
+        return ()
+
+    def description(self, evaluation: Evaluation[M]) -> Rows:
+        """Returns the inputs and the options as rows of text, for a single evaluation."""
+        return ()
+
+    def details(self, evaluation: Evaluation[M], group: Sequence[Evaluation[M]]) -> Rows:
+        """Returns the figures as rows of text, for a single evaluation; ``group`` are those of its group."""
+        return self.summary(evaluation)
+
+    def document(self, evaluation: Evaluation[M], timed: Evaluation[M], spans: SpanSource) -> dict[str, Any]:
+        """Returns the figures and the options as values of JSON.
+
+        Args:
+            evaluation: The evaluation.
+            timed: The one that its latency is taken from, which no profiler disturbed.
+            spans: Gives its spans.
+        """
+        return {}
+
+    def facts(self, evaluation: Evaluation[M], timed: Evaluation[M]) -> Iterator[tuple[str, Any]]:
+        """Yields what the page tells of the measurement beside its options."""
+        yield from ()
+
+    def hints(self, timed: Evaluation[M]) -> Iterator[str]:
+        """Yields why figures are missing, one line each."""
+        yield from ()
+
+    def drawings(self, evaluation: Evaluation[M], most_points: int) -> Iterator[Drawing]:
+        """Yields the pictures of an evaluation, each with a point for every value, or ``most_points``."""
+        yield from ()
+
+    def compared_drawing(self, one: Evaluation[M], other: Evaluation[M], most_points: int) -> Drawing | None:
+        """Returns the values of two evaluations in one picture; None without values."""
+        return None
+
+    def again(self, evaluation: Evaluation[M]) -> Again:
+        """Returns the command that measures it again, as far as the evaluation tells."""
+        return Again((), (f"No command is known that repeats an evaluation of kind {self.name}.",))
+
+    mixes_frameworks: ClassVar[bool] = False
+    """Whether one side of a comparison may have an evaluation for each of several frameworks."""
+
+    def unfit(self, measurement: M) -> str:
+        """Returns why the measurement cannot be compared, after "evaluation ID"; empty if it can."""
+        return f"is of kind {self.name}, which cannot be compared"
+
+    def conditions(self, evaluation: Evaluation[M]) -> Mapping[str, str]:
+        """Returns the conditions that evaluations of the kind have, as a comparison names them."""
+        return {}
+
+    def equal_conditions(self, one: M, other: M) -> Collection[str]:
+        """Returns the conditions that are equal although their texts differ."""
+        return ()
+
+    def run_times(self, evaluation: Evaluation[M]) -> RunTimes:
+        """Returns the times that are compared.
+
+        Raises:
+            ValueError: There are none; the message says what the evaluation lacks.
+        """
+        raise ValueError("times")
+
+    def figures(self, measurements: Sequence[M]) -> tuple[str, ...]:
+        """Returns the figures of measurements that can be compared, in order."""
+        return FIGURES
+
+    def accuracy(self, measurement: M) -> Accuracy | None:
+        """Returns the counts of right answers."""
+        return None
+
+    def result(self, measurement: M) -> TaskResult | None:
+        """Returns the scores of the task."""
+        return None
+
+    def answer(self, measurement: M) -> RateAnswer | None:
+        """Returns the answer of a search."""
+        return None
+
+    def compare(self, request: ComparisonRequest) -> Comparison | None:
+        """Compares two sides in its own way; None means by ``figures``."""
+        return None
+
+    def batch_times(self, measurement: M) -> tuple[NDArray[np.int64], int]:
+        """Returns the time of each measured batch in nanoseconds, int64, and the samples of all of them.
+
+        Raises:
+            TypeError: It did not measure batches.
+        """
+        raise TypeError(f"{self.name} is no benchmark of batches")
+
+    def effective_batch(self, measurement: M, replica_batch: int) -> int:
+        """Returns the samples of a batch on all devices."""
+        return replica_batch
+
+
+def top_figures(p50_ns: float | None, rate_per_s: float | None, **more: Any) -> Row:
+    """Returns a row for ``Kind.overview``."""
+    return {"latency_ms_p50": in_ms(p50_ns), "rate_per_s": rate_per_s, **more}
+
+
+def timed_by(evaluation: Evaluation[M], group: Sequence[Evaluation[M]]) -> Evaluation[M]:
+    """Returns the evaluation that tells how long the model takes: of a group, one that no profiler disturbed.
+
+    A complete one comes first. Where all ran under a profiler, it is the evaluation itself.
+    """
+    name = evaluation.measurement.kind
+    alike = [each for each in (evaluation, *group) if each.measurement.kind == name]
+    undisturbed = [each for each in alike if not each.profiled]
+    if evaluation in undisturbed or not undisturbed:
+        return evaluation
+    return min(undisturbed, key=lambda each: each.status is not Status.COMPLETE)
+
+
+def own_values(report: Report[Any], row: Row, *left_out: str) -> dict[str, Any]:
+    """Returns what a report's row has beside the columns of all reports; what is infinite is None."""
+    keys = [c.key for c in report.columns if c not in _COMMON and c.key not in left_out]
+    return {key: finite(row[key]) for key in keys}
+
+
+def failure_values(failures: Sequence[InputFailure]) -> list[dict[str, Any]]:
+    """Returns failures as values of JSON."""
+    return [asdict(failure) | {"stage": failure.stage.value} for failure in failures]
+
+
+def drawn(plot: Plot[Any], report: Report[Any], evaluation: Evaluation[M]) -> Iterator[Drawing]:
+    """Yields the picture of one evaluation, if there is anything to see."""
+    drawing = plot.draw([evaluation], list(report.rows([evaluation])))
+    if drawing is not None:
+        yield drawing

@@ -1,0 +1,1 @@
+"""A model under load: queries as they arrive."""

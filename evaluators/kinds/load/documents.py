@@ -1,0 +1,178 @@
+"""Documents of measurements under load and of rate searches; ``load_query`` holds queries in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions, MlperfResult, Scenario
+from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
+from inferometer.evaluators.load.load_run import LoadRun
+from inferometer.evaluators.load.queries import LATER_COLUMNS, QUERY_COLUMNS, Queries
+from inferometer.evaluators.max_qps.answer import Method
+from inferometer.evaluators.store.measurement_documents import Document, Part, Stored, joined
+from inferometer.evaluators.store.values import checked, fields_of, restored, storable
+
+QUERIES_PER_DOCUMENT = 20_000
+_MOST = 1e12
+_RUN = tuple(field.name for field in fields(LoadRun) if field.name not in {"queries", "reasons"})
+
+
+class LoadDocuments:
+    """Keeps a ``LoadMeasurement``; see ``MeasurementDocuments``."""
+
+    def write(
+        self, evaluation: Evaluation[LoadMeasurement], save_id: str
+    ) -> tuple[Document, Mapping[str, Part]]:
+        """Returns the documents of the measurement."""
+        measured = evaluation.measurement
+        document = {
+            "options": fields_of(measured.options),
+            "run": run_document(measured.run),
+            "mlperf": _mlperf_document(measured.mlperf) if measured.mlperf else None,
+        }
+        return document, {"load_query": queries_part([measured.run])}
+
+    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> LoadMeasurement:
+        """Returns the measurement."""
+        stored = head["measurement"]
+        return LoadMeasurement(
+            options=options_of(stored["options"]),
+            run=run_of(stored["run"], parts["load_query"]),
+            elapsed_ns=int(head["elapsed_ns"]),
+            mlperf=_mlperf(restored(stored["mlperf"])),
+        )
+
+
+def run_document(run: LoadRun) -> Document:
+    """Returns what the evaluation's own document holds of a run."""
+    return {name: storable(getattr(run, name)) for name in _RUN} | {
+        "reasons": [{"reason": storable(reason), "count": n} for reason, n in run.reasons.items()],
+        "query_count": len(run.queries),
+        "repeated": run.queries.repeated,
+    }
+
+
+def queries_part(runs: Sequence[LoadRun]) -> Part:
+    """Returns the documents of the queries of runs, each with the number of its run."""
+    pieces = [
+        (number, run.queries, slice(start, start + QUERIES_PER_DOCUMENT))
+        for number, run in enumerate(runs)
+        for start in range(0, len(run.queries), QUERIES_PER_DOCUMENT)
+    ]
+
+    def documents() -> Iterator[Document]:
+        for number, queries, piece in pieces:
+            yield {"run": number} | {n: getattr(queries, n)[piece].tolist() for n in QUERY_COLUMNS}
+
+    return Part(len(pieces), documents())
+
+
+def options_of(stored: Any) -> LoadOptions:
+    """Returns the options that a document holds.
+
+    Raises:
+        KeyError, TypeError, ValueError: They are damaged.
+    """
+    given = restored(stored)
+    scenario = given.get("scenario")
+    options = checked(LoadOptions(**given | {"scenario": Scenario(scenario) if scenario else None}))
+    if not 0 < options.percentile <= 100:
+        raise ValueError(f"its percentile is {options.percentile}")
+    if not all(map(_plausible, (options.latency_bound_ms, options.timeout_ms))):
+        raise ValueError(f"its bound is {options.latency_bound_ms} ms, its timeout {options.timeout_ms} ms")
+    return options
+
+
+def run_of(stored: Stored, documents: Sequence[Stored]) -> LoadRun:
+    """Returns the run that a document holds, with the queries of ``documents``, which are all of this run.
+
+    Raises:
+        KeyError, TypeError, ValueError: They are damaged.
+    """
+    known = [
+        name
+        for name in QUERY_COLUMNS
+        if name not in LATER_COLUMNS or all(name in document for document in documents)
+    ]
+    columns = {name: joined(document[name] for document in documents) for name in known}
+    if {len(column) for column in columns.values()} != {int(stored["query_count"])}:
+        raise ValueError(f"not all of the {stored['query_count']} queries of a run are there")
+    run = LoadRun(
+        **{name: restored(stored[name]) for name in _RUN},
+        reasons={str(restored(reason)): int(count) for reason, count in _pairs(stored["reasons"])},
+        queries=Queries(**columns, repeated=int(stored["repeated"])),
+    )
+    if run.queries.repeated < 0 or min(run.reasons.values(), default=0) < 0:
+        raise ValueError("a number of its queries is negative")
+    return checked(run)
+
+
+def _pairs(stored: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Documents of two values as pairs. Earlier versions kept pairs, which not every database can."""
+    return (tuple(each.values()) if isinstance(each, dict) else each for each in stored)
+
+
+def _mlperf(stored: dict[str, Any] | None) -> MlperfResult | None:
+    if stored is None:
+        return None
+    percentiles = tuple(
+        (float(percent), int(value_ns)) for percent, value_ns in _pairs(stored["percentiles_ns"])
+    )
+    if not all(0 <= percent <= 100 for percent, _ in percentiles):
+        raise ValueError("LoadGen's percentiles are no percents")
+    reasons = tuple(map(str, stored["reasons"]))
+    return checked(MlperfResult(**stored | {"reasons": reasons, "percentiles_ns": percentiles}))
+
+
+def _mlperf_document(result: MlperfResult) -> Document:
+    percentiles = [{"percent": percent, "value_ns": value_ns} for percent, value_ns in result.percentiles_ns]
+    return fields_of(result) | {"percentiles_ns": percentiles}
+
+
+class RateSearchDocuments:
+    """Keeps a ``RateSearchMeasurement``; see ``MeasurementDocuments``."""
+
+    def write(
+        self, evaluation: Evaluation[RateSearchMeasurement], save_id: str
+    ) -> tuple[Document, Mapping[str, Part]]:
+        """Returns the documents of the measurement."""
+        search = evaluation.measurement
+        document = {
+            "options": fields_of(search.options),
+            "answer": fields_of(search.answer) if search.answer else None,
+            "probes": [run_document(probe) for probe in search.probes],
+        }
+        return document, {"load_query": queries_part(search.probes)}
+
+    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> RateSearchMeasurement:
+        """Returns the measurement."""
+        stored, answer = head["measurement"], restored(head["measurement"]["answer"])
+        options = options_of(stored["options"])
+        if options.latency_bound_ms is None:
+            raise ValueError("it searched without a latency bound")
+        parts_of: dict[Any, list[Stored]] = {}
+        for each in parts["load_query"]:
+            parts_of.setdefault(each["run"], []).append(each)
+        return RateSearchMeasurement(
+            options=options,
+            probes=tuple(
+                run_of(probe, parts_of.get(number, [])) for number, probe in enumerate(stored["probes"])
+            ),
+            elapsed_ns=int(head["elapsed_ns"]),
+            answer=None if answer is None else _answer(answer),
+        )
+
+
+def _answer(stored: dict[str, Any]) -> RateAnswer:
+    answer = checked(RateAnswer(**stored | {"method": Method(stored["method"]).value}))
+    if not all(map(_plausible, (answer.rate_qps, answer.low_qps, answer.high_qps))):
+        raise ValueError("a rate of its answer makes no sense")
+    return answer
+
+
+def _plausible(number: float | None) -> bool:
+    """Whether a rate or a bound, if there is one, is not negative and of a size that can be computed with."""
+    return number is None or 0 <= number <= _MOST

@@ -1,0 +1,350 @@
+"""The job behind ``predict workload`` and ``predict max-qps``: a model under load, once or as a group."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias
+
+from inferometer.agent.artifacts.web import fetch_image
+from inferometer.agent.hardware.device import DeviceKind
+from inferometer.agent.inference.session import open_preprocessor
+from inferometer.agent.preprocessing.image_decoder import MAX_PIXELS
+from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
+from inferometer.agent.tracing.recorder import TraceScope
+from inferometer.agent.tracing.span import TraceLevel
+from inferometer.evaluators.conditions.watch import Watch
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
+from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
+from inferometer.evaluators.jobs.defaults import LATENCY_BOUND_MS, SPARE_CORES
+from inferometer.evaluators.jobs.requests import MaxQpsRequest, WorkloadRequest
+from inferometer.evaluators.kinds.batches.job import EvaluationTrace
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
+from inferometer.evaluators.kinds.load.scenario import MlperfWork
+from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
+from inferometer.evaluators.load.calibration import ALLOWED_SHARE, LEAST_QPS, calibrate, check_load, peak_qps
+from inferometer.evaluators.load.closed_loop import ClosedLoop
+from inferometer.evaluators.load.issuer import IssuerProgress, RunLimits, Stop
+from inferometer.evaluators.load.lag import lag_in_percentiles
+from inferometer.evaluators.load.load_session import LoadSession
+from inferometer.evaluators.load.local_target import make_load_target
+from inferometer.evaluators.load.prepared_inputs import (
+    LoadInputs,
+    prepare_inputs,
+    read_inputs,
+    synthetic_payloads,
+    synthetic_tensors,
+)
+from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.load.query_tracing import LoadTrace
+from inferometer.evaluators.load.schedule import Schedule
+from inferometer.evaluators.load.target import LoadTarget
+from inferometer.evaluators.max_qps.probe import Probe, Prober
+from inferometer.evaluators.max_qps.search import MaxQpsOptions, search_max_qps
+from inferometer.evaluators.reports.output_file import OutputFile
+from inferometer.evaluators.running.job import Job, Shown
+from inferometer.evaluators.running.resources import JobCallbacks, JobPart, JobResources, JobStart, Notify
+from inferometer.evaluators.system import SystemUnderTest
+from inferometer.manifests.errors import ArtifactError, ConfigurationError, EvaluationInterrupted
+from inferometer.manifests.schema import ModelManifest
+
+
+class LoadJob:
+    """A workload or a search that is planned, so that it can run.
+
+    Args:
+        request: The load and the system.
+
+    Raises:
+        ConfigurationError: The load is invalid, or above what this machine can send on time.
+        OutputError: The file that the schedule is written to exists.
+    """
+
+    def __init__(self, request: WorkloadRequest | MaxQpsRequest) -> None:
+        self._request = request
+        self._work: Work = plan_work(request)
+        self._schedule_file: OutputFile | None = None
+        if isinstance(request, WorkloadRequest) and request.write_schedule:
+            self._schedule_file = OutputFile(request.write_schedule, appendable=False, replaceable=False)
+            self._schedule_file.refuse_existing()
+
+    def run(
+        self, resources: JobResources, callbacks: JobCallbacks[IssuerProgress] | None = None
+    ) -> Generator[Evaluation, None, None]:
+        """Puts the load on the system, and yields each evaluation as soon as it is complete.
+
+        Several evaluations have one group id. After an interrupted evaluation there are no more.
+
+        Raises:
+            EvaluationInterrupted: The job was stopped before a query was measured.
+            InferometerError: The inputs or the model cannot be opened.
+        """
+        callbacks = callbacks or JobCallbacks()
+        count = self._request.repeat
+        group_id = str(uuid.uuid4()) if count > 1 else None
+        for number in range(1, count + 1):
+            callbacks.on_part(JobPart(number, count))
+            with (
+                closing(self._trace(group_id, callbacks)) as trace,
+                self._opened(resources, callbacks) as (target, inputs, dataset, watch),
+            ):
+                with trace.root(self._request.system.model_name) as scope:
+                    evaluation = self._run_once(target, inputs, dataset, resources, callbacks, watch, scope)
+                # The model is still open: closing it may wait for a prediction that hangs.
+                yield replace(trace.kept(evaluation), group_id=group_id)
+            if evaluation.status is Status.INTERRUPTED:
+                return
+
+    def _trace(self, group_id: str | None, callbacks: JobCallbacks[IssuerProgress]) -> EvaluationTrace:
+        """The trace of an evaluation, which is none unless queries are traced."""
+        request = self._request
+        level = TraceLevel.MODEL_TRACE if request.traced_share else TraceLevel.NO_TRACE
+        return EvaluationTrace(
+            level, request.tracer_address, group_id, callbacks.on_warning, request.trace_url
+        )
+
+    @contextmanager
+    def _opened(
+        self, resources: JobResources, callbacks: JobCallbacks[IssuerProgress]
+    ) -> Iterator[tuple[LoadTarget, LoadInputs, DatasetIdentity, Watch]]:
+        """Opens the model, its inputs, ready before the clock starts, and the watch over its hosts."""
+        request = self._request
+        with ExitStack() as opened:
+            session = replace(request.system.session, spare_cores=SPARE_CORES)
+            wanted = replace(request.system, session=session)
+            dataset = self._dataset(resources, resources.check_system(wanted))
+            if dataset is not None:
+                opened.callback(dataset.close)
+            system = resources.open_loadable(wanted, notify=callbacks.on_warning)
+            opened.enter_context(_closed(system))
+            inputs, identity = self._inputs(resources, system, dataset)
+            target = make_load_target(system, inputs, request.max_batch_size, request.max_queue_delay_ms)
+            opened.enter_context(_closed(target))
+            yield target, inputs, identity, opened.enter_context(Watch(system))
+
+    def _run_once(
+        self,
+        target: LoadTarget,
+        inputs: LoadInputs,
+        dataset: DatasetIdentity,
+        resources: JobResources,
+        callbacks: JobCallbacks[IssuerProgress],
+        watch: Watch,
+        scope: TraceScope | None,
+    ) -> Evaluation:
+        request = self._request
+        created_at, evaluation_id = utc_now(), str(uuid.uuid4())
+        limits = RunLimits(
+            request.timeout_ms, stop_requested=callbacks.stop_requested, on_progress=callbacks.on_progress
+        )
+        trace = LoadTrace(scope, request.traced_share, request.seed) if scope else None
+        session = LoadSession(target, limits, trace)
+        if self._schedule_file is not None and isinstance(self._work, Schedule):  # the model is open
+            self._schedule_file.create(self._work.text())
+            self._schedule_file = None
+        callbacks.on_start(JobStart(target.description, inputs.source, len(inputs), described(self._work)))
+        _warn(target, inputs, request.system.session.threads, callbacks.on_warning)
+        session.warm_up(request.warm_up_queries)
+        watch.begin()
+        measurement: LoadMeasurement | RateSearchMeasurement
+        if isinstance(self._work, MlperfWork):
+            logs = resources.data_directory / "mlperf" / evaluation_id
+            measurement, whole = self._work.run(
+                target, len(inputs), logs, callbacks.stop_requested, callbacks.on_progress
+            )
+        else:
+            measurement, whole = self._measured(session, self._work)
+        return Evaluation(
+            id=evaluation_id,
+            created_at=created_at,
+            status=Status.of(whole=whole, usable=_answered(measurement)),
+            system=target.description,
+            dataset=dataset,
+            measurement=replace(measurement, elapsed_ns=int(session.elapsed_s * 1e9)),
+            conditions=watch.end(),
+            trace_level=scope.recorder.level if scope else TraceLevel.NO_TRACE,
+        )
+
+    def _dataset(self, resources: JobResources, model: ModelManifest | None) -> Dataset | None:
+        """The dataset where it can be opened before the model, whose manifest is None if it is elsewhere."""
+        choice = self._request.dataset
+        if self._request.synthetic:
+            return None
+        if model is None:
+            return choice.open_early(resources.catalog, resources.cache)
+        return choice.open_for(model, resources.catalog, resources.cache)
+
+    def _inputs(
+        self, resources: JobResources, system: SystemUnderTest, dataset: Dataset | None
+    ) -> tuple[LoadInputs, DatasetIdentity]:
+        """The inputs of the queries, ready before the clock starts; the dataset is closed then."""
+        request, manifest = self._request, system.description.manifest
+        parameters = [each.parameters for each in manifest.inputs]
+        if request.synthetic:
+            make = synthetic_payloads if request.include_preprocess else synthetic_tensors
+            inputs: LoadInputs = make(parameters, request.seed, size=request.dataset.sequence_length)
+            return inputs, DatasetIdentity("synthetic", inputs.source, None, None, len(inputs))
+        if dataset is None:
+            dataset = request.dataset.open_for(manifest, resources.catalog, resources.cache)
+        with closing(dataset):
+            fetch = partial(fetch_image, allow_private=True)
+            if request.include_preprocess:
+                inputs = read_inputs(dataset, fetch=fetch)
+            else:
+                inputs = prepare_inputs(dataset, _preprocessor(manifest, resources), fetch=fetch)
+            return inputs, dataset.identity
+
+    def _measured(
+        self, session: LoadSession, work: Schedule | ClosedLoop | MaxQpsOptions
+    ) -> tuple[LoadMeasurement | RateSearchMeasurement, bool]:
+        """The measurement, still without its duration, and whether the run completed."""
+        options = self._request.load_options()
+        measurement: LoadMeasurement | RateSearchMeasurement
+        if isinstance(work, MaxQpsOptions):
+            answer = None
+            with suppress(EvaluationInterrupted):
+                found = search_max_qps(work, Prober(session))
+                answer = RateAnswer(
+                    found.rate_qps, found.low_qps, found.high_qps, found.method.value, found.reason
+                )
+            whole = answer is not None
+            bound_ns, share = work.latency_bound_ns, work.late_fraction
+            judged = (replace(r, invalid=Probe.of(r).lag_reason(bound_ns, share)) for r in session.runs)
+            measurement = RateSearchMeasurement(options, tuple(judged), 0, answer)
+        else:
+            if isinstance(work, ClosedLoop):
+                options = replace(options, arrival=str(work), rate_qps=0.0)
+                issued = session.run_closed(work)
+            else:
+                options = replace(options, arrival=work.source, rate_qps=work.rate_qps)
+                issued = session.run(work, options.latency_bound_ns)
+            whole = issued.stop is not Stop.INTERRUPTED
+            [run] = session.runs
+            lag = lag_in_percentiles(run.queries, run.cut_ns, options.percentile, options.latency_bound_ns)
+            measurement = LoadMeasurement(options, replace(run, invalid=lag), 0)
+        if not whole and not any(len(run.queries) for run in session.runs):
+            raise EvaluationInterrupted("stopped before a query was sent; nothing was published")
+        return measurement, whole
+
+
+@contextmanager
+def _closed(resource: SystemUnderTest | LoadTarget) -> Iterator[None]:
+    """Closes a system or a target at the end, unless a stop at once is requested and closing would wait.
+
+    A system in this process waits for a prediction in progress, which may hang; the process ends it then.
+    """
+    at_once = False
+    try:
+        yield
+    except KeyboardInterrupt:
+        at_once = True
+        raise
+    finally:
+        if not (at_once and resource.in_process):
+            resource.close()
+
+
+def _warn(target: LoadTarget, inputs: LoadInputs, threads: int | None, notify: Notify) -> None:
+    d = target.description
+    cores = d.environment.usable_cores
+    given = threads is not None or d.threads is None or d.device.kind is not DeviceKind.CPU
+    if target.in_process and not given and cores > (d.threads or 0):
+        notify(
+            f"threads of an operator: {d.threads}; one of {cores} cores is left to what sends the queries, "
+            "unless threads sets a number"
+        )
+    if inputs.failures:
+        notify(f"left out {len(inputs.failures)} inputs that cannot be read")
+
+
+Work: TypeAlias = Schedule | ClosedLoop | MlperfWork | MaxQpsOptions
+
+
+def _preprocessor(manifest: ModelManifest, resources: JobResources) -> ModelPreprocessor:
+    """What prepares the inputs before the load; raises ConfigurationError if only an agent can."""
+    try:
+        return open_preprocessor(manifest, MAX_PIXELS, resources.cache)[0]
+    except ArtifactError as error:
+        if manifest.source is not None:
+            raise
+        raise ConfigurationError(
+            f"model {manifest.name} takes texts, and its tokenizer is on the agent only; "
+            "include_preprocess sends the texts, which the agent then tokenizes under load"
+        ) from error
+
+
+def load_job(request: WorkloadRequest | MaxQpsRequest) -> Job[Evaluation[Any]]:
+    """Returns the job of a workload or a search; see ``LoadJob``."""
+    name, search = request.system.model_name, isinstance(request, MaxQpsRequest)
+    stops = "stopping, without waiting for the answers"
+    return Job(LoadJob(request).run, name, f"opening {name}", stops, Shown.PROBES if search else Shown.LOAD)
+
+
+def _answered(measurement: LoadMeasurement | RateSearchMeasurement) -> bool:
+    """Whether a query was answered."""
+    runs = [measurement.run] if isinstance(measurement, LoadMeasurement) else measurement.probes
+    return any(run.queries.count(Outcome.ANSWERED) for run in runs)
+
+
+def plan_work(request: WorkloadRequest | MaxQpsRequest) -> Work:
+    """Returns the load of a request, which this machine can send unless the request forces it.
+
+    What this machine can send is measured where it matters, and then takes about a second.
+
+    Raises:
+        ConfigurationError: The load is invalid, or above what this machine can send on time.
+    """
+    if isinstance(request, MaxQpsRequest):
+        return _search(request)
+    if request.scenario is not None:
+        return MlperfWork.of(request, request.scenario)
+    if request.concurrency is not None:
+        return ClosedLoop(request.concurrency, request.extent)
+    ceiling_qps: float | None = None
+    if request.schedule is not None:
+        schedule = Schedule.read(request.schedule)
+    else:
+        process, extent = request.process, request.extent
+        mean_qps = 0.0 if request.force else process.mean_qps(request.rate_qps, extent.min_duration_s)
+        if mean_qps > LEAST_QPS * ALLOWED_SHARE:  # refused before the memory of its queries is taken
+            ceiling_qps = calibrate()
+            check_load(mean_qps, ceiling_qps)
+        schedule = Schedule.drawn(process, request.rate_qps, extent, request.seed)
+    if not request.force and (peak := peak_qps(schedule)) > LEAST_QPS * ALLOWED_SHARE:
+        check_load(peak, ceiling_qps or calibrate())
+    return schedule
+
+
+def described(work: Work) -> str:
+    """Returns the load in one line."""
+    if isinstance(work, Schedule):
+        seconds = work.duration_ns / 1e9
+        return f"{len(work)} queries at {work.rate_qps:g} queries/s ({work.source}), {seconds:.1f} s"
+    if isinstance(work, ClosedLoop):
+        return f"{work}, {work.extent.min_duration_s:g} s"
+    if isinstance(work, MlperfWork):
+        return str(work)
+    return f"searching for at most {work.time_budget_s:g} s from {work.initial_qps:g} queries/s"
+
+
+def _search(request: MaxQpsRequest) -> MaxQpsOptions:
+    kept = request.load_options()
+    options = MaxQpsOptions(
+        latency_bound_ms=request.latency_bound_ms or LATENCY_BOUND_MS,
+        percentile=kept.percentile,
+        initial_qps=kept.rate_qps,
+        min_duration_s=kept.min_duration_s,
+        min_queries=kept.min_queries,
+        tolerance=request.tolerance,
+        time_budget_s=request.time_budget_s,
+        process=request.process,
+        seed=kept.seed,
+    )
+    if request.force:
+        return options
+    ceiling_qps = calibrate()
+    check_load(options.initial_qps, ceiling_qps)
+    return replace(options, max_rate_qps=ceiling_qps * ALLOWED_SHARE)

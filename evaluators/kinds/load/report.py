@@ -1,0 +1,285 @@
+"""Reports on load: workloads, searches for the highest rate, and the probes of searches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions
+from inferometer.evaluators.kinds.rate_search.measurement import RateSearchMeasurement
+from inferometer.evaluators.load.intervals import PercentileInterval
+from inferometer.evaluators.load.load_run import LoadRun
+from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.load.summary import LoadSummary, Spread
+from inferometer.evaluators.max_qps.answer import invalid_reason
+from inferometer.evaluators.max_qps.probe import ProbeSummary, load_s
+from inferometer.evaluators.reports.base import (
+    CONDITIONS_COLUMN,
+    EVALUATION_COLUMNS,
+    INVALID_COLUMN,
+    NAME_COLUMNS,
+    STABILITY_COLUMN,
+    STATUS_COLUMN,
+    VERDICT_COLUMN,
+    Column,
+    Report,
+    Row,
+    Value,
+    describe,
+    describe_names,
+    describe_verdict,
+    in_ms,
+)
+from inferometer.evaluators.statistics import percentile
+
+_PERCENTILES = {50.0: "p50", 90.0: "p90", 95.0: "p95", 99.0: "p99", 99.9: "p99_9"}
+_SPREADS = {**dict.fromkeys(("service", "queue", "batch", "predict"), ("p50", "p99")), "lag": ("p99",)}
+_WITHOUT_ANSWER = {each.name.lower(): each for each in (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.WAITING)}
+_OUTCOMES = {"answered": Outcome.ANSWERED, **_WITHOUT_ANSWER}
+_OF_SUMMARY = ("target_qps", "achieved_qps", "goodput_qps", "queries", "repeated_answers")
+
+
+def _interval_columns(name: str) -> tuple[Column, ...]:
+    key, shown = f"latency_ms_{name}", name.replace("_", ".")
+    low, high = (Column(f"{key}_{end}", f"{shown} {end} (ms)", detail=3) for end in ("low", "high"))
+    return Column(key, f"{shown} (ms)", detail=int(name not in {"p50", "p99"})), low, high
+
+
+def _outcome_columns(names: Iterable[str], detail: int = 0) -> Iterator[Column]:
+    return (Column(name, name.replace("_", " "), detail=detail) for name in names)
+
+
+class WorkloadReport(Report[LoadMeasurement]):
+    """One row for each workload; the figures are those of ``LoadSummary``.
+
+    A percentile that falls on queries without a correct answer is infinite. The latency bound applies to the
+    judged percentile. ``stopped`` and ``invalid`` are the reasons; both are empty for a valid, whole run.
+    """
+
+    name = "workload"
+    summary = "latency under load in ms with 95 % intervals, rates, and what became of the queries"
+    takes = (LoadMeasurement,)
+    columns = (
+        *EVALUATION_COLUMNS,
+        VERDICT_COLUMN,
+        Column("arrival", "arrival", detail=2),
+        Column("seed", "seed", detail=2),
+        Column("schedule_checksum", "schedule", detail=3),
+        Column("concurrency", "concurrency", detail=2),
+        Column("rate_qps", "asked for (queries/s)", decimals=2, detail=2),
+        Column("target_qps", "target (queries/s)", decimals=2, detail=1),
+        Column("achieved_qps", "achieved (queries/s)", decimals=2),
+        Column("latency_bound_ms", "bound (ms)"),
+        Column("goodput_qps", "goodput (queries/s)", decimals=2),
+        Column("late_share", "late (share)", decimals=4),
+        *(column for name in _PERCENTILES.values() for column in _interval_columns(name)),
+        Column("judged_percentile", "judged percentile", detail=1),
+        *_interval_columns("judged"),
+        Column("kept_bound", "kept the bound", stays=True),
+        *(
+            Column(f"{part}_ms_{name}", f"{part} {name} (ms)", detail=2)
+            for part, names in _SPREADS.items()
+            for name in names
+        ),
+        Column("queries", "queries", detail=1),
+        *_outcome_columns(_OUTCOMES, detail=1),
+        Column("repeated_answers", "repeated answers", detail=2),
+        Column("mean_batch_size", "mean batch size", decimals=2, detail=2),
+        Column("stopped", "stopped", wraps=True),
+        INVALID_COLUMN,
+        STATUS_COLUMN,
+        CONDITIONS_COLUMN,
+    )
+
+    def rows(self, evaluations: Sequence[Evaluation[LoadMeasurement]]) -> Iterator[Row]:
+        """Yields one row for each evaluation."""
+        for evaluation in evaluations:
+            options, run = evaluation.measurement.options, evaluation.measurement.run
+            summary = LoadSummary.of(run.queries, options.latency_bound_ns, run.cut_ns, options.percentile)
+            yield {
+                **describe(evaluation),
+                "arrival": run.source,
+                **_of_run(run),
+                **describe_verdict(evaluation, evaluation.measurement.invalid),
+                "concurrency": options.concurrency,
+                "rate_qps": run.rate_qps or None,
+                "latency_bound_ms": options.latency_bound_ms,
+                "late_share": summary.late_fraction,
+                **{name: getattr(summary, name) for name in _OF_SUMMARY},
+                **_percentiles(summary, options),
+                **_spreads(summary),
+                **{name: summary.outcomes[outcome] for name, outcome in _OUTCOMES.items()},
+                "mean_batch_size": _mean_batch_size(summary),
+            }
+
+
+def _of_run(run: LoadRun) -> dict[str, Value]:
+    """The schedule of a run, and why it ended early."""
+    return {
+        "seed": run.seed,
+        "schedule_checksum": run.checksum or None,
+        "stopped": run.stopped or None,
+    }
+
+
+def _interval(key: str, found: PercentileInterval | None) -> dict[str, Value]:
+    """A percentile and the ends of its interval, as columns that begin with ``key``."""
+    return {
+        key: in_ms(found.value_ns if found else None),
+        f"{key}_low": in_ms(found.low_ns if found else None),
+        f"{key}_high": in_ms(found.high_ns if found else None),
+    }
+
+
+def _percentiles(summary: LoadSummary, options: LoadOptions) -> dict[str, Value]:
+    """The percentiles with their intervals, and whether the judged one keeps the bound, if there is one."""
+    found = {each.percent: each for each in summary.percentiles}
+    values: dict[str, Value] = {}
+    for percent, name in _PERCENTILES.items():
+        values |= _interval(f"latency_ms_{name}", found.get(percent))
+    judged, bound_ns = summary.percentile(options.percentile), options.latency_bound_ns
+    return {
+        **values,
+        "judged_percentile": options.percentile,
+        **_interval("latency_ms_judged", judged),
+        "kept_bound": judged.value_ns <= bound_ns if judged and bound_ns is not None else None,
+    }
+
+
+def _spreads(summary: LoadSummary) -> dict[str, Value]:
+    """The percentiles of the stages of a query's time."""
+    found: dict[str, Value] = {}
+    for stage, names in _SPREADS.items():
+        spread: Spread | None = summary.harness_lag if stage == "lag" else getattr(summary, stage)
+        for name in names:
+            found[f"{stage}_ms_{name}"] = in_ms(getattr(spread, f"{name}_ns")) if spread else None
+    return found
+
+
+def _mean_batch_size(summary: LoadSummary) -> float | None:
+    """The mean over the batches, not over the queries; None if the system does not report batches."""
+    batches = sum(queries / size for size, queries in summary.batch_sizes.items())
+    return sum(summary.batch_sizes.values()) / batches if batches else None
+
+
+class MaxQpsReport(Report[RateSearchMeasurement]):
+    """One row for each search.
+
+    ``max_qps`` is empty if no rate keeps the bound or the search found none; ``method`` and ``note`` give the
+    reason. The upper end is empty if this machine could not send more. ``invalid`` is the reason not to trust
+    the answer; see ``invalid_reason``.
+    """
+
+    name = "max_qps"
+    summary = "the highest rate that keeps a latency bound, with its 95 % interval"
+    takes = (RateSearchMeasurement,)
+    columns = (
+        *EVALUATION_COLUMNS,
+        VERDICT_COLUMN,
+        Column("arrival", "arrival", detail=2),
+        Column("seed", "seed", detail=2),
+        Column("percentile", "percentile", detail=1),
+        Column("latency_bound_ms", "bound (ms)"),
+        Column("max_qps", "max QPS", decimals=2),
+        Column("max_qps_low", "low", decimals=2),
+        Column("max_qps_high", "high", decimals=2),
+        Column("method", "method", detail=1),
+        Column("note", "note", wraps=True),
+        INVALID_COLUMN,
+        Column("probes", "probes", detail=1),
+        Column("stopped_probes", "stopped early", detail=1),
+        Column("invalid_probes", "INVALID probes", detail=1),
+        Column("load_s", "load (s)", decimals=1, detail=1),
+        STATUS_COLUMN,
+        CONDITIONS_COLUMN,
+    )
+
+    def rows(self, evaluations: Sequence[Evaluation[RateSearchMeasurement]]) -> Iterator[Row]:
+        """Yields one row for each evaluation."""
+        for evaluation in evaluations:
+            search = evaluation.measurement
+            options, answer = search.options, search.answer
+            yield {
+                **describe(evaluation),
+                "arrival": options.arrival,
+                "seed": options.seed,
+                "percentile": options.percentile,
+                "latency_bound_ms": options.latency_bound_ms,
+                "max_qps": answer.rate_qps if answer else None,
+                "max_qps_low": answer.low_qps if answer else None,
+                "max_qps_high": answer.high_qps if answer else None,
+                "method": answer.method if answer else None,
+                "note": (answer.note or None) if answer else "the search was stopped",
+                **describe_verdict(evaluation, invalid_reason(search)),
+                "probes": len(search.probes),
+                "stopped_probes": sum(bool(run.stopped) for run in search.probes),
+                "invalid_probes": sum(bool(run.invalid) for run in search.probes),
+                "load_s": sum(map(load_s, search.probes)),
+            }
+
+
+class ProbesReport(Report[RateSearchMeasurement]):
+    """One row for each probe of each search, in order; ``max_qps --probes`` shows it.
+
+    Latencies and the late fraction cover the queries by which the search judges a probe, without the empty
+    start. A percentile that falls on queries without a correct answer is infinite.
+    """
+
+    name = "probes"
+    summary = "every probe of a search for the highest rate"
+    takes = (RateSearchMeasurement,)
+    columns = (
+        *NAME_COLUMNS,
+        Column("probe", "probe"),
+        Column("rate_qps", "rate (queries/s)", decimals=2),
+        VERDICT_COLUMN,
+        Column("seed", "seed", detail=2),
+        Column("schedule_checksum", "schedule", detail=3),
+        Column("load_s", "load (s)", decimals=1, detail=1),
+        Column("queries", "queries"),
+        *_outcome_columns(_WITHOUT_ANSWER, detail=1),
+        Column("judged_queries", "judged queries", detail=1),
+        Column("late_share", "late (share)", decimals=4),
+        Column("latency_ms_p50", "p50 (ms)"),
+        Column("percentile", "percentile"),
+        Column("latency_ms_percentile", "at it (ms)"),
+        Column("latency_ms_percentile_low", "low (ms)"),
+        Column("latency_ms_percentile_high", "high (ms)"),
+        Column("latency_ms_p99_9", "p99.9 (ms)"),
+        Column("latency_bound_ms", "bound (ms)"),
+        Column("lag_ms_p99", "lag p99 (ms)", detail=2),
+        Column("stopped", "stopped", wraps=True),
+        INVALID_COLUMN,
+        STABILITY_COLUMN,
+    )
+
+    def rows(self, evaluations: Sequence[Evaluation[RateSearchMeasurement]]) -> Iterator[Row]:
+        """Yields the probes of each search."""
+        for evaluation in evaluations:
+            names = describe_names(evaluation)
+            for number, run in enumerate(evaluation.measurement.probes):
+                verdict = describe_verdict(evaluation, run.invalid)
+                yield {**names, "probe": number, **verdict, **_figures(run, evaluation.measurement.options)}
+
+
+def _figures(run: LoadRun, options: LoadOptions) -> dict[str, Value]:
+    queries, summary = run.queries, ProbeSummary.of(run, options.latency_bound_ns, options.percentile)
+    judged, median, tail = (summary.percentiles.get(each) for each in (options.percentile, 50.0, 99.9))
+    lag_ns = queries.lag_ns
+    return {
+        **_of_run(run),
+        "rate_qps": run.rate_qps,
+        "load_s": load_s(run),
+        "queries": int(np.count_nonzero(queries.outcome != Outcome.UNSENT)),
+        **{name: queries.count(outcome) for name, outcome in _WITHOUT_ANSWER.items()},
+        "judged_queries": summary.judged,
+        "late_share": summary.late_fraction,
+        "latency_ms_p50": in_ms(median.value_ns if median else None),
+        "percentile": options.percentile,
+        **_interval("latency_ms_percentile", judged),
+        "latency_ms_p99_9": in_ms(tail.value_ns if tail else None),
+        "latency_bound_ms": options.latency_bound_ms,
+        "lag_ms_p99": in_ms(percentile(lag_ns, 99) if len(lag_ns) else None),
+    }

@@ -1,0 +1,1 @@
+"""Single operators of the frameworks."""

@@ -1,0 +1,355 @@
+"""The job behind ``op run``: single operators in several frameworks, each group in fresh processes."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from inferometer.agent import __version__
+from inferometer.agent.hardware.conditions import read_counters
+from inferometer.agent.hardware.environment import Environment, read_environment
+from inferometer.agent.hardware.gpu_conditions import GpuReader
+from inferometer.agent.hardware.threads import default_threads
+from inferometer.agent.inference.predictor import Precision
+from inferometer.agent.inference.registry import FrameworkEntry, Registry
+from inferometer.agent.inference.results import SystemDescription
+from inferometer.agent.operators.runner import RunnerOptions
+from inferometer.evaluators.conditions.conditions import Conditions, judged
+from inferometer.evaluators.conditions.host import host_conditions
+from inferometer.evaluators.datasets.base import DatasetIdentity
+from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
+from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.kinds.operators.measurement import (
+    MachinePeak,
+    OperatorMeasurement,
+    OperatorRow,
+    RowStatus,
+)
+from inferometer.evaluators.kinds.operators.report import shapes_text
+from inferometer.evaluators.operators.cases import OperatorRequest
+from inferometer.evaluators.operators.journal import Journal, journal_path
+from inferometer.evaluators.operators.measuring import TABLE, Cell
+from inferometer.evaluators.operators.peak import beyond_peak, machine_peak
+from inferometer.evaluators.operators.plan import Group, cells_of, groups_of
+from inferometer.evaluators.operators.processes import FrameworkFacts, Opening, facts_of, measured_rows
+from inferometer.evaluators.running.job import Job
+from inferometer.evaluators.running.resources import JobCallbacks, JobResources
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    EvaluationInterrupted,
+    FrameworkUnavailableError,
+)
+from inferometer.manifests.inputs import TensorInput, TensorParameters
+from inferometer.manifests.schema import FrameworkRequirement, ModelFiles, ModelManifest, ModelOutput
+
+JOURNAL = "operators"
+"""The folder in the data directory that keeps the rows of a run in progress, and the machine's peaks."""
+BAD_ROWS = (RowStatus.FAILED, RowStatus.WRONG)
+NAME = "Operators"
+"""The model's name in evaluations of operators."""
+ANSWER_S = 120.0
+"""How long one row may take beyond its budget, before its process counts as hung."""
+_BUDGETS = 4
+_RUN_S = 2.0
+_SYNTHETIC = "synthetic"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorProgress:
+    """How far a benchmark of operators is.
+
+    Attributes:
+        done: The rows that there are, of all frameworks.
+        total: The rows that were asked for.
+        row: The last one; None before the first.
+        framework: Its framework.
+    """
+
+    done: int
+    total: int
+    row: OperatorRow | None = None
+    framework: str = ""
+
+
+def operators_job(request: OperatorRequest, *, resume: bool = False) -> Job[Evaluation[OperatorMeasurement]]:
+    """Returns the job of a request; see ``benchmark_operators``."""
+    return Job(
+        partial(_benchmarked, request, resume),
+        "operators",
+        stops="stopping after this operator",
+        starts_at_once=True,
+    )
+
+
+def _benchmarked(
+    request: OperatorRequest, resume: bool, resources: JobResources, callbacks: JobCallbacks[Progress]
+) -> Generator[Evaluation[OperatorMeasurement], None, None]:
+    """Runs the job with the callbacks of other jobs, and tells at once what failed."""
+
+    def take(progress: OperatorProgress) -> None:
+        row = progress.row
+        now = "" if row is None else f"{row.operator} in {progress.framework}"
+        callbacks.on_progress(Progress(progress.done, progress.total, "rows", now))
+        if row is not None and row.status in BAD_ROWS:
+            callbacks.on_warning(f"{row.status.value}: {row_name(row, progress.framework)}: {row.reason}")
+
+    own = JobCallbacks(
+        on_progress=take, on_warning=callbacks.on_warning, stop_requested=callbacks.stop_requested
+    )
+    journal = resources.data_directory / JOURNAL
+    return benchmark_operators(request, resources.registry, own, resume=resume, journal=journal)
+
+
+def row_name(row: OperatorRow, framework: str) -> str:
+    """Returns what a row is of, in a few words."""
+    return f"{row.operator} ({shapes_text(row.shapes)}), {row.mode.value}, in {framework} {row.form}".rstrip()
+
+
+def benchmark_operators(
+    request: OperatorRequest,
+    registry: Registry,
+    callbacks: JobCallbacks[OperatorProgress] | None = None,
+    *,
+    resume: bool = False,
+    journal: Path | None = None,
+    with_peak: bool = True,
+    answer_s: float = ANSWER_S,
+) -> Generator[Evaluation[OperatorMeasurement], None, None]:
+    """Measures the operators, and yields an evaluation for each framework, all of one group, at the end.
+
+    A row that cannot be measured has its reason; the others go on. When it is stopped, the evaluations are
+    interrupted ones with the rows that there are.
+
+    Args:
+        request: What is asked for.
+        registry: The frameworks.
+        callbacks: Called in this thread; progress comes after each row.
+        resume: Whether to go on with the rows that an earlier run of the same request has left in the
+            journal, with the same versions.
+        journal: The folder that keeps the rows until all are there, and the machine's peak; None keeps
+            neither.
+        with_peak: Whether the machine's peak is measured, where it is not kept.
+        answer_s: How long one row may take beyond its budget.
+
+    Raises:
+        UnknownFrameworkError, FrameworkUnavailableError: A framework is unknown or not installed.
+        ConfigurationError: A framework runs no single operators, or none runs on the device as asked for.
+        EvaluationInterrupted: It was stopped before there was a row.
+        OutputError: The journal cannot be written.
+    """
+    callbacks = callbacks or JobCallbacks()
+    entries = _entries(request, registry)
+    threads = request.threads or default_threads()
+    options = RunnerOptions(request.device, threads, request.options.dtype)
+    openings = {entry.name: Opening(entry, options, dict(registry.versions)) for entry in entries}
+    run = _Run(request, openings, callbacks, answer_s)
+    run.ask()
+    run.tell()
+    if with_peak and not request.device.is_gpu:
+        run.find_peak = partial(
+            machine_peak, run.environment.cpu_model, threads, request.options.dtype, journal
+        )
+        run.peak = run.find_peak()
+        if run.peak is None:
+            run.callbacks.on_warning("the machine's peak could not be measured; rows have no share of it")
+    yield from run.evaluations(resume, journal)
+
+
+def _entries(request: OperatorRequest, registry: Registry) -> Sequence[FrameworkEntry]:
+    """The frameworks, each once and installed."""
+    if not request.frameworks:
+        found = [each for each in registry.entries if each.operators and each.installed_version is not None]
+        if not found:
+            names = " or ".join(each.name for each in registry.entries if each.operators)
+            raise FrameworkUnavailableError(f"no framework with operators is installed; install {names}")
+        return found
+    entries = list(dict.fromkeys(registry.find(name) for name in request.frameworks))
+    for entry in entries:
+        if not entry.operators:
+            raise ConfigurationError(f"framework {entry.name} runs no single operators")
+        entry.require_installed()
+    return entries
+
+
+@dataclass(slots=True)
+class _Run:
+    """A benchmark in progress."""
+
+    request: OperatorRequest
+    openings: Mapping[str, Opening]
+    callbacks: JobCallbacks[OperatorProgress]
+    answer_s: float
+    facts: Mapping[str, FrameworkFacts] = field(default_factory=dict)
+    plans: Mapping[str, Sequence[Cell]] = field(default_factory=dict)
+    rows: dict[str, dict[tuple[int, int], OperatorRow]] = field(default_factory=dict)
+    elapsed_ns: dict[str, int] = field(default_factory=dict)
+    created_at: datetime = field(default_factory=utc_now)
+    stopped: bool = False
+    find_peak: Callable[..., MachinePeak | None] | None = None
+    peak: MachinePeak | None = None
+
+    @property
+    def environment(self) -> Environment:
+        """The machine's, as a framework tells it."""
+        known = [each.environment for each in self.facts.values() if each.environment is not None]
+        return known[0] if known else read_environment(next(iter(self.openings.values())).versions)
+
+    def stop_requested(self) -> bool:
+        """Whether a stop was requested until now."""
+        self.stopped = self.stopped or self.callbacks.stop_requested()
+        return self.stopped
+
+    def ask(self) -> None:
+        """Asks the frameworks for their forms, and plans the cells."""
+        names = list(dict.fromkeys(name for name, _ in self.request.cases()))
+        watched: JobCallbacks[OperatorProgress] = JobCallbacks(stop_requested=self.stop_requested)
+        self.facts = facts_of(list(self.openings.values()), names, watched, self.answer_s)
+        if all(each.unfit and not each.lost for each in self.facts.values()):
+            raise ConfigurationError(next(iter(self.facts.values())).unfit)
+        self.plans = {name: cells_of(self.request, self.facts[name]) for name in self.openings}
+        self.rows = {name: {} for name in self.openings}
+        self.elapsed_ns = dict.fromkeys(self.openings, 0)
+
+    def evaluations(
+        self, resume: bool, folder: Path | None
+    ) -> Generator[Evaluation[OperatorMeasurement], None, None]:
+        """Measures, and yields the evaluations, which have the conditions of the whole in common."""
+        kept = Journal(self._journal_path(folder), resume=resume)
+        for (framework, number, process), row in kept.rows.items():
+            self.rows[framework][number, process] = row
+        with GpuReader(self.request.device) as gpu:
+            begin = read_counters(gpu.read())
+            for group in groups_of(self.plans, self.request.options.processes):
+                if self.stop_requested():
+                    break
+                self._measure(group, kept)
+            conditions = judged([host_conditions([begin], [read_counters(gpu.read())])])
+        if not any(self.rows.values()):
+            raise EvaluationInterrupted("stopped before an operator was measured")
+        complete = self._done() == self._total()
+        if complete:
+            kept.remove()
+        group_id = str(uuid.uuid4())
+        for name in self.openings:
+            status = Status.COMPLETE if complete else Status.INTERRUPTED
+            yield self._evaluation(name, status, group_id, conditions)
+
+    def _measure(self, group: Group, kept: Journal) -> None:
+        """Measures what is left of a group."""
+        found, start_ns = self.rows[group.framework], time.perf_counter_ns()
+        left = [(number, cell) for number, cell in group.cells if (number, group.process) not in found]
+        known = [(number, cell) for number, cell in left if cell.reason]
+        for number, cell in known:
+            self._add(group, number, cell.row(cell.known, cell.reason), kept)
+        left = [(number, cell) for number, cell in left if not cell.reason]
+        if not left:
+            return
+        options = self.request.options
+        limit_s = self.answer_s + _BUDGETS * options.budget_s + _RUN_S * (options.runs or 0)
+        watched: JobCallbacks[OperatorProgress] = replace(
+            self.callbacks, on_progress=lambda _: None, stop_requested=self.stop_requested
+        )
+        cells = [cell for _, cell in left]
+        rows = measured_rows(self.openings[group.framework], options, cells, watched, limit_s)
+        with closing(rows):
+            for (number, _), row in zip(left, rows, strict=False):  # fewer rows after a request to stop
+                self._add(group, number, self._possible(row), kept)
+        self.elapsed_ns[group.framework] += time.perf_counter_ns() - start_ns
+
+    def _possible(self, row: OperatorRow) -> OperatorRow:
+        """The row, or a wrong one where its times are beyond the machine's peak, measured once more."""
+        dtype = self.request.options.dtype
+        if self.peak is None or not beyond_peak(row, self.peak, dtype):
+            return row
+        if self.find_peak is not None:
+            self.peak = self.find_peak(again=True) or self.peak
+        reason = beyond_peak(row, self.peak, dtype)
+        if not reason:
+            return row
+        none = np.empty(0, np.int64)
+        return replace(row, status=RowStatus.WRONG, reason=reason, times_ns=none, block=1, stop=None)
+
+    def _add(self, group: Group, number: int, row: OperatorRow, kept: Journal) -> None:
+        self.rows[group.framework][number, group.process] = row
+        kept.add((group.framework, number, group.process), row)
+        self.tell(row, group.framework)
+
+    def tell(self, row: OperatorRow | None = None, framework: str = "") -> None:
+        """Tells the progress."""
+        self.callbacks.on_progress(OperatorProgress(self._done(), self._total(), row, framework))
+
+    def _done(self) -> int:
+        return sum(map(len, self.rows.values()))
+
+    def _total(self) -> int:
+        return sum(map(len, self.plans.values())) * self.request.options.processes
+
+    def _journal_path(self, folder: Path | None) -> Path | None:
+        if folder is None:
+            return None
+        versions = [(each.entry.name, each.entry.installed_version) for each in self.openings.values()]
+        threads = [each.options for each in self.openings.values()]
+        machine = self.environment.hostname, self.environment.cpu_model
+        plan = __version__, machine, versions, threads, self.request.options, dict(self.plans)
+        return journal_path(folder, plan)
+
+    def _evaluation(
+        self, name: str, status: Status, group_id: str, conditions: Conditions
+    ) -> Evaluation[OperatorMeasurement]:
+        found = self.rows[name]
+        measurement = OperatorMeasurement(
+            tuple(found[place] for place in sorted(found)),
+            self.request.options,
+            self.peak,
+            self.elapsed_ns[name],
+        )
+        values = self.request.options.values
+        source = "random values" if values == TABLE else values
+        size = len(self.plans[name])
+        return Evaluation(
+            id=str(uuid.uuid4()),
+            created_at=self.created_at,
+            status=status,
+            system=self._system(name),
+            dataset=DatasetIdentity(_SYNTHETIC, source, None, None, size),
+            measurement=measurement,
+            group_id=group_id,
+            conditions=conditions,
+        )
+
+    def _system(self, name: str) -> SystemDescription:
+        facts, opening = self.facts[name], self.openings[name]
+        dtype = self.request.options.dtype
+        return SystemDescription(
+            manifest=manifest_of(name),
+            checksums={},
+            framework_version=opening.entry.installed_version or "",
+            device=self.request.device,
+            threads=facts.threads if facts.environment else opening.options.threads,
+            preprocess_threads=0,
+            overlap=False,
+            environment=facts.environment or self.environment,
+            precision=Precision(dtype) if dtype in tuple(Precision) else None,
+        )
+
+
+def manifest_of(framework: str) -> ModelManifest:
+    """Returns the manifest that evaluations of a framework's operators have."""
+    anything = TensorParameters(dimensions=(1,))
+    return ModelManifest(
+        name=NAME,
+        framework=FrameworkRequirement(name=framework, version="*"),
+        description="Single operators; the rows of the measurement have their inputs",
+        inputs=(TensorInput(type="tensor", parameters=anything),),
+        output=ModelOutput(type="raw"),
+        model=ModelFiles(architecture=NAME),
+        hidden=True,
+    )

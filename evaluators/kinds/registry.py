@@ -1,0 +1,62 @@
+"""The kinds of measurement by name. A kind is imported on first use; plug-ins announce further ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from pkgutil import resolve_name
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from inferometer.manifests.errors import IMPORT_FAILURES, ConfigurationError, one_line
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.evaluation import Evaluation, M
+    from inferometer.evaluators.kinds.kind import Kind
+
+ENTRY_POINTS = "inferometer.kinds"
+_HERE = "inferometer.evaluators.kinds."
+_BUILT_IN: Mapping[str, str] = MappingProxyType(
+    {
+        "batches": f"{_HERE}batches.kind:BatchesKind",
+        "load": f"{_HERE}load.kind:LoadKind",
+        "rate_search": f"{_HERE}rate_search.kind:RateSearchKind",
+        "training": f"{_HERE}training.kind:TrainingKind",
+        "ingestion": f"{_HERE}ingestion.kind:IngestionKind",
+        "operators": f"{_HERE}operators.kind:OperatorsKind",
+    }
+)
+
+
+@cache
+def known_kinds() -> Mapping[str, str]:
+    """Returns the kinds as ``"module:Class"`` by name: the built-in ones, then those of plug-ins."""
+    announced = {point.name: point.value for point in metadata.entry_points(group=ENTRY_POINTS)}
+    return {**_BUILT_IN, **{name: value for name, value in announced.items() if name not in _BUILT_IN}}
+
+
+@cache
+def find_kind(name: str) -> Kind[Any]:
+    """Returns a kind by its name.
+
+    Raises:
+        KeyError: There is none.
+        ConfigurationError: That of a plug-in cannot be imported.
+    """
+    target = known_kinds()[name]
+    try:
+        kind: Kind[Any] = resolve_name(target)()
+    except IMPORT_FAILURES as error:
+        raise ConfigurationError(f"kind {name}: {target} cannot be imported: {one_line(error)}") from error
+    return kind
+
+
+def kind_of(evaluation: Evaluation[M]) -> Kind[M]:
+    """Returns the kind of an evaluation's measurement."""
+    return find_kind(evaluation.measurement.kind)
+
+
+def every_kind() -> tuple[Kind[Any], ...]:
+    """Returns all kinds that can be imported."""
+    return tuple(find_kind(name) for name in known_kinds())

@@ -1,0 +1,377 @@
+"""The job behind ``bench training``: a model is trained, as one rank or the only one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+
+from inferometer.agent.hardware.device import Device
+from inferometer.agent.inference.postprocessing import with_labels
+from inferometer.agent.inference.predictor import Precision, PredictorOptions, Weights
+from inferometer.agent.tracing.recorder import TraceScope, traced
+from inferometer.agent.tracing.span import SpanKind, TraceLevel
+from inferometer.agent.training.rank_environment import rank_gpu, rank_threads
+from inferometer.agent.training.trainer import Rank, Trainer, TrainerOptions
+from inferometer.evaluators.conditions.watch import Watch
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
+from inferometer.evaluators.datasets.classes import class_indices
+from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.jobs import ranges
+from inferometer.evaluators.kinds.batches.job import EvaluationTrace
+from inferometer.evaluators.kinds.batches.run import Progress
+from inferometer.evaluators.kinds.data import DataOptions
+from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
+from inferometer.evaluators.kinds.training.request import EPOCH_BATCHES, SYNTHETIC, TrainingRequest
+from inferometer.evaluators.loading.dataset_loader import DatasetLoader
+from inferometer.evaluators.loading.loader import Loader
+from inferometer.evaluators.loading.page_cache import CacheBefore, before_reading
+from inferometer.evaluators.loading.synthetic_loader import SyntheticLoader
+from inferometer.evaluators.running.fresh_process import in_turn
+from inferometer.evaluators.running.job import Job
+from inferometer.evaluators.running.resources import JobCallbacks, JobResources, JobStart
+from inferometer.evaluators.training.ranks import RankRequest, run_ranks
+from inferometer.evaluators.training.training_run import TrainedSystem, TrainingRun
+from inferometer.evaluators.training.validation import validate
+from inferometer.manifests.errors import ConfigurationError, DatasetError, OutputError
+from inferometer.manifests.schema import Loss, ModelManifest
+
+_CTC_STEPS_PER_LABEL = 4
+"""Synthetic data for CTC has a label for every so many time steps of the model's output."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """The datasets of a request, which were opened before the model; None where there is none.
+
+    ``cache`` tells what of the training data was in the page cache.
+    """
+
+    training: Dataset | None
+    validation: Dataset | None
+    cache: CacheBefore | None = None
+
+
+def train(
+    request: TrainingRequest,
+    resources: JobResources,
+    rank: Rank,
+    callbacks: JobCallbacks[Progress] | None = None,
+    group_id: str | None = None,
+) -> Iterator[Evaluation[TrainingMeasurement]]:
+    """Trains the model as one rank, and yields the evaluation; a rank other than 0 yields none.
+
+    What can fail without the model fails before it is built. The accuracy is that of the trained model over
+    the validation dataset, by the rules of ``predict dataset``. The weights are saved at the end, unless it
+    was interrupted.
+
+    Raises:
+        EvaluationFailed: A sample failed, and the request asks to stop then.
+        EvaluationInterrupted: It was stopped before a step was measured.
+        InferometerError: The data or the model cannot be opened, or the framework failed.
+    """
+    callbacks = callbacks or JobCallbacks()
+    request.check_save_path()
+    level = TraceLevel.NO_TRACE if rank.number else request.trace_level
+    trace = EvaluationTrace(level, request.tracer_address, group_id, callbacks.on_warning, request.trace_url)
+    with closing(trace):
+        with trace.root(request.system.model_name) as scope:
+            evaluation, unsaved = _train_once(request, resources, rank, callbacks, scope)
+        if evaluation is not None:
+            yield replace(trace.kept(evaluation), group_id=group_id)
+        if unsaved is not None:  # after the evaluation, which is not lost with the weights
+            raise unsaved
+
+
+def _train_once(
+    request: TrainingRequest,
+    resources: JobResources,
+    rank: Rank,
+    callbacks: JobCallbacks[Progress],
+    scope: TraceScope | None,
+) -> tuple[Evaluation[TrainingMeasurement] | None, OutputError | None]:
+    """Opens the data and the model, trains, and unless that was stopped validates and saves.
+
+    Returns:
+        The evaluation, and why the weights could not be saved.
+    """
+    manifest, options = resources.find_model(request.system), _trainer_options(request, rank)
+    resources.check_trainer(manifest, options)
+    random = request.system.session.weights is Weights.RANDOM
+    manifest = with_labels(manifest, needed=False, cache=None if random else resources.cache)
+    with ExitStack() as opened:
+        sources = _open_sources(request, manifest, resources, opened)
+        with traced(scope, SpanKind("open", TraceLevel.APPLICATION_TRACE)):
+            trainer, description = resources.open_trainer(manifest, options)
+        opened.callback(trainer.close)
+        cache = None
+        if sources.training is not None:
+            cache = before_reading(sources.training.files(), drop_first=request.data.drop_cache)
+            if request.data.drop_cache and not cache.dropped:
+                callbacks.on_warning(f"drop_cache: {cache.reason}")
+        sources = replace(sources, cache=cache)
+        with _loader(request, manifest, sources.training, trainer) as loader:
+            evaluation = _run(request, trainer, TrainedSystem(description), loader, sources, callbacks, scope)
+        if evaluation is None or evaluation.status is Status.INTERRUPTED:
+            return evaluation, None
+        if sources.validation is not None:
+            stop = callbacks.stop_requested
+            found = validate(trainer, sources.validation, manifest, request.options.batch_size, stop)
+            if found is None:
+                return replace(evaluation, status=Status.INTERRUPTED), None
+            measured = replace(
+                evaluation.measurement,
+                accuracy=found.accuracy,
+                validation=sources.validation.identity.name,
+                failures=(*evaluation.measurement.failures, *found.failures),
+            )
+            evaluation = replace(evaluation, measurement=measured)
+        try:
+            if request.save_path is not None:
+                trainer.save(request.save_path)
+        except OutputError as error:
+            return evaluation, error
+        return evaluation, None
+
+
+def _open_sources(
+    request: TrainingRequest, manifest: ModelManifest, resources: JobResources, opened: ExitStack
+) -> _Sources:
+    """Opens the datasets, and checks their classes."""
+    training = validation = None
+    if not request.data.is_synthetic:
+        if manifest.loss is Loss.CTC:
+            raise ConfigurationError(
+                f"model {manifest.name} is trained with CTC, for which only synthetic data has labels"
+            )
+        training = opened.enter_context(closing(request.data.open(resources.catalog, resources.cache)))
+        _check_classes(training, manifest)
+    if request.validation is not None:
+        if manifest.output.type != "classification":
+            raise ConfigurationError(
+                f"validation_dataset counts right classes, and the output of {manifest.name} has none"
+            )
+        found = replace(request.data, path=None, name=request.validation, on_device=False)
+        validation = opened.enter_context(closing(found.open(resources.catalog, resources.cache)))
+        _check_classes(validation, manifest)
+    return _Sources(training, validation)
+
+
+def _check_classes(dataset: Dataset, manifest: ModelManifest) -> None:
+    """Checks the classes before the model is built, where its manifest tells how many it has."""
+    if not len(dataset):
+        raise DatasetError(f"dataset {dataset.identity.name} holds no samples")
+    if labels := manifest.output.parameters.labels:
+        class_indices(dataset, labels, len(labels))
+
+
+def _find_label(dataset: Dataset, manifest: ModelManifest, classes: int) -> Callable[[str | None], int]:
+    """What gives the index of a sample's class."""
+    indices = class_indices(dataset, manifest.output.parameters.labels, classes)
+
+    def find(label: str | None) -> int:
+        if label is None:
+            raise DatasetError(
+                f"{dataset.identity.name}: a sample has no class; training requires the class of every sample"
+            )
+        return indices(label)
+
+    return find
+
+
+def _trainer_options(request: TrainingRequest, rank: Rank) -> TrainerOptions:
+    options, session, several = request.options, request.system.session, rank.count > 1
+    threads = session.threads or (rank_threads(rank, os.environ) if several else None)
+    devices = request.devices
+    if several and devices[0].is_gpu and len(devices) == 1:
+        devices = (Device(devices[0].kind, rank_gpu(rank, os.environ)),)
+    return TrainerOptions(
+        predictor=PredictorOptions(
+            devices[0],
+            threads,
+            session.weights,
+            session.seed,
+            precision=Precision(options.precision),
+            cudnn_benchmark=options.cudnn_benchmark,
+        ),
+        devices=devices,
+        optimizer=request.optimizer,
+        communication=options.communication,
+        rank=rank,
+        api=options.api,
+    )
+
+
+def _loader(
+    request: TrainingRequest, manifest: ModelManifest, dataset: Dataset | None, trainer: Trainer
+) -> Loader:
+    """The loader of this rank."""
+    options, rank, data = request.options, trainer.options.rank, request.data
+    size = options.batch_size * len(trainer.options.devices)
+    chosen = data.loader_options(size, rank.number, rank.count)
+    parameters = manifest.inputs[0].parameters
+    if dataset is not None:
+        find = _find_label(dataset, manifest, trainer.output_shape[-1])
+        return DatasetLoader(dataset, parameters, chosen, find)
+    ctc = manifest.loss is Loss.CTC
+    batches = EPOCH_BATCHES
+    if options.num_batches is not None:
+        batches = options.num_batches + options.num_warmup_batches
+    return SyntheticLoader(
+        parameters,
+        chosen,
+        classes=trainer.output_shape[-1],
+        batches=batches,
+        fixed=data.on_device,
+        label_length=max(1, trainer.output_shape[0] // _CTC_STEPS_PER_LABEL) if ctc else None,
+    )
+
+
+def _run(
+    request: TrainingRequest,
+    trainer: Trainer,
+    system: TrainedSystem,
+    loader: Loader,
+    sources: _Sources,
+    callbacks: JobCallbacks[Progress],
+    scope: TraceScope | None,
+) -> Evaluation[TrainingMeasurement] | None:
+    """Announces the training, and trains under the watch of the machine's conditions."""
+    ranks, devices = trainer.options.rank.count, len(trainer.options.devices)
+    options = replace(request.options, ranks=ranks, devices=devices, loss=trainer.loss.value)
+    identity = _identity(request, loader.batches * options.effective_batch, sources.training)
+    effective = f" × {ranks * devices}" if ranks * devices > 1 else ""
+    work = f"training, batch {options.batch_size}{effective}, {options.precision}, {options.optimizer}"
+    callbacks.on_start(JobStart(system.description, identity.name, identity.size, work))
+    _log.info("manifest %s", system.description.manifest.source)
+    with Watch(system, loader.processes, trainer.options.rank.launcher) as watch:
+        evaluation = TrainingRun(
+            trainer,
+            system.description,
+            loader,
+            identity,
+            options,
+            _data_options(request, sources),
+            fail_on_error=request.fail_on_error,
+            on_progress=callbacks.on_progress,
+            stop_requested=callbacks.stop_requested,
+            agreed_stop=callbacks.agreed,
+            on_measure=watch.begin,
+            trace_level=request.trace_level,
+            trace=scope,
+        ).run()
+        if evaluation is None:
+            return None
+        conditions = watch.end(evaluation.measurement.full_ns, options.batch_size)
+    return replace(evaluation, conditions=conditions)
+
+
+def _identity(request: TrainingRequest, synthetic: int, dataset: Dataset | None) -> DatasetIdentity:
+    if dataset is not None:
+        return dataset.identity
+    name = f"synthetic data (seed {request.data.seed})"
+    return DatasetIdentity(SYNTHETIC, name, None, None, synthetic)
+
+
+def _data_options(request: TrainingRequest, sources: _Sources) -> DataOptions:
+    data, dataset, cache = request.data, sources.training, sources.cache
+    if dataset is None:
+        return DataOptions(SYNTHETIC, "device" if data.on_device else "host", seed=data.seed)
+    return DataOptions(
+        backend=dataset.backend,
+        workers=data.workers,
+        processes=data.processes,
+        prefetch=data.prefetch,
+        shuffle=data.shuffle,
+        seed=data.seed,
+        cached_before=None if cache is None else cache.share,
+        dropped=cache is not None and cache.dropped,
+    )
+
+
+def trainings(
+    request: TrainingRequest,
+    ranks: RankRequest,
+    resources: JobResources,
+    callbacks: JobCallbacks[Progress],
+    repeat: int = 1,
+) -> Generator[Evaluation[TrainingMeasurement], None, None]:
+    """Trains, and yields the evaluation of each repetition as soon as it is complete.
+
+    Repetitions begin with the same weights and the same data. A single process is a fresh one each time;
+    several ranks always are. Close the iterator to end the job early.
+
+    Raises:
+        ConfigurationError: ``repeat`` is out of range, or cannot be with the other options.
+        InferometerError: The model cannot be trained.
+    """
+    ranges.check_number("repeat", repeat, ranges.COUNT)
+    if repeat > 1:
+        rank = ranks.of_this_process(os.environ)
+        if rank is not None:
+            raise ConfigurationError(
+                f"repeat starts processes of its own, and this one was started as {rank}; start all ranks "
+                "again instead, or leave out repeat"
+            )
+        if request.save_path is not None:
+            raise ConfigurationError(
+                f"save_weights names one file, and repeat={repeat} trains {repeat} models; leave out one"
+            )
+        _ = resources.catalog  # says here, once, which manifests are left out
+    group_id = str(uuid.uuid4()) if repeat > 1 else None
+    works = [
+        (partial(_train_part, request, ranks, resources, group_id, number if repeat > 1 else None), None)
+        for number in range(1, repeat + 1)
+    ]
+    return in_turn(works, callbacks, fresh=repeat > 1 and (ranks.num_ranks or 1) == 1)
+
+
+def _train_part(
+    request: TrainingRequest,
+    ranks: RankRequest,
+    resources: JobResources,
+    group_id: str | None,
+    process: int | None,
+    callbacks: JobCallbacks[Progress],
+) -> Generator[Evaluation[TrainingMeasurement], None, None]:
+    """Trains once, as all ranks of this host."""
+    work = partial(_train_rank, request, resources, group_id)
+    companions = resources.companions(request.system, request.options.communication)
+    with closing(run_ranks(work, ranks, callbacks, os.environ, companions)) as evaluations:
+        for evaluation in evaluations:
+            yield replace(evaluation, process=process)
+
+
+def _train_rank(
+    request: TrainingRequest,
+    resources: JobResources,
+    group_id: str | None,
+    rank: Rank,
+    callbacks: JobCallbacks[Progress],
+) -> Iterator[Evaluation[TrainingMeasurement]]:
+    """Trains as one rank; a function of this module, so that pickle can pass it on to a process."""
+    return train(request, resources, rank, callbacks, group_id)
+
+
+def training_job(
+    request: TrainingRequest, ranks: RankRequest, repeat: int = 1
+) -> Job[Evaluation[TrainingMeasurement]]:
+    """Returns the job of a request; see ``trainings``."""
+    name = request.system.model_name
+    opening = "" if repeat > 1 else f"opening {name}"  # fresh processes draw bars of their own
+    return Job(partial(_trainings, request, ranks, repeat), name, opening, "stopping after this step")
+
+
+def _trainings(
+    request: TrainingRequest,
+    ranks: RankRequest,
+    repeat: int,
+    resources: JobResources,
+    callbacks: JobCallbacks[Progress],
+) -> Generator[Evaluation[TrainingMeasurement], None, None]:
+    return trainings(request, ranks, resources, callbacks, repeat)

@@ -1,0 +1,305 @@
+"""The measurement of training steps: raw times of every rank, losses, and what bounds a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.inference.results import InputFailure
+from inferometer.evaluators.kinds.batches.measurement import Accuracy
+from inferometer.evaluators.kinds.data import DataOptions
+from inferometer.evaluators.precision.intervals import (
+    Interval,
+    batches_for_interval,
+    mean_interval,
+    serial_percentile_interval,
+)
+from inferometer.evaluators.statistics import carried_percentile
+
+_NS_PER_S = 1_000_000_000
+
+
+class Bound(str, Enum):
+    """The part of a step that bounds its time."""
+
+    LOADER = "loader"
+    COPY = "copy"
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """The options of a training run.
+
+    Attributes:
+        batch_size: Samples in a batch of one device; the last batch of an epoch may hold fewer.
+        num_batches: Measured steps; None means that ``num_epochs`` ends the run.
+        num_warmup_batches: Steps before, which train and are not measured.
+        num_epochs: Passes over the data, the warm-up included; None means that ``num_batches`` ends the run.
+        loss: The loss, as ``manifests.schema.Loss`` has it.
+        optimizer: The optimizer's name.
+        learning_rate: Its learning rate.
+        momentum: Its momentum.
+        weight_decay: Its L2 penalty.
+        precision: The type of the numbers that the model computes with.
+        api: The API of the framework, where it has several.
+        devices: Devices of one rank.
+        ranks: Processes that train together.
+        communication: How gradients are added up over devices and ranks; empty for one device.
+        parts_every: Every so many steps the parts of one are timed; 0 for never.
+        cudnn_benchmark: Whether cuDNN times its algorithms; None for the framework's default.
+    """
+
+    batch_size: int
+    num_batches: int | None = 100
+    num_warmup_batches: int = 1
+    num_epochs: int | None = None
+    loss: str = "cross_entropy"
+    optimizer: str = "sgd"
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    precision: str = "float32"
+    api: str = ""
+    devices: int = 1
+    ranks: int = 1
+    communication: str = ""
+    parts_every: int = 10
+    cudnn_benchmark: bool | None = None
+
+    @property
+    def effective_batch(self) -> int:
+        """The samples of one full step over all devices and ranks."""
+        return self.batch_size * self.devices * self.ranks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTimes:
+    """The raw times of the measured steps in nanoseconds; int64, (ranks, steps).
+
+    A step lasts from the end of the one before to its own end, so that nothing between steps is left out:
+    ``whole_ns`` is at least ``wait_ns + copy_ns + compute_ns``.
+
+    Attributes:
+        samples: The samples that the rank trained on.
+        wait_ns: The wait for data.
+        copy_ns: The copy to the devices; 0 for data that stays there.
+        compute_ns: Forward, backward, communication and update, synchronised with the devices.
+        whole_ns: The whole step.
+        parts_at: int64, (sampled,): the places of the steps whose parts were timed.
+        forward_ns: int64, (ranks, sampled).
+        backward_ns: The same.
+        communicate_ns: The same; the sum of the gradients over devices and ranks.
+        update_ns: The same.
+    """
+
+    samples: NDArray[np.int64]
+    wait_ns: NDArray[np.int64]
+    copy_ns: NDArray[np.int64]
+    compute_ns: NDArray[np.int64]
+    whole_ns: NDArray[np.int64]
+    parts_at: NDArray[np.int64]
+    forward_ns: NDArray[np.int64]
+    backward_ns: NDArray[np.int64]
+    communicate_ns: NDArray[np.int64]
+    update_ns: NDArray[np.int64]
+
+    @property
+    def slowest_ns(self) -> NDArray[np.int64]:
+        """int64, (steps,): the time of each step on its slowest rank."""
+        slowest: NDArray[np.int64] = self.whole_ns.max(axis=0)
+        return slowest
+
+    @property
+    def step_samples(self) -> NDArray[np.int64]:
+        """int64, (steps,): the samples of each step over all ranks."""
+        total: NDArray[np.int64] = self.samples.sum(axis=0)
+        return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingMeasurement:
+    """One training run.
+
+    Attributes:
+        options: How the model was trained.
+        data: The source of the batches.
+        times: The raw times of the measured steps.
+        losses: float64, (ranks, warm-up and measured steps): the mean loss of each rank's batch in each step.
+        elapsed_ns: The duration of the measured steps.
+        failures: The samples that could not be read or decoded, and that no step trained on.
+        accuracy: That of the trained model on ``validation``; None where it was not asked for.
+        validation: The name of the dataset of ``accuracy``; empty for none.
+        epochs: How many passes over the data were begun.
+    """
+
+    kind: ClassVar[str] = "training"
+
+    options: TrainingOptions
+    data: DataOptions
+    times: StepTimes
+    losses: NDArray[np.float64]
+    elapsed_ns: int
+    failures: tuple[InputFailure, ...] = ()
+    accuracy: Accuracy | None = None
+    validation: str = ""
+    epochs: int = 0
+
+    @property
+    def batch_size(self) -> int:
+        """The samples in a full batch of one device."""
+        return self.options.batch_size
+
+    @property
+    def full(self) -> NDArray[np.bool_]:
+        """bool, (steps,): the steps in which every rank had a full batch."""
+        every: NDArray[np.bool_] = (self.times.samples == self.options.batch_size * self.options.devices).all(
+            axis=0
+        )
+        return every
+
+    @property
+    def traced_sizes(self) -> NDArray[np.int64]:
+        """int64, (steps,): the samples of each step on rank 0, which is the one that is traced."""
+        sizes: NDArray[np.int64] = self.times.samples[0]
+        return sizes
+
+    @property
+    def full_ns(self) -> NDArray[np.int64]:
+        """int64; the whole times of the full steps, on the slowest rank, in order."""
+        full: NDArray[np.int64] = self.times.slowest_ns[self.full]
+        return full
+
+
+_DIVERGED = 100
+"""How many times the first loss another one may be."""
+
+_LATE_LOADER = 0.05
+"""The share of a step that a loader which works ahead may be waited for before it is what bounds the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSummary:
+    """The figures of a training run: nanoseconds a step, on the slowest rank; None without steps.
+
+    Attributes:
+        steps: The measured steps.
+        mean_ns: The mean of the full steps.
+        p50_ns: The median of the full steps.
+        p90_ns: The 90th percentile; None where there are too few.
+        p99_ns: The 99th percentile, likewise.
+        mean_interval_ns: The 95 % interval of the mean; None where there are too few full steps.
+        p50_interval_ns: That of the median.
+        throughput_samples_per_s: All samples over the sum of the steps' times, of the rank whose sum is the
+            longest.
+        throughput_interval: Its 95 % interval, as wide relative to it as that of the mean of the full steps.
+        wait_ns: The mean wait for data, on the rank that waits longest.
+        copy_ns: The mean copy, likewise.
+        compute_ns: The mean of forward, backward, communication and update, likewise.
+        forward_ns: The mean of the sampled steps, likewise; None if none was sampled.
+        backward_ns: The same.
+        communicate_ns: The same.
+        update_ns: The same.
+        bound: The part that bounds a step.
+        first_loss: The mean of the ranks in the first step, the warm-up included.
+        last_loss: The same in the last one.
+        diverged: Whether the loss of a step is not finite, or more than a hundred times the first one.
+    """
+
+    steps: int
+    mean_ns: float | None
+    p50_ns: float | None
+    p90_ns: float | None
+    p99_ns: float | None
+    mean_interval_ns: Interval | None
+    p50_interval_ns: Interval | None
+    throughput_samples_per_s: float | None
+    throughput_interval: Interval | None
+    wait_ns: float | None
+    copy_ns: float | None
+    compute_ns: float | None
+    forward_ns: float | None
+    backward_ns: float | None
+    communicate_ns: float | None
+    update_ns: float | None
+    bound: Bound | None
+    first_loss: float | None
+    last_loss: float | None
+    diverged: bool = False
+
+    @classmethod
+    def of(cls, measurement: TrainingMeasurement) -> TrainingSummary:
+        """Computes the figures from the raw times."""
+        times, full_ns = measurement.times, measurement.full_ns
+        enough = len(full_ns) >= (batches_for_interval(full_ns) if len(full_ns) else 1)
+        mean_ns = mean_interval(full_ns) if enough else None
+        total_ns, samples = int(times.whole_ns.sum(axis=1).max(initial=0)), int(times.samples.sum())
+        throughput = samples * _NS_PER_S / total_ns if total_ns else None
+        per_s: Interval | None = None
+        if mean_ns is not None and mean_ns.low > 0 and throughput is not None:
+            mean = float(full_ns.mean())
+            per_s = Interval(throughput * mean / mean_ns.high, throughput * mean / mean_ns.low)
+        losses = measurement.losses.mean(axis=0)
+        wait, copy, compute = (
+            _slowest_mean(each) for each in (times.wait_ns, times.copy_ns, times.compute_ns)
+        )
+        communicate_ns = _slowest_mean(times.communicate_ns)
+        return cls(
+            steps=times.whole_ns.shape[1],
+            mean_ns=float(full_ns.mean()) if len(full_ns) else None,
+            p50_ns=carried_percentile(full_ns, 50),
+            p90_ns=carried_percentile(full_ns, 90),
+            p99_ns=carried_percentile(full_ns, 99),
+            mean_interval_ns=mean_ns,
+            p50_interval_ns=serial_percentile_interval(full_ns, 50) if enough else None,
+            throughput_samples_per_s=throughput,
+            throughput_interval=per_s,
+            wait_ns=wait,
+            copy_ns=copy,
+            compute_ns=compute,
+            forward_ns=_slowest_mean(times.forward_ns),
+            backward_ns=_slowest_mean(times.backward_ns),
+            communicate_ns=communicate_ns,
+            update_ns=_slowest_mean(times.update_ns),
+            bound=_bound(measurement.data, wait, copy, compute, communicate_ns),
+            first_loss=float(losses[0]) if len(losses) else None,
+            last_loss=float(losses[-1]) if len(losses) else None,
+            diverged=not bool((np.isfinite(losses) & (losses / _DIVERGED <= losses[:1])).all()),
+        )
+
+
+def _slowest_mean(times_ns: NDArray[np.int64]) -> float | None:
+    """The mean over the steps, of the rank with the highest one; None without steps."""
+    return float(times_ns.mean(axis=1).max()) if times_ns.size else None
+
+
+def _bound(
+    data: DataOptions,
+    wait_ns: float | None,
+    copy_ns: float | None,
+    compute_ns: float | None,
+    communicate_ns: float | None,
+) -> Bound | None:
+    """The part that bounds a step.
+
+    A loader that works ahead of the steps bounds them as soon as they have to wait for it; of parts that
+    follow one another, the longest one does.
+    """
+    if wait_ns is None or copy_ns is None or compute_ns is None:
+        return None
+    whole_ns = wait_ns + copy_ns + compute_ns
+    if data.prefetch and wait_ns > _LATE_LOADER * whole_ns:
+        return Bound.LOADER
+    communication = communicate_ns or 0.0
+    parts = {
+        Bound.COMPUTE: compute_ns - communication,
+        Bound.LOADER: wait_ns,
+        Bound.COPY: copy_ns,
+        Bound.COMMUNICATION: communication,
+    }
+    return max(parts, key=lambda part: parts[part])

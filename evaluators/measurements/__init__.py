@@ -1,1 +1,0 @@
-"""Measurements: what an evaluation measured, one module a kind."""

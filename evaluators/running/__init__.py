@@ -1,0 +1,1 @@
+"""What runs jobs: in fresh processes, under supervision, with what they are given."""
