@@ -16,6 +16,7 @@ from inferometer.evaluators.reports.base import Column, Report, Row, Table
 from inferometer.evaluators.reports.selection import choose_columns, sort_rows
 from inferometer.evaluators.reports.table import folded
 from inferometer.evaluators.reports.writer import Format, write
+from inferometer.manifests.errors import printable
 
 format_options = options(
     format_option(*(f.value for f in Format)),
@@ -56,6 +57,11 @@ def echo(line: str, *, err: bool = False, indent: int = 0) -> None:
         lines = folded(line[indent:], shutil.get_terminal_size().columns - indent)
         line = line[:indent] + f"\n{' ' * indent}".join(lines)
     click.echo(line, err=err)
+
+
+def say(line: str) -> None:
+    """Prints a line that the user should know on stderr."""
+    echo(printable(line), err=True)
 
 
 def on_a_page(

@@ -204,8 +204,7 @@ def _ingest(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
 
 def _run(invocation: Invocation, given: dict[str, Any], job: Job[Evaluation[Any]], show: _Show) -> int:
     """Runs a benchmark, and prints each evaluation as other commands do, and then as ``show`` does."""
-    from inferometer.client.evaluating.console import print_summary
-    from inferometer.client.evaluating.running import run_job
+    from inferometer.client.evaluating.running import print_summary, run_job
 
     def both(evaluation: Evaluation) -> None:
         print_summary(evaluation)

@@ -17,7 +17,7 @@ from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Url
 from inferometer.agent.preprocessing.pillow_decoder import decoded_image, in_mode
 from inferometer.agent.tasks.predictions import Images
 from inferometer.client.api.invocation import Invocation
-from inferometer.client.evaluating.console import say
+from inferometer.client.cli.output import say
 from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.drawing.predictions import can_be_drawn, image_alone, picture_of
 from inferometer.evaluators.evaluation import Evaluation

@@ -9,8 +9,8 @@ from typing import Any
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.runner import Runner
 from inferometer.client.cli.exit_codes import INTERRUPTED, SUCCESS
-from inferometer.client.cli.output import on_a_page, print_rows
-from inferometer.client.evaluating.console import Console, evaluation_code, say
+from inferometer.client.cli.output import on_a_page, print_rows, say
+from inferometer.client.evaluating.running import Console, evaluation_code
 from inferometer.client.op.from_evaluation import explained_lines, traced_lines
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.operators.job import BAD_ROWS, operators_job

@@ -10,8 +10,8 @@ from typing import Any
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.command_line import parsed_command
 from inferometer.client.cli.exit_codes import EXIT_CODES
+from inferometer.client.cli.output import say
 from inferometer.client.discovery.finding import KnownAgent, Source, ask_agents
-from inferometer.client.evaluating.console import say
 from inferometer.client.plan.asking import PlanRequest
 from inferometer.client.remote.channel.address import CANNOT_BE_REACHED, AgentAddress, is_kserve
 from inferometer.evaluators.plans.cells import Cell

@@ -9,7 +9,7 @@ from functools import cache
 
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.command_line import parsed_command
-from inferometer.client.evaluating.console import say
+from inferometer.client.cli.output import say
 from inferometer.client.plan.agents import PlanAgents
 from inferometer.client.plan.asking import PlanRequest
 from inferometer.client.plan.inputs import missing_here

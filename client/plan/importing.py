@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import yaml
 
-from inferometer.client.evaluating.console import say
+from inferometer.client.cli.output import say
 from inferometer.evaluators.plans.dlbs import import_dlbs
 from inferometer.manifests.errors import ConfigurationError, OutputError
 

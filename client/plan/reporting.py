@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferometer.client.api.invocation import Invocation
-from inferometer.client.cli.output import print_rows
-from inferometer.client.evaluating.console import say
+from inferometer.client.cli.output import print_rows, say
 from inferometer.client.plan.asking import PlanRequest, folder_of
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.reporting.asked import Asked, reported

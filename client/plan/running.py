@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.stopping import StopRequest
 from inferometer.client.cli.exit_codes import INTERRUPTED, SUCCESS
-from inferometer.client.evaluating.console import say
+from inferometer.client.cli.output import say
 from inferometer.client.plan.agents import PlanAgents
 from inferometer.client.plan.asking import PLANS, PlanRequest, folder_of
 from inferometer.client.plan.showing import agent_text, counts_text, plan_text

@@ -13,7 +13,7 @@ import click
 
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.exit_codes import SUCCESS
-from inferometer.client.evaluating.console import say
+from inferometer.client.cli.output import say
 from inferometer.client.plan.asking import PlanRequest, folder_of
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.running.agents import AGENTS

@@ -83,7 +83,7 @@ def score(**given: Any) -> int:
     from inferometer.client.api.progress import ProgressBar
     from inferometer.client.cli.current import current_invocation
     from inferometer.client.cli.exit_codes import FAILED_INPUTS
-    from inferometer.client.evaluating.console import say
+    from inferometer.client.cli.output import say
     from inferometer.evaluators.jobs.scoring.score import score as scored
     from inferometer.evaluators.reports.scores import COLUMNS, rows_of
     from inferometer.evaluators.reports.writer import Format

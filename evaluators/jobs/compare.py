@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 
 from inferometer.evaluators.comparing.comparison import (
     COLUMNS,
@@ -96,8 +97,9 @@ def compare(request: ComparisonRequest) -> Comparison:
         ConfigurationError: They cannot be compared, or lack a wanted figure.
     """
     a, b = request.a, request.b
-    if (own := a.kind.compare(request) or b.kind.compare(request)) is not None:
-        return own
+    if (comparer := a.kind.comparer or b.kind.comparer) is not None:
+        compared: Comparison = resolve_name(comparer)(request)
+        return compared
     figures = chosen_figures(a, b, request.figures)
     ratios = compare_sides(a, b, figures, _thresholds(request, figures))
     undecided = [ratio for ratio in ratios if ratio.verdict is Verdict.UNDECIDED]

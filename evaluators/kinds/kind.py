@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from inferometer.agent.inference.results import InputFailure
     from inferometer.evaluators.comparing.times import RunTimes
     from inferometer.evaluators.drawing.charts import Drawing
-    from inferometer.evaluators.jobs.compare import Comparison, ComparisonRequest
     from inferometer.evaluators.kinds.batches.measurement import Accuracy
     from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer
     from inferometer.evaluators.plots.base import Plot
@@ -165,6 +164,9 @@ class Kind(Generic[M]):
     mixes_frameworks: ClassVar[bool] = False
     """Whether one side of a comparison may have an evaluation for each of several frameworks."""
 
+    comparer: ClassVar[str | None] = None
+    """What compares two sides in its own way, as ``module:function``; None compares ``figures``."""
+
     def unfit(self, measurement: M) -> str:
         """Returns why the measurement cannot be compared, after "evaluation ID"; empty if it can."""
         return f"is of kind {self.name}, which cannot be compared"
@@ -199,10 +201,6 @@ class Kind(Generic[M]):
 
     def answer(self, measurement: M) -> RateAnswer | None:
         """Returns the answer of a search."""
-        return None
-
-    def compare(self, request: ComparisonRequest) -> Comparison | None:
-        """Compares two sides in its own way; None means by ``figures``."""
         return None
 
     def batch_times(self, measurement: M) -> tuple[NDArray[np.int64], int]:

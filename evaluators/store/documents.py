@@ -37,7 +37,7 @@ from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, TraceSummary, to_the_millisecond
-from inferometer.evaluators.kinds.registry import find_kind, kind_of, known_kinds
+from inferometer.evaluators.kinds.registry import every_kind, find_kind, kind_of, known_kinds
 from inferometer.evaluators.store import documents_v1
 from inferometer.evaluators.store.condition_documents import conditions_document, conditions_from_document
 from inferometer.evaluators.store.measurement_documents import (
@@ -46,7 +46,6 @@ from inferometer.evaluators.store.measurement_documents import (
     Document,
     Part,
     Stored,
-    part_collections,
 )
 from inferometer.evaluators.store.span_documents import chunk_from_document, span_documents
 from inferometer.evaluators.store.values import checked, fields_of, restored, storable, storable_text
@@ -73,6 +72,12 @@ class Documents:
 
     evaluation: Document
     parts: Mapping[str, Iterable[Document]]
+
+
+def part_collections() -> tuple[str, ...]:
+    """Returns the collections that hold parts of evaluations, of all kinds."""
+    own = (name for kind in every_kind() for name in kind.collections)
+    return (SPANS, SAMPLE_IDS, *dict.fromkeys(own))
 
 
 def to_documents(evaluation: Evaluation, save_id: str) -> Documents:

@@ -23,12 +23,13 @@ from inferometer.evaluators.store.documents import (
     from_documents,
     lookup_key,
     on_demand,
+    part_collections,
     part_ids,
     present_head,
     release_of,
     to_documents,
 )
-from inferometer.evaluators.store.measurement_documents import SPANS, Document, part_collections
+from inferometer.evaluators.store.measurement_documents import SPANS, Document
 from inferometer.evaluators.store.span_documents import chunk_from_document
 from inferometer.evaluators.store.values import checked
 from inferometer.manifests.errors import ConfigurationError, StoreError, one_line, printable

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.measurement import Measurement
-from inferometer.evaluators.kinds.registry import every_kind
 
 Document: TypeAlias = dict[str, Any]
 Stored: TypeAlias = Mapping[str, Any]
@@ -69,9 +68,3 @@ SAMPLE_IDS = "dataset_sample"
 def joined(parts: Iterable[Sequence[int]]) -> NDArray[np.int64]:
     """Returns a column that was cut into pieces."""
     return np.concatenate([np.empty(0, np.int64), *(np.array(part, np.int64) for part in parts)])
-
-
-def part_collections() -> tuple[str, ...]:
-    """Returns the collections that hold parts of evaluations, of all kinds."""
-    own = (name for kind in every_kind() for name in kind.collections)
-    return (SPANS, SAMPLE_IDS, *dict.fromkeys(own))

@@ -19,7 +19,6 @@ from inferometer.evaluators.reports.trace_report import SpanSource
 
 if TYPE_CHECKING:
     from inferometer.evaluators.comparing.times import RunTimes
-    from inferometer.evaluators.jobs.compare import Comparison, ComparisonRequest
 
 
 class OperatorsKind(Kind[OperatorMeasurement]):
@@ -33,6 +32,7 @@ class OperatorsKind(Kind[OperatorMeasurement]):
     headlines = ("p50_us", "gflops_per_s", "gbytes_per_s", "max_difference")
     of_a_model = False
     mixes_frameworks = True
+    comparer = "inferometer.evaluators.comparing.operator_sides:compare_operators_of"
 
     def documents(self) -> OperatorDocuments:
         return OperatorDocuments()
@@ -76,8 +76,3 @@ class OperatorsKind(Kind[OperatorMeasurement]):
 
     def run_times(self, evaluation: Evaluation[OperatorMeasurement]) -> RunTimes:
         raise ValueError("times of its own, as each of its rows has them")
-
-    def compare(self, request: ComparisonRequest) -> Comparison:
-        from inferometer.evaluators.comparing.operator_sides import compare_operators_of
-
-        return compare_operators_of(request)
