@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import inferometer as im
+from inferometer.client.api import runner
 from inferometer.client.api.stopping import StopRequest
-from inferometer.client.library import running
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import StoreError
 from tests.cli.conftest import Agent
@@ -99,7 +99,7 @@ def test_ctrl_c_keeps_what_was_measured(agent: Agent, monkeypatch: pytest.Monkey
             return len(asked) > 5
 
     asked: list[None] = []
-    monkeypatch.setattr(running, "StopRequest", PressedAfterFive)
+    monkeypatch.setattr(runner, "StopRequest", PressedAfterFive)
 
     run = im.evaluate(batch_size=16, min_batches=10_000)
 

@@ -13,9 +13,9 @@ import click
 import pytest
 
 import inferometer as im
+from inferometer.client.api import runner
 from inferometer.client.api.stopping import StopRequest
 from inferometer.client.cli.main import cli
-from inferometer.client.library import running
 from inferometer.client.library.invocation import FRAMEWORK, MANIFESTS, VARIABLES
 from tests.cli.conftest import Agent
 
@@ -62,7 +62,7 @@ def test_a_load_that_is_stopped_is_returned_and_not_published(
             return len(asked) > 1
 
     asked: list[None] = []
-    monkeypatch.setattr(running, "StopRequest", PressedLater)
+    monkeypatch.setattr(runner, "StopRequest", PressedLater)
 
     run = im.workload(**SOME, initial_qps=50, duration_s=60)
 

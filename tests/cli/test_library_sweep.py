@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import inferometer as im
+from inferometer.client.api import runner
 from inferometer.client.api.stopping import StopRequest
-from inferometer.client.library import running
 from tests.cli.conftest import Agent
 
 SIXES = ["6/0000.png", "6/0018.png"]
@@ -81,7 +81,7 @@ def test_ctrl_c_keeps_the_cells_of_a_sweep(agent: Agent, monkeypatch: pytest.Mon
 
     begun: list[str] = []
     asked: list[str] = []
-    monkeypatch.setattr(running, "StopRequest", PressedInTheSecond)
+    monkeypatch.setattr(runner, "StopRequest", PressedInTheSecond)
 
     runs = im.sweep(framework="ONNXRuntime", batch_size=[90, 9, 30], min_batches=60)
 

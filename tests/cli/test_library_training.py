@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import inferometer as im
+from inferometer.client.api import runner
 from inferometer.client.api.stopping import StopRequest
-from inferometer.client.library import running
 from tests.cli.conftest import Agent
 
 FRAMEWORKS = ("PyTorch", "MXNet")
@@ -184,7 +184,7 @@ def test_ctrl_c_keeps_the_steps(agent: Agent, monkeypatch: pytest.MonkeyPatch) -
             return len(asked) > 5
 
     asked: list[None] = []
-    monkeypatch.setattr(running, "StopRequest", PressedAfterFive)
+    monkeypatch.setattr(runner, "StopRequest", PressedAfterFive)
     run = im.train("deep_mnist", framework="PyTorch", batch_size=1, num_batches=100_000)
     assert not run.complete
     assert 0 < len(run.times_ms) <= 6
