@@ -169,11 +169,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/reports/test_ingestion_report.py",),
     ),
     Mutant(
-        "a better top-1 is worse",
+        "a higher rate is worse",
         "evaluators/comparing/verdict.py",
         "above, below = below, above",
         "above, below = above, below",
-        ("tests/unit/evaluators/comparing/test_comparison_of_top1.py",),
+        ("tests/unit/evaluators/comparing/test_comparison_of_rates.py",),
     ),
     Mutant(
         "every rank trains on the same samples",

@@ -1,4 +1,4 @@
-"""The validation of a trained model: which samples count, and for which of them its best classes are right."""
+"""The validation of a trained model: which samples count, and which of them are right."""
 
 from __future__ import annotations
 
