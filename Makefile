@@ -13,7 +13,7 @@ EXAMPLES ?= 10000
 SEED     ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test slow check proto proto-check docs docs-install docs-site images-check image-test structure bench gpu-check fuzz crash soak clean
+.PHONY: help install demo test slow check proto proto-check docs docs-install docs-site images-check image-test structure bench gpu-check fuzz crash soak mutants clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ crash: $(STAMP) ## kill 200 runs at random moments and check what is kept; SEED 
 
 soak: $(STAMP) ## send a served agent 1,000,000 calls of many kinds, and check that it holds no more than before
 	$(BIN)/python -m tests.soak
+
+mutants: $(STAMP) ## break 40 lines of the source one by one, each of which a test must find; ONLY chooses by file or name
+	$(BIN)/python -m tools.mutants --only "$(ONLY)"
 
 structure: $(STAMP) ## measure the structure of the source, which tests/architecture bounds
 	@$(BIN)/python -m tools.structure

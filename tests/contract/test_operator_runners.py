@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from functools import cache, partial
 
 import numpy as np
@@ -13,9 +15,10 @@ from inferometer.agent.frameworks.onnxruntime.sessions import open_session
 from inferometer.agent.hardware.device import CPU
 from inferometer.agent.inference.registry import BUILTIN
 from inferometer.agent.operators.inputs import draw_inputs
-from inferometer.agent.operators.operator import Category, Preset
+from inferometer.agent.operators.operator import Case, Category, Preset
 from inferometer.agent.operators.runner import NotSupportedHereError, OperatorRunner, RunnerOptions
 from inferometer.agent.operators.table.registry import operators
+from tests.optional_mxnet import mxnet
 
 FRAMEWORKS = [entry.name for entry in BUILTIN if entry.operators]
 
@@ -87,6 +90,25 @@ def test_each_run_draws_other_numbers(framework, name):
     call.forward()
 
     assert not np.array_equal(call.outputs()[0], first)
+
+
+@pytest.mark.parametrize("form", ["nd", "sym"])
+def test_mxnet_has_computed_when_a_run_returns(form):
+    operator, size = operators()["dot"], (512, 512)
+    parameters = operator.cases(Preset.SMALL)[0].parameters
+    case = Case({"lhs": size, "rhs": size}, parameters, "own")
+    inputs = draw_inputs(operator, case, np.dtype(np.float32), 0)
+    call = runner("MXNet", "float32").prepare(operator, case, inputs, gradient=True, form=form)
+
+    def spent_s(run: Callable[[], None]) -> float:
+        begun_s = time.perf_counter()
+        run()
+        return time.perf_counter() - begun_s
+
+    runs = (call.forward, call.forward_for_gradient, call.backward)
+    times = [[(spent_s(run), spent_s(mxnet.nd.waitall)) for run in runs] for _ in range(9)]
+    ran_s, waited_s = np.median(times, axis=0).T
+    assert (waited_s < ran_s / 10).all(), "what a run queues takes its time after the run"
 
 
 @pytest.mark.filterwarnings(

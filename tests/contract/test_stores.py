@@ -219,6 +219,14 @@ def test_ids_are_found_by_their_beginning(store: EvaluationStore) -> None:
         assert store.ids(none) == []
 
 
+def test_an_id_is_that_of_an_evaluation_or_of_its_group(store: EvaluationStore) -> None:
+    for changes in ({"id": "a"}, {"id": "b", "group_id": "g"}, {"id": "c", "group_id": "g"}):
+        store.save(make_evaluation(**changes))
+
+    for wanted, found in {"a": {"a"}, "b": {"b"}, "g": {"b", "c"}, "h": set()}.items():
+        assert set(ids(store, EvaluationFilter(evaluation_id=wanted))) == found
+
+
 def test_interrupted_evaluations_are_found_only_if_asked_for(store: EvaluationStore) -> None:
     evaluation = make_evaluation(status=Status.INTERRUPTED)
     store.save(evaluation)

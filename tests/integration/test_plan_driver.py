@@ -22,7 +22,7 @@ from inferometer.evaluators.plans.running.journal import Journal, RunHistory, re
 from inferometer.evaluators.plans.running.local import LocalPlace
 from inferometer.evaluators.plans.running.orphans import end_orphan, note_command
 from inferometer.evaluators.plans.running.places import JobNews
-from inferometer.evaluators.plans.running.results import Ended, read_result
+from inferometer.evaluators.plans.running.results import Ended, Result, read_result
 from inferometer.evaluators.plans.software.command import CellCommand
 from inferometer.manifests.errors import ConfigurationError
 from tests.integration.plan_driver import driver_of
@@ -141,6 +141,12 @@ def test_a_stopped_plan_goes_on(tmp_path: Path) -> None:
     first = driven(tmp_path, "", stop_after=1)
     assert ends(first) == [Ended.COMPLETE]
     assert ends(driven(tmp_path, "")) == [Ended.COMPLETE] * 3
+
+
+def test_a_run_that_was_interrupted_runs_again(tmp_path: Path) -> None:
+    driver = driver_of(tmp_path, 1)
+    Journal(tmp_path).ended(Result(driver.runs[0].key, Ended.INTERRUPTED, "it was told to stop"))
+    assert ends(driver.drive()) == [Ended.COMPLETE]
 
 
 def test_a_process_that_is_lost_starts_again_and_then_fails(tmp_path: Path) -> None:

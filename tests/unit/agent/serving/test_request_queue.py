@@ -1,4 +1,4 @@
-"""The queue of a model is also bounded by the size of its requests, not only by their number."""
+"""The queue of a model is bounded by the number of its requests, and by their size."""
 
 from __future__ import annotations
 
@@ -13,6 +13,19 @@ MIB = 1024 * 1024
 
 def request(mebibytes: int) -> Request:
     return Request({"x": np.zeros((1, mebibytes, MIB), np.uint8)}, 0, None, lambda: True)
+
+
+def test_as_many_wait_as_may_until_a_caller_leaves() -> None:
+    queue = RequestQueue(2, "Small 1.0", lambda: 0)
+    first, second = request(1), request(1)
+    queue.put(first)
+    queue.put(second)
+    with pytest.raises(QueueFullError, match=r"^model Small 1\.0: its limit of 2 requests wait"):
+        queue.put(request(1))
+
+    assert queue.leave(first)
+    queue.put(request(1))
+    assert len(queue) == 2
 
 
 def test_as_much_waits_as_may_until_a_batch_begins_or_a_caller_leaves() -> None:

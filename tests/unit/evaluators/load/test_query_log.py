@@ -101,6 +101,19 @@ def test_a_query_that_is_late_is_given_up_once_and_its_answer_counts_for_nothing
     assert log.reasons == {}
 
 
+def test_a_query_is_late_by_when_it_was_due_and_not_by_when_it_was_sent() -> None:
+    log = log_of(0, 50, 60, 70)
+    for query in range(3):
+        log.sent(query, BEGAN_NS + 90)
+    log.answered(0, BEGAN_NS + 110)
+    log.answered(1, BEGAN_NS + 110)
+    log.failed(2, BEGAN_NS + 91, "why")
+
+    assert log.late(BEGAN_NS + 100, bound_ns=100) == 0  # each may still be in time
+    assert log.late(BEGAN_NS + 101, bound_ns=100) == 1
+    assert log.late(BEGAN_NS + 500, bound_ns=100) == 2
+
+
 def test_an_answered_query_never_times_out() -> None:
     log = log_of(0)
     log.sent(0, BEGAN_NS)

@@ -48,6 +48,13 @@ def test_the_interval_of_equal_times_is_that_time_and_of_skewed_ones_reaches_up(
     assert high - rare.mean() > 1.5 * (rare.mean() - low) > 0
 
 
+def test_the_interval_of_the_mean_of_independent_times_is_students() -> None:
+    low, high = mean_interval(np.arange(0, 100_000, 1_000))
+    # 49,500 ± 2.262 · 9,574, the error of ten means that are 10,000 apart, by a table with 9 degrees of
+    # freedom; wider by 1 / √(1 - 5.5 / 100), as ten stretches of 100 times are not quite independent
+    assert (low, high) == pytest.approx((49_500 - 22_278, 49_500 + 22_278), abs=5)
+
+
 def test_an_interval_over_processes_is_students() -> None:
     low, high = interval_over([1.0, 2.0, 3.0, 4.0, 5.0])
     # 3 ± 2.776 √(2.5 / 5), by a table of the t distribution with 4 degrees of freedom
