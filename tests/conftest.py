@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Generator, Iterator
+from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
@@ -120,6 +123,24 @@ def children_take_interrupts() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _packages_read_once() -> Iterator[None]:
+    """The entry points of the installed packages are read once for each value of ``sys.path``.
+
+    A registry reads them whenever it is asked, which takes longer than many of the tests that ask. A plug-in
+    of a test is in a folder of its own, which the test puts into ``sys.path``.
+    """
+    read = metadata.entry_points
+    found = functools.cache(lambda path: read())
+
+    def entry_points(**chosen: Any) -> Any:
+        return found(tuple(sys.path)).select(**chosen)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metadata, "entry_points", entry_points)
+        yield
 
 
 @pytest.fixture(scope="module")
