@@ -182,6 +182,47 @@ def weights_drawn_once() -> Iterator[None]:
         yield
 
 
+# of AlexNet, OverFeat and VGG, most of whose weights are those of the fully connected layers of so many units
+_THIN_UNITS = {3072: 48, 4096: 64}
+_THIN_RECURRENT_UNITS = 64
+
+
+@pytest.fixture
+def thin_in_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's networks have few units where the originals have thousands; their layers are the same.
+
+    To draw, copy and export the weights of the originals takes most of the time of many networks.
+    """
+    import torch
+
+    make = torch.nn.Linear.__init__
+
+    def made(layer: torch.nn.Linear, in_features: int, out_features: int, *given: Any, **named: Any) -> None:
+        units = (_THIN_UNITS.get(number, number) for number in (in_features, out_features))
+        make(layer, *units, *given, **named)
+
+    monkeypatch.setattr(torch.nn.Linear, "__init__", made)
+    recurrent = "inferometer.agent.architectures.pytorch.deep_speech2._HIDDEN"
+    monkeypatch.setattr(recurrent, _THIN_RECURRENT_UNITS)
+
+
+@pytest.fixture
+def thin_in_mxnet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of MXNet's networks, with as many units."""
+    if not _HAS_MXNET:
+        return
+    from tests.optional_mxnet import mxnet
+
+    make = mxnet.gluon.nn.Dense.__init__
+
+    def made(layer: Any, units: int, *given: Any, **named: Any) -> None:
+        make(layer, _THIN_UNITS.get(units, units), *given, **named)
+
+    monkeypatch.setattr(mxnet.gluon.nn.Dense, "__init__", made)
+    recurrent = "inferometer.agent.architectures.mxnet.deep_speech2._HIDDEN_UNITS"
+    monkeypatch.setattr(recurrent, _THIN_RECURRENT_UNITS)
+
+
 @pytest.fixture
 def file_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
     """A server of files that asks nobody else for them."""

@@ -20,7 +20,7 @@ from inferometer.agent.inference.session import Session
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.schema import ModelManifest
 
-pytestmark = pytest.mark.usefixtures("free_memory", "weights_drawn_once")
+pytestmark = pytest.mark.usefixtures("free_memory", "weights_drawn_once", "thin_in_pytorch")
 
 # To export one takes up to ten seconds and a GB of memory, and they are VGG11 and ResNet50 with more layers.
 LARGE = {"VGG13", "VGG16", "VGG19", "ResNet101", "ResNet152", "ResNet200", "ResNet269"}

@@ -7,7 +7,7 @@ from zoo_predictions import MODELS, check_prediction, opened, title
 
 from inferometer.manifests.schema import ModelManifest
 
-pytestmark = pytest.mark.usefixtures("free_memory")
+pytestmark = pytest.mark.usefixtures("free_memory", "thin_in_mxnet")
 
 
 @pytest.mark.parametrize("model", [m for m in MODELS if m.framework.name == "MXNet"], ids=title)
