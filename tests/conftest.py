@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Generator, Iterator
+from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
@@ -122,6 +125,24 @@ def children_take_interrupts() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _packages_read_once() -> Iterator[None]:
+    """The entry points of the installed packages are read once for each value of ``sys.path``.
+
+    A registry reads them whenever it is asked, which takes longer than many of the tests that ask. A plug-in
+    of a test is in a folder of its own, which the test puts into ``sys.path``.
+    """
+    read = metadata.entry_points
+    found = functools.cache(lambda path: read())
+
+    def entry_points(**chosen: Any) -> Any:
+        return found(tuple(sys.path)).select(**chosen)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metadata, "entry_points", entry_points)
+        yield
+
+
 @pytest.fixture(scope="module")
 def _older_objects() -> Iterator[None]:
     yield
@@ -159,6 +180,47 @@ def weights_drawn_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.init, "kaiming_uniform_", kaiming_uniform)
         yield
+
+
+# of AlexNet, OverFeat and VGG, most of whose weights are those of the fully connected layers of so many units
+_THIN_UNITS = {3072: 48, 4096: 64}
+_THIN_RECURRENT_UNITS = 64
+
+
+@pytest.fixture
+def thin_in_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's networks have few units where the originals have thousands; their layers are the same.
+
+    To draw, copy and export the weights of the originals takes most of the time of many networks.
+    """
+    import torch
+
+    make = torch.nn.Linear.__init__
+
+    def made(layer: torch.nn.Linear, in_features: int, out_features: int, *given: Any, **named: Any) -> None:
+        units = (_THIN_UNITS.get(number, number) for number in (in_features, out_features))
+        make(layer, *units, *given, **named)
+
+    monkeypatch.setattr(torch.nn.Linear, "__init__", made)
+    recurrent = "inferometer.agent.architectures.pytorch.deep_speech2._HIDDEN"
+    monkeypatch.setattr(recurrent, _THIN_RECURRENT_UNITS)
+
+
+@pytest.fixture
+def thin_in_mxnet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of MXNet's networks, with as many units."""
+    if not _HAS_MXNET:
+        return
+    from tests.optional_mxnet import mxnet
+
+    make = mxnet.gluon.nn.Dense.__init__
+
+    def made(layer: Any, units: int, *given: Any, **named: Any) -> None:
+        make(layer, _THIN_UNITS.get(units, units), *given, **named)
+
+    monkeypatch.setattr(mxnet.gluon.nn.Dense, "__init__", made)
+    recurrent = "inferometer.agent.architectures.mxnet.deep_speech2._HIDDEN_UNITS"
+    monkeypatch.setattr(recurrent, _THIN_RECURRENT_UNITS)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,11 +27,14 @@ def _files(root: Path, folders: tuple[str, ...]) -> Iterator[Path]:
                 yield path
 
 
-def _functions(path: Path) -> Iterator[tuple[str, int]]:
+@functools.cache
+def _functions(path: Path) -> tuple[tuple[str, int], ...]:
     """The functions of a file, with their lines."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield f"{path.name}:{node.lineno} {node.name}", (node.end_lineno or node.lineno) - node.lineno + 1
+    return tuple(
+        (f"{path.name}:{node.lineno} {node.name}", (node.end_lineno or node.lineno) - node.lineno + 1)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 def test_the_sizes_are_measured_on_files_that_are_there(root: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from inferometer.agent.architectures.catalogue import ARCHITECTURES, BuiltinArchitecture
 
-pytestmark = pytest.mark.usefixtures("free_memory")
+pytestmark = pytest.mark.usefixtures("free_memory", "thin_in_pytorch", "thin_in_mxnet")
 
 # Of the largest logit; the two frameworks add in other orders
 TOLERANCE = 1e-4

@@ -176,22 +176,23 @@ def test_what_goes_in_comes_out(opened: Callable[[str, str], Any], door: str, dt
         check(session.predict(inputs), wanted, form)
         [result] = session.predict_batches([inputs])
         check(result, wanted, form)
-        for under_load in (
-            PreparedInputs.of_batch({"x": array}, "rows"),
-            ReadInputs(tuple(map(Tensor, array)), "rows"),
-        ):
-            assert failures_under_load(session, under_load) == {}, form
+    rows = [array[place : place + 1] for array in forms(dtype).values() for place in range(len(array))]
+    for under_load in (
+        PreparedInputs(tuple({"x": row} for row in rows), "rows"),
+        ReadInputs(tuple(Tensor(row[0]) for row in rows), "rows"),
+    ):
+        assert failures_under_load(session, under_load) == {}
 
 
 def failures_under_load(session: Any, inputs: PreparedInputs | ReadInputs) -> object:
     with make_load_target(session, inputs, 1, 0.0) as target:
-        log = QueryLog(Schedule(np.zeros(4, np.int64), "all at once", 1.0), time.perf_counter_ns())
+        log = QueryLog(Schedule(np.zeros(len(inputs), np.int64), "all at once", 1.0), time.perf_counter_ns())
         target.begin(log)
-        for query in range(4):
+        for query in range(len(inputs)):
             log.sent(query, time.perf_counter_ns())
             target.submit(query)
         target.end(DEADLINE_S)
-    assert log.reasons or log.queries().count(Outcome.ANSWERED) == 4
+    assert log.reasons or log.queries().count(Outcome.ANSWERED) == len(inputs)
     return log.reasons
 
 
@@ -320,10 +321,13 @@ class KeptOpen:
 SHORT: dict[str, Any] = {"synthetic": True, "min_duration_s": 0.02, "min_queries": 4, "force": True}
 
 
-@pytest.mark.parametrize(("door", "dtype"), TAKEN)
+@pytest.mark.parametrize(
+    ("door", "dtype"), [taken for taken in TAKEN if "here" in taken or {"float32", "string"} & set(taken)]
+)
 def test_a_workload_of_every_type(
     opened: Callable[[str, str], Any], folder: Path, tmp_path: Path, door: str, dtype: str
 ) -> None:
+    """The inputs that are drawn depend on the type alone, and that each door takes them is tested above."""
     name = f"Any_{dtype}"
     resources: Any = Resources(opened(door, name), tmp_path, Catalog([folder]))
     request = WorkloadRequest(system=SystemRequest(model_name=name), concurrency=2, **SHORT)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from zoo_predictions import MODELS, TASKS, check_prediction, opened, require_package, title
+from zoo_predictions import MODELS, TASKS, check_prediction, opened, require_package, tested
 
 from inferometer.agent.architectures.architecture import Architecture
 from inferometer.agent.architectures.sources import Architectures
@@ -20,10 +20,8 @@ from inferometer.agent.inference.session import Session
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.schema import ModelManifest
 
-pytestmark = pytest.mark.usefixtures("free_memory", "weights_drawn_once")
+pytestmark = pytest.mark.usefixtures("free_memory", "weights_drawn_once", "thin_in_pytorch")
 
-# To export one takes up to ten seconds and a GB of memory, and they are VGG11 and ResNet50 with more layers.
-LARGE = {"VGG13", "VGG16", "VGG19", "ResNet101", "ResNet152", "ResNet200", "ResNet269"}
 # each model in PyTorch, and then in ONNX Runtime
 BUILT_IN_PYTORCH = sorted(
     (model for model in MODELS if model.framework.name != "MXNet"),
@@ -81,17 +79,7 @@ def open_deep_speech() -> Iterator[Callable[[str], Session]]:
         session.close()
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param(
-            model,
-            id=title(model),
-            marks=[pytest.mark.slow] if model.framework.name == "ONNXRuntime" and model.name in LARGE else [],
-        )
-        for model in BUILT_IN_PYTORCH
-    ],
-)
+@tested(BUILT_IN_PYTORCH)
 def test_a_model_with_random_weights_predicts_an_input(
     model: ModelManifest, built_once: BuiltOnce, open_deep_speech: Callable[[str], Session]
 ) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from zoo_predictions import MODELS, check_prediction, opened, title
+from zoo_predictions import MODELS, check_prediction, opened, tested
 
 from inferometer.manifests.schema import ModelManifest
 
-pytestmark = pytest.mark.usefixtures("free_memory")
+pytestmark = pytest.mark.usefixtures("free_memory", "thin_in_mxnet")
 
 
-@pytest.mark.parametrize("model", [m for m in MODELS if m.framework.name == "MXNet"], ids=title)
+@tested(m for m in MODELS if m.framework.name == "MXNet")
 def test_a_model_with_random_weights_predicts_an_input(model: ModelManifest) -> None:
     with opened(model) as session:
         check_prediction(session, model)

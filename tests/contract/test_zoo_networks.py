@@ -59,6 +59,7 @@ def test_gluons_network_has_the_tensors_of_torchvisions(name: str) -> None:
     assert [parameter.shape for parameter in net.collect_params().values()] == expected
 
 
+@pytest.mark.usefixtures("thin_in_pytorch", "thin_in_mxnet")
 @pytest.mark.parametrize("name", ["AlexNet", "Inception_v3", "ResNet18", "ResNet34"])
 def test_gluons_network_gives_what_torchvisions_gives_with_the_same_weights(name: str) -> None:
     net, model = gluon_net(name), manifest(name, "PyTorch")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -33,8 +34,25 @@ TASKS = {
 RAW = {"DeepSpeech2": (67, 842), "SingleConvolution": (32, 256, 256)}
 
 
+# VGG11 and ResNet50 with more layers: to export one takes up to ten seconds and a GB of memory, and a ResNet
+# takes seconds even where it is only run
+LARGE = {"VGG13", "VGG16", "VGG19", "ResNet101", "ResNet152", "ResNet200", "ResNet269"}
+
+
 def title(model: ModelManifest) -> str:
     return f"{model.name}-{model.version}-{model.framework.name}"
+
+
+def tested(models: Iterable[ModelManifest]) -> pytest.MarkDecorator:
+    """Gives a test each of these models; those that take long are slow."""
+    return pytest.mark.parametrize(
+        "model", [pytest.param(model, id=title(model), marks=_marks(model)) for model in models]
+    )
+
+
+def _marks(model: ModelManifest) -> tuple[pytest.MarkDecorator, ...]:
+    takes_long = model.framework.name == "ONNXRuntime" or model.name.startswith("ResNet")
+    return (pytest.mark.slow,) if model.name in LARGE and takes_long else ()
 
 
 def require_package(model: ModelManifest) -> None:

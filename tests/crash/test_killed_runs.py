@@ -25,7 +25,7 @@ from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import mongodb_backend
 
-RUNS = int(os.environ.get("INFEROMETER_CRASH_RUNS", "20"))
+RUNS = int(os.environ.get("INFEROMETER_CRASH_RUNS", "12"))
 SEED = int(os.environ.get("INFEROMETER_CRASH_SEED", "0"))
 DEADLINE_S = 60
 INPUTS = 20

@@ -17,7 +17,7 @@ import pytest
 from hostile_files import DATA, MODELS, SELF_TEST
 from mutations import EXAMPLES
 
-_FEW = 25
+_FEW = 15
 _MOST_S = 60
 
 

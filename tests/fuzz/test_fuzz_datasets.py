@@ -35,7 +35,7 @@ FORMATS = (
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_damaged_dataset_is_read_or_refused(name: str, tmp_path: Path) -> None:
     child = Path(__file__).with_name("damaged_datasets.py")
-    command = [sys.executable, str(child), name, str(EXAMPLES or 150), str(tmp_path)]
+    command = [sys.executable, str(child), name, str(EXAMPLES or 75), str(tmp_path)]
     done = subprocess.run(
         command,
         capture_output=True,

@@ -119,6 +119,7 @@ def test_parameters_and_statistics_are_as_many_as_dlbs_says(name: str) -> None:
     assert sum(map(size, found)) + normalisations == CAFFE_BLOBS[name]
 
 
+@pytest.mark.usefixtures("thin_in_mxnet")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_batch_runs_as_a_block_as_a_symbol_and_hybridized(name: str) -> None:
     architecture = ARCHITECTURES[name]

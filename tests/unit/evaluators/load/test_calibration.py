@@ -1,5 +1,6 @@
 """Calibration in virtual time: what a machine with known costs can send, and what is refused."""
 
+import functools
 import math
 
 import numpy as np
@@ -21,6 +22,7 @@ from inferometer.evaluators.statistics import percentile
 from inferometer.manifests.errors import ConfigurationError
 
 
+@functools.cache
 def calibrated(reading_ns, oversleep_ns=60_000):
     clock = VirtualClock(reading_ns, oversleep_ns)
     return calibrate(clock, clock.sleep), clock.now_ns

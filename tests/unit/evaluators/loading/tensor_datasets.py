@@ -44,10 +44,14 @@ class Numbered(Dataset):
 
 
 class Misshapen(Numbered):
-    """The samples of ``failing`` have another shape than the model takes."""
+    """The samples of ``misshapen`` have another shape than the model takes."""
+
+    def __init__(self, count: int, failing: tuple[int, ...] = (), misshapen: tuple[int, ...] = ()) -> None:
+        super().__init__(count, failing)
+        self.misshapen = misshapen
 
     def read(self, index: int) -> Tensor:
-        return Tensor(np.zeros(4, np.float32)) if index in self.failing else Tensor(tensor(index))
+        return Tensor(np.zeros(4, np.float32)) if index in self.misshapen else super().read(index)
 
 
 class Counting(Numbered):

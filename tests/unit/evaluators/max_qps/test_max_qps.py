@@ -59,8 +59,9 @@ def errors_and_cover(answers: Sequence[MaxQps], truth_qps: float) -> tuple[np.nd
     [(deterministic(0.01), DETERMINISTIC_QPS), (exponential(0.01), EXPONENTIAL_QPS)],
     ids=["deterministic", "exponential"],
 )
-def test_over_100_seeds_the_answer_is_right_and_its_interval_true(system: System, truth_qps: float) -> None:
-    found = [searched(system, seed) for seed in range(100)]
+def test_over_50_seeds_the_answer_is_right_and_its_interval_true(system: System, truth_qps: float) -> None:
+    """Of draws of 50 seeds, 1 in 150 passes intervals of two thirds of the width; 1 in 80 a bias of 1.5 %."""
+    found = [searched(system, seed) for seed in range(50)]
 
     answers = [answer for answer, _ in found]
     errors, cover = errors_and_cover(answers, truth_qps)

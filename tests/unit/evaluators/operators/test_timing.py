@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -242,9 +242,14 @@ class Turning(FakeCall):
         return self._is_wrong(self.runs)
 
 
-def inspected(is_wrong: Callable[[int], bool], **options: Any) -> tuple[bool, Timing, list[int]]:
-    """Whether a wrong run was seen, the timing, and the numbers of the runs that were looked at."""
-    clock, seen = FakeClock(), list[int]()
+def inspected(
+    is_wrong: Callable[[int], bool], step_ns: int = 0, **options: Any
+) -> tuple[bool, Timing, list[int]]:
+    """Whether a wrong run was seen, the timing, and the numbers of the runs that were looked at.
+
+    The resolution of a clock with a step is found after few readings.
+    """
+    clock, seen = FakeClock(step_ns), list[int]()
     call, wrong = Turning(clock, is_wrong), list[bool]()
 
     def look(given: Any) -> None:
@@ -275,14 +280,15 @@ def test_one_that_is_wrong_in_half_of_the_runs_is_seen_in_three_of_four_searches
     seen = 0
     for seed in range(200):
         random = np.random.default_rng(seed).random(500)
-        seen += inspected(lambda run, drawn=random: bool(drawn[run] < 0.5), runs=100, seed=seed)[0]  # type: ignore[misc]
+        is_wrong = cast("Callable[[int], bool]", (random < 0.5).__getitem__)
+        seen += inspected(is_wrong, 1, runs=100, seed=seed)[0]
     assert seen >= 150 + 15  # of 200; about six are looked at, and 1 - 0.5^6 is 0.98
 
 
 def test_each_run_is_as_probable_to_be_the_last_one_that_is_chosen() -> None:
     chosen = []
     for seed in range(400):
-        _, found, looks = inspected(lambda _: False, runs=20, seed=seed)
+        _, found, looks = inspected(lambda _: False, 1, runs=20, seed=seed)
         begun = looks[-1] - len(looks) + 1 - found.times_ns.size
         chosen.append(looks[-2] - begun - len(looks) + 2)
     # 20 runs, of which each is expected 20 times; chi-square with 19 degrees of freedom is below 43.8 in 999

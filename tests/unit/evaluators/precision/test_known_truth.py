@@ -125,8 +125,8 @@ def test_several_processes_cover_what_one_does_not() -> None:
         medians_ns = []
         for process in range(5):
             offset = 1 + PROCESS_SPREAD * random.standard_normal()
-            times_ms = offset * BASE_MS * (1 + 0.01 * random.standard_normal(400))
-            summary = LatencySummary.of(measured(times_ms, min_batches=400))
+            times_ms = offset * BASE_MS * (1 + 0.01 * random.standard_normal(200))
+            summary = LatencySummary.of(measured(times_ms, min_batches=200))
             medians_ns.append(_p50(summary)[0])
             of_one += process == 0 and covers(summary.p50_interval_ns, BASE_MS)
         of_five += covers(interval_over(medians_ns), BASE_MS)
