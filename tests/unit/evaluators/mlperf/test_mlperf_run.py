@@ -180,7 +180,6 @@ def test_what_a_target_raises_ends_the_run_and_is_raised(tmp_path: Path) -> None
     assert target.ended
 
 
-@pytest.mark.real_time
 def test_the_rate_to_expect_is_that_of_loadgens_queries() -> None:
     class Slow(Target):
         def submit(self, query):
@@ -196,7 +195,6 @@ def test_the_rate_to_expect_is_that_of_loadgens_queries() -> None:
     assert expected_qps(Target(fails=range(10**9)), Scenario.OFFLINE, window=4, timeout_ms=100) is None
 
 
-@pytest.mark.real_time
 def test_a_slow_probe_is_repeated_until_two_agree() -> None:
     class SlowAtFirst(Target):
         def __init__(self, slow_runs, slow_s):
