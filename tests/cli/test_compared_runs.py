@@ -31,8 +31,8 @@ def test_a_schedule_that_was_written_is_compared_with_its_replay(agent: Agent, t
 def test_a_model_that_waits_for_a_batch_is_found_to_be_slower(agent: Agent) -> None:
     """B's queries wait 60 ms for others; A's do not."""
     workload = (
-        *("predict", "workload", "--framework_name=ONNXRuntime", "--synthetic", "--initial_qps=20"),
-        *(PATIENT, "--min_duration=2", "--min_queries=50", "--max_batch_size=64"),
+        *("predict", "workload", "--framework_name=ONNXRuntime", "--synthetic", "--initial_qps=40"),
+        *(PATIENT, "--min_duration=1.2", "--min_queries=50", "--max_batch_size=64"),
     )
     quick = [agent(*workload, f"--seed={seed}").figure("evaluation") for seed in (1, 2)]
     slow = [

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,16 +35,15 @@ def manifest_folder(tmp_path: Path) -> Path:
     return write_manifests(folder)
 
 
-@pytest.fixture
-def start_agent(manifest_folder: Path) -> Iterator[Callable[..., AgentServer]]:
-    """Starts an agent in this process; ``options`` are the server's, ``parts`` its other arguments."""
+@contextmanager
+def agents_of(folder: Path) -> Iterator[Callable[..., AgentServer]]:
     with ExitStack() as stack:
 
         def start(parts=None, registry=None, predict_timeout_s=None, **options) -> AgentServer:
             if predict_timeout_s is not None:
                 options["serving"] = ServingOptions(predict_timeout_s=predict_timeout_s)
             server = AgentServer(
-                Catalog([manifest_folder]),
+                Catalog([folder]),
                 registry or fake_registry(),
                 ServerOptions(**{"port": 0, "grace_s": 5.0, **options}),
                 **(parts or {}),
@@ -53,6 +52,25 @@ def start_agent(manifest_folder: Path) -> Iterator[Callable[..., AgentServer]]:
             server.start()
             return server
 
+        yield start
+
+
+@pytest.fixture
+def start_agent(manifest_folder: Path) -> Iterator[Callable[..., AgentServer]]:
+    """Starts an agent in this process; ``options`` are the server's, ``parts`` its other arguments."""
+    with agents_of(manifest_folder) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_manifests(tmp_path_factory.mktemp("manifests"))
+
+
+@pytest.fixture(scope="module")
+def start_shared_agent(shared_folder: Path) -> Iterator[Callable[..., AgentServer]]:
+    """As ``start_agent``, for an agent that tests share, none of which looks for what others change."""
+    with agents_of(shared_folder) as start:
         yield start
 
 

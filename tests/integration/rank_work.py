@@ -60,7 +60,6 @@ def added(distributed: Any, value: float) -> float:
 
 def sums(folder: Path, rank: Rank, callbacks: JobCallbacks[Any]) -> Iterator[Any]:
     """Adds up the ranks' numbers."""
-    callbacks.on_warning(f"from {rank}")
     if rank.count == 1:
         yield 0, 1.0
         return
@@ -71,6 +70,7 @@ def sums(folder: Path, rank: Rank, callbacks: JobCallbacks[Any]) -> Iterator[Any
 
 def steps_until_stopped(folder: Path, rank: Rank, callbacks: JobCallbacks[Any]) -> Iterator[Any]:
     """Works in step until it is stopped, or killed."""
+    callbacks.on_warning(f"from {rank}")
     distributed = meet(rank)
     start_a_child(folder, f"child-{rank.number}")
     tell_pid(folder, f"rank-{rank.number}")
@@ -171,14 +171,20 @@ def main(kind: str, folder: Path) -> None:
     """Launches ranks; a first SIGINT stops them. As ``joins``, it is one of the ranks of a launcher."""
     asked: list[int] = []
     signal.signal(signal.SIGINT, lambda *_: asked.append(1))
-    callbacks: JobCallbacks[Any] = JobCallbacks(stop_requested=lambda: bool(asked))
+
+    def say(line: str) -> None:
+        sys.stdout.write(f"{line}\n")
+
+    callbacks: JobCallbacks[Any] = JobCallbacks(
+        stop_requested=lambda: bool(asked), on_warning=lambda text: say(f"warning {text}")
+    )
     try:
         if kind == "joins":
             found = run_ranks(partial(sums, folder), RankRequest(), callbacks, os.environ)
         else:
             found = launch(kind, folder, callbacks)
         for evaluation in found:
-            sys.stdout.write(f"evaluation {evaluation}\n")
+            say(f"evaluation {evaluation}")
     except InferometerError as error:
         sys.exit(f"error: {error}")
 

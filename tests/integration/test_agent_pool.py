@@ -146,7 +146,7 @@ def test_batches_of_an_agent_that_dies_are_done_again_elsewhere(agents, open_poo
 
 def test_agent_that_hangs_is_left_after_the_deadline(agents, open_pool, said):
     hanging, sound = agents.start(hangs=[1]), agents.start()
-    pool = open_pool(call_timeout_s=2.0)
+    pool = open_pool(call_timeout_s=1.0)
 
     assert ids(pool.predict_batches(batches(40))) == expected_ids(40)
 
@@ -268,7 +268,7 @@ def test_warm_up_is_run_by_every_agent(agents, open_pool):
 def test_agent_that_is_lost_in_the_warm_up_is_left_out(agents, open_pool, said):
     agents.start(hangs=[0])
     sound = agents.start()
-    pool = open_pool(warm_up=True, call_timeout_s=2.0)
+    pool = open_pool(warm_up=True, call_timeout_s=1.0)
 
     assert ids(pool.predict_batches(batches(2))) == expected_ids(2)
     assert ids(pool.predict_batches(batches(9))) == expected_ids(9)
@@ -293,7 +293,7 @@ def test_agents_that_cannot_be_reached_are_said_and_left_out(agents, open_pool, 
         hanging = f"127.0.0.1:{silent.getsockname()[1]}"
 
         def open_one(address):
-            return open_remote_agent(address, "Mean", remote=RemoteOptions(open_timeout_s=2.0))
+            return open_remote_agent(address, "Mean", remote=RemoteOptions(open_timeout_s=1.0))
 
         with closing(open_agent_pool([refusing, hanging, sound], open_one, say=said.append)) as pool:
             assert ids(pool.predict_batches(batches(5))) == expected_ids(5)

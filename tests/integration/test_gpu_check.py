@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from inferometer.client.cli.main import run
 from tools.gpu_check import CHECKS, Commands, Skipped
 
 OF_A_GPU = {"hardware", "a GPU that is not there", "a GPU whose memory is taken"}
+AT_ONCE = "two processes on one GPU"
 
 
-@pytest.mark.parametrize("name", sorted(set(CHECKS) - OF_A_GPU - {"predict max-qps"}))
-def test_a_check_passes_on_the_processor(name: str, tmp_path: Path) -> None:
-    commands = Commands("ONNXRuntime", tmp_path, device=())
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Commands:
+    """Runs the commands in this process, which imports a framework once for all of them."""
+
+    class Here(Commands):
+        def start(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+            capfd.readouterr()
+            code = run([*arguments])
+            return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
+
+    for name in [name for name in os.environ if name.startswith("AGENT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("AGENT_CONFIG", str(tmp_path / "config.yml"))
+    return Here("ONNXRuntime", tmp_path, device=())
+
+
+@pytest.mark.parametrize("name", sorted(set(CHECKS) - OF_A_GPU - {"predict max-qps", AT_ONCE}))
+def test_a_check_passes_on_the_processor(name: str, here: Commands) -> None:
     if name == "FULL_TRACE":
         with pytest.raises(Skipped, match="no calls of CUDA"):
-            CHECKS[name](commands)
+            CHECKS[name](here)
     else:
-        CHECKS[name](commands)
+        CHECKS[name](here)
+
+
+def test_a_check_of_processes_passes_on_the_processor(tmp_path: Path) -> None:
+    CHECKS[AT_ONCE](Commands("ONNXRuntime", tmp_path, device=()))
 
 
 def test_a_check_fails_where_a_command_does(tmp_path: Path) -> None:

@@ -22,8 +22,6 @@ from inferometer.evaluators.load.schedule import Schedule
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError
 
-pytestmark = pytest.mark.real_time
-
 INPUTS = (Tensor("pixels", "FP32", (-1, 1, SIDE, SIDE)),)
 OUTPUTS = (Tensor("scores", "FP32", (-1, 3)),)
 QUERIES = 40

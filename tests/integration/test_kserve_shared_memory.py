@@ -142,7 +142,6 @@ def test_a_batch_that_finds_no_room_later_travels_in_the_request(agent, open_at,
     assert "tensors travel in the requests" in caplog.text
 
 
-@pytest.mark.real_time
 @pytest.mark.parametrize("inputs", [PREPARED, READ], ids=["prepared", "read"])
 def test_every_query_has_its_own_input_under_load(agent, open_at, inputs):
     session, _ = open_at(agent.address, model="Mean")

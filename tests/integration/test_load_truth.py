@@ -31,8 +31,6 @@ from inferometer.evaluators.store.json_text import evaluation_from_json, evaluat
 from inferometer.manifests.catalog import Catalog
 from tests.contract.store_fixtures import make_evaluation
 
-pytestmark = pytest.mark.real_time
-
 ONE = PreparedInputs.of_batch({"data": np.zeros((1, 1, SIDE, SIDE), np.float32)}, "black")
 HERE_AND_REMOTE = pytest.mark.parametrize("remote", [False, True], ids=["here", "agent"])
 PARTS = 4
@@ -62,17 +60,18 @@ def constant(rate_qps, count):
     return Schedule.drawn(ConstantArrivals(), rate_qps, Extent(0.0, count), 0)
 
 
+@pytest.mark.real_time
 @HERE_AND_REMOTE
 def test_a_stall_shows_in_p99_in_the_share_of_the_queries_that_fell_into_it(
     scripted_target, manifest_folder, remote
 ):
-    """A tenth of: 100 queries/s for 60 s, 2 ms each and one of 2 s, which is 1.5 s in p99.
+    """A thirtieth of: 200 queries/s for 60 s, 2 ms each and one of 6 s.
 
     The truth is worked out from how long the predictions took, as a sleep of 2 ms may take 20.
     """
-    count, rate_qps, stall_s = 600, 100.0, 0.2
+    count, rate_qps, stall_s = 400, 200.0, 0.2
     schedule = constant(rate_qps, count)
-    with scripted_target(remote, service_s=0.002, stalls={"300": stall_s}) as target:
+    with scripted_target(remote, service_s=0.002, stalls={"200": stall_s}) as target:
         session = LoadSession(target, RunLimits(10_000.0))
         session.run(schedule)
     [run] = session.runs
@@ -95,7 +94,7 @@ def highest_rate_qps(service_s, bound_s):
     By brute force, with as many queries as make this share exact to some percent.
     """
     random = np.random.default_rng(5)
-    service = random.choice(service_s, 400_000)
+    service = random.choice(service_s, 200_000)
     gaps = random.standard_exponential(len(service))
     low, high = 0.0, 1 / service.mean()
     for _ in range(20):
@@ -119,6 +118,7 @@ def occupied_s(runs):
     return np.concatenate(found)
 
 
+@pytest.mark.real_time
 def test_a_search_finds_the_capacity_of_a_predictor_that_sleeps(scripted_target, manifest_folder):
     """The truth is by brute force from how long the queries took, which varies with what else is run.
 
@@ -133,7 +133,7 @@ def test_a_search_finds_the_capacity_of_a_predictor_that_sleeps(scripted_target,
             latency_bound_ms=bound_s * 1e3,
             initial_qps=50,
             tolerance=0.02,
-            time_budget_s=15,
+            time_budget_s=10,
             min_duration_s=1,
         )
         answer = search_max_qps(options, Prober(session))
@@ -153,7 +153,7 @@ def test_a_search_finds_the_capacity_of_a_predictor_that_sleeps(scripted_target,
 @HERE_AND_REMOTE
 def test_what_fails_and_what_hangs_is_counted_once_and_named(scripted_target, manifest_folder, remote):
     with scripted_target(remote, fails=[3, 4], hangs=[10]) as target:
-        session = LoadSession(target, RunLimits(300.0))
+        session = LoadSession(target, RunLimits(2_000.0))
         session.run(constant(100.0, 20))
         (manifest_folder / "go").touch()
         session.run(constant(100.0, 20))
@@ -216,7 +216,7 @@ def test_an_agent_that_answers_twice_or_not_is_counted_once_for_each_query(
         open_remote_agent(start_agent().address, "Echo") as remote,
         RemoteTarget(AlteredAgent(remote, altered, first), ONE) as target,
     ):
-        session = LoadSession(target, RunLimits(5_000.0))
+        session = LoadSession(target, RunLimits(30_000.0))
         session.run(constant(20.0, first + 3))
     [run] = session.runs
 

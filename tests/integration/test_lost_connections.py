@@ -130,17 +130,17 @@ def test_agent_that_owes_an_answer_in_a_stream_for_too_long_is_an_error(start_ag
 
 def test_deadline_is_that_of_each_answer_and_not_of_the_stream(start_agent, manifest_folder, monkeypatch):
     monkeypatch.setattr(native_agent, "BATCHES_IN_FLIGHT", 1)
-    (manifest_folder / "script.json").write_text('{"service_s": 0.4}')
+    (manifest_folder / "script.json").write_text('{"service_s": 0.25}')
     options = SessionOptions(overlap=True)
-    remote = RemoteOptions(call_timeout_s=3.0)
+    remote = RemoteOptions(call_timeout_s=1.5)
     with open_remote_agent(start_agent().address, "Scripted", options=options, remote=remote) as agent:
-        results = list(agent.predict_batches(batch(str(n)) for n in range(10)))
-    assert [result.input_ids for result in results] == [(str(n),) for n in range(10)]
+        results = list(agent.predict_batches(batch(str(n)) for n in range(8)))
+    assert [result.input_ids for result in results] == [(str(n),) for n in range(8)]
 
 
 def test_answers_of_a_round_may_take_longer_together(start_agent, manifest_folder):
-    (manifest_folder / "script.json").write_text('{"service_s": 0.6}')
-    with opened(start_agent().address, "Scripted", call_timeout_s=2.0) as agent:
+    (manifest_folder / "script.json").write_text('{"service_s": 0.4}')
+    with opened(start_agent().address, "Scripted", call_timeout_s=1.4) as agent:
         results = list(agent.predict_batches(batch(str(n)) for n in range(4)))
     assert [result.input_ids for result in results] == [(str(n),) for n in range(4)]
 
@@ -148,13 +148,13 @@ def test_answers_of_a_round_may_take_longer_together(start_agent, manifest_folde
 def test_deadline_does_not_run_while_nothing_is_owed(start_agent, monkeypatch):
     monkeypatch.setattr(native_agent, "BATCHES_IN_FLIGHT", 1)
     options = SessionOptions(overlap=True)
-    remote = RemoteOptions(call_timeout_s=2.0)
+    remote = RemoteOptions(call_timeout_s=1.2)
     with open_remote_agent(start_agent().address, "Echo", options=options, remote=remote) as agent:
         pause = threading.Event()
 
         def slow_batches():
             for n in range(2):
-                pause.wait(n * 3.0)
+                pause.wait(n * 1.6)
                 yield batch(str(n))
 
         assert len(list(agent.predict_batches(slow_batches()))) == 2

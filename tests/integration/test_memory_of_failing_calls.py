@@ -65,9 +65,14 @@ def memory_kept(call):
         gc.enable()
 
 
+@pytest.fixture(scope="module")
+def channel(start_shared_agent):
+    with grpc.insecure_channel(start_shared_agent(registry=fake_registry()).address) as found:
+        yield found
+
+
 @pytest.mark.parametrize(("path", "request_of"), FAILURES.values(), ids=FAILURES)
-def test_failing_calls_keep_nothing(start_agent, channel_to, path, request_of):
-    channel = channel_to(start_agent(registry=fake_registry()).address)
+def test_failing_calls_keep_nothing(channel, path, request_of):
     # the same bytes each time: what the client keeps of a stream does not count
     content = request_of(Client(channel)).SerializeToString()
     method = channel.stream_stream(path)
@@ -79,8 +84,7 @@ def test_failing_calls_keep_nothing(start_agent, channel_to, path, request_of):
 
 
 @pytest.mark.parametrize("timeout_s", [TIMEOUT_S, 0.002], ids=["cancelled", "expired"])
-def test_calls_that_their_client_leaves_keep_nothing(start_agent, channel_to, timeout_s):
-    channel = channel_to(start_agent(registry=fake_registry()).address)
+def test_calls_that_their_client_leaves_keep_nothing(channel, timeout_s):
     content = inference().SerializeToString()
     method = channel.unary_unary(INFER)
 
@@ -93,8 +97,7 @@ def test_calls_that_their_client_leaves_keep_nothing(start_agent, channel_to, ti
     assert memory_kept(call) < KEPT_BYTES
 
 
-def test_a_stream_in_which_an_inference_fails_keeps_nothing(start_agent, channel_to):
-    channel = channel_to(start_agent(registry=fake_registry()).address)
+def test_a_stream_in_which_an_inference_fails_keeps_nothing(channel):
     content = inference(shape=[1]).SerializeToString()
     method = channel.stream_stream(
         "/inference.GRPCInferenceService/ModelStreamInfer",

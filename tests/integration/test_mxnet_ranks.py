@@ -72,6 +72,7 @@ def start(directory: Path) -> Iterator[Callable[..., list[Process]]]:
             timeout_s: float = 60,
             ranks: tuple[int, ...] = (0, 1),
             workers: int = 2,
+            **variables: str,
         ) -> list[Process]:
             address, run = free_address(), {"framework": "MXNet", **run}
             servers = run.pop("servers", 1)
@@ -79,6 +80,7 @@ def start(directory: Path) -> Iterator[Callable[..., list[Process]]]:
                 launch(
                     "inferometer.agent.frameworks.mxnet.kvstore",
                     **kvstore_environment(role, address, workers, servers),
+                    **variables,
                 )
                 for role in ("scheduler", *["server"] * servers)
             ]
@@ -95,7 +97,7 @@ def start(directory: Path) -> Iterator[Callable[..., list[Process]]]:
                     "out": str(out / str(number)),
                     "runs": [{"address": address, **run}],
                 }
-                started.append(launch("tests.integration.pytorch_rank", json.dumps(told)))
+                started.append(launch("tests.integration.pytorch_rank", json.dumps(told), **variables))
             return started
 
         yield start_all
@@ -166,7 +168,7 @@ def read_steps(process: Process, steps: int) -> None:
 
 def test_a_rank_that_is_killed_ends_the_scheduler_and_then_the_other_rank(start, tmp_path):
     run = {"name": "plain", "sizes": [8, 8], "steps": 0, "communication": "dist_sync"}
-    scheduler, _, *ranks = start(tmp_path, run)
+    scheduler, _, *ranks = start(tmp_path, run, PS_HEARTBEAT_TIMEOUT="5")
     for process in ranks:
         read_steps(process, 5)
 
@@ -182,11 +184,11 @@ def test_a_rank_that_is_killed_ends_the_scheduler_and_then_the_other_rank(start,
 
 
 def test_ranks_that_do_not_come_are_one_line_and_the_process_ends(start, tmp_path):
-    _, _, alone = start(tmp_path, RUNS["equal"], timeout_s=5, ranks=(0,))
+    _, _, alone = start(tmp_path, RUNS["equal"], timeout_s=3, ranks=(0,))
 
     said, complained = alone.communicate(timeout=DEADLINE_S)
 
-    reason = "rank 0 of 2: the other ranks and the servers did not answer within 5 s"
+    reason = "rank 0 of 2: the other ranks and the servers did not answer within 3 s"
     assert said == f"RankLostError: model Trained 1.0: {reason}\n", complained
     assert alone.returncode == 1
 

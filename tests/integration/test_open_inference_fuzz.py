@@ -39,10 +39,14 @@ NAMES = (
 ROUNDS = 400
 
 
+@pytest.fixture(scope="module")
+def agent(start_shared_agent):
+    return start_shared_agent()
+
+
 @pytest.fixture
-def ask(start_agent, channel_to, caplog):
+def ask(agent, channel_to, caplog):
     """Sends bytes to a method; the answer is a message or a fault of the client's, told in one line."""
-    agent = start_agent()
     channel = channel_to(agent.address)
 
     def call(content, method=INFER):

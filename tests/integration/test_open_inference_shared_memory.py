@@ -26,15 +26,16 @@ SIZE = OUTPUT_AT + 8 * INPUT_BYTES
 BATCHING = ServingOptions(batching=BatchingOptions(max_batch_size=8, max_queue_delay_ms=1.0))
 
 
-@pytest.fixture
-def agent(start_agent):
-    return start_agent(shared_memory=True)
+@pytest.fixture(scope="module")
+def agent(start_shared_agent):
+    return start_shared_agent(shared_memory=True)
 
 
 @pytest.fixture
 def client(agent):
     with triton.InferenceServerClient(agent.address) as found:
         yield found
+        found.unregister_system_shared_memory()
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def test_times_beyond_the_peak_are_refused_after_it_was_measured_again(
 
 def test_what_fails_leaves_a_row_and_all_others_are_whole() -> None:
     sizes = (RIGHT, RAISES, KILLED, RIGHT + 100, EXITS, HANGS, WRONG, UNSUPPORTED, RIGHT + 200)
-    rows = rows_of(*sizes, answer_s=3.0, options=OperatorOptions(budget_s=0.02))
+    rows = rows_of(*sizes, answer_s=2.0, options=OperatorOptions(budget_s=0.02))
     assert [row.shapes["lhs"][0] for row in rows] == list(sizes)
     measured = {RIGHT, RIGHT + 100, RIGHT + 200}
     for row, size in zip(rows, sizes, strict=True):
@@ -134,7 +134,7 @@ def test_what_fails_leaves_a_row_and_all_others_are_whole() -> None:
         "its process was ended by SIGKILL before it was complete; the kernel does that where memory runs out",
     )
     assert reasons[EXITS] == (RowStatus.FAILED, "its process ended with code 7 before it was complete")
-    assert reasons[HANGS] == (RowStatus.FAILED, "its process: no answer within 3.08 s")
+    assert reasons[HANGS] == (RowStatus.FAILED, "its process: no answer within 2.08 s")
     assert reasons[UNSUPPORTED] == (RowStatus.MISSING, "Numbers has no addition of nines")
     wrong = rows[sizes.index(WRONG)]
     assert wrong.status is RowStatus.WRONG
@@ -263,7 +263,11 @@ def test_what_runs_nowhere_is_an_error() -> None:
 
 def test_convolutions_of_each_rank_have_their_rows() -> None:
     request = OperatorRequest(
-        operators=("conv1d", "conv2d"), presets=("small",), frameworks=("PyTorch",), threads=1
+        operators=("conv1d", "conv2d"),
+        presets=("small",),
+        frameworks=("PyTorch",),
+        threads=1,
+        options=OperatorOptions(**OPTIONS),
     )
     [found] = benchmark_operators(request, Registry(BUILTIN), with_peak=False)
     rows = {row.operator: row.status for row in found.measurement.rows}

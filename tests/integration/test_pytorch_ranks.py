@@ -131,7 +131,7 @@ def test_a_rank_that_is_killed_ends_the_other_with_its_name(start, tmp_path, los
 
 
 def test_a_rank_that_hangs_is_lost_after_the_timeout(start, tmp_path):
-    ranks = start(tmp_path, [{"name": "plain", "sizes": [8, 8], "steps": 0}], timeout_s=3)
+    ranks = start(tmp_path, [{"name": "plain", "sizes": [8, 8], "steps": 0}], timeout_s=2)
     for process in ranks:
         read_steps(process, 5)
 

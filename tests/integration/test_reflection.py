@@ -12,9 +12,10 @@ V2 = "inference/v2/grpc_service.proto"
 CONFIG = "inference/v2/model_config.proto"
 
 
-@pytest.fixture
-def channel(start_agent, channel_to):
-    return channel_to(start_agent().address)
+@pytest.fixture(scope="module")
+def channel(start_shared_agent):
+    with grpc.insecure_channel(start_shared_agent().address) as found:
+        yield found
 
 
 @pytest.fixture(params=["v1", "v1alpha"])

@@ -41,9 +41,9 @@ from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStu
 FRAMEWORKS = ["PyTorch", "MXNet", "ONNXRuntime"]
 
 
-@pytest.fixture
-def agent(start_agent):
-    return start_agent(parts={"fetch": lambda url: png(len(url))})
+@pytest.fixture(scope="module")
+def agent(start_shared_agent):
+    return start_shared_agent(parts={"fetch": lambda url: png(len(url))})
 
 
 @pytest.fixture
@@ -100,11 +100,11 @@ def test_tensor_batch_makes_the_round_trip(agent):
     np.testing.assert_array_equal(result.outputs.tensors["data"], batch, strict=True)
 
 
-def test_description_is_that_of_the_agent(agent, remote, manifest_folder):
+def test_description_is_that_of_the_agent(agent, remote, shared_folder):
     description = remote.description
     assert description.agent == agent.address
     assert description.manifest.name == "Mean"
-    manifest = Catalog([manifest_folder]).find_model("Mean", None, {"Fake": "1"})
+    manifest = Catalog([shared_folder]).find_model("Mean", None, {"Fake": "1"})
     assert description.manifest.model_dump() == manifest.model_dump()
     assert description.environment.hostname == socket.gethostname()
     assert description.environment.libraries == {"BLAS": "NumPy's"}
@@ -206,8 +206,8 @@ def test_fault_in_reading_is_raised_and_does_not_hang(remote):
     assert remote.predict([tensor_input("b", 1)]).input_ids == ("b",)
 
 
-def test_iterator_that_is_closed_early_stops_the_agents_work(agent, manifest_folder):
-    with open_remote_agent(agent.address, "Waiting") as remote:
+def test_iterator_that_is_closed_early_stops_the_agents_work(start_agent, manifest_folder):
+    with open_remote_agent(start_agent().address, "Waiting") as remote:
         results = remote.predict_batches([tensor_input(str(n), n)] for n in itertools.count())
         (manifest_folder / "go").touch()
         assert next(results).input_ids == ("0",)
@@ -287,7 +287,8 @@ def test_message_larger_than_the_agent_accepts_names_the_options(start_agent, st
     assert "--max_message_mb" in str(error.value)
 
 
-def test_prediction_that_takes_too_long_is_an_agent_error(agent, manifest_folder):
+def test_prediction_that_takes_too_long_is_an_agent_error(start_agent, manifest_folder):
+    agent = start_agent()
     with open_remote_agent(agent.address, "Waiting", remote=RemoteOptions(call_timeout_s=0.1)) as remote:
         with pytest.raises(AgentError, match=f"agent {agent.address}: did not answer in time"):
             remote.predict([tensor_input("a", 1)])

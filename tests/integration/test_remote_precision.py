@@ -43,19 +43,24 @@ def earlier_agent():
         server.stop(0).wait()
 
 
+@pytest.fixture(scope="module")
+def agent(start_shared_agent):
+    return start_shared_agent()
+
+
 @pytest.mark.parametrize("precision", [None, *Precision])
 @pytest.mark.parametrize("benchmark", [None, False, True])
-def test_the_options_reach_the_agent_and_its_description_the_client(start_agent, precision, benchmark):
+def test_the_options_reach_the_agent_and_its_description_the_client(agent, precision, benchmark):
     options = SessionOptions(precision=precision, cudnn_benchmark=benchmark)
-    with open_remote_agent(start_agent().address, "Mean", options=options) as remote:
+    with open_remote_agent(agent.address, "Mean", options=options) as remote:
         description = remote.description
     assert description.precision is (precision or Precision.FLOAT32)
     assert description.cudnn_benchmark is benchmark
 
 
-def test_an_unknown_precision_is_refused_by_the_agent(start_agent):
+def test_an_unknown_precision_is_refused_by_the_agent(agent):
     request = predict_pb2.OpenRequest(model_name="Mean", precision=predict_pb2.PRECISION_OF_THE_FILE)
-    with grpc.insecure_channel(start_agent().address) as channel, pytest.raises(grpc.RpcError) as caught:
+    with grpc.insecure_channel(agent.address) as channel, pytest.raises(grpc.RpcError) as caught:
         predict_pb2_grpc.PredictServiceStub(channel).Open(request, timeout=30)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "precision 4 is not known" in caught.value.details()

@@ -22,7 +22,7 @@ from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.tracing.address import TraceAddress
 from inferometer.agent.tracing.calls import client_call
 from inferometer.agent.tracing.exporting import TraceExport
-from inferometer.agent.tracing.recorder import CHUNK_SPANS, SpanRecorder, TraceContext, TraceScope
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceScope
 from inferometer.agent.tracing.span import SpanRole, TraceLevel
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.client.remote.native.tracing import RemoteTrace, measure_offset
@@ -71,9 +71,14 @@ def batches(*sizes):
     return [[tensor_input(f"{n}.{i}", i) for i in range(size)] for n, size in enumerate(sizes)]
 
 
+@pytest.fixture(scope="module")
+def agent(start_shared_agent):
+    return start_shared_agent(max_sessions=1000)
+
+
 @pytest.fixture
-def mean(start_agent):
-    with open_remote_agent(start_agent().address, "Mean") as remote:
+def mean(agent):
+    with open_remote_agent(agent.address, "Mean") as remote:
         yield remote
 
 
@@ -136,10 +141,10 @@ def test_a_warm_up_keeps_no_layers(digits):
     }
 
 
-def test_without_a_trace_nothing_is_asked_for_and_nothing_comes(start_agent, monkeypatch):
+def test_without_a_trace_nothing_is_asked_for_and_nothing_comes(agent, monkeypatch):
     begun = []
     monkeypatch.setattr(ServerTracing, "trace_of", lambda self, metadata, _: begun.append(dict(metadata)))
-    with open_remote_agent(start_agent().address, "Mean") as remote:
+    with open_remote_agent(agent.address, "Mean") as remote:
         list(remote.predict_batches(batches(2, 2)))
     assert begun
     assert not any(TRACEPARENT_KEY in metadata or LEVEL_KEY in metadata for metadata in begun)
@@ -161,9 +166,11 @@ def test_batches_have_the_numbers_of_the_client_also_where_one_could_not_be_read
     assert reading["batch"] == 1
 
 
-def test_more_spans_than_a_chunk_come_while_the_stream_goes_on(mean):
+def test_more_spans_than_a_chunk_come_while_the_stream_goes_on(mean, monkeypatch):
+    for place in ("server.native.call_tracing", "tracing.recorder"):
+        monkeypatch.setattr(f"inferometer.agent.{place}.CHUNK_SPANS", 1000)
     scope = new_scope()
-    count = CHUNK_SPANS // 5 + 50  # read, preprocess, predict_step, predict and postprocess of each
+    count = 250  # of read, preprocess, predict_step, predict and postprocess each
     assert sum(1 for _ in mean.predict_batches(batches(*[1] * count), scope)) == count
     found = spans_of(scope)
     assert sorted(each["batch"] for each in found if each["name"] == "predict") == list(range(count))
@@ -241,7 +248,7 @@ def test_an_agent_of_an_earlier_version_is_noted(start_agent, monkeypatch):
 
 
 @pytest.mark.parametrize("ahead_ns", [HOUR_NS, -HOUR_NS])
-def test_spans_of_an_agent_whose_clock_is_wrong_are_put_right(start_agent, monkeypatch, ahead_ns):
+def test_spans_of_an_agent_whose_clock_is_wrong_are_put_right(agent, monkeypatch, ahead_ns):
     class Skewed(SpanRecorder):
         def __init__(self, *arguments, **others):
             super().__init__(*arguments, wall_clock=lambda: time.time_ns() + ahead_ns, **others)
@@ -251,7 +258,7 @@ def test_spans_of_an_agent_whose_clock_is_wrong_are_put_right(start_agent, monke
     monkeypatch.setattr("inferometer.agent.server.native.predict_service.unix_ns", lambda: real() + ahead_ns)
     scope = new_scope()
     began_ns = real()
-    with open_remote_agent(start_agent().address, "Mean", trace=scope) as remote:
+    with open_remote_agent(agent.address, "Mean", trace=scope) as remote:
         list(remote.predict_batches(batches(2), scope.without_layers()))
         list(remote.predict_batches(batches(2), scope))
 
@@ -325,10 +332,10 @@ def test_calls_that_ask_for_no_trace_have_none(metadata):
     assert ServerTracing().trace_of(metadata) is None
 
 
-def test_a_level_that_there_is_not_is_refused(start_agent):
+def test_a_level_that_there_is_not_is_refused(agent):
     with pytest.raises(ConfigurationError, match="unknown trace level"):
         ServerTracing().trace_of({"traceparent": CALLER, LEVEL_KEY: "DEEP"})
-    with grpc.insecure_channel(start_agent().address) as channel, pytest.raises(grpc.RpcError) as error:
+    with grpc.insecure_channel(agent.address) as channel, pytest.raises(grpc.RpcError) as error:
         PredictServiceStub(channel).Open(
             predict_pb2.OpenRequest(model_name="Mean"),
             metadata=((TRACEPARENT_KEY, CALLER), (LEVEL_KEY, "DEEP")),
@@ -378,8 +385,7 @@ def test_the_agent_exports_the_spans_of_clients_that_only_send_a_context(start_a
 @pytest.mark.parametrize("model", ["Mean", "Failing", "Crashing"])
 @pytest.mark.parametrize("shape", [[2, 1, 4, 4], [2, 1, 5, 5], [0, 1, 4, 4], []])
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_context_changes_no_answer(start_agent, model, shape, whole):
-    server = start_agent()
+def test_a_context_changes_no_answer(agent, model, shape, whole):
     tensor = {"dtype": "float32", "shape": shape, "content": bytes(4 * int(np.prod(shape)))}
 
     def answer(stub, **more):
@@ -393,7 +399,7 @@ def test_a_context_changes_no_answer(start_agent, model, shape, whole):
         answered.ClearField("padding")
         return answered
 
-    with grpc.insecure_channel(server.address) as channel:
+    with grpc.insecure_channel(agent.address) as channel:
         stub = PredictServiceStub(channel)
         traced = ((TRACEPARENT_KEY, CALLER), (LEVEL_KEY, "MODEL_TRACE"))
         assert answer(stub, metadata=traced) == answer(stub)

@@ -155,6 +155,7 @@ def test_client_that_does_not_send_in_time_is_cut_off(impatient, agent, ask, sen
 def test_client_that_drips_is_cut_off(impatient, monkeypatch, start_agent):
     monkeypatch.setattr(connections, "LEAST_BYTES_PER_S", 1e12)
     monkeypatch.setattr(rest_server, "LEAST_BYTES_PER_S", 1e12)
+    monkeypatch.setattr(rest_server, "SILENCE_S", 0.2)
     agent = start_agent(http_port=0)
     with connect(agent.http_url) as connection:
         connection.settimeout(0.05)

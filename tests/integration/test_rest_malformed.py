@@ -24,9 +24,9 @@ ONE = images(1)
 SHAPE = [1, 1, SIDE, SIDE]
 
 
-@pytest.fixture
-def agent(start_agent):
-    return start_agent(http_port=0, max_message_bytes=MOST_BYTES)
+@pytest.fixture(scope="module")
+def agent(start_shared_agent):
+    return start_shared_agent(http_port=0, max_message_bytes=MOST_BYTES)
 
 
 @pytest.fixture

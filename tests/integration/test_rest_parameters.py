@@ -36,12 +36,17 @@ def asking():
         rest.close()
 
 
-@pytest.fixture
-def strings(start_agent, manifest_folder):
-    write_graph(manifest_folder / "twice.onnx")
+@pytest.fixture(scope="module")
+def strings(start_shared_agent, shared_folder):
+    write_graph(shared_folder / "twice.onnx")
     text = STRINGS_MANIFEST.format(name="Twice", framework="ONNXRuntime")
-    (manifest_folder / "Twice.yml").write_text(text)
-    return start_agent(http_port=0, registry=Registry())
+    (shared_folder / "Twice.yml").write_text(text)
+    return start_shared_agent(http_port=0, registry=Registry())
+
+
+@pytest.fixture(scope="module")
+def agent(start_shared_agent):
+    return start_shared_agent(http_port=0, serving=ServingOptions(batching=PRIORITIES))
 
 
 def test_requests_wait_by_the_policy_of_their_priority(start_agent, manifest_folder, asking):
@@ -67,8 +72,7 @@ def test_requests_wait_by_the_policy_of_their_priority(start_agent, manifest_fol
 
 @pytest.mark.parametrize("name", ["priority", "timeout"])
 @pytest.mark.parametrize("value", ["high", True, -1, 0.5])
-def test_a_parameter_that_is_no_number_is_refused(start_agent, asking, name, value):
-    agent = start_agent(http_port=0, serving=ServingOptions(batching=PRIORITIES))
+def test_a_parameter_that_is_no_number_is_refused(agent, asking, name, value):
     answer = asking(agent).infer({"inputs": [json_input(images(1))], "parameters": {name: value}})
     assert (answer.status, f"parameter {name} is a whole number" in answer.error) == (400, True)
 
@@ -146,20 +150,19 @@ def test_versions_are_whole_numbers_in_every_answer(start_agent, manifest_folder
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16", "INT8", "UINT16"])
-def test_inputs_are_converted_where_nothing_is_lost(start_agent, asking, datatype):
+def test_inputs_are_converted_where_nothing_is_lost(agent, asking, datatype):
     batch = np.arange(32, dtype=np.float32).reshape(2, 1, 4, 4)
     if datatype == "BF16":
         given = (batch.view(np.uint32) >> 16).astype(np.uint16)
     else:
         given = batch.astype({"FP16": np.float16, "INT8": np.int8, "UINT16": np.uint16}[datatype])
-    ask = asking(start_agent(http_port=0))
-    answer = ask.infer({"inputs": [binary_input(given, datatype)]}, given.tobytes())
+    answer = asking(agent).infer({"inputs": [binary_input(given, datatype)]}, given.tobytes())
     [output] = answer.json["outputs"]
     np.testing.assert_array_equal(np.reshape(output["data"], output["shape"]), mean_scores(batch))
 
 
-def test_the_best_classes_come_as_texts_in_both_forms(start_agent, asking):
-    ask, batch = asking(start_agent(http_port=0)), images(2)
+def test_the_best_classes_come_as_texts_in_both_forms(agent, asking):
+    ask, batch = asking(agent), images(2)
     answers = {}
     for binary in (False, True):
         wanted = [{"name": "scores", "parameters": {"classification": 2, "binary_data": binary}}]

@@ -18,9 +18,9 @@ OUTPUT_AT = 8 * INPUT_BYTES
 SIZE = OUTPUT_AT + 8 * INPUT_BYTES
 
 
-@pytest.fixture
-def agent(start_agent):
-    return start_agent(http_port=0, shared_memory=True)
+@pytest.fixture(scope="module")
+def agent(start_shared_agent):
+    return start_shared_agent(http_port=0, shared_memory=True)
 
 
 @pytest.fixture
@@ -46,7 +46,8 @@ def segment():
 @pytest.fixture
 def region(client, segment):
     client.register_system_shared_memory("region", segment._shm_key, SIZE)
-    return segment
+    yield segment
+    client.unregister_system_shared_memory()
 
 
 def in_region(batch, offset=0, name="region", size=None):

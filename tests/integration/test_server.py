@@ -25,14 +25,15 @@ TIMEOUT_S = 30
 PREDICT = "/inferometer.v1.PredictService"
 
 
-@pytest.fixture
-def agent(start_agent):
-    return start_agent()
+@pytest.fixture(scope="module")
+def agent(start_shared_agent):
+    return start_shared_agent(max_sessions=1000)
 
 
-@pytest.fixture
-def channel(agent, channel_to):
-    return channel_to(agent.address)
+@pytest.fixture(scope="module")
+def channel(agent):
+    with grpc.insecure_channel(agent.address) as found:
+        yield found
 
 
 @pytest.fixture
@@ -222,7 +223,8 @@ def test_session_that_is_not_open_is_not_found(predict):
         assert "the session is not open" in details
 
 
-def test_reset_closes_every_session(predict):
+def test_reset_closes_every_session(start_agent, channel_to):
+    predict = PredictServiceStub(channel_to(start_agent().address))
     ids = [open_session(predict) for _ in range(3)]
     assert predict.Reset(predict_pb2.ResetRequest(), timeout=TIMEOUT_S).closed_sessions == 3
     assert refused(predict.Predict, request(ids[0], input_of("a", 1)))[0] is grpc.StatusCode.NOT_FOUND
@@ -379,8 +381,9 @@ def test_reflection_lists_the_services(channel):
     }
 
 
-def test_health_is_serving_until_the_agent_stops(agent, channel):
-    stub = health_pb2_grpc.HealthStub(channel)
+def test_health_is_serving_until_the_agent_stops(start_agent, channel_to):
+    agent = start_agent()
+    stub = health_pb2_grpc.HealthStub(channel_to(agent.address))
     for service in ("", "inferometer.v1.PredictService", "inferometer.v1.RegistryService"):
         answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT_S)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING

@@ -46,24 +46,23 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("model", "code", "message"), FAULTS, ids=[fault[0] for fault in FAULTS])
-def test_predictor_that_goes_wrong_fails_its_request_and_not_the_agent(start, model, code, message):
+def test_predictor_that_goes_wrong_fails_its_request_and_not_the_agent(start):
     client = start()
-    for _ in range(2):
-        found, details = client.refused(model)
-        assert found is code
-        assert message in details
-        assert "secret_place" not in details
-    assert client.infer("Echo").raw_output_contents == [BATCH.tobytes()]
+    for model, code, message in FAULTS:
+        for _ in range(2):
+            found, details = client.refused(model)
+            assert found is code, model
+            assert message in details
+            assert "secret_place" not in details
+        assert client.infer("Echo").raw_output_contents == [BATCH.tobytes()], model
 
 
-@pytest.mark.parametrize("model", ["OutOfMemory", "OutOfGpuMemory", "TooFewRows", "NoArray", "Nothing"])
-def test_input_of_inferometer_v1_fails_with_the_reason(start, model):
+def test_input_of_inferometer_v1_fails_with_the_reason(start):
     client = start()
-    answer = client.v1.Predict(v1_request(client.open(model)), timeout=TIMEOUT_S)
-    message = next(fault[2] for fault in FAULTS if fault[0] == model)
-    assert [message in failure.message for failure in answer.failures] == [True]
-    assert len(client.v1.Predict(v1_request(client.open("Echo")), timeout=TIMEOUT_S).input_ids) == 1
+    for model, _, message in FAULTS[:5]:
+        answer = client.v1.Predict(v1_request(client.open(model)), timeout=TIMEOUT_S)
+        assert [message in failure.message for failure in answer.failures] == [True], model
+        assert len(client.v1.Predict(v1_request(client.open("Echo")), timeout=TIMEOUT_S).input_ids) == 1
 
 
 def test_numbers_that_are_none_come_out_as_the_model_gave_them(start):

@@ -19,7 +19,7 @@ from inferometer.protos.inference.v2 import grpc_service_pb2 as v2
 from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2
 
 ROUNDS = int(os.environ.get("INFEROMETER_FUZZ_ROUNDS", "1"))
-CALLS = 100
+CALLS = 50
 WORKERS = 8
 TIMEOUT_S = 20
 METHODS = {

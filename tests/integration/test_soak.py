@@ -25,7 +25,7 @@ from soaked_agent import MAX_MESSAGE_BYTES, SECRET
 from inferometer.protos.inference.v2 import grpc_service_pb2 as v2
 from inferometer.protos.inferometer.v1 import predict_pb2
 
-SOAK_S = float(os.environ.get("INFEROMETER_SOAK_S", "20"))
+SOAK_S = float(os.environ.get("INFEROMETER_SOAK_S", "10"))
 CLIENTS = 12
 TIMEOUT_S = 20
 # A short run has not met every size of every thread's memory after its first half.

@@ -9,7 +9,7 @@ from trace_collectors import COLLECTORS, HOST, Seen, SeenSpan
 from inferometer.agent import __version__
 from inferometer.agent.tracing.address import TraceAddress
 from inferometer.agent.tracing.exporting import TraceExport
-from inferometer.agent.tracing.recorder import CHUNK_SPANS, SpanRecorder, TraceContext
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext
 from inferometer.agent.tracing.span import SpanKind, TraceLevel
 
 PATIENT_S = 60.0
@@ -156,8 +156,11 @@ def test_spans_of_two_traces_keep_their_traces(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["", "http://"], ids=["grpc", "http"])
-def test_the_spans_of_three_chunks_all_arrive_in_bounded_batches(scheme: str, recorder: SpanRecorder) -> None:
-    count = 2 * CHUNK_SPANS + 7_000  # a whole number neither of chunks nor of batches
+def test_the_spans_of_three_chunks_all_arrive_in_bounded_batches(
+    scheme: str, recorder: SpanRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inferometer.agent.tracing.recorder.CHUNK_SPANS", 2_000)
+    count = 2 * 2_000 + 700  # a whole number neither of chunks nor of batches
     bare = SpanKind("layer", TraceLevel.FRAMEWORK_TRACE)
     for number in range(count):
         recorder.add(bare, number, number + 1, 7, batch=number)
@@ -165,9 +168,11 @@ def test_the_spans_of_three_chunks_all_arrive_in_bounded_batches(scheme: str, re
 
     with COLLECTORS[scheme](seen) as port:
         export = open_export(scheme, port)
-        export.send(recorder.context.trace_id, recorder.chunks())
+        sent = recorder.chunks()
+        export.send(recorder.context.trace_id, sent)
         report = export.close(PATIENT_S)
 
+    assert len(sent) == 3
     assert (report.delivered, report.undelivered) == (count, 0)
     assert sorted(span.attributes["inferometer.batch"] for span in seen.spans.values()) == list(range(count))
     assert max(seen.sizes) == 512

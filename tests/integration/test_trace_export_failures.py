@@ -26,7 +26,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 TRACE_ID = "0" * 31 + "7"
 PATIENT_S = 60.0
-BOUND_S = 30.0  # of what must take 1 s, on a machine that may be busy; without a bound it takes forever
+BOUND_S = 30.0  # of what must take 0.3 s, on a machine that may be busy; without a bound it takes forever
 OVER_TCP = ("", "http://", "jaeger+http://")
 HTTP = {"http://": otlp_http, "jaeger+http://": jaeger_http}
 
@@ -94,11 +94,11 @@ def closed_port() -> int:
 def test_a_collector_that_hangs_costs_the_grace_and_no_more(scheme: str) -> None:
     with hanging() as port:
         started = time.monotonic()
-        report = export_to(f"{scheme}{HOST}:{port}", 2000, grace_s=1.0)
+        report = export_to(f"{scheme}{HOST}:{port}", 2000, grace_s=0.3)
         took_s = time.monotonic() - started
 
-    assert 1.0 <= took_s < BOUND_S
-    assert (report.delivered, report.undelivered, report.reason) == (0, 2000, "no answer within 1 s")
+    assert 0.3 <= took_s < BOUND_S
+    assert (report.delivered, report.undelivered, report.reason) == (0, 2000, "no answer within 0.3 s")
 
 
 @pytest.mark.parametrize("scheme", OVER_TCP)
@@ -229,7 +229,7 @@ def test_a_collector_that_dies_costs_what_it_had_not_acknowledged(scheme: str) -
 
     started = time.monotonic()
     export.send(TRACE_ID, chunks(1000))
-    report = export.close(1.0)
+    report = export.close(0.3)
 
     assert time.monotonic() - started < BOUND_S
     assert (report.delivered, report.undelivered) == (512, 1000)
@@ -250,8 +250,7 @@ def test_a_collector_that_comes_back_gets_everything() -> None:
     assert (len(before.spans), len(after.spans)) == (512, 1000)
 
 
-@pytest.mark.parametrize("scheme", COLLECTORS)
-def test_a_failing_export_prints_nothing_and_does_not_hold_up_the_end(scheme: str, closed_port: int) -> None:
+def test_a_failing_export_prints_nothing_and_does_not_hold_up_the_end(closed_port: int) -> None:
     code = f"""
 import numpy as np
 from inferometer.agent.tracing.span import TraceLevel
@@ -262,13 +261,14 @@ columns = [np.zeros(2000, np.int64) for _ in range(7)]
 columns[1] += 1
 kind = SpanKind.of("conv\\udcff", TraceLevel.FRAMEWORK_TRACE, big=2**70, bad="\\udcff")
 chunk = SpanChunk((kind,), *columns)
-export = TraceExport.open(TraceAddress.parse("{scheme}{HOST}:{closed_port}"))
-export.send({TRACE_ID!r}, [chunk])
-print(export.close(0.3).undelivered)
+for scheme in {[*COLLECTORS]!r}:
+    export = TraceExport.open(TraceAddress.parse(f"{{scheme}}{HOST}:{closed_port}"))
+    export.send({TRACE_ID!r}, [chunk])
+    print(export.close(0.3).undelivered)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENT_S)
 
-    assert (done.stdout, done.stderr) == ("2000\n", "")
+    assert (done.stdout, done.stderr) == ("2000\n" * len(COLLECTORS), "")
 
 
 @pytest.mark.parametrize("address", ["localhost", "http://localhost"])

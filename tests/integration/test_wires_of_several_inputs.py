@@ -301,7 +301,6 @@ def test_a_batch_that_lacks_a_tensor_is_refused(opened, way):
         opened(way).predict_tensor({name: np.ones((1, 2), np.int64) for name in NAMES[:2]})
 
 
-@pytest.mark.real_time
 @pytest.mark.parametrize("inputs", [PREPARED, READ], ids=["prepared", "read"])
 @pytest.mark.parametrize("way", WAYS)
 def test_load_sends_each_query_as_its_own_length(opened, way, inputs):

@@ -14,8 +14,6 @@ from inferometer.evaluators.mlperf.comparison import compared
 from inferometer.evaluators.mlperf.run import expected_qps, on_schedule, run_mlperf
 from inferometer.evaluators.mlperf.settings import MlperfSettings, server_schedule
 
-pytestmark = pytest.mark.real_time
-
 INPUTS = 7
 
 
@@ -49,7 +47,7 @@ def settings(scenario: Scenario, **changes) -> MlperfSettings:
     given = {
         "scenario": scenario,
         "rate_qps": 500.0,
-        "bound_ns": 100_000_000,
+        "bound_ns": 10_000_000_000,
         "percentile": 90.0,
         "min_duration_s": 0.0,
         "min_queries": 70,
@@ -223,6 +221,7 @@ def test_a_slow_probe_is_repeated_until_two_agree() -> None:
     assert 3 <= slow_once.begun <= 5
 
 
+@pytest.mark.real_time
 def test_the_rate_to_expect_takes_a_bounded_time() -> None:
     class Slower(Target):
         """Each run is ten times as slow as the one before, so that no two agree."""

@@ -183,7 +183,7 @@ def test_it_takes_less_than_one_percent_of_a_core() -> None:
     with started(TREE.format(children=19), lines=20) as pid:
         monitor = Monitor(pid)
         monitor.start()
-        threading.Event().wait(5.0)
+        threading.Event().wait(3.5)
         seen = monitor.stop()
     assert seen.samples >= 3
     assert seen.own_share < 0.01
