@@ -287,8 +287,10 @@ def test_a_lag_that_changes_no_answer_makes_no_search_invalid(agent: Agent) -> N
 
 @pytest.mark.usefixtures("lag_ms")
 def test_an_invalid_workload_has_an_exit_code_of_its_own(agent: Agent) -> None:
-    load = ("predict", "workload", "--initial_qps=100", "--min_duration=0.2", "--min_queries=10")
-    load = (*load, "--synthetic", "--latency_bound=200")
+    load = (
+        *("predict", "workload", "--initial_qps=100", "--min_duration=0.2", "--min_queries=10"),
+        *("--synthetic", "--latency_bound=200"),
+    )
 
     answer = agent(*load)
     allowed = agent(*load, "--allow_invalid", "--publish=false")
