@@ -7,6 +7,7 @@ import functools
 import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -54,6 +55,7 @@ class Answer:
 
 
 Agent = Callable[..., Answer]
+FilledOnce = Callable[..., None]
 COMMAND = [sys.executable, "-c", "from inferometer.client.cli.main import main; main()", "serve", "--port=0"]
 
 
@@ -141,6 +143,30 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture(scope="module")
+def _filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("filled")
+
+
+@pytest.fixture
+def filled_once(_filled: Path) -> FilledOnce:
+    """Fills the data directory of a file's first test by a function, and that of each later one by a copy.
+
+    A file whose tests have several contents names each.
+    """
+
+    def fill(by: Callable[[], object], name: str = "data") -> None:
+        data, kept = Path(os.environ["AGENT_DATA_DIR"]), _filled / name
+        if not kept.exists():
+            by()
+            shutil.copytree(data, _filled / "unfinished")
+            (_filled / "unfinished").rename(kept)
+        else:
+            shutil.copytree(kept, data)
+
+    return fill
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from inferometer.client.cli.exit_codes import INTERRUPTED
 from inferometer.client.web.again import again
 from inferometer.evaluators.measurements.operators import OperatorMeasurement
 from inferometer.manifests.errors import ConfigurationError
-from tests.cli.conftest import Agent
+from tests.cli.conftest import Agent, FilledOnce
 
 QUICK = ("--threads=1", "--time_budget=0.05")
 COUNTED = ("--threads=1", "--runs=150")  # as many as a p90 needs, however slow the machine is
@@ -26,24 +25,19 @@ ONNX = ("--framework_name=ONNXRuntime", *QUICK)
 ORDER = ["PyTorch", "MXNet", "ONNXRuntime"]
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory, which the first test that needs one fills."""
-    return tmp_path_factory.mktemp("operators") / "data"
-
-
 @pytest.fixture
-def rows(needs_mxnet: None, agent: Agent, stored: Path, tmp_path: Path) -> list[dict[str, object]]:
+def rows(needs_mxnet: None, agent: Agent, filled_once: FilledOnce, tmp_path: Path) -> list[dict[str, object]]:
     """The rows of ``add`` in three frameworks, whose evaluations are in the database."""
-    if stored.exists():
-        shutil.copytree(stored, tmp_path / "data", dirs_exist_ok=True)
-    else:
+    path = tmp_path / "data" / "rows.json"
+
+    def measure() -> None:
         answer = agent("op", "run", "add", "--shapes=1024x1024", *COUNTED, "-f", "json")
         assert answer.code == 0, answer.stderr
         assert answer.stderr.splitlines()[-1] == "3 rows: 3 measured"
-        (tmp_path / "data" / "rows.json").write_text(answer.stdout)
-        shutil.copytree(tmp_path / "data", stored)
-    found: list[dict[str, object]] = json.loads((tmp_path / "data" / "rows.json").read_text())
+        path.write_text(answer.stdout)
+
+    filled_once(measure)
+    found: list[dict[str, object]] = json.loads(path.read_text())
     return found
 
 
