@@ -71,7 +71,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "inputs without a label count as wrong",
-        "evaluators/accuracy.py",
+        "evaluators/kinds/batches/accuracy.py",
         "self._evaluated += len(hits)",
         "self._evaluated += len(samples)",
         ("tests/unit/evaluators/test_accuracy.py",),
@@ -92,7 +92,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the warm-up is measured",
-        "evaluators/dataset_run.py",
+        "evaluators/kinds/batches/run.py",
         "self._started_ns = self._ended_ns = self._clock()",
         "self._ended_ns = self._clock()",
         ("tests/unit/evaluators/test_dataset_run.py",),
@@ -149,7 +149,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a stored load has lost its repeated answers",
-        "evaluators/store/load_documents.py",
+        "evaluators/kinds/load/documents.py",
         '"repeated": run.queries.repeated,',
         '"repeated": 0,',
         ("tests/contract/test_load_stores.py",),
@@ -163,7 +163,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a column of a report has another figure",
-        "evaluators/reports/ingestion.py",
+        "evaluators/kinds/ingestion/report.py",
         '"bytes_per_s": summary.bytes_per_s,',
         '"bytes_per_s": summary.batches_per_s,',
         ("tests/reports/test_ingestion_report.py",),
@@ -198,7 +198,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what was loaded before the clock started counts",
-        "evaluators/loading/ingestion_run.py",
+        "evaluators/kinds/ingestion/run.py",
         "if not self._loader.hold(self._total):",
         "if self._loader.hold(self._total):",
         ("tests/unit/evaluators/loading/test_ingestion_run.py",),

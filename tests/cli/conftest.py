@@ -7,6 +7,7 @@ import functools
 import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.cli.main import run
 from inferometer.evaluators.kinds.load import job as load
+from inferometer.evaluators.operators import peak
+from inferometer.evaluators.precision import length
 from inferometer.manifests.catalog import Catalog
 
 
@@ -52,6 +55,7 @@ class Answer:
 
 
 Agent = Callable[..., Answer]
+FilledOnce = Callable[..., None]
 COMMAND = [sys.executable, "-c", "from inferometer.client.cli.main import main; main()", "serve", "--port=0"]
 
 
@@ -118,10 +122,16 @@ def _shared(folder: Path, *arguments: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _sending_measured_once() -> Iterator[None]:
-    """What this machine can send is measured once, which takes most of a second of each search."""
+def _measured_briefly() -> Iterator[None]:
+    """What this machine can send and compute is measured once, and an interval of p50 is not waited for.
+
+    The first takes most of a second of each search, the second two seconds of each measurement of operators
+    in an empty folder, and the third seconds of each dataset without a length.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(load, "calibrate", functools.cache(load.calibrate))
+        patch.setattr(peak, "_in_fresh_process", functools.cache(peak._in_fresh_process))
+        patch.setattr(length, "TIME_BUDGET_S", 0.2)
         yield
 
 
@@ -133,6 +143,30 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture(scope="module")
+def _filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("filled")
+
+
+@pytest.fixture
+def filled_once(_filled: Path) -> FilledOnce:
+    """Fills the data directory of a file's first test by a function, and that of each later one by a copy.
+
+    A file whose tests have several contents names each.
+    """
+
+    def fill(by: Callable[[], object], name: str = "data") -> None:
+        data, kept = Path(os.environ["AGENT_DATA_DIR"]), _filled / name
+        if not kept.exists():
+            by()
+            shutil.copytree(data, _filled / "unfinished")
+            (_filled / "unfinished").rename(kept)
+        else:
+            shutil.copytree(kept, data)
+
+    return fill
 
 
 @pytest.fixture

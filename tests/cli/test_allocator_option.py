@@ -15,11 +15,12 @@ from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 from tests.cli.conftest import Agent
 
-FEW = ("--num_batches=2", "--num_warmup_batches=1", "--batch_size=2", "--threads=1")
+FEW = ("--num_batches=2", "--num_warmup_batches=1", "--batch_size=2")
+ONNX = ("--framework_name=ONNXRuntime", "--threads=1")
 COMMANDS = {
-    "repeated": ("predict", "dataset", "--synthetic", "--min_batches=2", "--threads=1", "--repeat=2"),
-    "training": ("bench", "training", "--model=deep_mnist", "--framework_name=PyTorch", *FEW),
-    "op": ("op", "run", "relu", "--shapes=small", "--framework_name=PyTorch", "--runs=2", "--threads=1"),
+    "repeated": ("predict", "dataset", *ONNX, "--synthetic", "--min_batches=2", "--repeat=2"),
+    "training": ("bench", "training", "--model=DigitsCNN", "--framework_name=MXNet", "--threads=1", *FEW),
+    "op": ("op", "run", "relu", "--shapes=small", *ONNX, "--runs=2"),
 }
 
 

@@ -80,7 +80,11 @@ LATENCY = ("info", "evaluation", "latency")
         ((*LATENCY, "--format=xml"), 2, ["xml", "table", "csv", "json"]),
         ((*LATENCY, "--limit=0"), 2, ["limit", "-1 for all"]),
         ((*LATENCY, "--output=nowhere/x.csv"), 7, ["nowhere"]),
-        ((*LATENCY, "--database_address=127.0.0.1:1"), 5, ["127.0.0.1:1"]),
+        (
+            (*LATENCY, "--database_address=mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=100"),
+            5,
+            ["127.0.0.1:1"],
+        ),
         (("database", "import", "nowhere.json"), 5, ["nowhere.json"]),
         (("serve", "--port=99999"), 2, ["--port", "99999"]),
         (("serve", "--local", "--host=0.0.0.0"), 2, ["--local", "0.0.0.0"]),

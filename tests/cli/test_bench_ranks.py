@@ -18,9 +18,10 @@ import pytest
 AGENT = [sys.executable, "-c", "from inferometer.client.cli.main import main; main()"]
 RANKS = {
     "PyTorch": ("--framework_name=PyTorch", "--num_ranks=2"),
-    "MXNet": ("--framework_name=MXNet", "--kv_store=dist_sync", "--kv_num_workers=2", "--kv_num_servers=2"),
+    "MXNet": ("--framework_name=MXNet", "--kv_store=dist_sync", "--kv_num_workers=2"),
 }
-ENDLESS = {**RANKS, "MXNet": ("--framework_name=MXNet", "--kv_store=dist_sync", "--kv_num_workers=2")}
+SERVERS = {"PyTorch": (), "MXNet": ("--kv_num_servers=2",)}
+GRADIENTS = {"PyTorch": "gloo", "MXNet": "dist_sync"}
 PROCESSES = {"PyTorch": 2, "MXNet": 4}
 END_S = 60.0
 
@@ -35,7 +36,8 @@ def test_two_ranks_train_as_one_process_and_are_one_evaluation_with_the_times_of
     common = ("bench", "training", "--model=cifar10_lenet", f"--data_dir={tmp_path / 'data.npz'}")
     for name, options in (
         ("one", (f"--framework_name={framework}", "--batch_size=64", "--publish=false")),
-        ("two", (*RANKS[framework], "--batch_size=32")),
+        ("half", (f"--framework_name={framework}", "--batch_size=32")),
+        ("two", (*RANKS[framework], *SERVERS[framework], "--batch_size=32")),
     ):
         length = ("--num_batches=9", "--num_workers=0")
         answer = agent(*common, *options, *length, f"--save_weights={tmp_path / name}")
@@ -46,11 +48,14 @@ def test_two_ranks_train_as_one_process_and_are_one_evaluation_with_the_times_of
         np.testing.assert_allclose(two[name], values, rtol=0, atol=1e-5, err_msg=name)
 
     assert answer.stderr == ""
-    assert "batch 32 × 2 = 64" in answer.figure("trained")
+    assert f"batch 32 × 2 = 64, gradients by {GRADIENTS[framework]}" in answer.figure("trained")
     assert "576 samples" in answer.figure("throughput")
-    [row] = agent("info", "evaluation", "training", "-f", "csv").rows
+    row, _ = agent("info", "evaluation", "training", "-f", "csv").rows
     assert (row["framework_name"], row["ranks"], row["measured_steps"]) == (framework, "2", "9")
-    steps = agent("info", "evaluation", "training_steps", "-f", "csv").rows
+    alone, both = agent("info", "evaluation", "weak_scaling", "-f", "csv").rows
+    assert (alone["devices"], alone["efficiency_percent"], both["devices"]) == ("1", "100.0", "2")
+    assert float(both["communicate_ms"]) > 0
+    steps = agent("info", "evaluation", "training_steps", "--id", row["id"], "-f", "csv").rows
     assert sorted({step["rank"] for step in steps}) == ["0", "1"]
     assert [step["samples"] for step in steps] == ["32"] * 18
 
@@ -67,28 +72,32 @@ def weights(framework: str, path: Path) -> dict[str, np.ndarray]:
 
 
 class Run:
-    """A training in a process of its own, which goes on until it is stopped."""
+    """A training in a process of its own, which goes on until it is stopped.
+
+    What becomes of the ranks of each framework is tested in tests/integration/test_ranks.py.
+    """
 
     def __init__(self, framework: str, folder: Path) -> None:
         self.options = ["--model=cifar10_lenet", "--batch_size=4", "--num_batches=1000000", "--publish=false"]
         self.process = subprocess.Popen(
-            [*AGENT, "bench", "training", *self.options, *ENDLESS[framework]],
+            [*AGENT, "bench", "training", *self.options, *RANKS[framework]],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "AGENT_DATA_DIR": str(folder)},
             start_new_session=True,
         )
+        self._count = PROCESSES[framework]
         self.children: list[psutil.Process] = []
 
-    def wait_until_it_trains(self, count: int) -> None:
+    def wait_until_it_trains(self) -> None:
         """Waits until all processes have used more CPU time than their start takes."""
 
         def trains() -> bool:
             assert self.process.poll() is None, self.process.communicate()
             found = psutil.Process(self.process.pid).children()
             self.children = [each for each in found if "spawn_main" in " ".join(each.cmdline())]
-            return len(self.children) == count and all(busy(each) for each in self.children)
+            return len(self.children) == self._count and all(busy(each) for each in self.children)
 
         wait_for(trains)
 
@@ -117,10 +126,9 @@ def wait_for(condition: Callable[[], bool], seconds: float = END_S) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("framework", RANKS)
-def test_a_rank_that_is_killed_ends_the_command_with_its_name(framework, tmp_path):
-    run = Run(framework, tmp_path)
-    run.wait_until_it_trains(PROCESSES[framework])
+def test_a_rank_that_is_killed_ends_the_command_with_its_name(tmp_path):
+    run = Run("PyTorch", tmp_path)
+    run.wait_until_it_trains()
     run.children[-1].kill()
     _, stderr = run.end()
     assert run.process.returncode == 1
@@ -128,10 +136,10 @@ def test_a_rank_that_is_killed_ends_the_command_with_its_name(framework, tmp_pat
     assert "rank 1 of 2 was ended by SIGKILL before it was complete" in line
 
 
-@pytest.mark.parametrize("framework", RANKS)
-def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(framework, tmp_path):
-    run = Run(framework, tmp_path)
-    run.wait_until_it_trains(PROCESSES[framework])
+@pytest.mark.usefixtures("needs_mxnet")
+def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(tmp_path):
+    run = Run("MXNet", tmp_path)
+    run.wait_until_it_trains()
     assert run.process.stdout is not None
     assert "training, batch 4 × 2" in run.process.stdout.readline()
     os.killpg(run.process.pid, signal.SIGINT)

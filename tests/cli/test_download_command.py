@@ -92,24 +92,16 @@ def test_a_served_agent_downloads_what_it_opens(agent, zoo, tmp_path):
     )
     try:
         address = process.stdout.readline().removeprefix("serving on ").strip()
-        found = agent(
-            "predict", "dataset", "--model_name=RemoteDigits", f"--agent={address}", *FEW, "-b", "16"
-        )
-        zoo.serve("/zoo/digits_cnn.onnx", Answer(status=404))
-        missing = agent(
-            "predict",
-            "dataset",
-            "--model_name=RemoteDigits",
-            "--framework_name=ONNXRuntime",
-            f"--agent={address}",
-            *FEW,
-        )
+        run = ("predict", "dataset", "--model_name=RemoteDigits", f"--agent={address}", *FEW)
+        found = agent(*run, "--framework_name=ONNXRuntime", "-b", "16")
+        zoo.serve("/zoo/digits_cnn.pt", Answer(status=404))
+        missing = agent(*run, "--framework_name=PyTorch")
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert found.code == 0, found.stderr
     assert missing.code == 4
-    assert f"{zoo.url}/zoo/digits_cnn.onnx cannot be downloaded: the server answered 404" in missing.error
+    assert f"{zoo.url}/zoo/digits_cnn.pt cannot be downloaded: the server answered 404" in missing.error
     assert len([asked for asked in zoo.asked if asked.path.startswith("/zoo")]) >= 2
 
 

@@ -21,7 +21,7 @@ from inferometer.protos.inferometer.v1 import predict_pb2, tensor_pb2
 from tests.cli.conftest import COMMAND, Agent
 
 CLIENTS = 8
-CALLS = 250
+CALLS = 125
 """The dropped calls of each client and kind."""
 DIGIT = np.zeros((1, 1, 8, 8), np.float32)
 INFER = "/inference.GRPCInferenceService/ModelInfer"

@@ -13,8 +13,10 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from certificates import Authority
 
+from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
+from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.api.invocation import DEFAULT_DATABASE
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.client.remote.pool.batch_queue import BatchQueue
@@ -109,7 +111,8 @@ def test_three_agents_evaluate_together_and_one_is_killed(agent, monkeypatch):
 def test_agents_share_a_dataset_and_the_record_names_them(agent, served_agent, refusing):
     common = ("predict", "dataset", "--framework_name=ONNXRuntime", "-b", "8", "--num_file_parts=-1")
     one = served_agent
-    with served() as (other, _):
+    with AgentServer(Catalog(), Registry(), ServerOptions(port=0)) as server:
+        other = server.address
         alone = agent(*common, f"--agent={one}")
         shared = agent(*common, f"--agent={one},{refusing},{other}")
         urls = agent("predict", "urls", f"--agent={one},{one}", "--urls_file_path=x")
@@ -125,8 +128,9 @@ def test_agents_share_a_dataset_and_the_record_names_them(agent, served_agent, r
 
 
 def test_agent_that_cannot_open_the_model_is_an_error_and_not_left_out(agent, served_agent):
-    with served("--max_sessions=1") as (other, _):
-        answer = agent("predict", "dataset", f"--agent={served_agent},{other}", "--weights=random", *FEW)
+    with AgentServer(Catalog(), Registry(), ServerOptions(port=0, max_sessions=1)) as other:
+        both = f"--agent={served_agent},{other.address}"
+        answer = agent("predict", "dataset", both, "--weights=random", *FEW)
     assert answer.code == 4  # DigitsCNN is read from a file
     assert "random weights" in answer.error
 

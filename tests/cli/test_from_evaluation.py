@@ -55,7 +55,9 @@ def evaluated(agent: Agent, images: Path, framework: str, level: str = "FRAMEWOR
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_nearly_all_of_a_networks_time_has_a_row(agent: Agent, images: Path, framework: str) -> None:
+def test_nearly_all_of_a_networks_time_has_a_row_and_every_case_runs(
+    agent: Agent, images: Path, framework: str
+) -> None:
     evaluation, traced = open_traced(library_invocation(), evaluated(agent, images, framework))
 
     assert traced.share_percent >= 90, traced.without_row
@@ -69,6 +71,14 @@ def test_nearly_all_of_a_networks_time_has_a_row(agent: Agent, images: Path, fra
     assert request.frameworks == (framework,)
     assert len(request.cases()) == len(traced.cases)
     assert request.threads == evaluation.system.threads
+
+    runner: OperatorRunner = Registry().find(framework).load_operators()(RunnerOptions())  # type: ignore[operator]
+    for each in traced.cases:
+        operator = operators()[each.case.operator]
+        case = operator.own_case(each.case.shapes, each.case.parameters)
+        call = runner.prepare(operator, case, draw_inputs(operator, case, np.dtype(np.float32), 0))
+        call.forward()
+        assert call.outputs()[0].size
 
 
 def test_the_rows_are_compared_with_their_layers(agent: Agent, images: Path) -> None:
@@ -105,19 +115,6 @@ def measured(name: str, case, nanoseconds: int) -> OperatorRow:
         status=RowStatus.MEASURED,
         times_ns=np.full(5, nanoseconds, np.int64),
     )
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_every_case_of_a_network_runs(agent: Agent, images: Path, framework: str) -> None:
-    _, traced = open_traced(library_invocation(), evaluated(agent, images, framework))
-    runner: OperatorRunner = Registry().find(framework).load_operators()(RunnerOptions())  # type: ignore[operator]
-
-    for each in traced.cases:
-        operator = operators()[each.case.operator]
-        case = operator.own_case(each.case.shapes, each.case.parameters)
-        call = runner.prepare(operator, case, draw_inputs(operator, case, np.dtype(np.float32), 0))
-        call.forward()
-        assert call.outputs()[0].size
 
 
 def test_an_option_that_the_evaluation_decides_is_refused() -> None:

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.cli.conftest import served
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.manifests.catalog import Catalog
 from tests.task_dataset_files import grey, saved
 from tests.task_models import FRAMEWORKS, SIDE, write_model
 
@@ -72,8 +74,8 @@ def _table(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def distant(files: Path) -> Iterator[str]:
-    with served(f"--manifests={files / 'models'}") as (address, _):
-        yield address
+    with AgentServer(Catalog([files / "models"]), Registry(), ServerOptions(port=0)) as server:
+        yield server.address
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

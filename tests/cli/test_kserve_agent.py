@@ -28,6 +28,10 @@ from tests.cli.conftest import served as served_over_tls
 
 SECRET = "open sesame"
 ONNX = "DigitsCNN@ONNXRuntime"
+SEARCH = (
+    *("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=50", "--time_budget=2"),
+    *("--min_duration=0.1", "--min_queries=10", "--allow_invalid"),
+)
 SERVER_TIMES = ("queue_ns", "predict_ns")
 
 
@@ -130,10 +134,7 @@ def test_a_workload_is_answered_and_has_the_times_of_the_server(
 
 
 def test_a_search_for_the_highest_rate_gives_one(agent: Agent, served: str) -> None:
-    answer = agent(
-        *("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=20", "--time_budget=3"),
-        *("--min_duration=0.3", "--min_queries=10", "--allow_invalid", f"--agent={served}"),
-    )
+    answer = agent(*SEARCH, f"--agent={served}")
 
     assert answer.code == 0, answer.stderr
     assert "queries/s at p99 <= 200 ms" in answer.figure("max QPS")
@@ -200,10 +201,7 @@ def test_a_server_over_http_is_measured_as_one_over_grpc(agent: Agent, over_http
         *("predict", "workload", *to_it, "--initial_qps=40", "--min_duration=0.5"),
         *("--min_queries=20", "--warmup=2", "--allow_invalid", "--include_preprocess"),
     )
-    found = agent(
-        *("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=20", "--time_budget=3"),
-        *("--min_duration=0.3", "--min_queries=10", "--allow_invalid", *to_it),
-    )
+    found = agent(*SEARCH, *to_it)
 
     assert [answer.code for answer in (dataset, load, found)] == [0, 0, 0], load.stderr
     assert dataset.figure("top-1").startswith("0.99")

@@ -48,17 +48,10 @@ def test_a_training_has_the_figures_of_the_command_line(agent: Agent, framework:
 
 def test_it_is_trained_as_by_the_command_line(agent: Agent) -> None:
     run = im.train(
-        "deep_mnist", framework="PyTorch", learning_rate=0.1, momentum=0.5, optimizer="nag", seed=3, **TINY
+        "DigitsCNN", framework="PyTorch", learning_rate=0.1, momentum=0.5, optimizer="nag", seed=3, **TINY
     )
-    flags = (
-        "--lr=0.1",
-        "--momentum=0.5",
-        "--optimizer=nag",
-        "--seed=3",
-        "--batch_size=4",
-        "--num_batches=12",
-    )
-    agent("bench", "training", "--model=deep_mnist", "--framework_name=PyTorch", *flags)
+    flags = ("--lr=0.1", "--momentum=0.5", "--optimizer=nag", "--seed=3", "--batch_size=4")
+    agent("bench", "training", "--model=DigitsCNN", "--framework_name=PyTorch", *flags, "--num_batches=12")
     [other, mine] = agent("info", "evaluation", "training", "-f", "csv").rows
     assert mine["id"] == run.id
     assert mine["last_loss"] == other["last_loss"]
@@ -88,8 +81,8 @@ def test_a_dataset_is_learned_validated_and_kept(agent: Agent, tmp_path: Path, f
 
 
 def test_two_trainings_are_compared(agent: Agent) -> None:
-    slow, fast = (im.train("deep_mnist", framework="MXNet", batch_size=2, num_batches=20) for _ in range(2))
-    found = im.compare(slow, fast, threshold=5)
+    first, second = (im.train("DigitsCNN", framework="MXNet", **TINY) for _ in range(2))
+    found = im.compare(first, second, threshold=5)
     assert {row["figure"] for row in found} >= {"p50", "throughput"}
     assert [row["kind"] for row in im.evaluations()] == ["training", "training"]
 
@@ -110,7 +103,7 @@ def test_a_loader_alone_has_the_figures_of_the_command_line(agent: Agent) -> Non
 
 
 def test_a_notebook_gets_the_picture(agent: Agent) -> None:
-    trained = im.train("deep_mnist", framework="PyTorch", **TINY)
+    trained = im.train("DigitsCNN", framework="PyTorch", **TINY)
     loaded = im.ingest("DigitsCNN", data=DIGITS, batch_size=50, num_batches=10)
     for run in (trained, loaded):
         shown = run._repr_html_()
@@ -194,8 +187,8 @@ def test_ctrl_c_keeps_the_steps(agent: Agent, monkeypatch: pytest.MonkeyPatch) -
     "call",
     [
         # which starts a scheduler and a server beside the ranks
-        'im.train("deep_mnist", framework="MXNet", batch_size=2, num_batches=3, ranks=2)',
-        f'im.train(framework="PyTorch", data="{DIGITS}", num_batches=3, workers=2, loader="processes")',
+        'im.train(framework="MXNet", batch_size=2, num_batches=3, ranks=2)',
+        f'im.train(framework="MXNet", data="{DIGITS}", num_batches=3, workers=1, loader="processes")',
     ],
 )
 def test_a_script_needs_no_guard_for_processes(agent: Agent, tmp_path: Path, call: str) -> None:

@@ -28,8 +28,12 @@ from tests.cli.conftest import Agent, Answer
 
 CORES = usable_cores()
 WORKLOAD = (
-    *("predict", "workload", "--initial_qps=40", "--min_duration=0.5", "--min_queries=20", "--warmup=2"),
+    *("predict", "workload", "--initial_qps=100", "--min_duration=0.2", "--min_queries=20", "--warmup=2"),
     "--allow_invalid",  # a busy machine sends late, which is not what most tests are about
+)
+SEARCH = (
+    *("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=50", "--time_budget=2.2"),
+    *("--min_duration=0.15", "--min_queries=10"),
 )
 
 
@@ -52,8 +56,10 @@ def kept(answer: Answer):  # type: ignore[no-untyped-def] # an Evaluation with i
     return found
 
 
-@pytest.mark.parametrize("framework", ["PyTorch", "MXNet", "ONNXRuntime"])
-@pytest.mark.parametrize("remote", [False, True], ids=["here", "agent"])
+@pytest.mark.parametrize(
+    ("framework", "remote"),
+    [("PyTorch", False), ("MXNet", False), ("ONNXRuntime", False), ("ONNXRuntime", True)],
+)
 def test_every_query_of_a_workload_is_answered_and_kept(
     agent: Agent, served: str, framework: str, remote: bool
 ) -> None:
@@ -75,11 +81,25 @@ def test_every_query_of_a_workload_is_answered_and_kept(
     assert agent("info", "evaluation", "latency", "-f", "csv").rows == []
 
 
-def test_the_same_seed_sends_the_same_schedule(agent: Agent) -> None:
-    first, again, other = (
-        kept(agent(*WORKLOAD, "--synthetic", f"--seed={seed}")).measurement.run for seed in (7, 7, 8)
+def test_the_same_seed_sends_the_same_schedule_and_so_does_the_file_that_it_is_written_to(
+    agent: Agent, tmp_path: Path
+) -> None:
+    path = tmp_path / "schedule.csv"
+    writing = (*WORKLOAD, "--synthetic", "--seed=7", f"--write_schedule={path}")
+
+    answers = (
+        agent(*writing, "--repeat=2"),
+        agent(*WORKLOAD, "--synthetic", "--seed=7"),
+        agent(*WORKLOAD, "--synthetic", "--seed=8"),
+        agent("predict", "workload", "--synthetic", f"--schedule={path}", "--allow_invalid"),
     )
-    assert first.checksum == again.checksum != other.checksum
+    refused = agent(*writing)
+
+    assert len(Schedule.read(path)) >= 20
+    written, again, other, sent = (kept(answer).measurement.run.checksum for answer in answers)
+    assert written == again == sent != other
+    assert refused.code != 0
+    assert str(path) in refused.error
 
 
 def test_a_schedule_can_come_from_a_file(agent: Agent, tmp_path: Path) -> None:
@@ -100,10 +120,7 @@ def test_a_schedule_can_come_from_a_file(agent: Agent, tmp_path: Path) -> None:
 
 
 def test_a_search_keeps_its_answer_and_its_probes(agent: Agent) -> None:
-    answer = agent(
-        *("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=20", "--time_budget=3"),
-        *("--min_duration=0.3", "--min_queries=10", "--allow_invalid"),
-    )
+    answer = agent(*SEARCH, "--allow_invalid")
 
     assert answer.code == 0, answer.stderr
     assert "queries/s at p99 <= 200 ms" in answer.figure("max QPS")
@@ -157,17 +174,6 @@ def test_a_closed_loop_keeps_queries_in_flight(agent: Agent) -> None:
     assert max(in_flight) == 3
 
 
-def test_a_written_schedule_is_sent_again(agent: Agent, tmp_path: Path) -> None:
-    path = tmp_path / "schedule.csv"
-    first = agent(*WORKLOAD, "--synthetic", f"--write_schedule={path}")
-    again = agent("predict", "workload", "--synthetic", f"--schedule={path}")
-    assert kept(first).measurement.run.checksum == kept(again).measurement.run.checksum
-
-    refused = agent(*WORKLOAD, "--synthetic", f"--write_schedule={path}")
-    assert refused.code != 0
-    assert str(path) in refused.error
-
-
 def test_a_schedule_is_written_only_once_the_model_is_open(agent: Agent, tmp_path: Path) -> None:
     path = tmp_path / "schedule.csv"
 
@@ -182,15 +188,6 @@ def test_a_schedule_is_written_only_once_the_model_is_open(agent: Agent, tmp_pat
 
     nowhere = agent(*WORKLOAD, "--synthetic", f"--write_schedule={tmp_path}/no/where.csv")
     assert nowhere.error.endswith(f"where.csv: the folder {tmp_path}/no does not exist")
-
-
-def test_a_schedule_is_written_once_for_several_runs(agent: Agent, tmp_path: Path) -> None:
-    path = tmp_path / "schedule.csv"
-
-    answer = agent(*WORKLOAD, "--synthetic", "--publish=false", "--repeat=2", f"--write_schedule={path}")
-
-    assert answer.code == 0, answer.stderr
-    assert len(Schedule.read(path)) >= 20
 
 
 def test_the_percentile_that_is_asked_for_is_shown_and_judged(agent: Agent) -> None:
@@ -286,34 +283,32 @@ def lag_ms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("lag_ms")
 @pytest.mark.parametrize("lag_ms", [20], indirect=True)
 def test_a_lag_that_changes_no_answer_makes_no_search_invalid(agent: Agent) -> None:
-    answer = agent(
-        *("predict", "max-qps", "--initial_qps=20", "--time_budget=3", "--min_duration=0.3"),
-        *("--min_queries=10", "--synthetic", "--latency_bound=200"),
-    )
+    answer = agent(*SEARCH)
 
     assert answer.code == 0, answer.stdout
     assert invalid(kept(answer)) == ""
 
 
 @pytest.mark.usefixtures("lag_ms")
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("workload", "--initial_qps=40", "--min_duration=0.3", "--min_queries=10"),
-        ("max-qps", "--initial_qps=20", "--time_budget=3", "--min_duration=0.3", "--min_queries=10"),
-    ],
-    ids=["workload", "search"],
-)
-def test_an_invalid_result_has_an_exit_code_of_its_own(agent: Agent, command: tuple[str, ...]) -> None:
-    load = ("predict", *command, "--synthetic", "--latency_bound=200")
+def test_an_invalid_workload_has_an_exit_code_of_its_own(agent: Agent) -> None:
+    load = (
+        *("predict", "workload", "--initial_qps=100", "--min_duration=0.2", "--min_queries=10"),
+        *("--synthetic", "--latency_bound=200"),
+    )
 
     answer = agent(*load)
     allowed = agent(*load, "--allow_invalid", "--publish=false")
 
     assert (answer.code, allowed.code) == (INVALID, 0), answer.stderr
+    check_kept_as_invalid(agent, answer, "workload")
+    for said in (answer, allowed):
+        assert "which is in none of service, queue, batch and predict" in said.figure("INVALID")
+
+
+def check_kept_as_invalid(agent: Agent, answer: Answer, report: str) -> None:
+    """The evaluation and its row have the reason, and it is not compared."""
     evaluation = kept(answer)
     assert "lag" in invalid(evaluation)
-    report = "workload" if command[0] == "workload" else "max-qps"
     [row] = agent("info", "evaluation", report, "-f", "csv").rows
     assert "without the harness's own lag" in row["invalid"]
     compared = agent("compare", evaluation.id, evaluation.id)
@@ -322,24 +317,17 @@ def test_an_invalid_result_has_an_exit_code_of_its_own(agent: Agent, command: tu
 
 
 @pytest.mark.usefixtures("lag_ms")
-def test_the_reason_why_a_search_is_invalid_is_said_once(agent: Agent) -> None:
-    answer = agent(
-        *("predict", "max-qps", "--initial_qps=20", "--time_budget=3", "--min_duration=0.3"),
-        *("--min_queries=10", "--synthetic", "--publish=false", "--latency_bound=200"),
-    )
+def test_an_invalid_search_has_its_exit_code_too_and_says_the_reason_once(agent: Agent) -> None:
+    answer = agent(*SEARCH)
 
+    assert answer.code == INVALID, answer.stderr
+    assert agent(*SEARCH, "--allow_invalid", "--publish=false").code == 0
+    check_kept_as_invalid(agent, answer, "max-qps")
     assert answer.figure("max QPS").startswith("INVALID: ")
     assert answer.stdout.count("without the harness's own lag") == 1
     probes = re.findall(r"queries/s +\d+ queries .*?(INVALID)?$", answer.stdout, re.M)
     assert len(probes) >= 2
     assert set(probes) == {"INVALID"}
-
-
-@pytest.mark.usefixtures("lag_ms")
-def test_an_invalid_workload_says_which_figures_leave_the_lag_out(agent: Agent) -> None:
-    answer = agent(*WORKLOAD, "--synthetic", "--publish=false", "--latency_bound=200")
-
-    assert "which is in none of service, queue, batch and predict" in answer.figure("INVALID")
 
 
 @pytest.mark.parametrize("name", ["qps", "findmaxqps", "max_qps"])

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Agent
+from tests.cli.conftest import Agent, FilledOnce
 
 REPORT = ("info", "evaluation")
 WORKLOAD = ("predict", "workload", "--synthetic", "--initial_qps=40", "--min_duration=0.5", "--warmup=2")
-SEARCH = ("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=20", "--time_budget=3")
+SEARCH = ("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=50", "--time_budget=2")
 
 
 @pytest.fixture
@@ -24,25 +22,12 @@ def workload(agent: Agent) -> str:
     return answer.figure("evaluation")
 
 
-@pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for the search that the tests share."""
-    return tmp_path_factory.mktemp("search")
-
-
 @pytest.fixture
-def search(agent: Agent, searched: Path) -> str:
-    """The id of a search, which runs once and is copied into the store of each test."""
-    data = Path(os.environ["AGENT_DATA_DIR"])
-    name = searched / "id"
-    if not name.exists():
-        answer = agent(*SEARCH, "--min_duration=0.3", "--min_queries=10", "--allow_invalid")
-        assert answer.code == 0, answer.stderr
-        shutil.copytree(data, searched / "data")
-        name.write_text(answer.figure("evaluation"))
-    else:
-        shutil.copytree(searched / "data", data)
-    return name.read_text()
+def search(agent: Agent, filled_once: FilledOnce) -> str:
+    """The id of a search."""
+    filled_once(lambda: agent(*SEARCH, "--min_duration=0.1", "--min_queries=10", "--allow_invalid"))
+    [row] = agent(*REPORT, "max-qps", "-f", "csv").rows
+    return row["id"]
 
 
 def test_a_workload_is_reported_drawn_and_shown(agent: Agent, workload: str, tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ def kept(answer: Answer) -> Evaluation:
     return found
 
 
-def check(answer: Answer, scenario: Scenario) -> None:
-    """The figures are of both, are kept, and are of the same queries."""
+def check(agent: Agent, answer: Answer, scenario: Scenario) -> None:
+    """The figures are of both, are kept, are of the same queries, and are shown again."""
     assert answer.code == 0, answer.stderr
     load = kept(answer).measurement
     assert isinstance(load, LoadMeasurement)
@@ -71,32 +71,29 @@ def check(answer: Answer, scenario: Scenario) -> None:
     assert float(loadgen_ms) == pytest.approx(result.percentiles_ns[0][1] / 1e6, abs=0.001)
     assert 0 < float(ours_ms) <= float(loadgen_ms)
     assert "%" in answer.figure("compared")
+    again = agent("info", "evaluation", "show", answer.figure("evaluation"))
+    assert again.code == 0, again.stderr
+    assert answer.figure("LoadGen") in again.stdout
+    assert answer.figure("logs") in again.stdout
+    shown = agent("info", "evaluation", "show", answer.figure("evaluation"), "-f", "json").stdout
+    document = json.loads(shown)["load"]
+    assert document["options"]["scenario"] == scenario.value
+    assert document["mlperf"]["log_directory"] == answer.figure("logs")
 
 
 @pytest.mark.parametrize("scenario", Scenario)
 def test_a_scenario_gives_loadgens_figures_beside_ours(agent: Agent, scenario: Scenario) -> None:
-    more = SERVER if scenario is Scenario.SERVER else ()
-    check(agent(*SCENARIO, f"--scenario={scenario.value}", "--max_batch_size=4", *more), scenario)
+    more = {
+        Scenario.SERVER: SERVER,
+        Scenario.OFFLINE: ("--synthetic", "--include_preprocess=false"),
+    }.get(scenario, ())
+    check(agent, agent(*SCENARIO, f"--scenario={scenario.value}", "--max_batch_size=4", *more), scenario)
 
 
 @pytest.mark.parametrize("scenario", [Scenario.SINGLE_STREAM, Scenario.SERVER])
 def test_a_scenario_is_put_on_a_served_agent(agent: Agent, served: str, scenario: Scenario) -> None:
     more = SERVER if scenario is Scenario.SERVER else ()
-    check(agent(*SCENARIO, f"--scenario={scenario.value}", f"--agent={served}", *more), scenario)
-
-
-def test_what_was_kept_is_shown_again(agent: Agent) -> None:
-    answer = agent(*SCENARIO, "--scenario=offline", "--synthetic", "--include_preprocess=false")
-    again = agent("info", "evaluation", "show", answer.figure("evaluation"))
-
-    assert again.code == 0, again.stderr
-    assert answer.figure("LoadGen") in again.stdout
-    assert answer.figure("logs") in again.stdout
-    document = json.loads(
-        agent("info", "evaluation", "show", answer.figure("evaluation"), "-f", "json").stdout
-    )
-    assert document["load"]["options"]["scenario"] == "offline"
-    assert document["load"]["mlperf"]["log_directory"] == answer.figure("logs")
+    check(agent, agent(*SCENARIO, f"--scenario={scenario.value}", f"--agent={served}", *more), scenario)
 
 
 def test_too_few_queries_are_invalid_to_loadgen_and_it_says_why(agent: Agent) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.evaluators.precision import length
 from tests.cli.conftest import Agent
 from tests.page_blocks import Block, Typed, blocks
 
@@ -19,14 +18,13 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 RUN_PYTHON = ("README.md", "tutorial.md")
 """The pages whose blocks of Python are run here; those of others have tests of their own."""
-BUDGET_S = 0.3
-"""How long a dataset is repeated."""
 LIMITS = {
-    "workload": ("--duration=1", "--allow_invalid"),
-    "max-qps": ("--time_budget=3", "--min_duration=0.1", "--min_queries=10", "--allow_invalid"),
+    "workload": ("--duration=0.3", "--allow_invalid"),
+    "max-qps": ("--time_budget=1.3", "--min_duration=0.1", "--min_queries=10", "--allow_invalid"),
 }
 SCENARIO_LIMITS = ("--min_duration=0.1", "--min_queries=20", "--allow_invalid")
-FRESH_LIMITS = ("--repeat=2", "--time_budget=0.5")
+FRESH_LIMITS = ("--repeat=2", "--time_budget=0.2")
+BATCH_LIMIT = "--num_batches=3"
 _ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
@@ -37,6 +35,8 @@ def _runs(block: Block) -> bool:
 
 def _limited(words: list[str]) -> list[str]:
     """The words with limits, the last of which count."""
+    if any(word.startswith("--num_batches") for word in words):
+        return [*words, BATCH_LIMIT]
     if words[0] != "predict":
         return words
     if words[1] in LIMITS:
@@ -91,7 +91,6 @@ def test_every_command_of_the_page_runs(
     agent: Agent, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(length, "TIME_BUDGET_S", BUDGET_S)
     reader, names = _Reader(agent), dict[str, object]()
     for block in blocks(page):
         if block.key == "file":

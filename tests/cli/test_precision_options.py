@@ -17,52 +17,35 @@ def shown(agent: Agent, evaluation: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("given", "precision"),
+    ("given", "precision", "benchmark"),
     [
-        ((), "float32"),
-        (("--dtype=float",), "float32"),
-        (("--dtype", "FLOAT32"), "float32"),
-        (("--dtype=float16",), "float16"),
-        (("--dtype=bfloat16",), "bfloat16"),
+        ((), "float32", None),
+        (("--dtype=float", "--cudnn_benchmark"), "float32", True),
+        (("--dtype", "FLOAT32", "--cudnn_benchmark=true"), "float32", True),
+        (("--dtype=float16",), "float16", None),
+        (("--dtype=bfloat16", "--cudnn_benchmark=false"), "bfloat16", False),
     ],
 )
-def test_the_precision_is_what_runs_is_stored_and_shown(
-    agent: Agent, given: tuple[str, ...], precision: str
+def test_the_precision_is_what_runs_and_is_stored_and_shown_with_cudnn_benchmark(
+    agent: Agent, given: tuple[str, ...], precision: str, benchmark: bool | None
 ) -> None:
     done = agent(*DATASET, *given)
     assert done.code == 0, done.stderr
     assert (f", {precision}, local)" in done.stderr + done.stdout) is (precision != "float32")
-    assert f"\nprecision     {precision}\n" in shown(agent, done.figure("evaluation"))
+    evaluation = done.figure("evaluation")
+    text = "" if benchmark is None else f", cudnn_benchmark={str(benchmark).lower()}"
+    assert f"\nprecision     {precision}{text}\n" in shown(agent, evaluation)
+    document = json.loads(agent("info", "evaluation", "show", evaluation, "-f", "json").stdout)
+    assert document["cudnn_benchmark"] is benchmark
     (row,) = agent("info", "evaluation", "latency", "-f", "csv").rows
     assert row["precision"] == precision
-
-
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        ((), None),
-        (("--cudnn_benchmark",), True),
-        (("--cudnn_benchmark=true",), True),
-        (("--cudnn_benchmark=false",), False),
-    ],
-)
-def test_cudnn_benchmark_is_recorded_also_on_a_cpu(
-    agent: Agent, given: tuple[str, ...], kept: bool | None
-) -> None:
-    done = agent(*DATASET, *given)
-    assert done.code == 0, done.stderr
-    evaluation = done.figure("evaluation")
-    text = "" if kept is None else f", cudnn_benchmark={str(kept).lower()}"
-    assert f"\nprecision     float32{text}\n" in shown(agent, evaluation)
-    document = json.loads(agent("info", "evaluation", "show", evaluation, "-f", "json").stdout)
-    assert document["cudnn_benchmark"] is kept
 
 
 @pytest.mark.parametrize(
     ("command", "precision"),
     [
         (("workload", "--concurrency=1", "--min_duration=0.05", "--min_queries=4"), "bfloat16"),
-        (("max-qps", "--latency_bound=50", "--min_duration=0.05", "--time_budget=3"), "float16"),
+        (("max-qps", "--latency_bound=50", "--min_duration=0.05", "--time_budget=1"), "float16"),
     ],
 )
 def test_a_load_is_put_on_a_model_in_the_precision(

@@ -64,8 +64,8 @@ def test_a_small_dataset_is_repeated_and_each_input_counts_once(agent):
 
 def test_many_batches_have_intervals_and_few_say_what_they_need(agent):
     few = ("predict", "dataset", "--framework_name=ONNXRuntime", "--batch_size=2", "--publish=false")
-    many = agent(*few, "--min_batches=2000").figure("latency")
-    assert "over 2000 full batches" in many
+    many = agent(*few, "--min_batches=500").figure("latency")
+    assert "over 500 full batches" in many
     assert re.search(r"p99 \d+\.\d+  ms", many)
     none = agent(*few, "--num_file_parts=20")
     needs = "p90 needs 50 full batches  p99 needs 500 full batches  ms per batch of 2, over 20 full batches"
@@ -81,7 +81,7 @@ def test_repeating_starts_processes_and_gives_the_interval_over_them(agent):
     assert re.fullmatch(f"p50 {interval}  mean {interval}  ms over 2 processes", answer.figure("processes"))
     rows = agent("info", "evaluation", "latency", "--id", answer.figure("group"), "-f", "csv").rows
     assert [row["process"] for row in rows] == ["2", "1"]
-    assert answer.stdout.count("DigitsCNN 1.0 on ONNXRuntime") == 2
+    assert answer.stdout.count("DigitsCNN 1.0 on ONNXRuntime") == answer.stdout.count("published") == 2
     wrong = agent(*few, "--repeat=2", "--model_name=DigitCNN")
     assert wrong.code == 2
     assert wrong.stderr.splitlines()[-1].startswith('agent: unknown model "DigitCNN"; did you mean')
@@ -289,17 +289,11 @@ def test_signal_stops_the_run_in_order_and_says_what_was_kept(tmp_path, agent, n
         assert "stopped before a batch was measured; nothing was published" in stderr
 
 
-@pytest.mark.parametrize(
-    ("command", "report"),
-    [
-        (("workload", "--synthetic", "--initial_qps=100", "--duration=0.3", "--allow_invalid"), "workload"),
-        (("dataset", "--num_file_parts=2"), "latency"),
-    ],
-)
-def test_repeated_runs_are_a_group(agent, command, report):
-    answer = agent("predict", *command, "--repeat=2")
+def test_repeated_workloads_are_a_group(agent):
+    load = ("--synthetic", "--initial_qps=100", "--duration=0.3", "--allow_invalid")
+    answer = agent("predict", "workload", *load, "--repeat=2")
 
     assert answer.code == 0, answer.stderr
     assert answer.stdout.count("published") == 2
-    rows = agent("info", "evaluation", report, "--id", answer.figure("group"), "-f", "csv").rows
+    rows = agent("info", "evaluation", "workload", "--id", answer.figure("group"), "-f", "csv").rows
     assert len({row["id"] for row in rows}) == 2

@@ -10,16 +10,15 @@ from inferometer.evaluators.statistics import values_for_percentile
 from tests.cli.conftest import Agent
 
 DIGITS = "manifests/builtin/datasets/digits_validation/digits_validation.zip"
-TINY = ("--model=deep_mnist", "--batch_size=2", f"--num_batches={values_for_percentile(50)}")
+TINY = ("--model=DigitsCNN", "--batch_size=2", f"--num_batches={values_for_percentile(50)}")
 LOADED = ("--model=DigitsCNN", f"--data_dir={DIGITS}", "--batch_size=25", "--num_batches=12")
-FRAMEWORKS = ("PyTorch", "MXNet")
 
 
 @pytest.mark.parametrize(
     ("phase", "flags", "report"),
     [
-        *(("training", (*TINY, f"--framework_name={each}"), "training") for each in FRAMEWORKS),
-        ("inference", (*TINY, "--framework_name=PyTorch"), "latency"),
+        ("training", (*TINY, "--framework_name=MXNet"), "training"),
+        ("inference", (*LOADED, "--framework_name=ONNXRuntime", "--weights=pretrained"), "latency"),
         ("ingestion", LOADED, "ingestion"),
     ],
 )

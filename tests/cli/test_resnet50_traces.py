@@ -15,7 +15,7 @@ from tests.cli.conftest import Agent
 
 CONVOLUTIONS = 53
 BATCH_SIZE = 4
-BATCHES = 3
+BATCHES = 2
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from tests.integration.trace_collectors import COLLECTORS, HOST, Seen
 SECRET = "hush-5b2f-never-to-be-seen"
 WRONG = "guess-77c1-never-to-be-seen"
 MAIN = "from inferometer.client.cli.main import main; main()"
-EVALUATE = ("predict", "dataset", "--num_file_parts=1", "--trace_level=FULL_TRACE", "-d", "--profile")
+FEW = ("--framework_name=ONNXRuntime", "--num_file_parts=1")
+EVALUATE = ("predict", "dataset", *FEW, "--trace_level=FULL_TRACE", "-d", "--profile")
 
 
 def run(*arguments: str) -> tuple[int, str]:

@@ -58,7 +58,7 @@ def words(script: str, database: str, **changes: str) -> list[str]:
     return shlex.split(string.Template(script.replace("\\\n", " ")).substitute(variables))
 
 
-@pytest.mark.parametrize("framework", ["MXNet", "PyTorch", "ONNXRuntime"])
+@pytest.mark.parametrize("framework", ["MXNet", "ONNXRuntime"])
 def test_performance_then_report(agent, database, monkeypatch, framework):
     monkeypatch.setenv("AGENT_FRAMEWORK", framework)
     measured = agent(*words(PREDICT, database))

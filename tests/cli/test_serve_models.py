@@ -139,15 +139,8 @@ def test_policy_for_a_model_that_does_not_exist_names_the_nearest(agent):
 def test_a_workload_at_an_agent_tells_its_queue_and_its_batches(agent):
     with served("--max_batch_size=16", "--max_queue_delay_ms=50") as (address, _):
         done = agent(
-            *(
-                "predict",
-                "workload",
-                f"--agent={address}",
-                "--initial_qps=200",
-                "--duration=1",
-                "--synthetic",
-            ),
-            "--allow_invalid",
+            *("predict", "workload", f"--agent={address}", "--framework_name=ONNXRuntime", "--synthetic"),
+            *("--initial_qps=200", "--duration=0.5", "--allow_invalid"),
         )
 
     assert done.code == 0, done.stderr

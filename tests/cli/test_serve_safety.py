@@ -40,13 +40,14 @@ def test_model_is_evaluated_over_mutual_tls_and_the_record_says_so(
         assert done.code == 0, done.stderr
         assert f"grpcs://{address}" in done.stdout
         load = (
-            "predict",
-            "workload",
-            "--initial_qps=20",
-            "--min_duration=0.2",
-            "--min_queries=1",
-            "--publish=false",
-            "--allow_invalid",
+            *(
+                "predict",
+                "workload",
+                "--framework_name=ONNXRuntime",
+                "--initial_qps=20",
+                "--min_duration=0.2",
+            ),
+            *("--min_queries=1", "--publish=false", "--allow_invalid"),
         )
         assert agent(*load, f"--agent={address}", *showing, SECRET).code == 0
         assert agent("status", address, *showing).stdout == "SERVING\n"

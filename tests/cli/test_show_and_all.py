@@ -11,7 +11,7 @@ import pytest
 from inferometer.evaluators.reports.registry import REPORTS
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
-from tests.cli.conftest import Agent
+from tests.cli.conftest import Agent, FilledOnce
 
 EVALUATE = ("predict", "dataset", "--framework_name=PyTorch", "--batch_size=16", "--num_file_parts=3")
 OTHERS = (
@@ -29,9 +29,9 @@ REPORT = ("info", "evaluation")
 
 
 @pytest.fixture
-def leveled(agent: Agent) -> tuple[str, str]:
+def leveled(agent: Agent, filled_once: FilledOnce) -> tuple[str, str]:
     """The evaluations of a group: under no profiler, and under one."""
-    agent(*EVALUATE, "--leveled")
+    filled_once(lambda: agent(*EVALUATE, "--leveled"))
     rows = agent(*REPORT, "duration", "-f", "csv").rows
     levels = {row["trace_level"]: row["id"] for row in rows}
     return levels["MODEL_TRACE"], levels["FRAMEWORK_TRACE"]
@@ -96,7 +96,7 @@ def test_show_of_what_is_not_there_or_is_a_group_says_what_to_do(
     assert missing.code == 2
     assert "holds no evaluation nobody; agent info evaluations lists them" in missing.error
 
-    group = agent(*EVALUATE, "--leveled").figure("group")
+    group = json.loads(agent(*REPORT, "show", leveled[0], "-f", "json").stdout)["group_id"]
     answer = agent(*REPORT, "show", group)
     assert answer.code == 2
     assert f"{group} is a group of evaluations; name one of" in answer.error

@@ -182,8 +182,8 @@ def test_texts_are_evaluated_loaded_and_searched_over_the_open_inference_protoco
     assert loaded.code in STARTED, loaded.stderr
     assert loaded.figure("batches").startswith("queries by the size of their batch")
     searched = agent(
-        "predict", "max-qps", *what, "--time_budget=3", "--latency_bound=200", "--min_duration=0.1",
-        "--min_queries=10", "--initial_qps=20", "--force",
+        "predict", "max-qps", *what, "--time_budget=2", "--latency_bound=200", "--min_duration=0.1",
+        "--min_queries=10", "--initial_qps=50", "--force",
     )  # fmt: skip
     assert searched.code in STARTED, searched.stderr
     assert "queries/s" in searched.stdout

@@ -57,17 +57,17 @@ def test_queries_in_this_process_are_sent_to_a_collector_and_kept(agent: Agent) 
 
 
 @pytest.mark.parametrize(
-    ("scheme", "method"),
+    ("place", "method"),
     [
-        ("", "inferometer.v1.PredictService/Predict"),
-        ("kserve://", "inference.GRPCInferenceService/ModelInfer"),
+        ("{}", "inferometer.v1.PredictService/Predict"),
+        ("kserve://{}/DigitsCNN@ONNXRuntime", "inference.GRPCInferenceService/ModelInfer"),
     ],
 )
-def test_a_query_on_an_agent_goes_on_there(agent: Agent, scheme: str, method: str) -> None:
+def test_a_query_on_an_agent_goes_on_there(agent: Agent, place: str, method: str) -> None:
     seen = Seen()
     with otlp_grpc(seen) as port, served(f"--tracer_address={HOST}:{port}") as (address, process):
         tracing = (f"--tracer_address={HOST}:{port}", "--trace_sample=0.3")
-        told = agent(*WORKLOAD, f"--agent={scheme}{address}", *tracing)
+        told = agent(*WORKLOAD, f"--agent={place.format(address)}", *tracing)
         process.terminate()
         assert process.wait(timeout=60) == 0
 
