@@ -55,18 +55,18 @@ if TYPE_CHECKING:
         max_qps,
         workload,
     )
-    from inferometer.client.library.runs import Latency, Run, Runs, TopAccuracy
-    from inferometer.client.library.serving import ServedAgent, serve
-    from inferometer.client.library.stored import Evaluations, evaluations
-    from inferometer.client.library.tables import Rows
-    from inferometer.client.library.trainings import Ingestion, StepPartTimes, Training
-    from inferometer.client.op.from_python import (
+    from inferometer.client.library.operator_runs import (
         OperatorArguments,
         OperatorRun,
         OperatorRuns,
         benchmark_operators,
     )
+    from inferometer.client.library.runs import Latency, Run, Runs, TopAccuracy
+    from inferometer.client.library.stored import Evaluations, evaluations
+    from inferometer.client.library.tables import Rows
+    from inferometer.client.library.trainings import Ingestion, StepPartTimes, Training
     from inferometer.client.score.from_python import Scores, score
+    from inferometer.client.serving.from_python import ServedAgent, serve
     from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
     from inferometer.evaluators.datasets.truths import (
         AcceptedAnswers,
@@ -285,12 +285,17 @@ _OWNERS = {
         "workload",
     ),
     "client.library.runs": ("Latency", "Run", "Runs", "TopAccuracy"),
-    "client.library.serving": ("ServedAgent", "serve"),
+    "client.serving.from_python": ("ServedAgent", "serve"),
     "client.library.stored": ("Evaluations", "evaluations"),
     "client.library.tables": ("Rows",),
     "client.library.benchmarks": ("DataArguments", "TrainingArguments", "ingest", "train"),
     "client.library.trainings": ("Ingestion", "StepPartTimes", "Training"),
-    "client.op.from_python": ("OperatorArguments", "OperatorRun", "OperatorRuns", "benchmark_operators"),
+    "client.library.operator_runs": (
+        "OperatorArguments",
+        "OperatorRun",
+        "OperatorRuns",
+        "benchmark_operators",
+    ),
     "client.score.from_python": ("Scores", "score"),
     "evaluators.datasets.base": ("Dataset", "DatasetIdentity", "Sample"),
     "evaluators.evaluation": ("Evaluation",),

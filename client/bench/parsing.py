@@ -12,11 +12,11 @@ from inferometer.agent.inference.predictor import Precision, Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.client.api.invocation import Invocation
+from inferometer.client.api.model_names import named_model
 from inferometer.client.bench.dlbs_lines import Experiment
-from inferometer.client.bench.models import named_model
 from inferometer.client.evaluating.parsing import read_precision
 from inferometer.evaluators.datasets.detection import BACKENDS
-from inferometer.evaluators.jobs.defaults import BENCH_BATCHES
+from inferometer.evaluators.jobs.defaults import BENCH_BATCHES, PYTORCH
 from inferometer.evaluators.jobs.requests import SystemRequest
 from inferometer.evaluators.kinds.ingestion.job import OWN, IngestionRequest
 from inferometer.evaluators.kinds.ingestion.run import IngestionLength
@@ -28,7 +28,6 @@ from inferometer.manifests.schema import ModelManifest
 Values = Mapping[str, Any]
 """The values of a command's options by name."""
 _MOST_GPUS = 1024
-MXNET, PYTORCH = "mxnet", "pytorch"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 from inferometer.agent.hardware.device import Device
 from inferometer.agent.inference.predictor import Precision
-from inferometer.client.bench.parsing import MXNET, PYTORCH, BenchSystem, Values, read_data, read_length
+from inferometer.client.bench.parsing import BenchSystem, Values, read_data, read_length
+from inferometer.evaluators.jobs.defaults import MXNET, PYTORCH
+from inferometer.evaluators.kinds.training.communication import read_communication
 from inferometer.evaluators.kinds.training.measurement import TrainingOptions
 from inferometer.evaluators.kinds.training.request import TrainingRequest
 from inferometer.evaluators.training.ranks import RankRequest
 from inferometer.manifests.errors import ConfigurationError
-
-_DISTRIBUTED = ("dist_sync", "dist_device_sync", "dist_async")
 
 
 def read_training(values: Values, system: BenchSystem) -> tuple[TrainingRequest, RankRequest]:
@@ -95,56 +93,3 @@ def _api(values: Values, system: BenchSystem) -> str:
     if system.framework != MXNET:
         raise ConfigurationError(f"api {api} is one of MXNet's; the framework is {system.framework}")
     return str(api).lower()
-
-
-def read_communication(values: Values, framework: str, gpus: int, ranks: RankRequest, devices: int) -> str:
-    """Reads how gradients are added up; empty where the trainer decides, or nothing is to be added.
-
-    Args:
-        values: ``kv_store``, ``dist_backend`` and ``kv_num_servers``.
-        framework: The name of the framework, in small letters.
-        gpus: The number of GPUs.
-        ranks: The processes that train together.
-        devices: The devices of one of them.
-
-    Raises:
-        ConfigurationError: It is another framework's, or not one for so many processes.
-    """
-    store, backend = values["kv_store"], values["dist_backend"]
-    if framework == MXNET:
-        if backend is not None:
-            raise ConfigurationError(f"dist_backend {backend} is PyTorch's; MXNet takes kv_store")
-        return _store(store.lower() if store else None, ranks, devices)
-    if store is not None:
-        raise ConfigurationError(
-            f"kv_store {store} is MXNet's, and the framework is {framework}; use dist_backend"
-        )
-    if values["kv_num_servers"] is not None:
-        raise ConfigurationError("kv_num_servers is for MXNet's kvstore; PyTorch has no servers")
-    if backend == "mpi":
-        raise ConfigurationError("dist_backend mpi is not in PyTorch's packages; use gloo, or nccl on GPUs")
-    if backend is None and rank_count(ranks) > 1:
-        return "nccl" if gpus else "gloo"
-    return backend.lower() if backend else ""
-
-
-def rank_count(ranks: RankRequest) -> int:
-    """Returns how many processes train together, as far as the options or a launcher tell."""
-    rank = ranks.of_this_process(os.environ)
-    return rank.count if rank is not None else ranks.num_ranks or 1
-
-
-def _store(store: str | None, ranks: RankRequest, devices: int) -> str:
-    several = rank_count(ranks) > 1
-    if store == "horovod":
-        raise ConfigurationError(
-            "kv_store horovod needs Horovod, which is not supported; use dist_device_sync"
-        )
-    if store is None:
-        return "dist_sync" if several else "device" if devices > 1 else ""
-    if several and store not in _DISTRIBUTED:
-        raise ConfigurationError(
-            f"kv_store {store} is for one process, and the ranks are {rank_count(ranks)}; "
-            f"use {', '.join(_DISTRIBUTED)}"
-        )
-    return store

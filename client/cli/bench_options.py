@@ -26,10 +26,10 @@ from inferometer.evaluators.jobs.defaults import (
     BENCH_BATCHES,
     BENCH_PREFETCH,
     BENCH_WORKERS,
+    DIST_BACKENDS,
+    KV_STORES,
 )
 
-KV_STORES = ("local", "device", "dist_sync", "dist_device_sync", "dist_async", "nccl", "horovod")
-DIST_BACKENDS = ("gloo", "nccl", "mpi")
 SYNTHETIC = (
     "synthetic",
     *(f"synthetic/{place}" for place in ("host", "device", "pinned", "pageable", "gpu")),

@@ -53,7 +53,7 @@ def export(evaluation_id: str, format_name: str, output: Path | None, overwrite:
     otlp-json   OpenTelemetry's JSON, for a collector
     flamegraph  an SVG image for a browser
     """  # noqa: D301 - the backspace tells click not to wrap the lines
-    from inferometer.client.reports.show import find_one
+    from inferometer.client.api.stored import find_one
     from inferometer.evaluators.reports.output_file import OutputFile
 
     if overwrite and output is None:
@@ -86,7 +86,7 @@ def send(evaluation_id: str, tracer_address: str | None, trace_url: str | None) 
     """
     from inferometer.agent.tracing.address import TraceAddress, TraceLink
     from inferometer.agent.tracing.exporting import TraceExport
-    from inferometer.client.reports.show import find_one
+    from inferometer.client.api.stored import find_one
 
     invocation = current_invocation()
     tracer = invocation.configuration.tracer

@@ -13,12 +13,9 @@ from typing_extensions import Unpack
 from inferometer.agent.inference.predictor import Precision
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.client.api.invocation import Invocation
+from inferometer.client.api.model_names import named_model
 from inferometer.client.api.runner import measured
 from inferometer.client.api.systems import Systems
-from inferometer.client.bench.models import named_model
-from inferometer.client.bench.parsing import MXNET
-from inferometer.client.bench.training_options import read_communication
-from inferometer.client.cli.bench_options import DIST_BACKENDS, KV_STORES
 from inferometer.client.library.invocation import library_invocation
 from inferometer.client.library.requests import dataset_choice, system_request
 from inferometer.client.library.trainings import Ingestion, Training
@@ -28,11 +25,15 @@ from inferometer.evaluators.jobs.defaults import (
     BENCH_BATCHES,
     BENCH_PREFETCH,
     BENCH_WORKERS,
+    DIST_BACKENDS,
+    KV_STORES,
     MODEL,
+    MXNET,
 )
 from inferometer.evaluators.jobs.requests import SystemRequest
 from inferometer.evaluators.kinds.ingestion.job import OWN, IngestionRequest, ingestion_job
 from inferometer.evaluators.kinds.ingestion.run import IngestionLength
+from inferometer.evaluators.kinds.training.communication import read_communication
 from inferometer.evaluators.kinds.training.job import training_job
 from inferometer.evaluators.kinds.training.measurement import TrainingOptions
 from inferometer.evaluators.kinds.training.request import TrainingData, TrainingRequest

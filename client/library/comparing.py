@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any, TypeAlias, overload
 
-from inferometer.client.compare.comparing import chosen_side
+from inferometer.client.api.stored import chosen_side
 from inferometer.client.library import html
 from inferometer.client.library.invocation import library_invocation
 from inferometer.client.library.results import Result

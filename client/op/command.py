@@ -24,9 +24,8 @@ from inferometer.client.cli.command import (
 from inferometer.client.cli.completing import categories, operators, several_frameworks
 from inferometer.client.cli.output import OUTPUT_NAMES, output_options
 from inferometer.client.cli.paths import INPUT
+from inferometer.evaluators.jobs.defaults import OPERATOR_DTYPES, OPERATOR_VALUES
 
-DTYPES = ("float32", "float", "float64", "float16", "bfloat16", "int8", "int32", "int64")
-VALUES = ("table", "zeros", "ones")
 _Decorator = Callable[[Any], Any]
 
 
@@ -97,8 +96,8 @@ _what_options = options(
 _how_options = options(
     option(
         "--dtype",
-        type=click.Choice(DTYPES, case_sensitive=False),
-        default=DTYPES[0],
+        type=click.Choice(OPERATOR_DTYPES, case_sensitive=False),
+        default=OPERATOR_DTYPES[0],
         help="Type of the elements; float is float32.",
     ),
     option(
@@ -161,8 +160,8 @@ _how_options = options(
     ),
     option(
         "--values",
-        type=click.Choice(VALUES, case_sensitive=False),
-        default=VALUES[0],
+        type=click.Choice(OPERATOR_VALUES, case_sensitive=False),
+        default=OPERATOR_VALUES[0],
         help="What the inputs hold: random values as the table draws them, zeros or ones.",
     ),
     option("--seed", type=SEED, default=0, metavar="N", help="Seed of the inputs."),
@@ -190,9 +189,9 @@ def run(**given: Any) -> None:
     """
     # Imported here because help needs none of it.
     from inferometer.client.cli.current import current_invocation
-    from inferometer.client.op.asking import read_options, read_request
     from inferometer.client.op.from_evaluation import traced_request
     from inferometer.client.op.running import run_operators
+    from inferometer.evaluators.kinds.operators.asking import read_options, read_request
 
     invocation, evaluation_id = current_invocation(), given.pop("from_evaluation")
     printing = {name: given.pop(name) for name in OUTPUT_NAMES}

@@ -47,7 +47,7 @@ def open_traced(
         ConfigurationError: It measured no batches of inference, or has no layers.
         StoreError: The database cannot be read.
     """
-    from inferometer.client.reports.show import find_one
+    from inferometer.client.api.stored import find_one
     from inferometer.evaluators.kinds.batches.kind import inference_of
     from inferometer.evaluators.operators.from_trace import read_traced_operators
 

@@ -8,7 +8,7 @@ from typing import Any
 from inferometer.agent.operators.table.registry import chosen_operators, operators
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.output import print_rows
-from inferometer.client.op.asking import listed
+from inferometer.evaluators.kinds.operators.asking import listed
 from inferometer.evaluators.operators.coverage import Coverage, coverage_of, frameworks_with_operators
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.manifests.errors import ConfigurationError

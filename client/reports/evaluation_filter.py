@@ -13,34 +13,13 @@ import click
 
 from inferometer.client.cli.command import WEIGHTS, WHOLE_NUMBER, boolean, database_options, option, options
 from inferometer.client.cli.output import echo
-from inferometer.manifests.errors import ConfigurationError, StoreError, UnknownEvaluationError
+from inferometer.manifests.errors import ConfigurationError, StoreError
 
 if TYPE_CHECKING:
-    from inferometer.agent.tracing.span import SpanChunk
     from inferometer.evaluators.evaluation import Evaluation
     from inferometer.evaluators.reports.base import Report, Row
-    from inferometer.evaluators.reports.trace_report import SpanSource, TraceReport
+    from inferometer.evaluators.reports.trace_report import TraceReport
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
-
-_NAMED = 5
-
-
-def whole_id(store: EvaluationStore, given: str) -> str:
-    """Returns the only id that begins with what was given; that itself where it is an id, or begins none.
-
-    Raises:
-        UnknownEvaluationError: Several ids begin with it.
-        StoreError: The database cannot be reached.
-    """
-    found = store.ids(given) if given else ()
-    if given in found or not found:
-        return given
-    if len(found) > 1:
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        raise UnknownEvaluationError(
-            f"{len(found)} ids begin with {given}: {', '.join(found[:_NAMED])}{more}; give more of the one"
-        )
-    return found[0]
 
 
 filter_options = options(
@@ -115,6 +94,8 @@ class ChosenEvaluations:
             UnknownEvaluationError: Several ids begin with what was given as one.
             StoreError: The database cannot be read.
         """
+        from inferometer.client.api.stored import whole_id
+
         given, kinds = self._wanted.evaluation_id, tuple(taken.kind for taken in report.takes) or None
         whole = None if given is None else whole_id(store, given)
         wanted = replace(self._wanted, evaluation_id=whole, kinds=kinds)
@@ -131,22 +112,6 @@ def say_left_out(error: StoreError) -> None:
     click.echo(f"warning: left out {error}", err=True)
 
 
-def readable_spans(
-    store: EvaluationStore, on_unreadable: Callable[[StoreError], None] = say_left_out
-) -> SpanSource:
-    """Returns the source of the spans of traces, which has none of a trace that cannot be read whole."""
-
-    def spans(evaluation_id: str) -> Iterator[SpanChunk]:
-        try:
-            chunks = tuple(store.spans(evaluation_id))
-        except StoreError as error:
-            on_unreadable(error)
-            return
-        yield from chunks
-
-    return spans
-
-
 def say_none(found: Sequence[Evaluation], store: EvaluationStore) -> None:
     """Reports on stderr that no evaluation was found, if so."""
     if not found:
@@ -158,7 +123,9 @@ def rows_of(report: Report[Any], evaluations: Sequence[Evaluation], store: Evalu
     from inferometer.evaluators.reports.trace_report import TraceReport
 
     if isinstance(report, TraceReport):
-        return report.rows_of(evaluations, readable_spans(store))
+        from inferometer.client.api.stored import readable_spans
+
+        return report.rows_of(evaluations, readable_spans(store, say_left_out))
     return report.rows(evaluations)
 
 

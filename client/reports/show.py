@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from datetime import timezone
 from typing import TypeAlias
 
@@ -15,19 +14,19 @@ import click
 from inferometer.agent.inference.given_models import INFERRED
 from inferometer.agent.inference.predictor import Weights
 from inferometer.agent.inference.results import SystemDescription
+from inferometer.client.api.stored import find_one, newest, others_of, readable_spans
 from inferometer.client.cli.command import Command, database_options, evaluations_argument, format_option
 from inferometer.client.cli.current import current_invocation
 from inferometer.client.cli.output import echo
 from inferometer.client.reports.evaluation_document import as_document
-from inferometer.client.reports.evaluation_filter import readable_spans, say_left_out, whole_id
+from inferometer.client.reports.evaluation_filter import say_left_out
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.kind import timed_by
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.kinds.summary import conditions_rows, name_width
 from inferometer.evaluators.reports.layers import LayersReport, heaviest
 from inferometer.evaluators.reports.trace_report import SpanSource
-from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.manifests.errors import StoreError, UnknownEvaluationError, printable
+from inferometer.manifests.errors import printable
 
 _BYTES_PER_GIB = 1024**3
 _NS_PER_MS = 1_000_000
@@ -49,8 +48,8 @@ def show(evaluation_id: str | None, format_name: str) -> None:
     A unique prefix of the ID is enough. Without one, it is the newest.
     """
     with closing(current_invocation().open_store()) as store:
-        evaluation = newest(store) if evaluation_id is None else find_one(store, evaluation_id)
-        group, spans = others_of(store, evaluation), readable_spans(store)
+        evaluation = newest(store, say_left_out) if evaluation_id is None else find_one(store, evaluation_id)
+        group, spans = others_of(store, evaluation, say_left_out), readable_spans(store, say_left_out)
         if format_name.lower() == "json":
             shown = as_document(evaluation, timed_by(evaluation, group), group, spans)
             click.echo(json.dumps(shown, ensure_ascii=False, indent=2))
@@ -74,54 +73,6 @@ def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSou
     rows = [*lines, *rest]
     width = name_width(rows, _INDENT)
     return [printable(f"{name:<{width}}{text}".rstrip()) for name, text in rows]
-
-
-def newest(store: EvaluationStore) -> Evaluation:
-    """Returns the newest evaluation that can be read; names newer ones on stderr.
-
-    Raises:
-        UnknownEvaluationError: There is none.
-    """
-    wanted = EvaluationFilter(limit=1, include_interrupted=True)
-    for offset in range(store.count(wanted)):
-        if found := store.find(replace(wanted, offset=offset), say_left_out):
-            return found[0]
-    raise UnknownEvaluationError(f"{store.location}: holds no evaluation yet; agent predict publishes them")
-
-
-def find_one(store: EvaluationStore, evaluation_id: str) -> Evaluation:
-    """Returns the evaluation with an id, or with the only one that begins so.
-
-    Raises:
-        UnknownEvaluationError: There is none, or there are several; or it is the id of a group, whose
-            evaluations are named.
-        StoreError: The database cannot be reached.
-    """
-    evaluation_id = whole_id(store, evaluation_id)
-    wanted = EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True)
-    found = store.find(wanted)
-    if not found:
-        raise UnknownEvaluationError(
-            f"{store.location}: holds no evaluation {evaluation_id}; agent info evaluations lists them"
-        )
-    if found[0].id != evaluation_id:
-        members = ", ".join(f"{each.id} ({each.trace_level.name})" for each in found)
-        raise UnknownEvaluationError(f"{evaluation_id} is a group of evaluations; name one of {members}")
-    return found[0]
-
-
-def others_of(
-    store: EvaluationStore,
-    evaluation: Evaluation,
-    on_unreadable: Callable[[StoreError], None] = say_left_out,
-) -> Sequence[Evaluation]:
-    """Returns the other evaluations of the group that can be read, the shallowest trace first."""
-    if evaluation.group_id is None:
-        return ()
-    wanted = EvaluationFilter(evaluation_id=evaluation.group_id, include_interrupted=True)
-    members = store.find(wanted, on_unreadable)
-    others = [each for each in members if each.id != evaluation.id]
-    return sorted(others, key=lambda each: each.trace_level)
 
 
 def _what(evaluation: Evaluation) -> Lines:

@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from inferometer.client.compare.comparing import chosen_side
-from inferometer.client.reports.evaluation_filter import readable_spans
-from inferometer.client.reports.show import find_one, others_of
+from inferometer.client.api.stored import chosen_side, find_one, others_of, readable_spans
 from inferometer.client.web.cells import sort_key
 from inferometer.client.web.documents import (
     comparison_document,

@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
+from inferometer.client.api.stored import readable_spans
 from inferometer.client.cli.command import WHOLE_NUMBER, Command, boolean, option
 from inferometer.client.cli.current import current_invocation
 from inferometer.client.cli.paths import FILE
 from inferometer.client.reports.evaluation_filter import (
     ChosenEvaluations,
     filter_options,
-    readable_spans,
+    say_left_out,
     say_none,
 )
 
@@ -50,7 +51,7 @@ def report(output: Path, details: int, compared: int, overwrite: bool, **chosen:
         found = wanted.find(store, OverviewReport(), lambda error: unread.append(str(error)))
         text = report_text(
             found,
-            readable_spans(store),
+            readable_spans(store, say_left_out),
             source=store.location,
             made_at=datetime.now(timezone.utc),
             details=details,

@@ -48,3 +48,12 @@ BENCH_BATCH_SIZE = 16
 BENCH_BATCHES = 100
 BENCH_WORKERS = 4
 BENCH_PREFETCH = 10
+MXNET, PYTORCH = "mxnet", "pytorch"
+"""The frameworks that train, in small letters."""
+KV_STORES = ("local", "device", "dist_sync", "dist_device_sync", "dist_async", "nccl", "horovod")
+"""How MXNet adds gradients up."""
+DIST_BACKENDS = ("gloo", "nccl", "mpi")
+"""How PyTorch does."""
+OPERATOR_DTYPES = ("float32", "float", "float64", "float16", "bfloat16", "int8", "int32", "int64")
+OPERATOR_VALUES = ("table", "zeros", "ones")
+"""The element types of operators, and what their inputs hold; the first are the defaults."""

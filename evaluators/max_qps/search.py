@@ -35,6 +35,7 @@ from inferometer.evaluators.max_qps.single_server import SIMULATED_QUERIES
 from inferometer.manifests.errors import ConfigurationError
 
 _LEAST_PROBES = 4
+_ROUNDING = 1 + 1e-9  # 4 × 0.3 is more than 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class MaxQpsOptions:
         if isinstance(self.process, RampArrivals):
             raise ConfigurationError("arrival ramp has no steady rate to search for; use poisson or gamma")
         probe_s = self.min_duration_s + 2 * self.latency_bound_ms / 1e3
-        if _LEAST_PROBES * probe_s > self.time_budget_s:
+        if _LEAST_PROBES * probe_s > self.time_budget_s * _ROUNDING:
             raise ConfigurationError(
                 f"time_budget is {self.time_budget_s:g} s; with this min_duration and latency_bound "
                 f"it must be at least {_LEAST_PROBES * probe_s:g} s"

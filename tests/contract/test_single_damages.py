@@ -14,9 +14,9 @@ import pytest
 
 from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.agent.tracing.span import TraceLevel
+from inferometer.client.api.stored import newest, readable_spans
 from inferometer.client.reports.evaluation_document import as_document
-from inferometer.client.reports.evaluation_filter import readable_spans
-from inferometer.client.reports.show import lines_of, newest
+from inferometer.client.reports.show import lines_of
 from inferometer.client.web.documents import (
     comparison_document,
     evaluation_document,

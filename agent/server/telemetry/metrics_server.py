@@ -16,6 +16,9 @@ from inferometer.manifests.errors import ConfigurationError
 
 _TIMEOUT_S = 10.0
 
+_POLL_S = 0.05
+"""How often it looks whether it is to stop."""
+
 
 class MetricsServer(Closeable):
     """Answers scrapes from ``start`` to ``close``; port 0 takes a free one.
@@ -34,7 +37,9 @@ class MetricsServer(Closeable):
                 "--metrics_host"
             ) from error
         self._host = f"[{host}]" if ":" in host else host
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), name="metrics", daemon=True
+        )
 
     @property
     def port(self) -> int:

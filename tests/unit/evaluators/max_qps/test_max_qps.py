@@ -349,3 +349,12 @@ def test_a_search_without_a_valid_probe_says_why() -> None:
     assert answer.rate_qps is None
     assert text_of(answer) == "unknown"
     assert answer.reason == "no probe was valid"
+
+
+def test_the_budget_that_a_message_asks_for_is_enough() -> None:
+    """Four times 0.3 is more than 1.2 in binary."""
+    short = {"latency_bound_ms": 50.0, "min_duration_s": 0.2}
+
+    assert MaxQpsOptions(**short, time_budget_s=1.2).time_budget_s == 1.2
+    with pytest.raises(ConfigurationError, match=r"it must be at least 1\.2 s"):
+        MaxQpsOptions(**short, time_budget_s=1.1)

@@ -8,7 +8,7 @@ from typing import Any
 from inferometer.agent.hardware.device import CPU, Device, DeviceKind
 from inferometer.agent.operators.operator import Operator, ParameterValue, Preset, Shape
 from inferometer.agent.operators.table.registry import chosen_operators
-from inferometer.client.op.case_file import read_cases
+from inferometer.evaluators.kinds.operators.case_file import read_cases
 from inferometer.evaluators.kinds.operators.measurement import Cache, Mode, OperatorOptions
 from inferometer.evaluators.operators.cases import OperatorRequest, OwnCase
 from inferometer.manifests.errors import ConfigurationError, suggestion

@@ -17,10 +17,10 @@ from inferometer.client.library import html
 from inferometer.client.library.invocation import library_invocation
 from inferometer.client.library.results import Result
 from inferometer.client.library.tables import Rows, Tabular
-from inferometer.client.op.asking import FORMS, known, presets_of
-from inferometer.client.op.command import DTYPES, VALUES
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs import ranges
+from inferometer.evaluators.jobs.defaults import OPERATOR_DTYPES, OPERATOR_VALUES
+from inferometer.evaluators.kinds.operators.asking import FORMS, known, presets_of
 from inferometer.evaluators.kinds.operators.job import operators_job
 from inferometer.evaluators.kinds.operators.measurement import (
     Cache,
@@ -231,8 +231,8 @@ def _own(
 def _options(dtype: str, threads: int | None, more: OperatorArguments) -> OperatorOptions:
     """The options, each checked."""
     plain = OperatorOptions()
-    [named] = known([dtype], DTYPES, "dtype")
-    [values] = known([more.get("values", plain.values)], VALUES, "values")
+    [named] = known([dtype], OPERATOR_DTYPES, "dtype")
+    [values] = known([more.get("values", plain.values)], OPERATOR_VALUES, "values")
     [cache] = known([more.get("cache", plain.cache.value)], [each.value for each in Cache], "cache")
     options = OperatorOptions(
         dtype="float32" if named == "float" else named,
