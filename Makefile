@@ -61,7 +61,8 @@ proto: $(STAMP) ## generate the stubs from the .proto files
 proto-check: $(STAMP) # fails when the committed stubs are not what the .proto files give
 	@PYTHON=$(BIN)/python tools/check_protos.sh
 
-docs: $(STAMP) ## write docs/commands.md from the commands, and the table of docs/operators.md
+docs: $(STAMP) ## write what is generated from the source: docs/commands.md, arguments, the table of docs/operators.md
+	$(BIN)/python -m tools.library_arguments
 	$(BIN)/python -m tools.command_reference
 	$(BIN)/python -m tools.operator_table
 

@@ -2,192 +2,58 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import click
 
-from inferometer.client.cli.command import (
-    COUNT,
-    NOT_NEGATIVE,
-    POSITIVE,
-    Command,
-    FiniteFloatRange,
-    boolean,
-    option,
-    options,
-)
-from inferometer.client.cli.paths import FILE, INPUT
-from inferometer.client.cli.system_options import (
-    dataset_options,
-    repeat_option,
-    system_options,
-    tracer_options,
-)
-from inferometer.evaluators.jobs import defaults
+from inferometer.client.cli.command import Command, boolean, options
+from inferometer.client.cli.request_options import request_options
+from inferometer.client.cli.system_options import dataset_options, system_options, tracer_options
+from inferometer.evaluators.jobs.declaring import options_of
+from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
 
-if TYPE_CHECKING:
-    from inferometer.evaluators.jobs.requests import MaxQpsRequest, WorkloadRequest
+_WITH_THE_TRACER = ("trace_sample", "repeat")
+"""The options that help shows after those of the collector."""
 
-load_options = options(
-    system_options,
-    option(
-        "--initial_qps",
-        type=POSITIVE,
-        metavar="QPS",
-        help=f"Queries per second: the rate, or the start of a search.  [default: {defaults.INITIAL_QPS:g}]",
-    ),
-    option(
-        "--arrival",
-        metavar="PROCESS",
-        help="Arrival process: constant, poisson, gamma:cv=2, bursts:on_s=1,off_s=1, "
-        f"ramp:from_share=0.1,to_share=1,over_s=60.  [default: {defaults.ARRIVAL}]",
-    ),
-    option(
-        "--percentile",
-        type=FiniteFloatRange(0, 100, min_open=True, max_open=True),
-        default=defaults.PERCENTILE,
-        metavar="P",
-        help="Latency percentile that the bound applies to.",
-    ),
-    option(
-        "--min_duration",
-        "min_duration_s",
-        type=NOT_NEGATIVE,
-        metavar="S",
-        help="Minimum duration of the run.",
-    ),
-    option("--min_queries", type=COUNT, metavar="N", help="Minimum number of queries."),
-    option(
-        "--timeout_ms",
-        type=FiniteFloatRange(min=1),
-        default=defaults.QUERY_TIMEOUT_MS,
-        metavar="MS",
-        help="Timeout of a query, from the time it was due.",
-    ),
-    option(
-        "--warmup",
-        "warm_up_queries",
-        type=click.IntRange(min=0),
-        default=defaults.WARM_UP_QUERIES,
-        metavar="N",
-        help="Queries to send before the run without measuring them.",
-    ),
-    boolean("--force", help="Send even more than this machine can send on time."),
-    boolean("--allow_invalid", help="Exit with 0 although the result is INVALID."),
-    option(
-        "--max_batch_size",
-        type=click.IntRange(1, 4096),
-        default=1,
-        metavar="N",
-        help="Maximum number of queries per batch, in this process.",
-    ),
-    option(
-        "--max_queue_delay_ms",
-        type=NOT_NEGATIVE,
-        default=0.0,
-        metavar="MS",
-        help="How long the first query of a batch waits for others.",
-    ),
-    boolean(
-        "--include_preprocess",
-        help="Also preprocess under load; by default inputs are preprocessed before the run.",
-    ),
-    tracer_options,
-    option(
-        "--trace_sample",
-        type=FiniteFloatRange(0, 1),
-        metavar="SHARE",
-        help="Trace this share of the queries.  "
-        f"[default: {defaults.TRACE_SAMPLE:g} with a collector, else 0]",
-    ),
-    repeat_option("opening the model anew each time, as one group."),
-    dataset_options,
-)
+
+def load_options_of(request: type[LoadRequest]) -> Callable[[Any], Any]:
+    """Adds the options of a load, and of the model and the inputs."""
+    every = [each.name for each in options_of(request)]
+    before = [each for each in every if each not in _WITH_THE_TRACER]
+    return options(
+        system_options,
+        request_options(request, but=_WITH_THE_TRACER),
+        boolean("--allow_invalid", help="Exit with 0 although the result is INVALID."),
+        tracer_options,
+        request_options(request, but=before),
+        dataset_options,
+    )
+
+
+load_options = load_options_of(LoadRequest)
 """Adds the options that both commands have."""
 
 
 @click.command(cls=Command)
-@load_options
-@option("--duration", "duration_s", type=POSITIVE, metavar="S", help="Duration of the run.")
-@option(
-    "--latency_bound",
-    "latency_bound_ms",
-    type=POSITIVE,
-    metavar="MS",
-    help="Latency bound for goodput and validity.",
-)
-@option(
-    "--schedule",
-    type=INPUT,
-    metavar="FILE",
-    help="Send queries at the offsets in this file: one per line in seconds, or a csv with offset_ns.",
-)
-@option(
-    "--write_schedule",
-    type=FILE,
-    metavar="FILE",
-    help="Also write the schedule to this file, for use with --schedule.",
-)
-@option(
-    "--concurrency",
-    type=COUNT,
-    metavar="N",
-    help="Keep N queries in flight instead: each response triggers the next query (closed loop).",
-)
-@option(
-    "--scenario",
-    type=click.Choice(["single_stream", "multi_stream", "server", "offline"]),
-    metavar="NAME",
-    help="Let MLPerf's LoadGen send a scenario instead, and compare its figures with ours: "
-    "single_stream, multi_stream, server, offline.",
-)
+@load_options_of(WorkloadRequest)
 def workload(**given: Any) -> None:
     """Send queries as they arrive in production, and measure the latency of each.
 
     Queries are sent when they are due, regardless of earlier ones; latency counts from the time a query was
     due to its response. By default, the run lasts at least 10 s and 512 queries.
     """
-    from inferometer.evaluators.jobs.requests import WorkloadRequest
-    from inferometer.evaluators.kinds.load.measurement import Scenario
-
-    if given["scenario"] is not None:
-        given["scenario"] = Scenario(given["scenario"])
     _put(WorkloadRequest, given)
 
 
 @click.command("max-qps", cls=Command)
-@load_options
-@option(
-    "--latency_bound",
-    "latency_bound_ms",
-    type=POSITIVE,
-    default=defaults.LATENCY_BOUND_MS,
-    metavar="MS",
-    help="Bound for the latency percentile.",
-)
-@option(
-    "--tolerance",
-    type=FiniteFloatRange(0.0001, 1),
-    default=defaults.TOLERANCE,
-    metavar="SHARE",
-    help="Target for half the width of the answer's interval, by this search alone.",
-)
-@option(
-    "--time_budget",
-    "time_budget_s",
-    type=FiniteFloatRange(min=1),
-    default=defaults.TIME_BUDGET_S,
-    metavar="S",
-    help="Time limit of the search.",
-)
+@load_options_of(MaxQpsRequest)
 def max_qps(**given: Any) -> None:
     """Search for the highest rate at which a latency percentile stays within a bound.
 
     The answer is an interval, or none. Each probe draws its queries from a seed of its own, and is stored
     with the answer.
     """
-    from inferometer.evaluators.jobs.requests import MaxQpsRequest
-
     _put(MaxQpsRequest, given)
 
 

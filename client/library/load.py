@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from typing_extensions import Unpack
 
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.runner import measured
 from inferometer.client.library.invocation import library_invocation
+from inferometer.client.library.load_arguments import DeclaredLoadArguments
 from inferometer.client.library.requests import dataset_choice, system_request
 from inferometer.client.library.results import Result
 from inferometer.evaluators.jobs.defaults import (
@@ -23,10 +24,10 @@ from inferometer.evaluators.jobs.defaults import (
     TIME_BUDGET_S,
     TOLERANCE,
 )
-from inferometer.evaluators.jobs.requests import MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.job import load_job
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, Scenario
 from inferometer.evaluators.kinds.load.report import MaxQpsReport, WorkloadReport
+from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.measurement import Measurement
 from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.kinds.registry import kind_of
@@ -189,8 +190,8 @@ class RateSearch(_UnderLoad[RateSearchMeasurement]):
         return self.evaluation.measurement.answer
 
 
-class LoadArguments(TypedDict, total=False):
-    """Further arguments of ``workload`` and ``max_qps``.
+class LoadArguments(DeclaredLoadArguments, total=False):
+    """Further arguments of ``workload`` and ``max_qps``, beside those of ``DeclaredLoadArguments``.
 
     Attributes:
         version: A version of the model, or a constraint; by default the highest that has the weights.
@@ -202,14 +203,6 @@ class LoadArguments(TypedDict, total=False):
         threads: CPU threads of an operator.
         precision: ``float32``, ``float16`` or ``bfloat16``, for a model in code; by default the model's own.
         cudnn_benchmark: Whether cuDNN times its algorithms; by default as the framework does.
-        min_duration_s: How long queries are sent at the least; by default 10, and 2 for a probe of a search.
-        min_queries: How many are sent at the least; by default 512, and 100 for a probe.
-        timeout_ms: How long a query may take, from when it was due.
-        warm_up_queries: Queries that are sent before and not measured.
-        max_batch_size: The most queries in a batch, in this process.
-        max_queue_delay_ms: How long the first query of a batch waits for others.
-        include_preprocess: Whether inputs are preprocessed under load, and not before.
-        force: Whether to send even more than this machine can send on time.
     """
 
     version: str | None
@@ -221,14 +214,6 @@ class LoadArguments(TypedDict, total=False):
     threads: int | None
     precision: str | None
     cudnn_benchmark: bool | None
-    min_duration_s: float
-    min_queries: int
-    timeout_ms: float
-    warm_up_queries: int
-    max_batch_size: int
-    max_queue_delay_ms: float
-    include_preprocess: bool
-    force: bool
 
 
 def workload(

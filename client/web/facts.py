@@ -112,9 +112,9 @@ def _measured(evaluation: Evaluation, timed: Evaluation) -> Iterator[tuple[str, 
     yield "measured for", f"{measurement.elapsed_ns / _NS_PER_S:.3f} s"
     yield from kind.facts(evaluation, timed)
     options = getattr(measurement, "options", None)
-    for each in () if options is None else fields(options):
-        name = "loss function" if each.name == "loss" else each.name.replace("_", " ")
-        yield name, _option_text(getattr(options, each.name))
+    given = {} if options is None else {each.name: getattr(options, each.name) for each in fields(options)}
+    for name, value in (given | given.pop("further", {})).items():
+        yield "loss function" if name == "loss" else name.replace("_", " "), _option_text(value)
 
 
 def _option_text(value: Any) -> str | None:

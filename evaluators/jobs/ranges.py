@@ -40,25 +40,6 @@ class Range:
 
 POSITIVE, NOT_NEGATIVE, COUNT = Range(0, open=True), Range(0), Range(1)
 SEED = Range(0, MOST_SEED)
-LOAD = {
-    "initial_qps": POSITIVE,
-    "percentile": Range(0, 100, open=True),
-    "latency_bound_ms": POSITIVE,
-    "min_duration_s": NOT_NEGATIVE,
-    "min_queries": COUNT,
-    "timeout_ms": COUNT,
-    "warm_up_queries": NOT_NEGATIVE,
-    "max_batch_size": Range(1, 4096),
-    "max_queue_delay_ms": NOT_NEGATIVE,
-    "repeat": COUNT,
-    "seed": SEED,
-    "duration_s": POSITIVE,
-    "concurrency": COUNT,
-    "tolerance": Range(0.0001, 1),
-    "time_budget_s": COUNT,
-    "trace_sample": Range(0, 1),
-}
-"""The numbers of a workload and of a search, by the names of the fields."""
 COMPARISON = {"threshold": Range(0, 10), "accuracy_threshold": Range(0, 10)}
 """The numbers of a comparison."""
 

@@ -14,7 +14,7 @@ import pytest
 
 import inferometer as im
 from inferometer import _OWNERS
-from inferometer.evaluators.jobs.requests import MaxQpsRequest
+from inferometer.evaluators.kinds.load.request import MaxQpsRequest
 from inferometer.manifests.files import BUILTIN
 from tests.cli.conftest import Agent
 

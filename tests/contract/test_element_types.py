@@ -32,9 +32,10 @@ from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.client.remote.rest.messages import HttpRequestForm
 from inferometer.evaluators.evaluation import Status
 from inferometer.evaluators.jobs.defaults import SharedMemoryUse
-from inferometer.evaluators.jobs.requests import MaxQpsRequest, SystemRequest, WorkloadRequest
+from inferometer.evaluators.jobs.requests import SystemRequest
 from inferometer.evaluators.kinds.load.job import LoadJob
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
+from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.rate_search.measurement import RateSearchMeasurement
 from inferometer.evaluators.load.local_target import make_load_target
 from inferometer.evaluators.load.prepared_inputs import PreparedInputs, ReadInputs

@@ -140,9 +140,9 @@ def _ours(address: str) -> None:
 def _workload(
     resources: JobResources, system: SystemRequest, rate: float, seconds: float
 ) -> Mapping[str, float]:
-    from inferometer.evaluators.jobs.requests import WorkloadRequest
     from inferometer.evaluators.kinds.load.job import LoadJob
     from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
+    from inferometer.evaluators.kinds.load.request import WorkloadRequest
     from inferometer.evaluators.load.issuer import IssuerProgress
     from inferometer.evaluators.load.queries import Outcome
     from inferometer.evaluators.running.resources import JobCallbacks

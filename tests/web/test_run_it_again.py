@@ -15,9 +15,9 @@ from inferometer.agent.tracing.span import TraceLevel
 from inferometer.client.cli.main import cli
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.jobs.requests import MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.batches.measurement import BatchOptions
 from inferometer.evaluators.kinds.load.measurement import Scenario
+from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.repeating import again
 from tests.evaluations import changed
 from tests.page_samples import steady

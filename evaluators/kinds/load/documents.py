@@ -29,7 +29,7 @@ class LoadDocuments:
         """Returns the documents of the measurement."""
         measured = evaluation.measurement
         document = {
-            "options": fields_of(measured.options),
+            "options": options_document(measured.options),
             "run": run_document(measured.run),
             "mlperf": _mlperf_document(measured.mlperf) if measured.mlperf else None,
         }
@@ -68,6 +68,14 @@ def queries_part(runs: Sequence[LoadRun]) -> Part:
             yield {"run": number} | {n: getattr(queries, n)[piece].tolist() for n in QUERY_COLUMNS}
 
     return Part(len(pieces), documents())
+
+
+def options_document(options: LoadOptions) -> Document:
+    """Returns the options as a document; earlier versions of the program know of no further ones."""
+    document = fields_of(options)
+    if not options.further:
+        del document["further"]
+    return document
 
 
 def options_of(stored: Any) -> LoadOptions:
@@ -141,7 +149,7 @@ class RateSearchDocuments:
         """Returns the documents of the measurement."""
         search = evaluation.measurement
         document = {
-            "options": fields_of(search.options),
+            "options": options_document(search.options),
             "answer": fields_of(search.answer) if search.answer else None,
             "probes": [run_document(probe) for probe in search.probes],
         }

@@ -20,9 +20,9 @@ from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.jobs.defaults import LATENCY_BOUND_MS, SPARE_CORES
-from inferometer.evaluators.jobs.requests import MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
+from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.scenario import MlperfWork
 from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.load.calibration import ALLOWED_SHARE, LEAST_QPS, calibrate, check_load, peak_qps

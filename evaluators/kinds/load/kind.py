@@ -15,6 +15,7 @@ from inferometer.evaluators.kinds.kind import Again, Kind, Rows, drawn, own_valu
 from inferometer.evaluators.kinds.load.documents import LoadDocuments
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
 from inferometer.evaluators.kinds.load.options import (
+    further_words,
     load_description,
     load_words,
     option_conditions,
@@ -23,6 +24,7 @@ from inferometer.evaluators.kinds.load.options import (
 )
 from inferometer.evaluators.kinds.load.plot import WorkloadPlot
 from inferometer.evaluators.kinds.load.report import WorkloadReport
+from inferometer.evaluators.kinds.load.request import WorkloadRequest
 from inferometer.evaluators.kinds.load.summary import run_rows
 from inferometer.evaluators.kinds.repeating import system_words, words_of
 from inferometer.evaluators.load.summary import LoadSummary
@@ -117,6 +119,7 @@ class LoadKind(Kind[LoadMeasurement]):
             *system_words(evaluation),
             *_words(evaluation, evaluation.measurement),
         ]
+        words += further_words(WorkloadRequest, evaluation.measurement.options)
         return Again(tuple(words))
 
     def unfit(self, measurement: LoadMeasurement) -> str:

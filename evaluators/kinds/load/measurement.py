@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
 
@@ -49,6 +50,7 @@ class LoadOptions:
         time_budget_s: The time limit of a search; None for a workload.
         tolerance: Half the width of the interval that a search aims at, as a fraction of the rate.
         scenario: The scenario of MLPerf, whose queries LoadGen sent; None for other load.
+        further: Options of the request that have no field here, where they differ from their defaults.
     """
 
     arrival: str
@@ -68,6 +70,7 @@ class LoadOptions:
     time_budget_s: float | None = None
     tolerance: float | None = None
     scenario: Scenario | None = None
+    further: Mapping[str, str | int | float | bool] = field(default_factory=dict)
 
     @property
     def latency_bound_ns(self) -> int | None:

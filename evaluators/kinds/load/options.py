@@ -9,13 +9,16 @@ from typing import Any
 
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs import defaults
+from inferometer.evaluators.jobs.declaring import options_of
 from inferometer.evaluators.kinds.load.measurement import LoadOptions
+from inferometer.evaluators.kinds.load.request import LoadRequest
 from inferometer.evaluators.kinds.repeating import dataset_words, words_of
 
 
 def option_values(kind: str, options: LoadOptions) -> dict[str, Any]:
     """Returns the options as values of JSON."""
     given = {each.name: getattr(options, each.name) for each in fields(options)}
+    given |= given.pop("further")
     return {"kind": kind} | {n: v.value if isinstance(v, Enum) else v for n, v in given.items()}
 
 
@@ -29,7 +32,7 @@ def option_conditions(options: LoadOptions) -> dict[str, str]:
     }
     if options.concurrency is not None:
         conditions["concurrency"] = str(options.concurrency)
-    return conditions
+    return conditions | {name.replace("_", " "): str(value) for name, value in options.further.items()}
 
 
 def load_description(evaluation: Evaluation, options: LoadOptions) -> Iterator[tuple[str, str]]:
@@ -50,6 +53,12 @@ def options_text(options: LoadOptions, *, bound: bool = False) -> Iterator[str]:
     if options.max_queue_delay_ms:
         yield f"which wait {options.max_queue_delay_ms:g} ms"
     yield f"{options.warm_up_queries} queries to warm up"
+
+
+def further_words(request: type[LoadRequest], options: LoadOptions) -> Iterator[str]:
+    """Yields the words of the options that have no field of ``LoadOptions``."""
+    for each in options_of(request):
+        yield from each.words(options.further.get(each.name))
 
 
 def known_text(name: str, value: float | None, unit: str) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inferometer.evaluators.jobs.defaults import INITIAL_QPS, LATENCY_BOUND_MS, WORKLOAD_MIN_QUERIES
-from inferometer.evaluators.jobs.requests import WorkloadRequest
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions, Scenario
+from inferometer.evaluators.kinds.load.request import WorkloadRequest
 from inferometer.evaluators.load.issuer import IssuerProgress, Stop
 from inferometer.evaluators.load.load_run import bound_ns_of
 from inferometer.evaluators.load.target import QueryTarget

@@ -11,6 +11,7 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.kind import Again, Kind, Rows, drawn, own_values, top_figures
 from inferometer.evaluators.kinds.load.documents import RateSearchDocuments
 from inferometer.evaluators.kinds.load.options import (
+    further_words,
     known_text,
     load_description,
     load_words,
@@ -20,6 +21,7 @@ from inferometer.evaluators.kinds.load.options import (
 )
 from inferometer.evaluators.kinds.load.plot import MaxQpsPlot
 from inferometer.evaluators.kinds.load.report import MaxQpsReport, ProbesReport
+from inferometer.evaluators.kinds.load.request import MaxQpsRequest
 from inferometer.evaluators.kinds.load.summary import search_rows
 from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.kinds.repeating import system_words, words_of
@@ -99,6 +101,7 @@ class RateSearchKind(Kind[RateSearchMeasurement]):
         words += words_of("min_queries", options.min_queries)
         words += words_of("tolerance", options.tolerance)
         words += words_of("time_budget", options.time_budget_s)
+        words += further_words(MaxQpsRequest, options)
         return Again(tuple(words))
 
     def unfit(self, measurement: RateSearchMeasurement) -> str:

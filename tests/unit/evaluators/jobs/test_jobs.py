@@ -19,18 +19,13 @@ from inferometer.agent.preprocessing.inputs import batch_size
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.agent.tracing.span import TraceLevel
 from inferometer.evaluators.evaluation import Status
-from inferometer.evaluators.jobs.requests import (
-    DatasetChoice,
-    EvaluationRequest,
-    MaxQpsRequest,
-    SystemRequest,
-    WorkloadRequest,
-)
+from inferometer.evaluators.jobs.requests import DatasetChoice, EvaluationRequest, SystemRequest
 from inferometer.evaluators.kinds.batches.job import evaluate
 from inferometer.evaluators.kinds.batches.measurement import BatchOptions
 from inferometer.evaluators.kinds.batches.run import Progress
 from inferometer.evaluators.kinds.load.job import LoadJob
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
+from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.load.issuer import IssuerProgress
 from inferometer.evaluators.running.resources import JobCallbacks, JobPart, JobStart, Notify
 from inferometer.manifests.catalog import Catalog

@@ -1,0 +1,31 @@
+"""The arguments of loads that requests declare, from which make docs writes them; do not edit."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class DeclaredLoadArguments(TypedDict, total=False):
+    """Further arguments of ``workload`` and ``max_qps``, with the defaults of the commands.
+
+    Attributes:
+        min_duration_s: Minimum duration of the run; by default 10, and 2 for a probe of a search.
+        min_queries: Minimum number of queries; by default 512, and 100 for a probe of a search.
+        timeout_ms: Timeout of a query, from the time it was due; by default 10000.
+        warm_up_queries: Queries to send before the run without measuring them; by default 16.
+        force: Send even more than this machine can send on time.
+        max_batch_size: Maximum number of queries per batch, in this process; by default 1.
+        max_queue_delay_ms: How long the first query of a batch waits for others.
+        include_preprocess: Also preprocess under load; by default inputs are preprocessed before the run.
+        trace_sample: Trace this share of the queries; by default 0.01 with a collector, else 0.
+    """
+
+    min_duration_s: float | None
+    min_queries: int | None
+    timeout_ms: float
+    warm_up_queries: int
+    force: bool
+    max_batch_size: int
+    max_queue_delay_ms: float
+    include_preprocess: bool
+    trace_sample: float | None

@@ -1,0 +1,334 @@
+"""Requests of load: a workload, and a search for the highest rate.
+
+Help shows their options, so that what takes long to import is imported where it is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from inferometer.evaluators.jobs import defaults
+from inferometer.evaluators.jobs.declaring import check_options, declared, further
+from inferometer.evaluators.jobs.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SEED, Range, check_number
+from inferometer.manifests.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.datasets.choice import DatasetChoice
+    from inferometer.evaluators.jobs.requests import SystemRequest
+    from inferometer.evaluators.kinds.load.measurement import LoadOptions, Scenario
+    from inferometer.evaluators.load.arrivals import ArrivalProcess, Extent
+
+_KEPT = {
+    *("initial_qps", "arrival", "percentile", "latency_bound_ms", "min_duration_s", "min_queries"),
+    *("timeout_ms", "warm_up_queries", "max_batch_size", "max_queue_delay_ms", "include_preprocess"),
+    *("duration_s", "concurrency", "scenario", "tolerance", "time_budget_s"),  # fields of LoadOptions
+    *("force", "trace_sample", "repeat", "schedule", "write_schedule"),  # which change no figure
+}
+"""The options that evaluations keep under names of their own, or not."""
+
+
+def _default_system() -> SystemRequest:
+    from inferometer.evaluators.jobs.requests import SystemRequest
+
+    return SystemRequest()
+
+
+def _default_dataset() -> DatasetChoice:
+    from inferometer.evaluators.datasets.choice import DatasetChoice
+
+    return DatasetChoice()
+
+
+def _both(workload: float, probe: float) -> str:
+    """The defaults of a workload and of a probe, in a text."""
+    return f"{workload:g}, and {probe:g} for a probe of a search"
+
+
+def _scenario(name: str) -> Scenario:
+    from inferometer.evaluators.kinds.load.measurement import Scenario
+
+    return Scenario(name.strip().lower())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """A model under load: what a workload and a search have in common.
+
+    The attributes that are not listed are those of ``LoadOptions``; batches are for a model in this process.
+
+    Attributes:
+        system: The model. In this process, it leaves ``SPARE_CORES`` to the thread that sends the queries.
+        dataset: The inputs.
+        synthetic: Whether the inputs are random tensors instead.
+        include_preprocess: Whether inputs are preprocessed under load, and not before.
+        initial_qps: Queries per second: the rate, or the first one of a search; None means the default.
+        arrival: The arrival process, such as ``gamma:cv=2``; None means the default.
+        min_duration_s: The minimum duration; None means the default.
+        min_queries: The minimum number of queries; None means the default.
+        repeat: How often to repeat all of it, opening the model anew.
+        force: Whether to send even more than this machine can send on time.
+        tracer_address: Where the spans of the queries that are traced are sent; None sends none.
+        trace_url: Where a person finds the trace; as in ``EvaluationRequest``.
+        trace_sample: The share of the queries that are traced; None means the default with a
+            ``tracer_address``, and else none.
+
+    Raises:
+        ConfigurationError: Two options exclude each other, or a number is out of its range.
+    """
+
+    default_min_duration_s: ClassVar[float]
+    default_min_queries: ClassVar[int]
+
+    system: SystemRequest = field(default_factory=_default_system)
+    dataset: DatasetChoice = field(default_factory=_default_dataset)
+    synthetic: bool = False
+    seed: int = 0
+    tracer_address: str | None = None
+    trace_url: str | None = None
+    initial_qps: float | None = declared(
+        None,
+        "Queries per second: the rate, or the start of a search.",
+        "QPS",
+        within=POSITIVE,
+        default_text=f"{defaults.INITIAL_QPS:g}",
+    )
+    arrival: str | None = declared(
+        None,
+        "Arrival process: constant, poisson, gamma:cv=2, bursts:on_s=1,off_s=1, "
+        "ramp:from_share=0.1,to_share=1,over_s=60.",
+        "PROCESS",
+        default_text=defaults.ARRIVAL,
+    )
+    percentile: float = declared(
+        defaults.PERCENTILE,
+        "Latency percentile that the bound applies to.",
+        "P",
+        within=Range(0, 100, open=True),
+    )
+    latency_bound_ms: float | None = None
+    min_duration_s: float | None = declared(
+        None,
+        "Minimum duration of the run.",
+        "S",
+        within=NOT_NEGATIVE,
+        default_text=_both(defaults.WORKLOAD_MIN_DURATION_S, defaults.PROBE_MIN_DURATION_S),
+    )
+    min_queries: int | None = declared(
+        None,
+        "Minimum number of queries.",
+        "N",
+        within=COUNT,
+        default_text=_both(defaults.WORKLOAD_MIN_QUERIES, defaults.PROBE_MIN_QUERIES),
+    )
+    timeout_ms: float = declared(
+        defaults.QUERY_TIMEOUT_MS, "Timeout of a query, from the time it was due.", "MS", within=COUNT
+    )
+    warm_up_queries: int = declared(
+        defaults.WARM_UP_QUERIES,
+        "Queries to send before the run without measuring them.",
+        "N",
+        within=NOT_NEGATIVE,
+        flags=("--warmup",),
+    )
+    force: bool = declared(False, "Send even more than this machine can send on time.")
+    max_batch_size: int = declared(
+        1, "Maximum number of queries per batch, in this process.", "N", within=Range(1, 4096)
+    )
+    max_queue_delay_ms: float = declared(
+        0.0, "How long the first query of a batch waits for others.", "MS", within=NOT_NEGATIVE
+    )
+    include_preprocess: bool = declared(
+        False, "Also preprocess under load; by default inputs are preprocessed before the run."
+    )
+    trace_sample: float | None = declared(
+        None,
+        "Trace this share of the queries.",
+        "SHARE",
+        within=Range(0, 1),
+        default_text=f"{defaults.TRACE_SAMPLE:g} with a collector, else 0",
+    )
+    repeat: int = declared(
+        1, "Repeat N times, opening the model anew each time, as one group.", "N", within=Range(1, 1000)
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check_number("seed", self.seed, SEED)
+        if self.synthetic and (self.dataset.path or self.dataset.name):
+            raise ConfigurationError("synthetic needs no dataset; leave out dataset_name and dataset_path")
+        self.system.check_batches(self.max_batch_size)
+        if len(self.system.agents) > 1:
+            raise ConfigurationError(
+                f"{len(self.system.agents)} agents are named, but a load is for one; name one, or any"
+            )
+        if self.system.agents and (self.max_batch_size > 1 or self.max_queue_delay_ms):
+            raise ConfigurationError(
+                "max_batch_size and max_queue_delay_ms are for a model in this process; leave them out"
+            )
+
+    @property
+    def traced_share(self) -> float:
+        """The share of the queries that are traced."""
+        if self.trace_sample is None:
+            return defaults.TRACE_SAMPLE if self.tracer_address else 0.0
+        return self.trace_sample
+
+    @property
+    def process(self) -> ArrivalProcess:
+        """How queries arrive.
+
+        Raises:
+            ConfigurationError: There is no such process.
+        """
+        from inferometer.evaluators.load.arrivals import arrival_process
+
+        return arrival_process(self.arrival or defaults.ARRIVAL)
+
+    @property
+    def rate_qps(self) -> float:
+        """The rate, or the first one of a search."""
+        return self.initial_qps or defaults.INITIAL_QPS
+
+    @property
+    def least_duration_s(self) -> float:
+        """How long queries are sent at the least."""
+        return self.default_min_duration_s if self.min_duration_s is None else self.min_duration_s
+
+    def load_options(self) -> LoadOptions:
+        """What an evaluation keeps of the request."""
+        from inferometer.evaluators.kinds.load.measurement import LoadOptions
+
+        return LoadOptions(
+            arrival=str(self.process),
+            rate_qps=self.rate_qps,
+            percentile=self.percentile,
+            latency_bound_ms=self.latency_bound_ms,
+            timeout_ms=self.timeout_ms,
+            min_duration_s=self.least_duration_s,
+            min_queries=self.min_queries or self.default_min_queries,
+            seed=self.seed,
+            max_batch_size=self.max_batch_size,
+            max_queue_delay_ms=self.max_queue_delay_ms,
+            include_preprocess=self.include_preprocess,
+            warm_up_queries=self.warm_up_queries,
+            further=further(self, _KEPT),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadRequest(LoadRequest):
+    """Queries as they arrive in production; by default, the arrival process draws them.
+
+    Attributes:
+        duration_s: The exact duration; None for a minimum duration and number of queries.
+        schedule: A file with the offset of each query.
+        write_schedule: A new file that the schedule is written to.
+        concurrency: The number of queries to keep in flight instead of a schedule.
+        scenario: A scenario of MLPerf that LoadGen sends instead.
+    """
+
+    default_min_duration_s: ClassVar[float] = defaults.WORKLOAD_MIN_DURATION_S
+    default_min_queries: ClassVar[int] = defaults.WORKLOAD_MIN_QUERIES
+
+    duration_s: float | None = declared(None, "Duration of the run.", "S", within=POSITIVE)
+    latency_bound_ms: float | None = declared(
+        None,
+        "Latency bound for goodput and validity.",
+        "MS",
+        within=POSITIVE,
+        flags=("--latency_bound",),
+    )
+    schedule: Path | None = declared(
+        None,
+        "Send queries at the offsets in this file: one per line in seconds, or a csv with offset_ns.",
+        "FILE",
+        reads=True,
+    )
+    write_schedule: Path | None = declared(
+        None, "Also write the schedule to this file, for use with --schedule.", "FILE"
+    )
+    concurrency: int | None = declared(
+        None,
+        "Keep N queries in flight instead: each response triggers the next query (closed loop).",
+        "N",
+        within=COUNT,
+    )
+    scenario: Scenario | None = declared(
+        None,
+        "Let MLPerf's LoadGen send a scenario instead, and compare its figures with ours: "
+        "single_stream, multi_stream, server, offline.",
+        "NAME",
+        choices=("single_stream", "multi_stream", "server", "offline"),
+        made=_scenario,
+    )
+
+    def __post_init__(self) -> None:
+        LoadRequest.__post_init__(self)
+        least, drawn = ("min_duration_s", "min_queries"), ("initial_qps", "arrival", "write_schedule")
+        not_of_mlperf = ("arrival", "schedule", "write_schedule", "concurrency", "duration_s")
+        self._refuse("duration_s", "sets the whole duration", *least)
+        self._refuse("scenario", "leaves it to MLPerf's LoadGen when queries are sent", *not_of_mlperf)
+        self._refuse("scenario", "has LoadGen send the queries", "tracer_address", "trace_sample")
+        self._refuse("concurrency", "sends a query when a response arrives", "schedule", *drawn)
+        self._refuse("schedule", "sets when each query is due", *drawn, "duration_s", *least)
+
+    def _refuse(self, name: str, reason: str, *excluded: str) -> None:
+        """Refuses the options that another one excludes, if that is given."""
+        if getattr(self, name) is None:
+            return
+        if given := [other.removesuffix("_s") for other in excluded if getattr(self, other) is not None]:
+            raise ConfigurationError(f"{name.removesuffix('_s')} {reason}; leave out {' and '.join(given)}")
+
+    def load_options(self) -> LoadOptions:
+        """What an evaluation keeps of the request; see ``LoadRequest``."""
+        kept = LoadRequest.load_options(self)
+        return replace(kept, max_duration_s=self.duration_s, concurrency=self.concurrency)
+
+    @property
+    def extent(self) -> Extent:
+        """How long queries are sent, and how many.
+
+        Raises:
+            ConfigurationError: A number is out of range.
+        """
+        from inferometer.evaluators.load.arrivals import Extent
+
+        if self.duration_s is not None:
+            return Extent(self.duration_s, 1, self.duration_s)
+        return Extent(self.least_duration_s, self.min_queries or self.default_min_queries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxQpsRequest(LoadRequest):
+    """A search for the highest rate at which a latency percentile stays within the bound.
+
+    Attributes:
+        tolerance: Target for half the width of the answer's interval by this search alone, as a share of the
+            rate.
+        time_budget_s: The time limit of the search.
+    """
+
+    default_min_duration_s: ClassVar[float] = defaults.PROBE_MIN_DURATION_S
+    default_min_queries: ClassVar[int] = defaults.PROBE_MIN_QUERIES
+
+    latency_bound_ms: float | None = declared(
+        defaults.LATENCY_BOUND_MS,
+        "Bound for the latency percentile.",
+        "MS",
+        within=POSITIVE,
+        flags=("--latency_bound",),
+    )
+    tolerance: float = declared(
+        defaults.TOLERANCE,
+        "Target for half the width of the answer's interval, by this search alone.",
+        "SHARE",
+        within=Range(0.0001, 1),
+    )
+    time_budget_s: float = declared(defaults.TIME_BUDGET_S, "Time limit of the search.", "S", within=COUNT)
+
+    def load_options(self) -> LoadOptions:
+        """What an evaluation keeps of the request; see ``LoadRequest``."""
+        kept = LoadRequest.load_options(self)
+        return replace(kept, tolerance=self.tolerance, time_budget_s=self.time_budget_s)
