@@ -85,7 +85,7 @@ def main(args: Sequence[str] | None = None) -> None:
     """Runs the command line and exits; an error is one line on stderr and a code of ``exit_codes``."""
     _fill_closed_streams()
     quieten_libraries()
-    sys.exit(run(list(sys.argv[1:] if args is None else args)))
+    sys.exit(_flushed(run(list(sys.argv[1:] if args is None else args))))
 
 
 def run(args: list[str]) -> int:
@@ -122,6 +122,20 @@ def run(args: list[str]) -> int:
         what = f"{error.filename}: " if error.filename else "the output cannot be written: "
         return _fail(f"{PROGRAM}: {what}{error.strerror or error}", OUTPUT_FAILED)
     return result if isinstance(result, int) else 0
+
+
+def _flushed(code: int) -> int:
+    """Writes what stdout still holds, so that no failure is left for the end of Python; returns the code."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        from inferometer.client.cli.exit_codes import OUTPUT_FAILED
+
+        with suppress(OSError):  # what is left goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        reason = f"the output cannot be written: {error.strerror or error}"
+        return code or _fail(f"{PROGRAM}: {reason}", OUTPUT_FAILED)
+    return code
 
 
 def _fill_closed_streams() -> None:

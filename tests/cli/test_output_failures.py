@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ def in_shell(arguments: tuple[str, ...], redirection: str) -> subprocess.Complet
     command = [sys.executable, "-c", "from inferometer.client.cli.main import main; main()", *arguments]
     return subprocess.run(
         ["sh", "-c", f'"$@" {redirection}', "sh", *command],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         capture_output=True,
         text=True,
         timeout=60,
