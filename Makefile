@@ -13,7 +13,7 @@ EXAMPLES ?= 10000
 SEED     ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test slow check proto proto-check docs docs-install docs-site images-check image-test structure bench gpu-check fuzz crash soak mutants clean
+.PHONY: help install demo test slow check proto proto-check stubs docs docs-install docs-site images-check image-test structure bench gpu-check fuzz crash soak mutants clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,8 +61,11 @@ proto: $(STAMP) ## generate the stubs from the .proto files
 proto-check: $(STAMP) # fails when the committed stubs are not what the .proto files give
 	@PYTHON=$(BIN)/python tools/check_protos.sh
 
-docs: $(STAMP) ## write what is generated from the source: docs/commands.md, arguments, the table of docs/operators.md
+stubs: $(STAMP) ## generate what is made of tables and requests: stubs of the operators' classes, arguments of loads
+	$(BIN)/python -m tools.operator_stubs
 	$(BIN)/python -m tools.library_arguments
+
+docs: $(STAMP) ## write docs/commands.md from the commands, and the table of docs/operators.md
 	$(BIN)/python -m tools.command_reference
 	$(BIN)/python -m tools.operator_table
 

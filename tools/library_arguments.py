@@ -12,12 +12,12 @@ from inferometer.evaluators.jobs.declaring import Option, options_of
 from inferometer.evaluators.kinds.load.request import LoadRequest
 
 FILE = Path(__file__).resolve().parents[1] / "client" / "library" / "load_arguments.py"
-MEND = "run: make docs"
+MEND = "run: make stubs"
 NAMED = ("initial_qps", "arrival", "percentile")
 """The options that both functions name themselves."""
 NOT_OF_THE_LIBRARY = ("repeat",)
 """A function measures once."""
-_HEAD = '''"""The arguments of loads that requests declare, from which make docs writes them; do not edit."""
+_HEAD = '''"""The arguments of loads that requests declare, from which make stubs writes them; do not edit."""
 
 from __future__ import annotations
 

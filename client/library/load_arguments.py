@@ -1,4 +1,4 @@
-"""The arguments of loads that requests declare, from which make docs writes them; do not edit."""
+"""The arguments of loads that requests declare, from which make stubs writes them; do not edit."""
 
 from __future__ import annotations
 

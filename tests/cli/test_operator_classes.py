@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from types import ModuleType
 from typing import Any
@@ -199,6 +200,22 @@ def test_an_input_that_an_operator_fixes_cannot_be_changed():
         gluon.nn.Conv2D(inputs={"layout": "NHWC"})
     with pytest.raises(ValueError, match=r"label has the shape \(3, 1\)"):
         gluon.loss.L1Loss(inputs={"pred": (4, 1), "label": (3, 1)})
+
+
+@pytest.mark.parametrize("module", [gluon, pytorch])
+def test_only_a_pooling_has_strides_of_its_window_where_none_are_given(module):
+    assert module.MaxPool2D(inputs={"pool_size": (4, 4), "strides": None}).inputs["strides"] is None
+    with pytest.raises(ValueError, match="Conv2D: operator conv2d: the sizes do not fit"):
+        module.Conv2D(inputs={"strides": None})
+
+
+def test_a_name_is_made_once_and_an_unknown_one_is_none_of_the_module():
+    assert gluon.Dense is gluon.nn.Dense
+    assert gluon.Dense is not pytorch.Dense
+    assert pickle.loads(pickle.dumps(pytorch.Dense)) is pytorch.Dense
+    assert gluon.nn.Dense.__doc__ == "A dense layer."
+    with pytest.raises(AttributeError, match="has no attribute 'Dense'"):
+        _ = nd.Dense
 
 
 def test_values_come_from_an_array_or_an_initializer():

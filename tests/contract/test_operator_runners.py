@@ -116,16 +116,16 @@ def test_mxnet_has_computed_when_a_run_returns(form):
 )  # of PyTorch's own compiler
 def test_more_operators_are_compiled_than_pytorch_compiles_of_one_function(monkeypatch):
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # its C++ takes seconds
 
-    for name in ("negative", "square"):
-        inputs, call = prepared("PyTorch", name, form="compile")
-        call.forward()
+    with torch._dynamo.config.patch(recompile_limit=1):  # monkeypatch would hide it afterwards
+        for name in ("negative", "square"):
+            inputs, call = prepared("PyTorch", name, form="compile")
+            call.forward()
 
-        assert np.array_equal(
-            call.outputs()[0], {"negative": np.negative, "square": np.square}[name](inputs["data"])
-        )
+            assert np.array_equal(
+                call.outputs()[0], {"negative": np.negative, "square": np.square}[name](inputs["data"])
+            )
 
 
 @pytest.mark.parametrize("name", graphs())

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from zoo_predictions import MODELS, TASKS, check_prediction, opened, require_package, tested
+from zoo_predictions import MODELS, TASKS, check_prediction, each_model_of, opened, require_package
 
 from inferometer.agent.architectures.architecture import Architecture
 from inferometer.agent.architectures.sources import Architectures
@@ -79,7 +79,7 @@ def open_deep_speech() -> Iterator[Callable[[str], Session]]:
         session.close()
 
 
-@tested(BUILT_IN_PYTORCH)
+@each_model_of(BUILT_IN_PYTORCH)
 def test_a_model_with_random_weights_predicts_an_input(
     model: ModelManifest, built_once: BuiltOnce, open_deep_speech: Callable[[str], Session]
 ) -> None:

@@ -43,7 +43,7 @@ def title(model: ModelManifest) -> str:
     return f"{model.name}-{model.version}-{model.framework.name}"
 
 
-def tested(models: Iterable[ModelManifest]) -> pytest.MarkDecorator:
+def each_model_of(models: Iterable[ModelManifest]) -> pytest.MarkDecorator:
     """Gives a test each of these models; those that take long are slow."""
     return pytest.mark.parametrize(
         "model", [pytest.param(model, id=title(model), marks=_marks(model)) for model in models]

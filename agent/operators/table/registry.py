@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 from inferometer.agent.operators.operator import Category, Operator
 from inferometer.manifests.errors import ConfigurationError, suggestion
@@ -42,6 +43,19 @@ def operators() -> Mapping[str, Operator]:
             if operator.name in found:
                 raise ValueError(f"two operators have the name {operator.name}")
             found[operator.name] = operator
+    return MappingProxyType(found)
+
+
+def joined(folder: str, variable: str) -> Mapping[str, Any]:
+    """Returns what the files of a framework have by operator, of those that are named as the files here.
+
+    Args:
+        folder: The package of the framework's files.
+        variable: The name of the mapping in each file.
+    """
+    found: dict[str, Any] = {}
+    for name in FILES:
+        found |= getattr(importlib.import_module(f"{folder}.{name}"), variable)
     return MappingProxyType(found)
 
 

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +24,7 @@ from inferometer.agent.operators.runner import (
     element_type,
 )
 from inferometer.agent.operators.table.registry import operators
-from inferometer.client.library.operators.definition import Definition, Inputs
+from inferometer.client.library.operators.table import Definition, Inputs
 from inferometer.manifests.errors import ConfigurationError
 
 _CONTEXT = re.compile(r"(cpu|gpu|cuda)(?:[:(](\d+)\)?)?")
@@ -115,7 +114,9 @@ class OperatorBenchmark:
             hint = "; give run_backward=False" if backward else ""
             raise ConfigurationError(f"{self._who} in {self.framework}: {error}{hint}") from error
         passes = "Forward_Backward" if backward else "Forward"
-        name = f"{self.prefix}_{self._result_name()}_{passes}_Time"
+        result = self.definition.result or self.definition.name
+        gluon = "Gluon_Imperative_" if self._form == "gluon" else ""
+        name = f"{self.prefix}_{gluon}{result}_{passes}_Time"
         self._results = {name: float(self.times_ns.sum()) / self.runs / _NS_PER_S}
 
     def print_benchmark_results(self) -> None:
@@ -136,14 +137,15 @@ class OperatorBenchmark:
     def _operator(self) -> Operator:
         return operators()[self.definition.operator]
 
-    @classmethod
-    def _result_name(cls) -> str:
-        return cls.definition.result
+    @property
+    def _form(self) -> str:
+        """The form of the framework that runs."""
+        return ""
 
-    @classmethod
-    def _runs_backward(cls) -> bool:
+    @property
+    def _runs_backward(self) -> bool:
         """Whether a run has a backward pass unless the user says otherwise."""
-        return cls.definition.backward
+        return self.definition.backward
 
     def _merged(self, given: Inputs) -> dict[str, Any]:
         defined = self.definition
@@ -151,7 +153,8 @@ class OperatorBenchmark:
             **defined.tensors,
             **dict.fromkeys(defined.initializers, normal),
             **defined.parameters,
-            _BACKWARD: self._runs_backward(),
+            **defined.fixed,
+            _BACKWARD: self._runs_backward,
             _DTYPE: "float32",
         }
         for name, value in given.items():
@@ -179,9 +182,7 @@ class OperatorBenchmark:
     def _made_case(self) -> Case:
         defined, operator = self.definition, self._operator
         shapes = {self._name(name): self._shape(name) for name in defined.tensors}
-        parameters = {
-            self._name(name): self._value(name) for name in defined.parameters if name not in defined.fixed
-        }
+        parameters = {self._name(name): self._value(name) for name in defined.parameters}
         try:
             case = operator.own_case(
                 {name: shape for name, shape in shapes.items() if name in operator.given}, parameters
@@ -222,12 +223,7 @@ class OperatorBenchmark:
             operator = replace(operator, tensors=_all_differentiable(operator))
         drawn = draw_inputs(operator, self._case, element_type(self._dtype), seed=0)
         arrays = {**drawn, **self._given_values(drawn)}
-        return runner.prepare(operator, self._case, arrays, gradient=backward, form=self._form())
-
-    @classmethod
-    def _form(cls) -> str:
-        """The form of the framework that runs."""
-        return ""
+        return runner.prepare(operator, self._case, arrays, gradient=backward, form=self._form)
 
     def _given_values(self, drawn: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The tensors that the user gave, or an initializer fills, by the table's name."""
@@ -266,9 +262,9 @@ class MXNetBenchmark(OperatorBenchmark):
     framework = "MXNet"
     prefix = "MX"
 
-    @classmethod
-    def _form(cls) -> str:
-        return cls.definition.form
+    @property
+    def _form(self) -> str:
+        return self.definition.form
 
 
 class PyTorchBenchmark(OperatorBenchmark):
@@ -277,26 +273,10 @@ class PyTorchBenchmark(OperatorBenchmark):
     framework = "PyTorch"
     prefix = "PT"
 
-    @classmethod
-    def _result_name(cls) -> str:
-        return cls.definition.result.removeprefix("Gluon_Imperative_")
-
-    @classmethod
-    def _runs_backward(cls) -> bool:
+    @property
+    def _runs_backward(self) -> bool:
         # MXNet computes gradients of zero where the operator has none, and PyTorch refuses
-        return cls.definition.backward and operators()[cls.definition.operator].has_gradient
-
-
-@cache
-def _in_pytorch(of: type[OperatorBenchmark]) -> type[OperatorBenchmark]:
-    return type(of.__name__, (PyTorchBenchmark,), {"__doc__": of.__doc__, "definition": of.definition})
-
-
-def in_pytorch(of: type[OperatorBenchmark]) -> type[PyTorchBenchmark]:
-    """Returns the benchmark of the same operator and inputs in PyTorch; the same class each time."""
-    found = _in_pytorch(of)  # type: ignore[arg-type]  # mypy takes a class for one of its objects
-    assert issubclass(found, PyTorchBenchmark)  # noqa: S101 - as it is made
-    return found
+        return super()._runs_backward and self._operator.has_gradient
 
 
 def _run_of(call: OperatorCall, backward: bool) -> Callable[[], object]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from inferometer.agent.operators.operator import NOTHING, Case
-from inferometer.agent.operators.table.registry import FILES
+from inferometer.agent.operators.table.registry import joined
 
 Function: TypeAlias = Callable[..., Any]
 """Takes the input arrays or symbols in the order of the table; returns one or a list of them."""
-_HERE = "inferometer.agent.frameworks.mxnet.operators.table."
+_FOLDER = "inferometer.agent.frameworks.mxnet.operators.table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +61,10 @@ class Form:
 @cache
 def functions() -> Mapping[str, Form]:
     """Returns the forms by the operator's name."""
-    found: dict[str, Form] = {}
-    for name in FILES:
-        found |= importlib.import_module(_HERE + name).FUNCTIONS
-    return MappingProxyType(found)
+    return joined(_FOLDER, "FUNCTIONS")
 
 
 @cache
 def reasons() -> Mapping[str, str]:
     """Returns why MXNet lacks operators of the table, by name."""
-    found: dict[str, str] = {}
-    for name in FILES:
-        found |= importlib.import_module(_HERE + name).MISSING
-    return MappingProxyType(found)
+    return joined(_FOLDER, "MISSING")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,13 +12,13 @@ import onnx
 from numpy.typing import NDArray
 
 from inferometer.agent.operators.operator import NOTHING, Case
-from inferometer.agent.operators.table.registry import FILES
+from inferometer.agent.operators.table.registry import joined
 
 OPSET = 21
 _IR_VERSION = 10
 _NEXT_IR_VERSION = 11
 """The version that has opset 23."""
-_HERE = "inferometer.agent.frameworks.onnxruntime.operators.table."
+_FOLDER = "inferometer.agent.frameworks.onnxruntime.operators.table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +74,13 @@ def node(kind: str, *inputs: str, output: str = "output", **attributes: Any) -> 
 @cache
 def graphs() -> Mapping[str, Form]:
     """Returns the forms by the operator's name."""
-    found: dict[str, Form] = {}
-    for name in FILES:
-        found |= importlib.import_module(_HERE + name).GRAPHS
-    return MappingProxyType(found)
+    return joined(_FOLDER, "GRAPHS")
 
 
 @cache
 def reasons() -> Mapping[str, str]:
     """Returns why ONNX lacks operators of the table, by name."""
-    found: dict[str, str] = {}
-    for name in FILES:
-        found |= importlib.import_module(_HERE + name).MISSING
-    return MappingProxyType(found)
+    return joined(_FOLDER, "MISSING")
 
 
 def model_of(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> bytes:

@@ -1,0 +1,15 @@
+# Generated; do not edit. To regenerate it, run: make stubs
+"""The benchmark of a custom operator of MXNet."""
+
+from inferometer.client.library.operators.benchmark import MXNetBenchmark
+from inferometer.client.library.operators.classes import RunAll
+
+__all__ = [
+    "CustomOpElementwiseAdd",
+    "run_customop_operations_benchmarks",
+]
+
+class CustomOpElementwiseAdd(MXNetBenchmark):
+    """data + 1 by a custom operator, which mostly shows what calling one costs."""
+
+run_customop_operations_benchmarks: RunAll

@@ -1,0 +1,23 @@
+# Generated; do not edit. To regenerate it, run: make stubs
+"""Benchmarks of the layers of ``mxnet.gluon.rnn``."""
+
+from inferometer.client.library.operators.benchmark import MXNetBenchmark
+from inferometer.client.library.operators.classes import RunAll
+
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "run_all_gluon_recurrent_operations_benchmarks",
+]
+
+class GRU(MXNetBenchmark):
+    """A gated recurrent unit."""
+
+class LSTM(MXNetBenchmark):
+    """A long short-term memory."""
+
+class RNN(MXNetBenchmark):
+    """A recurrent layer with rectifiers."""
+
+run_all_gluon_recurrent_operations_benchmarks: RunAll
