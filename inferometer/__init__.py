@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         max_qps,
         workload,
     )
+    from inferometer.client.library.measuring import measure
     from inferometer.client.library.operator_runs import (
         OperatorArguments,
         OperatorRun,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from inferometer.client.library.trainings import Ingestion, StepPartTimes, Training
     from inferometer.client.score.from_python import Scores, score
     from inferometer.client.serving.from_python import ServedAgent, serve
+    from inferometer.evaluators.comparing.times import RunTimes
     from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
     from inferometer.evaluators.datasets.truths import (
         AcceptedAnswers,
@@ -77,14 +79,20 @@ if TYPE_CHECKING:
         TargetImage,
         TargetValues,
     )
-    from inferometer.evaluators.evaluation import Evaluation
+    from inferometer.evaluators.evaluation import Evaluation, Status
+    from inferometer.evaluators.jobs.declaring import check_options, declared, given_options
+    from inferometer.evaluators.jobs.ranges import Range
+    from inferometer.evaluators.jobs.requests import SystemRequest
     from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
     from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement
+    from inferometer.evaluators.kinds.kind import Kind, top_figures
     from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
     from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
     from inferometer.evaluators.kinds.rate_search.measurement import RateSearchMeasurement
     from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
-    from inferometer.evaluators.reports.base import Column, Report, Row
+    from inferometer.evaluators.reports.base import Column, Report, Row, describe
+    from inferometer.evaluators.running.job import Job
+    from inferometer.evaluators.running.resources import JobCallbacks, JobResources, JobStart
     from inferometer.evaluators.tasks.bootstrap import bootstrap_interval
     from inferometer.evaluators.tasks.metric import TaskMetric
     from inferometer.evaluators.tasks.scores import Score, ScoreInterval, TaskResult
@@ -135,6 +143,11 @@ __all__ = [
     "InputError",
     "InputSignature",
     "Instances",
+    "Job",
+    "JobCallbacks",
+    "JobResources",
+    "JobStart",
+    "Kind",
     "Latency",
     "LatencyPercentile",
     "LayerWriter",
@@ -162,6 +175,7 @@ __all__ = [
     "Predictor",
     "PredictorOptions",
     "Profiler",
+    "Range",
     "Rank",
     "RateSearch",
     "RateSearchMeasurement",
@@ -170,6 +184,7 @@ __all__ = [
     "Rows",
     "Run",
     "RunLengths",
+    "RunTimes",
     "Runs",
     "Sample",
     "Score",
@@ -178,9 +193,11 @@ __all__ = [
     "ServedAgent",
     "SpanKind",
     "SpanRecorder",
+    "Status",
     "StepPartTimes",
     "StepParts",
     "StepResult",
+    "SystemRequest",
     "TargetImage",
     "TargetValues",
     "TaskMetric",
@@ -206,19 +223,33 @@ __all__ = [
     "__version__",
     "benchmark_operators",
     "bootstrap_interval",
+    "check_options",
     "compare",
+    "declared",
+    "describe",
     "evaluate",
     "evaluations",
+    "given_options",
     "ingest",
     "max_qps",
+    "measure",
     "score",
     "serve",
     "sweep",
+    "top_figures",
     "train",
     "workload",
 ]
 
 _OWNERS = {
+    "evaluators.jobs.ranges": ("Range",),
+    "client.library.measuring": ("measure",),
+    "evaluators.jobs.declaring": ("check_options", "declared", "given_options"),
+    "evaluators.comparing.times": ("RunTimes",),
+    "evaluators.jobs.requests": ("SystemRequest",),
+    "evaluators.kinds.kind": ("Kind", "top_figures"),
+    "evaluators.running.resources": ("JobCallbacks", "JobResources", "JobStart"),
+    "evaluators.running.job": ("Job",),
     "agent": ("__version__",),
     "agent.artifacts.model_files": ("Artifacts",),
     "agent.artifacts.signature": ("InputSignature", "ModelSignature"),
@@ -298,14 +329,14 @@ _OWNERS = {
     ),
     "client.score.from_python": ("Scores", "score"),
     "evaluators.datasets.base": ("Dataset", "DatasetIdentity", "Sample"),
-    "evaluators.evaluation": ("Evaluation",),
+    "evaluators.evaluation": ("Evaluation", "Status"),
     "evaluators.kinds.batches.measurement": ("BatchMeasurement",),
     "evaluators.kinds.ingestion.measurement": ("IngestionMeasurement",),
     "evaluators.kinds.load.measurement": ("LoadMeasurement",),
     "evaluators.kinds.operators.measurement": ("OperatorMeasurement",),
     "evaluators.kinds.rate_search.measurement": ("RateSearchMeasurement",),
     "evaluators.kinds.training.measurement": ("TrainingMeasurement",),
-    "evaluators.reports.base": ("Column", "Report", "Row"),
+    "evaluators.reports.base": ("Column", "Report", "Row", "describe"),
     "manifests.schema": ("Loss", "ModelManifest", "ModelOutput"),
 }
 

@@ -24,6 +24,7 @@ _COMMANDS = {
     "export": "Export a model as an ONNX file.",
     "info": "Reports on evaluations, models, frameworks and this machine.",
     "manifest": "Check manifests, write one for a model's file, and print their schema.",
+    "measure": "Measure what a plug-in adds: each kind of measurement is a command.",
     "op": "Benchmark single operators in several frameworks.",
     "plan": "Run many experiments that a file describes, resume them, and report on them.",
     "predict": "Evaluate a model and publish the results.",
@@ -38,6 +39,7 @@ _COMMANDS = {
 """The help of each command, which is the function of its name in the module of its name."""
 _MODULES = {
     "completion": "inferometer.client.cli.completion",
+    "measure": "inferometer.client.evaluating.measure_command",
     "op": "inferometer.client.op.command",
     "plan": "inferometer.client.plan.command",
     "report": "inferometer.client.web.report_command",

@@ -21,7 +21,7 @@ from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line, suggestion
 
 _WRONG = 2
-_RUN = ("predict", "bench", "op")
+_RUN = ("predict", "bench", "op", "measure")
 
 
 def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents | None = None) -> int:

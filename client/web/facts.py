@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -112,9 +112,13 @@ def _measured(evaluation: Evaluation, timed: Evaluation) -> Iterator[tuple[str, 
     yield "measured for", f"{measurement.elapsed_ns / _NS_PER_S:.3f} s"
     yield from kind.facts(evaluation, timed)
     options = getattr(measurement, "options", None)
-    given = {} if options is None else {each.name: getattr(options, each.name) for each in fields(options)}
+    given = dict(options) if isinstance(options, Mapping) else _fields(options)
     for name, value in (given | given.pop("further", {})).items():
         yield "loss function" if name == "loss" else name.replace("_", " "), _option_text(value)
+
+
+def _fields(options: Any) -> dict[str, Any]:
+    return {} if options is None else {each.name: getattr(options, each.name) for each in fields(options)}
 
 
 def _option_text(value: Any) -> str | None:

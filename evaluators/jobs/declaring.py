@@ -110,6 +110,11 @@ def check_options(request: Any) -> None:
             )
 
 
+def given_options(request: Any) -> dict[str, Any]:
+    """Returns the options of a request that differ from their defaults, as an evaluation keeps them."""
+    return further(request, ())
+
+
 def further(request: Any, known: Collection[str]) -> dict[str, Any]:
     """Returns the options of a request that differ from their defaults, but those that are ``known``."""
     found = {}

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from inferometer.evaluators.comparing.verdict import FIGURES
 from inferometer.evaluators.evaluation import Evaluation, M, Status
+from inferometer.evaluators.jobs.declaring import options_of
+from inferometer.evaluators.kinds.words import system_words
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer
     from inferometer.evaluators.plots.base import Plot
     from inferometer.evaluators.reports.trace_report import SpanSource
+    from inferometer.evaluators.running.job import Job
     from inferometer.evaluators.store.measurement_documents import MeasurementDocuments
     from inferometer.evaluators.tasks.scores import TaskResult
 
@@ -85,9 +88,25 @@ class Kind(Generic[M]):
     tabled: ClassVar[tuple[type[Report[Any]], ...]] = ()
     """Further reports that the page shows as tables."""
 
+    measurement: ClassVar[type[Any] | None] = None
+    """The measurement, for a kind whose documents are plain; see ``documents``."""
+    request: ClassVar[type[Any] | None] = None
+    """The request whose options ``agent measure`` has; None for a kind with a command of its own."""
+
     def documents(self) -> MeasurementDocuments:
-        """Returns what writes the measurement to documents and reads it back."""
-        raise NotImplementedError
+        """Returns what writes the measurement to documents and reads it back.
+
+        Unless a kind says otherwise, that are the fields of ``measurement`` in the evaluation's document.
+        """
+        from inferometer.evaluators.kinds.plain_documents import PlainDocuments
+
+        if self.measurement is None:
+            raise NotImplementedError(f"kind {self.name} has no documents")
+        return PlainDocuments(self.measurement)
+
+    def job(self, request: Any) -> Job[Evaluation[M]]:
+        """Returns the job of a ``request``."""
+        raise NotImplementedError(f"kind {self.name} has a command of its own")
 
     def invalid(self, measurement: M) -> str:
         """Returns why its figures cannot be trusted, in one line; empty if they can."""
@@ -159,7 +178,11 @@ class Kind(Generic[M]):
 
     def again(self, evaluation: Evaluation[M]) -> Again:
         """Returns the command that measures it again, as far as the evaluation tells."""
-        return Again((), (f"No command is known that repeats an evaluation of kind {self.name}.",))
+        if self.request is None:
+            return Again((), (f"No command is known that repeats an evaluation of kind {self.name}.",))
+        given = getattr(evaluation.measurement, "options", {})
+        words = (word for each in options_of(self.request) for word in each.words(given.get(each.name)))
+        return Again(("measure", self.name, *system_words(evaluation), *words))
 
     mixes_frameworks: ClassVar[bool] = False
     """Whether one side of a comparison may have an evaluation for each of several frameworks."""

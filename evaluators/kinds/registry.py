@@ -36,6 +36,11 @@ def known_kinds() -> Mapping[str, str]:
     return {**_BUILT_IN, **{name: value for name, value in announced.items() if name not in _BUILT_IN}}
 
 
+def plugged_kinds() -> tuple[str, ...]:
+    """Returns the names of the kinds of plug-ins."""
+    return tuple(name for name in known_kinds() if name not in _BUILT_IN)
+
+
 @cache
 def find_kind(name: str) -> Kind[Any]:
     """Returns a kind by its name.

@@ -13,7 +13,7 @@ MOST_MODULES_OF_A_FOLDER = 16
 MOST_EDGES = 3_950
 MOST_LINES = 115_000
 """Both only fall: the aims are 2,300 and 93,000."""
-KIND_IS_ASKED = re.compile(r"\bmeasures\(|isinstance\([^)]*\bmeasurement\b|isinstance\(.*Measurement\b")
+KIND_IS_ASKED = re.compile(r"\bmeasures\(|isinstance\([\w.]*\bmeasurement\b|isinstance\(.*Measurement\b")
 MOST_FILES_ON_THE_WAY = 28
 """Four more than before tasks, which have two files each, and models of several inputs."""
 

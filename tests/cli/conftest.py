@@ -125,22 +125,27 @@ _LEAST_CEILING_QPS = 20_000.0
 """What a busy machine could send for a moment is no bound for the loads of all tests after it."""
 
 
-@pytest.fixture(scope="session", autouse=True)
+_measure_ceiling, _measure_peak = load.calibrate, peak._in_fresh_process
+
+
+@functools.cache
+def _ceiling() -> float:
+    return max(_measure_ceiling(), _LEAST_CEILING_QPS)
+
+
+_peak = functools.cache(_measure_peak)
+
+
+@pytest.fixture(scope="module", autouse=True)
 def _measured_briefly() -> Iterator[None]:
     """What this machine can send and compute is measured once, and an interval of p50 is not waited for.
 
     The first takes most of a second of each search, the second two seconds of each measurement of operators
     in an empty folder, and the third seconds of each dataset without a length.
     """
-    measure = load.calibrate
-
-    @functools.cache
-    def ceiling() -> float:
-        return max(measure(), _LEAST_CEILING_QPS)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "calibrate", ceiling)
-        patch.setattr(peak, "_in_fresh_process", functools.cache(peak._in_fresh_process))
+        patch.setattr(load, "calibrate", _ceiling)
+        patch.setattr(peak, "_in_fresh_process", _peak)
         patch.setattr(length, "TIME_BUDGET_S", 0.2)
         yield
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,17 +49,6 @@ path: digits.csv
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which the plug-in is installed, without a network."""
-    folder = tmp_path_factory.mktemp("plugin")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--no-index", "--no-build-isolation", "--target", str(folder), str(HERE)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
-
-
-@pytest.fixture(scope="module")
 def manifests(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of the plug-in's framework and a dataset of its kind: ten patterns under noise."""
     folder = tmp_path_factory.mktemp("manifests")
@@ -83,29 +69,6 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "errors").write_text(f"{errors.mean()} {len(errors)}")
     (folder / "dataset.yml").write_text(DATASET)
     return folder
-
-
-@pytest.fixture
-def agent(installed: Path, manifests: Path, tmp_path: Path) -> Agent:
-    """Runs ``agent`` in a process that finds the plug-in, with the manifests and with data of its own."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_")}
-    search = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
-    own = {"PYTHONPATH": search, "AGENT_DATA_DIR": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
-    program = "from inferometer.client.cli.main import main; main()"
-
-    def call(*arguments: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", program, *arguments],
-            cwd=tmp_path,
-            env=kept | own | {"COLUMNS": "200"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == code, done.stderr
-        return done.stdout
-
-    return call
 
 
 def test_the_plugin_imports_inferometer_alone() -> None:

@@ -210,7 +210,7 @@ def test_nothing_measured_has_no_picture(evaluations: list[Evaluation]) -> None:
 def test_the_page_has_the_roofline_with_one_series_a_form(evaluations: list[Evaluation]) -> None:
     evaluation = several(evaluations[0])
 
-    [chart] = charts_of(evaluation, {"operators": find_report("operators")})
+    [chart] = charts_of(evaluation)
 
     assert [each["name"] for each in chart["series"]] == ["roof of this machine", "PyTorch"]
     assert len(chart["series"][1]["x"]) == 4

@@ -31,7 +31,7 @@ from inferometer.evaluators.kinds.batches.plot import DurationPlot
 from inferometer.evaluators.kinds.batches.report import DurationReport, LatencyReport
 from inferometer.evaluators.kinds.batches.summary import accuracy_rows, summary_rows
 from inferometer.evaluators.kinds.kind import Again, Kind, Rows, drawn, own_values, timed_by, top_figures
-from inferometer.evaluators.kinds.repeating import dataset_words, system_words, words_of
+from inferometer.evaluators.kinds.words import dataset_words, system_words, words_of
 from inferometer.evaluators.plots.compared import compared_times
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.reports.layers import LayersReport, heaviest

@@ -26,7 +26,7 @@ from inferometer.evaluators.kinds.load.plot import WorkloadPlot
 from inferometer.evaluators.kinds.load.report import WorkloadReport
 from inferometer.evaluators.kinds.load.request import WorkloadRequest
 from inferometer.evaluators.kinds.load.summary import run_rows
-from inferometer.evaluators.kinds.repeating import system_words, words_of
+from inferometer.evaluators.kinds.words import system_words, words_of
 from inferometer.evaluators.load.summary import LoadSummary
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.reports.trace_report import SpanSource

@@ -12,7 +12,7 @@ from inferometer.evaluators.jobs import defaults
 from inferometer.evaluators.jobs.declaring import options_of
 from inferometer.evaluators.kinds.load.measurement import LoadOptions
 from inferometer.evaluators.kinds.load.request import LoadRequest
-from inferometer.evaluators.kinds.repeating import dataset_words, words_of
+from inferometer.evaluators.kinds.words import dataset_words, words_of
 
 
 def option_values(kind: str, options: LoadOptions) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from inferometer.evaluators.kinds.operators.measurement import (
     OperatorOptions,
     OperatorRow,
 )
-from inferometer.evaluators.kinds.repeating import allocator_words
+from inferometer.evaluators.kinds.words import allocator_words
 
 _PLAIN = OperatorOptions()
 

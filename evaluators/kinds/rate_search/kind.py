@@ -24,7 +24,7 @@ from inferometer.evaluators.kinds.load.report import MaxQpsReport, ProbesReport
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest
 from inferometer.evaluators.kinds.load.summary import search_rows
 from inferometer.evaluators.kinds.rate_search.measurement import RateAnswer, RateSearchMeasurement
-from inferometer.evaluators.kinds.repeating import system_words, words_of
+from inferometer.evaluators.kinds.words import system_words, words_of
 from inferometer.evaluators.max_qps.answer import invalid_reason
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.reports.trace_report import SpanSource

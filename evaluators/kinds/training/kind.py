@@ -24,12 +24,12 @@ from inferometer.evaluators.kinds.kind import (
     own_values,
     top_figures,
 )
-from inferometer.evaluators.kinds.repeating import SYNTHETIC, allocator_words, words_of
 from inferometer.evaluators.kinds.training.documents import TrainingDocuments
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement, TrainingSummary
 from inferometer.evaluators.kinds.training.plot import TrainingStepsPlot
 from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport
 from inferometer.evaluators.kinds.training.summary import training_rows
+from inferometer.evaluators.kinds.words import SYNTHETIC, allocator_words, words_of
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.reports.trace_report import SpanSource
 

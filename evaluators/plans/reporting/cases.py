@@ -124,6 +124,11 @@ class Observation:
         return (self.run.cell.id, *(self.dimensions.get(name) for name in CASE))
 
 
+def main_figures() -> tuple[str, ...]:
+    """Returns the figures of which a table shows the first that there is, unless others are asked for."""
+    return (*MAIN, *(name for kind in every_kind() for name in kind.headlines))
+
+
 @cache
 def figure_columns() -> Mapping[str, Column]:
     """Returns the columns of all figures by their keys."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from inferometer.evaluators.drawing.charts import BarChart, Drawing, PointChart
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.references import shown
-from inferometer.evaluators.plans.reporting.cases import CASE, MAIN, Case, Figure, figure_columns
+from inferometer.evaluators.plans.reporting.cases import CASE, Case, Figure, figure_columns, main_figures
 from inferometer.evaluators.plans.reporting.choosing import Condition
 from inferometer.evaluators.plans.reporting.pictures import (
     MOST_LINES,
@@ -90,7 +90,7 @@ def known_figures(cases: Sequence[Case], names: Sequence[str]) -> tuple[str, ...
     for name in names:
         if name not in known:
             raise ConfigurationError(f'no cell has the figure "{name}"; {suggestion(name, known)}')
-    main = [name for name in MAIN if name in known]
+    main = [name for name in main_figures() if name in known]
     return (
         tuple(names)
         or tuple(name for name in main if all(name in case.figures for case in cases))[:1]

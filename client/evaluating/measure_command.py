@@ -1,0 +1,60 @@
+"""``agent measure``: the kinds of measurement that plug-ins add."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import click
+
+from inferometer.client.cli.command import Command, Group
+from inferometer.client.cli.request_options import request_options
+from inferometer.client.cli.system_options import system_options
+from inferometer.evaluators.kinds.registry import find_kind, plugged_kinds
+from inferometer.manifests.errors import ConfigurationError
+
+
+class _Kinds(Group):
+    """A command for each kind of a plug-in; its options are those of the kind's request."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the kinds."""
+        return sorted(plugged_kinds())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Makes the command of a kind."""
+        if cmd_name not in plugged_kinds():
+            return None
+        kind = find_kind(cmd_name)
+        if kind.request is None:
+            raise ConfigurationError(f"kind {cmd_name} has no request, and so no command")
+
+        def run(**given: Any) -> None:
+            _measure(cmd_name, given)
+
+        documentation = type(kind).__doc__ or f"Measure {kind.phrase}."
+        return click.command(cmd_name, cls=Command, help=documentation)(
+            system_options(request_options(kind.request)(run))
+        )
+
+
+@click.command("measure", cls=_Kinds)
+def measure() -> None:
+    """Measure what a plug-in adds: each kind of measurement is a command."""
+
+
+def _measure(name: str, given: dict[str, Any]) -> None:
+    """Runs the job of the request that the options make, and exits with its code."""
+    # Imported here because help needs none of it.
+    from inferometer.client.cli.current import current_invocation
+    from inferometer.client.evaluating.parsing import take_system
+    from inferometer.client.evaluating.running import run_job
+    from inferometer.evaluators.datasets.choice import DatasetChoice
+
+    invocation, kind = current_invocation(), find_kind(name)
+    kept = {"publish": given.pop("publish"), "require_stable": given.pop("require_stable")}
+    system = take_system(given, invocation, DatasetChoice())
+    request: Any = kind.request
+    known = {each.name for each in fields(request)}
+    values = {name: value for name, value in {**given, "system": system}.items() if name in known}
+    click.get_current_context().exit(run_job(invocation, kind.job(request(**values)), **kept))
