@@ -22,6 +22,24 @@ def is_constant(value: Any) -> bool:
     return not any(isinstance(text, str) and "${" in text for text in texts)
 
 
+def referred_in(text: str) -> set[str]:
+    """Returns the names that a text refers to, with ``*`` for a reference inside a name."""
+    found: set[str] = set()
+    while innermost := _INNERMOST.findall(text):
+        found.update(innermost)
+        text = _INNERMOST.sub("*", text)
+    return found
+
+
+def with_references(value: Any, rename: Callable[[str], str]) -> Any:
+    """Returns a value, or a list of values, whose references have other names."""
+    if isinstance(value, list):
+        return [with_references(each, rename) for each in value]
+    if not isinstance(value, str):
+        return value
+    return _INNERMOST.sub(lambda found: f"${{{rename(found[1])}}}", value)
+
+
 def resolved(values: Mapping[str, Value], environment: Mapping[str, str]) -> dict[str, Value]:
     """Returns values without references.
 
