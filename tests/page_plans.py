@@ -10,8 +10,7 @@ from typing import Any
 from inferometer.evaluators.plans.cells import Run, cells_of
 from inferometer.evaluators.plans.plan import plan_of
 from inferometer.evaluators.plans.running.folder import PlanFolder
-from inferometer.evaluators.plans.running.journal import Journal
-from inferometer.evaluators.plans.running.results import Ended, Result
+from inferometer.evaluators.plans.running.journal import Ended, Journal, Result
 
 START_NS = 1_780_000_000_000_000_000
 

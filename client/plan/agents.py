@@ -15,11 +15,10 @@ from inferometer.client.discovery.finding import KnownAgent, Source, ask_agents
 from inferometer.client.plan.asking import PlanRequest
 from inferometer.client.remote.channel.address import CANNOT_BE_REACHED, AgentAddress, is_kserve
 from inferometer.evaluators.plans.cells import Cell
-from inferometer.evaluators.plans.references import shown
-from inferometer.evaluators.plans.running.agents import AgentsPlace, host_of
-from inferometer.evaluators.plans.running.local import LocalPlace
-from inferometer.evaluators.plans.running.results import Result
-from inferometer.evaluators.plans.software.cell import IMAGE, SOFTWARE
+from inferometer.evaluators.plans.expressions import shown
+from inferometer.evaluators.plans.running.journal import Result
+from inferometer.evaluators.plans.running.places import AgentsPlace, LocalPlace, host_of
+from inferometer.evaluators.plans.software import IMAGE, SOFTWARE
 from inferometer.manifests.errors import AgentError, ConfigurationError, suggestion
 from inferometer.manifests.versions import InvalidConstraintError
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from inferometer.client.api.invocation import Invocation
 from inferometer.evaluators.plans.cells import Cell, Run, cells_of, runs_of
-from inferometer.evaluators.plans.given_names import GivenNames
+from inferometer.evaluators.plans.dlbs_names import GivenNames
 from inferometer.evaluators.plans.plan import Plan, plan_of, read_plan
 from inferometer.evaluators.plans.running.folder import PlanFolder
 from inferometer.manifests.errors import ConfigurationError

@@ -13,10 +13,10 @@ from inferometer.client.cli.output import say
 from inferometer.client.plan.agents import PlanAgents
 from inferometer.client.plan.asking import PlanRequest
 from inferometer.client.plan.inputs import missing_here
+from inferometer.evaluators.plans.cell_command import check_software
 from inferometer.evaluators.plans.cells import Cell
-from inferometer.evaluators.plans.running.slurm import SlurmPlace
-from inferometer.evaluators.plans.software.cell import sbatch_options_of
-from inferometer.evaluators.plans.software.command import check_software
+from inferometer.evaluators.plans.running.places import SlurmPlace
+from inferometer.evaluators.plans.software import sbatch_options_of
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line, suggestion
 

@@ -15,10 +15,9 @@ from inferometer.client.cli.command_line import named_command
 from inferometer.client.cli.paths import InputPath
 from inferometer.client.plan.asking import PlanRequest
 from inferometer.evaluators.plans.cells import Cell
-from inferometer.evaluators.plans.plan import Value
-from inferometer.evaluators.plans.references import shown
-from inferometer.evaluators.plans.software.cell import IMAGE, LAUNCHER, SOFTWARE
-from inferometer.evaluators.plans.software_section import ContainerSoftware
+from inferometer.evaluators.plans.expressions import shown
+from inferometer.evaluators.plans.plan import ContainerSoftware, Value
+from inferometer.evaluators.plans.software import IMAGE, LAUNCHER, SOFTWARE
 from inferometer.manifests.errors import InferometerError
 
 _DEVICE = "device"

@@ -13,10 +13,9 @@ from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.output import print_rows, say
 from inferometer.client.plan.asking import PlanRequest, folder_of
 from inferometer.evaluators.plans.cells import Run
+from inferometer.evaluators.plans.reporting.advice import failed_on_gpu
 from inferometer.evaluators.plans.reporting.asked import Asked, reported
-from inferometer.evaluators.plans.reporting.cases import Case
-from inferometer.evaluators.plans.reporting.pairing import failed_on_gpu
-from inferometer.evaluators.plans.reporting.reading import PlanReader
+from inferometer.evaluators.plans.reporting.cases import Case, PlanReader
 from inferometer.evaluators.plans.reporting.tables import PlanTable, failures
 from inferometer.evaluators.plans.running.journal import RunHistory, read_history
 from inferometer.evaluators.reports.selection import sort_rows

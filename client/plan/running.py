@@ -15,16 +15,13 @@ from inferometer.client.cli.output import say
 from inferometer.client.plan.agents import PlanAgents
 from inferometer.client.plan.asking import PLANS, PlanRequest, folder_of
 from inferometer.client.plan.showing import agent_text, counts_text, plan_text
+from inferometer.evaluators.plans.cell_command import CellCommand, command_of
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import Rerun
-from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
+from inferometer.evaluators.plans.running.driver import Driver, PlanProgress, imported
 from inferometer.evaluators.plans.running.folder import PlanFolder
-from inferometer.evaluators.plans.running.importing import imported
-from inferometer.evaluators.plans.running.local import LocalPlace
-from inferometer.evaluators.plans.running.places import Claim
-from inferometer.evaluators.plans.running.results import Ended, Result
-from inferometer.evaluators.plans.running.slurm import SlurmPlace
-from inferometer.evaluators.plans.software.command import CellCommand, command_of
+from inferometer.evaluators.plans.running.journal import Ended, Result
+from inferometer.evaluators.plans.running.places import Claim, LocalPlace, SlurmPlace
 
 if TYPE_CHECKING:
     from inferometer.evaluators.store.evaluation_store import EvaluationStore

@@ -16,11 +16,16 @@ from inferometer.client.cli.exit_codes import SUCCESS
 from inferometer.client.cli.output import say
 from inferometer.client.plan.asking import PlanRequest, folder_of
 from inferometer.evaluators.plans.cells import Run
-from inferometer.evaluators.plans.running.agents import AGENTS
 from inferometer.evaluators.plans.running.folder import PlanFolder
-from inferometer.evaluators.plans.running.journal import IN_WORK, WAITING, RunHistory, read_history
-from inferometer.evaluators.plans.running.results import Ended, read_result
-from inferometer.evaluators.plans.running.slurm import SlurmPlace
+from inferometer.evaluators.plans.running.journal import (
+    IN_WORK,
+    WAITING,
+    Ended,
+    RunHistory,
+    read_history,
+    read_result,
+)
+from inferometer.evaluators.plans.running.places import AGENTS, SlurmPlace
 
 _LOOK_S = 0.5
 _NOT_DRIVEN = 1

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inferometer.evaluators.plans.conditions import fits, holds, is_one_of
+from inferometer.evaluators.plans.expressions import fits, holds, is_one_of, resolved, shown
 from inferometer.evaluators.plans.plan import Given, Parameter, Plan, Scalar, Value
-from inferometer.evaluators.plans.references import resolved, shown
 from inferometer.manifests.errors import ConfigurationError
 
 ID_LENGTH = 12

@@ -1,168 +1,161 @@
-"""What DLBS's parameters are called here, and which have no equal, by the configurations of DLBS 0.4."""
+"""The names of DLBS 0.4 and what a plan calls them, in configurations and for ``-P``, ``-V`` and ``-E``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
 
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.evaluators.plans.expressions import referred_in, with_references
+from inferometer.evaluators.plans.plan import Plan
+from inferometer.evaluators.plans.software import CORES, IMAGE, LAUNCHER, SLURM, SOFTWARE, VARIABLE
+from inferometer.manifests.errors import ConfigurationError, suggestion
 
 FRAMEWORKS = ("mxnet", "pytorch")
-"""The frameworks of DLBS that this program has, by DLBS's names, which ``framework_name`` takes too."""
-FRAMEWORK, PHASE, STATUS, TRIAL, DOCKER = (
-    "exp.framework",
-    "exp.phase",
-    "exp.status",
-    "exp.trial",
-    "exp.docker",
+"""The frameworks of DLBS that this program supports, by DLBS's names, which ``framework_name`` accepts."""
+FOREIGN = (
+    *("tensorflow", "tensorrt", "nvcnn", "nvtfcnn", "openvino"),
+    *("caffe", "caffe2", "bvlc_caffe", "nvidia_caffe", "intel_caffe"),
 )
-FAMILY = "exp.framework_family"
-FRAMEWORK_TOO = ("exp.framework_id", FAMILY, "exp.framework_title")
-"""What tells the framework of a configuration without ``exp.framework``, the most exact first."""
-DECIDING = (FRAMEWORK, PHASE, "exp.dtype", "exp.gpus")
-"""What decides whether a cell has an equal: another value would make it another experiment."""
+"""Those that it does not support."""
+FRAMEWORK, FAMILY, PHASE = "exp.framework", "exp.framework_family", "exp.phase"
+STATUS, TRIAL, DOCKER = "exp.status", "exp.trial", "exp.docker"
 VAR_ORDER, RERUN = "sys.plan_builder.var_order", "exp.rerun"
-CONTAINER, VARIABLE = "cell.container", "cell.env."
 RUNTIME_VARIABLE = "runtime.env."
-
-NAMES: Mapping[str, str] = {
-    FRAMEWORK: "framework_name",
-    "exp.model": "model_name",
-    "exp.model_opts": "model_opts",
-    "exp.replica_batch": "batch_size",
-    "exp.num_batches": "num_batches",
-    "exp.num_warmup_batches": "num_warmup_batches",
-    "exp.dtype": "dtype",
-    "exp.device_type": "device",
-    "exp.gpus": "gpus",
-    "exp.num_gpus": "num_gpus",
-    "exp.num_local_gpus": "num_gpus",
-    "exp.data_dir": "data_dir",
-    "exp.docker_image": CONTAINER,
-    "runtime.launcher": "cell.launcher",
-}
-"""Our names of parameters that all frameworks have."""
-
-_OF_ALL = {"data_dir": "data_dir"}
-_OF_FRAMEWORKS: Mapping[str, Mapping[str, str]] = {
-    "mxnet": {
-        **_OF_ALL,
-        "cudnn_autotune": "cudnn_benchmark",
-        "input_layout": "input_layout",
-        "model_layout": "model_layout",
-        "workspace": "workspace",
-        "preprocess_threads": "num_loader_threads",
-        "prefetch_buffer": "prefetch",
-    },
-    "pytorch": {
-        **_OF_ALL,
-        "cudnn_benchmark": "cudnn_benchmark",
-        "data_backend": "data_backend",
-        "data_shuffle": "data_shuffle",
-        "num_loader_threads": "num_loader_threads",
-    },
-}
-_OF_TRAINING: Mapping[str, Mapping[str, str]] = {"mxnet": {"kv_store": "kv_store"}, "pytorch": {}}
+ENVIRONMENTS = tuple(f"{framework}.env" for framework in FRAMEWORKS)
+DECIDING = (FRAMEWORK, PHASE, "exp.dtype", "exp.gpus")
+"""The parameters whose value decides whether a cell has an equal."""
 
 
-def options_of(framework: str, command: str) -> Mapping[str, str]:
-    """Returns our options by the parameters of a framework, such as ``mxnet.kv_store`` of training."""
-    of_command = _OF_TRAINING[framework] if command == "bench training" else {}
-    options = {**_OF_FRAMEWORKS[framework], **of_command, "docker_image": CONTAINER}
-    return {f"{framework}.{name}": option for name, option in options.items()}
+class Name(NamedTuple):
+    """What a plan makes of a parameter of DLBS.
+
+    Attributes:
+        ours: The parameter of the plan that it becomes; empty for none.
+        reason: Why it has no equal; empty for a parameter that an imported plan keeps under DLBS's name.
+        default: The value that DLBS gives where a configuration does not; None for none.
+        instead: What says the same in a plan, for ``-P``, ``-V`` and ``-E``, which refuse it; empty for none.
+    """
+
+    ours: str = ""
+    reason: str = ""
+    default: Any = None
+    instead: str = ""
 
 
-DEFAULTS: Mapping[str, Any] = {
-    "exp.framework_family": "${exp.framework}",
-    "exp.replica_batch": 16,
-    "exp.num_batches": 100,
-    "exp.num_warmup_batches": 1,
-    "exp.phase": "training",
-    "exp.dtype": "float32",
-    "exp.gpus": "0",
-    "exp.num_nodes": 1,
-    "exp.docker": True,
-    "exp.status": "ok",
-    "exp.rerun": "never",
-    "mxnet.kv_store": "device",
-}
-"""Values that DLBS gives where a configuration does not."""
-
-_DERIVED = "DLBS computes it, and an evaluation here records what it ran with"
-_CONDITIONS = "each evaluation records the host and its conditions"
+_DERIVED = Name(reason="DLBS computes it, and an evaluation here records what it ran with")
+_CONTAINER = Name(reason="how a container starts belongs to the software of a plan")
+_MONITOR = Name(reason="whether a monitor samples is said where the plan runs")
+_PROGRAM = Name(reason="agent bench is the program that runs")
 _RANKS = "a cell is one process; a launcher, such as srun or torchrun, starts the ranks of several hosts"
-_CONTAINER = "how a container starts belongs to the software of a plan"
-_MONITOR = "whether a monitor samples is said where the plan runs"
-NO_EQUAL: Mapping[str, str] = {
-    "exp.log_file": "a plan names the folder and the log of each run itself",
-    "exp.id": "each evaluation gets an id of its own",
-    "exp.status_msg": "the journal of a plan has what failed and why",
+_SUM = "only bench training adds gradients up"
+_BUILD = "name another build with cell.software, or set cell.env."
+_UNREAD = (
+    *("proj", "framework_id", "framework_title", "framework_ver", "framework_commit", "model_title"),
+    *("data_store", "device_title", "cuda", "cudnn", "node_id", "node_nic"),
+)
+_OF_EACH_FRAMEWORK: Mapping[str, Name] = {
+    "launcher": _PROGRAM,
+    "args": Name(reason="options of agent bench are parameters of the plan"),
+    "bench_path": _PROGRAM,
+    "docker_args": _CONTAINER,
+    "host_libpath": Name(reason=f"{_BUILD}LD_LIBRARY_PATH"),
+    "host_python_path": Name(reason=f"{_BUILD}PYTHONPATH"),
+    "host_path": Name(reason=f"{_BUILD}PATH"),
+    "nvidia_layers": Name(reason="it takes NVIDIA's build of MXNet"),
+    "use_dali": Name(reason="NVIDIA's DALI is not supported"),
+    "scheduler": Name(reason="agent bench starts the scheduler itself"),
+    "cudnn_fastest": Name(reason="cudnn_benchmark includes it"),
+    "data_loader_only": Name(reason="the command bench ingestion loads alone"),
+    "rendezvous": Name(reason=_RANKS),
+    "distributed_rank": Name(reason=_RANKS),
+    "distributed_rendezvous": Name(reason=_RANKS),
+    "env": Name(),
+}
+TABLE: Mapping[str, Name] = {
+    FRAMEWORK: Name("framework_name"),
+    FAMILY: Name(default=f"${{{FRAMEWORK}}}"),
+    "exp.model": Name("model_name"),
+    "exp.model_opts": Name("model_opts"),
+    "exp.replica_batch": Name("batch_size", default=16),
+    "exp.num_batches": Name("num_batches", default=100),
+    "exp.num_warmup_batches": Name("num_warmup_batches", default=1),
+    PHASE: Name(default="training", instead="the command of the plan says it"),
+    "exp.dtype": Name("dtype", default="float32"),
+    "exp.device_type": Name("device"),
+    "exp.gpus": Name("gpus", default="0"),
+    "exp.num_gpus": Name("num_gpus"),
+    "exp.num_local_gpus": Name("num_gpus"),
+    "exp.data_dir": Name("data_dir"),
+    "exp.docker_image": Name(IMAGE),
+    "runtime.launcher": Name(LAUNCHER),
+    "exp.num_nodes": Name(reason=_RANKS, default=1),
+    DOCKER: Name(default=True, instead="cell.container names the image, and null is none"),
+    STATUS: Name(default="ok"),
+    RERUN: Name(default="never", instead="--rerun says it"),
+    TRIAL: Name(instead="repeat in the plan says how often a cell runs"),
+    VAR_ORDER: Name(instead="var_order in the plan says it"),
+    "exp.log_file": Name(reason="a plan names the folder and the log of each run itself"),
+    "exp.id": Name(reason="each evaluation gets an id of its own"),
+    "exp.status_msg": Name(reason="the journal of a plan has what failed and why"),
     "exp.effective_batch": _DERIVED,
     "exp.num_replicas": _DERIVED,
     "exp.num_local_replicas": _DERIVED,
-    "exp.data": "data is synthetic unless data_dir names a dataset",
-    "exp.use_tensor_core": "the framework decides by dtype",
-    "exp.num_nodes": _RANKS,
-    "exp.sys_info": _CONDITIONS,
-    "exp.ignore_past_errors": "batch_option says what is left out after a lack of memory",
+    "exp.data": Name(reason="data is synthetic unless data_dir names a dataset"),
+    "exp.use_tensor_core": Name(reason="the framework decides by dtype"),
+    "exp.sys_info": Name(reason="each evaluation records the host and its conditions"),
+    "exp.ignore_past_errors": Name(reason="batch_option says what is left out after a lack of memory"),
     "exp.docker_args": _CONTAINER,
     "exp.docker_launcher": _CONTAINER,
-    "exp.exp_path": "a plan names the folder of each run itself",
-    "monitor.frequency": _MONITOR,
-    "monitor.launcher": _MONITOR,
-    "monitor.timeseries": _MONITOR,
-    "monitor.pid_folder": _MONITOR,
+    "exp.exp_path": Name(reason="a plan names the folder of each run itself"),
+    **{f"monitor.{n}": _MONITOR for n in ("frequency", "launcher", "timeseries", "pid_folder")},
     "monitor.backend_pid_folder": _MONITOR,
-    "runtime.cuda_cache": "set cell.env.CUDA_CACHE_PATH",
-    "runtime.visible_gpus": "gpus says it",
-    "runtime.python": "cell.software says which interpreter runs",
+    "runtime.cuda_cache": Name(reason="set cell.env.CUDA_CACHE_PATH"),
+    "runtime.visible_gpus": Name(reason="gpus says it"),
+    "runtime.python": Name(reason="cell.software says which interpreter runs"),
+    **{f"exp.{each}": Name() for each in _UNREAD},
+    **{f"runtime.EXPORT_CUDA_{each}": Name() for each in ("VISIBLE_DEVICES", "CACHE_PATH")},
+    "mxnet.data_dir": Name("data_dir"),
+    "mxnet.cudnn_autotune": Name("cudnn_benchmark"),
+    "mxnet.input_layout": Name("input_layout"),
+    "mxnet.model_layout": Name("model_layout"),
+    "mxnet.workspace": Name("workspace"),
+    "mxnet.preprocess_threads": Name("num_loader_threads"),
+    "mxnet.prefetch_buffer": Name("prefetch"),
+    "mxnet.kv_store": Name("kv_store", _SUM, "device"),
+    "mxnet.docker_image": Name(IMAGE),
+    "pytorch.data_dir": Name("data_dir"),
+    "pytorch.cudnn_benchmark": Name("cudnn_benchmark"),
+    "pytorch.data_backend": Name("data_backend"),
+    "pytorch.data_shuffle": Name("data_shuffle"),
+    "pytorch.num_loader_threads": Name("num_loader_threads"),
+    "pytorch.docker_image": Name(IMAGE),
+    "pytorch.kv_store": Name(reason=_SUM),
+    **{f"{of}.{name}": each for of in FRAMEWORKS for name, each in _OF_EACH_FRAMEWORK.items()},
 }
-"""Why a parameter of all frameworks has no equal."""
-_FOREIGN = {
-    *("tensorflow", "tensorrt", "nvcnn", "nvtfcnn", "openvino"),
-    *("caffe", "caffe2", "bvlc_caffe", "nvidia_caffe", "intel_caffe"),
-}
+"""The parameters of DLBS, without those of frameworks that are not here."""
+NAMES = {name: each.ours for name, each in TABLE.items() if each.ours and not name.startswith(FRAMEWORKS)}
+"""Our names of the parameters that all frameworks have."""
+DEFAULTS = {name: each.default for name, each in TABLE.items() if each.default is not None}
 
-_OF_SUFFIX: Mapping[str, str] = {
-    "launcher": "agent bench is the program that runs",
-    "args": "options of agent bench are parameters of the plan",
-    "bench_path": "agent bench is the program that runs",
-    "docker_args": _CONTAINER,
-    "host_libpath": "name another build with cell.software, or set cell.env.LD_LIBRARY_PATH",
-    "host_python_path": "name another build with cell.software, or set cell.env.PYTHONPATH",
-    "host_path": "name another build with cell.software, or set cell.env.PATH",
-    "nvidia_layers": "it takes NVIDIA's build of MXNet",
-    "use_dali": "NVIDIA's DALI is not supported",
-    "scheduler": "agent bench starts the scheduler itself",
-    "cudnn_fastest": "cudnn_benchmark includes it",
-    "data_loader_only": "the command bench ingestion loads alone",
-    "kv_store": "only bench training adds gradients up",
-    "rendezvous": _RANKS,
-    "distributed_rank": _RANKS,
-    "distributed_rendezvous": _RANKS,
-}
+
+def options_of(command: str) -> Mapping[str, str]:
+    """Returns our options by the parameters of one framework, such as ``mxnet.workspace``, for a command."""
+    found = {name: each.ours for name, each in TABLE.items() if each.ours and name not in NAMES}
+    return {n: ours for n, ours in found.items() if ours != "kv_store" or command == "bench training"}
 
 
 def why_no_equal(name: str) -> str | None:
     """Returns why a parameter has no equal; None for one that a plan keeps as its own."""
-    if name in NO_EQUAL:
-        return NO_EQUAL[name]
-    namespace, _, rest = name.partition(".")
-    if namespace in FRAMEWORKS:
-        return _OF_SUFFIX.get(rest)
-    if namespace in _FOREIGN:
-        return f"there is no {namespace} here; the frameworks of DLBS that are: {', '.join(FRAMEWORKS)}"
-    return None
-
-
-def group_of(name: str) -> str:
-    """Returns the name that a parameter without an equal is listed by: one for a foreign framework."""
     namespace = name.partition(".")[0]
-    return f"{namespace}.*" if namespace in _FOREIGN else name
+    if namespace in FOREIGN:
+        return f"there is no {namespace} here; the frameworks of DLBS that are: {', '.join(FRAMEWORKS)}"
+    return TABLE.get(name, Name()).reason or None
 
 
 def why_not(name: str, value: Any) -> str | None:
-    """Returns why a value of a parameter has no equal; None for one that has, and for none."""
+    """Returns why a value of a parameter has no equal; None if it has one, or is empty."""
     if name == FRAMEWORK and value and str(value).casefold() not in FRAMEWORKS:
         return f"not among the frameworks of DLBS that are here: {', '.join(FRAMEWORKS)}"
     if name == "exp.dtype" and value and value not in ("float", "float32", "float16"):
@@ -172,40 +165,23 @@ def why_not(name: str, value: Any) -> str | None:
     return None
 
 
-_TOLD: Mapping[str, tuple[str, ...]] = {
-    "exp": (
-        *("proj", "framework_id", "framework_title", "framework_ver", "framework_commit", "model_title"),
-        *("data_store", "device_title", "cuda", "cudnn", "node_id", "node_nic"),
-    ),
-    "runtime": ("EXPORT_CUDA_VISIBLE_DEVICES", "EXPORT_CUDA_CACHE_PATH"),
-}
-"""Further parameters of DLBS, which change no run."""
-_OPTIONS = {each: name for of in FRAMEWORKS for each, name in options_of(of, "bench training").items()}
-KNOWN = (
-    *dict.fromkeys((*NAMES, *DEFAULTS, *NO_EQUAL, TRIAL, VAR_ORDER)),
-    *(f"{namespace}.{name}" for namespace, told in _TOLD.items() for name in told),
-    *dict.fromkeys((*_OPTIONS, *(f"{of}.{name}" for of in FRAMEWORKS for name in (*_OF_SUFFIX, "env")))),
-)
-"""The parameters of DLBS, without those of frameworks that are not here."""
-
-
 def is_known(name: str) -> bool:
     """Returns whether DLBS has a parameter; those of foreign frameworks, and private ones, count as such."""
     namespace, _, rest = name.partition(".")
-    return (
-        name in KNOWN or namespace in _FOREIGN or rest.startswith("__") or name.startswith(RUNTIME_VARIABLE)
-    )
+    is_listed = name in TABLE or namespace in FOREIGN
+    return is_listed or rest.startswith("__") or name.startswith(RUNTIME_VARIABLE)
 
 
 def is_read(name: str) -> bool:
     """Returns whether a plan reads a parameter: as an option, or for how its cells run."""
-    of_plan = (PHASE, STATUS, TRIAL, DOCKER, VAR_ORDER, RERUN, *(f"{each}.env" for each in FRAMEWORKS))
-    return name in NAMES or name in _OPTIONS or name in of_plan or name.startswith(RUNTIME_VARIABLE)
+    known = TABLE.get(name, Name())
+    is_used = bool(known.ours or known.instead) or name in (STATUS, *ENVIRONMENTS)
+    return is_used or name.startswith(RUNTIME_VARIABLE)
 
 
 def typing_error(name: str) -> str | None:
     """Returns the parameter of DLBS that differs from a name in one character, or in the order of two."""
-    return None if is_known(name) else next((each for each in KNOWN if _is_near(name, each)), None)
+    return None if is_known(name) else next((each for each in TABLE if _is_near(name, each)), None)
 
 
 def _is_near(one: str, other: str) -> bool:
@@ -216,36 +192,104 @@ def _is_near(one: str, other: str) -> bool:
     return max(len(one), len(other)) == 1 or (len(one) == 2 and one == other[::-1])
 
 
-def ours(name: str, command: str) -> str:
-    """Returns what a plan calls a parameter of DLBS, and any other name as it is.
+class GivenNames:
+    """Translates the names that ``-P``, ``-V`` and ``-E`` give: options, the plan's own names, or DLBS's.
+
+    A name without a dot is an option, which the command checks. A name with a dot is refused unless the plan,
+    or an extension that is given too, sets it, tests it or refers to it.
 
     Args:
-        name: A name that the plan itself does not have.
-        command: The command of the plan.
+        plan: The plan.
+        given: The names that ``-P`` and ``-V`` give.
+        extensions: What ``-E`` gives. The check of the plan refuses what is no extension.
+    """
+
+    def __init__(self, plan: Plan, given: Iterable[str], extensions: Sequence[Any]) -> None:
+        self._command, self._extensions = plan.command, extensions
+        self._known = {*plan.parameters, *plan.variables}
+        for extension in plan.extensions:
+            self._known.update(extension.condition, extension.parameters, *extension.cases)
+        self._known.update(*plan.include, *plan.exclude)
+        content = plan.model_dump(mode="json", exclude_unset=True)
+        self._set, self._used = set(given), referred_in(json.dumps([content, *extensions], default=str))
+        for part, names in (each for extension in extensions for each in _parts(extension)):
+            (self._used if part == "condition" else self._set).update(names)
+
+    def renamed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns values by the names that the plan has for them.
+
+        Raises:
+            ConfigurationError: The plan has no such name, or no equal of DLBS's parameter or of its value.
+        """
+        return self._renamed(given, self._used)
+
+    def extensions(self) -> list[Any]:
+        """Returns the extensions with the names of the plan; what is no extension is unchanged.
+
+        Raises:
+            ConfigurationError: As for ``renamed``.
+        """
+        return [self._extension(each) if isinstance(each, Mapping) else each for each in self._extensions]
+
+    def _extension(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        found = dict(given)
+        for part, used in (("condition", self._set), ("parameters", self._used)):
+            if isinstance(values := found.get(part), Mapping):
+                found[part] = self._renamed(values, used)
+        if isinstance(cases := found.get("cases"), list):
+            found["cases"] = [self.renamed(each) if isinstance(each, Mapping) else each for each in cases]
+        return found
+
+    def _renamed(self, given: Mapping[str, Any], used: Collection[str]) -> dict[str, Any]:
+        return {
+            self._name(name, value, used): with_references(value, self._referred)
+            for name, value in given.items()
+        }
+
+    def _name(self, name: str, value: Any, used: Collection[str]) -> str:
+        if "." not in name or name in self._known:
+            return name
+        ours = _ours(name, self._command)
+        if ours != name:
+            for each in value if isinstance(value, list) else [value]:
+                if reason := why_not(name, each):
+                    raise ConfigurationError(f"{name}={each}: {reason}")
+            return ours
+        of_cell = (SOFTWARE, IMAGE, LAUNCHER, CORES, SLURM)
+        if name in of_cell or name.startswith(VARIABLE) or any(fnmatchcase(name, each) for each in used):
+            return name
+        known = [each for each in (*self._known, *of_cell, *NAMES) if "." in each]
+        raise ConfigurationError(
+            f"{name}: the plan has no such parameter, and nothing refers to it; {suggestion(name, known)}"
+        )
+
+    def _referred(self, name: str) -> str:
+        return name if name in self._known else NAMES.get(name, name)
+
+
+def _ours(name: str, command: str) -> str:
+    """The name that a plan with a command has for a parameter of DLBS; any other name as it is.
 
     Raises:
         ConfigurationError: DLBS has it and a plan has no equal, or not for all frameworks alike.
     """
-    if name in NAMES:
-        return NAMES[name]
     if name.startswith(RUNTIME_VARIABLE):
         return VARIABLE + name.removeprefix(RUNTIME_VARIABLE)
-    option = next((found for of in FRAMEWORKS if (found := options_of(of, command).get(name))), None)
+    option = options_of(command).get(name)
     if option is not None:
         namespace = name.partition(".")[0]
         raise ConfigurationError(
             f"{name}: it is {option} here; give it, in an extension for {namespace} alone"
         )
-    reason = why_no_equal(name) or (_OF_PLAN.get(name) if name in KNOWN else None)
-    if reason is not None:
+    reason = why_no_equal(name) or TABLE.get(name, Name()).instead
+    if reason:
         raise ConfigurationError(f"{name}: has no equal here: {reason}")
-    return name
+    return NAMES.get(name, name)
 
 
-_OF_PLAN: Mapping[str, str] = {
-    PHASE: "the command of the plan says it",
-    TRIAL: "repeat in the plan says how often a cell runs",
-    RERUN: "--rerun says it",
-    VAR_ORDER: "var_order in the plan says it",
-    DOCKER: "cell.container names the image, and null is none",
-}
+def _parts(extension: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The parts of an extension that have names, each with the key that it has there."""
+    if isinstance(extension, Mapping):
+        cases = extension.get("cases")
+        listed = [("cases", each) for each in cases] if isinstance(cases, list) else []
+        yield from (each for each in [*extension.items(), *listed] if isinstance(each[1], Mapping))

@@ -35,8 +35,7 @@ from inferometer.evaluators.datasets.opening import open_path
 from inferometer.evaluators.plans.cells import cells_of
 from inferometer.evaluators.plans.dlbs import import_dlbs
 from inferometer.evaluators.plans.plan import read_plan
-from inferometer.evaluators.plans.running.journal import Journal, journal_file, read_history
-from inferometer.evaluators.plans.running.results import Ended, Result
+from inferometer.evaluators.plans.running.journal import Ended, Journal, Result, journal_file, read_history
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.errors import InferometerError, InputError

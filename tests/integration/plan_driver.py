@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from inferometer.evaluators.plans.cell_command import CellCommand
 from inferometer.evaluators.plans.cells import Run, cells_of, runs_of
 from inferometer.evaluators.plans.plan import Plan, plan_of
 from inferometer.evaluators.plans.running.driver import Driver
 from inferometer.evaluators.plans.running.folder import PlanFolder
-from inferometer.evaluators.plans.running.local import LocalPlace
-from inferometer.evaluators.plans.software.command import CellCommand
+from inferometer.evaluators.plans.running.places import LocalPlace
 
 _NOTES = """
 import sys, time

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 import inferometer
-from inferometer.evaluators.plans.cells import cells_of
-from inferometer.evaluators.plans.plan import plan_of
-from inferometer.evaluators.plans.software.command import (
+from inferometer.evaluators.plans.cell_command import (
     CellCommand,
     check_software,
     command_of,
+    container_process,
 )
-from inferometer.evaluators.plans.software.containers import container_process
+from inferometer.evaluators.plans.cells import cells_of
+from inferometer.evaluators.plans.plan import plan_of
 
 ROOT = str(Path(inferometer.__file__).parent.parent)
 PACKAGES = [sysconfig.get_paths()["purelib"], *site.getsitepackages()]

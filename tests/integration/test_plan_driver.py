@@ -14,16 +14,26 @@ from pathlib import Path
 
 import pytest
 
+from inferometer.evaluators.plans.cell_command import CellCommand
 from inferometer.evaluators.plans.cells import cells_of, runs_of
 from inferometer.evaluators.plans.plan import Rerun, plan_of
 from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
-from inferometer.evaluators.plans.running.folder import PlanFolder, RunFolder, RunSpec
-from inferometer.evaluators.plans.running.journal import Journal, RunHistory, read_history
-from inferometer.evaluators.plans.running.local import LocalPlace
-from inferometer.evaluators.plans.running.orphans import end_orphan, note_command
-from inferometer.evaluators.plans.running.places import JobNews
-from inferometer.evaluators.plans.running.results import Ended, Result, read_result
-from inferometer.evaluators.plans.software.command import CellCommand
+from inferometer.evaluators.plans.running.folder import (
+    PlanFolder,
+    RunFolder,
+    RunSpec,
+    end_orphan,
+    note_command,
+)
+from inferometer.evaluators.plans.running.journal import (
+    Ended,
+    Journal,
+    Result,
+    RunHistory,
+    read_history,
+    read_result,
+)
+from inferometer.evaluators.plans.running.places import JobNews, LocalPlace
 from inferometer.manifests.errors import ConfigurationError
 from tests.integration.plan_driver import driver_of
 

@@ -14,7 +14,7 @@ import pytest
 from inferometer.client.web.plans.documents import MOST_RUNS
 from inferometer.client.web.plans.reader import PlansReader
 from inferometer.evaluators.plans.reporting.asked import Asked
-from inferometer.evaluators.plans.running.results import Ended
+from inferometer.evaluators.plans.running.journal import Ended
 from inferometer.evaluators.store.opening import open_store
 from tests.page_plans import KeptRuns, keep_plan
 from tests.page_samples import DATABASE, SCRIPT, keep, steady

@@ -11,20 +11,19 @@ from inferometer.client.web.cells import table_of
 from inferometer.client.web.pictures import chart_document
 from inferometer.evaluators.drawing.charts import Mark, PointChart, Series
 from inferometer.evaluators.plans.cells import CELL, Run
-from inferometer.evaluators.plans.references import shown
+from inferometer.evaluators.plans.expressions import shown
 from inferometer.evaluators.plans.reporting.asked import Asked, reported
 from inferometer.evaluators.plans.reporting.cases import CASE, Case, figure_columns
+from inferometer.evaluators.plans.reporting.objectives import chosen
 from inferometer.evaluators.plans.reporting.scaling import Scaling
 from inferometer.evaluators.plans.reporting.tables import (
     DOUBTS,
     PlanTable,
-    chosen,
     dimension_columns,
     failures,
     telling,
 )
-from inferometer.evaluators.plans.running.journal import IN_WORK, WAITING, RunHistory
-from inferometer.evaluators.plans.running.results import Ended
+from inferometer.evaluators.plans.running.journal import IN_WORK, WAITING, Ended, RunHistory
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 MOST_RUNS = 500

@@ -21,17 +21,16 @@ from inferometer.client.web.plans.documents import (
 from inferometer.evaluators.plans.cells import Run
 from inferometer.evaluators.plans.plan import PLAN_NAME
 from inferometer.evaluators.plans.reporting.asked import Asked
-from inferometer.evaluators.plans.reporting.cases import Case
-from inferometer.evaluators.plans.reporting.reading import PlanReader, notes_on_runs
+from inferometer.evaluators.plans.reporting.cases import Case, PlanReader, notes_on_runs
 from inferometer.evaluators.plans.running.folder import KeptPlan, PlanFolder
 from inferometer.evaluators.plans.running.journal import (
     IN_WORK,
     WAITING,
+    Ended,
     JournalFollower,
     RunHistory,
     journal_file,
 )
-from inferometer.evaluators.plans.running.results import Ended
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.manifests.errors import ConfigurationError, NotFoundError, StoreError
 

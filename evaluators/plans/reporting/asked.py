@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from inferometer.evaluators.plans.reporting.advice import gpu_advice
+from inferometer.evaluators.plans.reporting.advice import Failed, gpu_advice
 from inferometer.evaluators.plans.reporting.cases import Case
-from inferometer.evaluators.plans.reporting.choosing import none_fulfils
-from inferometer.evaluators.plans.reporting.objectives import Objective, best
-from inferometer.evaluators.plans.reporting.pairing import Failed
+from inferometer.evaluators.plans.reporting.objectives import Objective, best, chosen, none_fulfils
 from inferometer.evaluators.plans.reporting.scaling import Scaling, scaling
-from inferometer.evaluators.plans.reporting.tables import PlanTable, chosen, table
+from inferometer.evaluators.plans.reporting.tables import PlanTable, table
 from inferometer.manifests.errors import ConfigurationError
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,15 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.registry import every_kind, find_kind
 from inferometer.evaluators.load.intervals import t_quantile_95
 from inferometer.evaluators.plans.cells import Cell, Run
-from inferometer.evaluators.plans.references import shown
-from inferometer.evaluators.plans.running.results import Result
+from inferometer.evaluators.plans.expressions import shown
+from inferometer.evaluators.plans.running.journal import Ended, Result, RunHistory
 from inferometer.evaluators.reports.base import EVALUATION_COLUMNS, Column, Report, Row, Value
 from inferometer.evaluators.reports.registry import find_report
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.evaluation import Evaluation
+    from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
 MAIN = (
     "latency_ms_p50",
@@ -251,3 +256,131 @@ def _value(value: Any) -> Value:
 def _number(value: Value) -> float | None:
     known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if known and isinstance(value, int | float) else None
+
+
+def ratio(above: Figure, below: Figure) -> Figure | None:
+    """Returns the ratio of two independent figures with its 95 % interval.
+
+    The halves of both intervals, in logarithms, add up as squares (Zou and Donner, "Construction of
+    confidence limits about effect measures", Statistics in Medicine 27, 2008).
+
+    Returns:
+        None where a value is not positive. The ends are None where one of the intervals is unknown, or
+        reaches zero.
+    """
+    if above.value <= 0 or below.value <= 0:
+        return None
+    value, count = above.value / below.value, min(above.count, below.count)
+    halves = _halves(above), _halves(below)
+    if halves[0] is None or halves[1] is None:
+        return Figure(value, count=count)
+    (down, up), (down_below, up_below) = halves[0], halves[1]
+    low, high = math.hypot(down, up_below), math.hypot(up, down_below)
+    return Figure(value, value * math.exp(-low), value * math.exp(high), count)
+
+
+def scaled(figure: Figure, factor: float) -> Figure:
+    """Returns a figure times a positive number without error."""
+    low, high = (None if end is None else end * factor for end in (figure.low, figure.high))
+    return Figure(figure.value * factor, low, high, figure.count)
+
+
+def inverse(figure: Figure) -> Figure | None:
+    """Returns one over a figure; None where it is not positive."""
+    return ratio(Figure(1.0, 1.0, 1.0, figure.count), figure)
+
+
+def overlap(one: Figure, other: Figure) -> bool | None:
+    """Whether the intervals of two figures have a value in common; None where one is unknown.
+
+    Figures whose 95 % intervals do not overlap differ; those whose intervals do may still differ.
+    """
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return None
+    return one.low <= other.high and other.low <= one.high
+
+
+def _halves(figure: Figure) -> tuple[float, float] | None:
+    """By how much the interval reaches below and above the value, in logarithms."""
+    if figure.low is None or figure.high is None or figure.low <= 0:
+        return None
+    log = math.log(figure.value)
+    return max(0.0, log - math.log(figure.low)), max(0.0, math.log(figure.high) - log)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What there is to report on a plan.
+
+    Attributes:
+        cases: The cases of all complete runs, in the order of the cells.
+        notes: What is missing, a line each.
+        lacking: The runs whose evaluations the database lacks.
+    """
+
+    cases: tuple[Case, ...]
+    notes: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+
+
+class PlanReader:
+    """Reads what the runs of a plan measured. Keeps what it has read: evaluations do not change.
+
+    Args:
+        store: The database of the plan.
+    """
+
+    def __init__(self, store: EvaluationStore) -> None:
+        self._store = store
+        self._unreadable: dict[str, None] = {}
+        self._known: dict[tuple[str, tuple[str, ...]], tuple[Observation, ...]] = {}
+
+    def read(self, runs: Sequence[Run], history: Mapping[str, RunHistory]) -> Measured:
+        """Returns the cases of the complete runs.
+
+        Args:
+            runs: The runs, by cell.
+            history: The journal.
+
+        Raises:
+            StoreError: The database cannot be read.
+        """
+        observations: list[Observation] = []
+        left, lacking = 0, []
+        for run in runs:
+            result = history[run.key].result if run.key in history else None
+            if result is None or result.ended is not Ended.COMPLETE:
+                left += 1
+                continue
+            key = run.key, result.evaluations
+            if key not in self._known:
+                found = [each for name in result.evaluations for each in self._find(name)]
+                if len(found) < len(result.evaluations):
+                    lacking.append(run.key)
+                    continue  # it may be imported later, or be in another database
+                self._known[key] = tuple(observations_of(run, result, found))
+            observations += self._known[key]
+        told = [*notes_on_runs(len(runs), left, lacking, self._store.location), *self._unreadable]
+        return Measured(cases_of(observations), tuple(told), tuple(lacking))
+
+    def _find(self, evaluation_id: str) -> Sequence[Evaluation[Any]]:
+        wanted = EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True)
+        return self._store.find(wanted, lambda error: self._unreadable.setdefault(f"Left out {error}"))
+
+
+def notes_on_runs(total: int, left: int, lacking: Sequence[str], location: str) -> Iterator[str]:
+    """Yields what is missing in tables of a plan.
+
+    Args:
+        total: Its runs.
+        left: How many are not complete.
+        lacking: Those whose evaluations the database lacks.
+        location: The database.
+    """
+    if left:
+        yield f"{left} of {total} runs are not complete, and are left out."
+    if lacking:
+        yield (
+            f"{len(lacking)} of {total} runs, such as {lacking[0]}, published evaluations that "
+            f"{location} lacks; name the database with --database_address or --database_name."
+        )

@@ -17,7 +17,7 @@ from inferometer.evaluators.drawing.charts import (
     Series,
     how_many_fit,
 )
-from inferometer.evaluators.plans.references import shown
+from inferometer.evaluators.plans.expressions import shown
 from inferometer.evaluators.plots.base import readable
 from inferometer.evaluators.reports.base import Row, Value
 

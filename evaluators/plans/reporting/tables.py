@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 from inferometer.evaluators.drawing.charts import BarChart, Drawing, PointChart
 from inferometer.evaluators.plans.cells import Run
-from inferometer.evaluators.plans.references import shown
+from inferometer.evaluators.plans.expressions import shown
 from inferometer.evaluators.plans.reporting.cases import CASE, Case, Figure, figure_columns, main_figures
-from inferometer.evaluators.plans.reporting.choosing import Condition
 from inferometer.evaluators.plans.reporting.pictures import (
     MOST_LINES,
     MOST_ROWS,
@@ -20,8 +19,7 @@ from inferometer.evaluators.plans.reporting.pictures import (
     line_chart,
     rows_note,
 )
-from inferometer.evaluators.plans.running.journal import RunHistory
-from inferometer.evaluators.plans.running.results import Ended
+from inferometer.evaluators.plans.running.journal import Ended, RunHistory
 from inferometer.evaluators.reports.base import Column, Row, Value
 from inferometer.evaluators.reports.table import cell_text
 from inferometer.manifests.errors import ConfigurationError, suggestion
@@ -66,18 +64,6 @@ def _with_interval(row: Row, column: Column) -> str | None:
         return None
     told = cell_text(value, column)
     return told if low is None else f"{told} [{cell_text(low, column)}, {cell_text(high, column)}]"
-
-
-def chosen(cases: Sequence[Case], conditions: Sequence[str]) -> tuple[Case, ...]:
-    """Returns the cases for which all conditions hold, such as ``batch_size >= 8``.
-
-    A case without the named value does not fulfil a condition.
-
-    Raises:
-        ConfigurationError: A condition cannot be read, or names what no case has.
-    """
-    parsed = [Condition.parsed(text, cases) for text in conditions]
-    return tuple(case for case in cases if all(each.fulfilled_by(case) for each in parsed))
 
 
 def known_figures(cases: Sequence[Case], names: Sequence[str]) -> tuple[str, ...]:

@@ -1,11 +1,19 @@
-"""The folder of a plan: its cells as they were expanded, its journal, and a folder for each run."""
+"""The folder of a plan: its expanded cells, and a folder for each run with its command and processes.
+
+The process of a run notes itself and its command in the folder of the run, each with its start time, so that
+no later process with the same id is mistaken for it. A command whose process was killed continues, and holds
+the lock of its machine, until ``end_orphan`` ends it.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import signal
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +25,11 @@ from inferometer.manifests.errors import ConfigurationError, OutputError
 _WORDS = ("argv", "stop", "slurm", "container_pid")
 _SPEC, _RESULT, _LOG, _DATA, _STOP = "run.json", "result.json", "log.txt", "data", "stop"
 _CELLS, _LOCK = "cells.json", "driver.lock"
+_PIDS = "processes.json"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_START = 18
+"""The place of the start time in /proc/PID/stat after the name, which stands in brackets."""
+_STOPPING_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,3 +223,47 @@ def _whole(kept: KeptPlan) -> KeptPlan:
     if not all(typed):
         raise TypeError("a part of it is of another type")
     return kept
+
+
+def note_command(folder: RunFolder, command: int) -> None:
+    """Notes this process and the one of its command, which leads a session of its own."""
+    processes = [[pid, _began(pid)] for pid in (os.getpid(), command)]
+    with suppress(OSError):  # what is not noted goes on, and the next run waits for it
+        (folder.path / _PIDS).write_text(json.dumps(processes), encoding="utf-8")
+
+
+def end_orphan(folder: RunFolder) -> None:
+    """Ends the command of a run whose process is dead, with all of its group and its container."""
+    try:
+        (owner, owner_began), (command, began) = json.loads((folder.path / _PIDS).read_text(encoding="utf-8"))
+        is_orphan = (
+            began is not None and _began(command) == began and _began(owner, zombie=False) != owner_began
+        )
+        if not is_orphan or os.getsid(command) != command:
+            return
+        os.killpg(command, signal.SIGKILL)
+        stop_container(folder.read().stop)
+    except (OSError, ValueError, TypeError, RecursionError, ConfigurationError):
+        return  # nothing is noted, or it has just ended
+
+
+def stop_container(words: Sequence[str]) -> None:
+    """Ends a container, where ending the engine's client does not; without words, nothing."""
+    if words:
+        subprocess.run(words, timeout=_STOPPING_S, check=False)  # noqa: S603 - what the plan says
+
+
+def _began(pid: int, *, zombie: bool = True) -> str | None:
+    """When a process of this machine began, which no other has with its number; None without one.
+
+    Args:
+        pid: Its number.
+        zombie: Whether one that has ended counts until its parent has waited for it.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        state, *fields = stat.rpartition(")")[2].split()
+        boot = _BOOT.read_text(encoding="ascii").strip()
+        return None if state == "Z" and not zombie else f"{boot} {fields[_START]}"
+    except (OSError, IndexError, ValueError):
+        return None

@@ -1,11 +1,45 @@
-"""Where the runs of a plan run: on this machine, on a cluster, on agents elsewhere."""
+"""Where the runs of a plan run: on this machine, on served agents, or on a Slurm cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import hashlib
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+from inferometer.evaluators.plans.cells import Cell, Run
+from inferometer.evaluators.plans.plan import Interpreter, SlurmOptions
+from inferometer.evaluators.plans.running.folder import RunFolder, end_orphan
+from inferometer.evaluators.plans.running.journal import Result, read_result
+from inferometer.evaluators.plans.software import python_of
+from inferometer.manifests.errors import AgentError, ConfigurationError, OutputError, one_line
+
+PROCESS = "inferometer.evaluators.plans.running.run_process"
+AGENTS = "agents"
+_ENDED = {
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REVOKED",
+    "TIMEOUT",
+}
+"""The states of a job that has ended (squeue's manual, "JOB STATE CODES"); a requeued one is pending."""
+_WIDTHS = {"JobID": 20, "State": 24, "RestartCnt": 12, "NodeList": 64, "Name": 64}
+_FORMAT = ",".join(f"{name}:{width}" for name, width in _WIDTHS.items())
+_PLAN_LENGTH = 8
+_COMMAND_S = 60.0
+_MOST_UNANSWERED = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +103,292 @@ class Place(Protocol):
     def look(self, jobs: Iterable[str]) -> Mapping[str, JobNews]:
         """Returns what is known of some jobs; those of which nothing is new may be left out."""
         ...
+
+
+class LocalPlace:
+    """This machine; see ``Place``. What it has started ends with this process.
+
+    Args:
+        environment: Variables of its processes beside those of this one, which no file has, such as a secret.
+    """
+
+    name = "local"
+    survives = False
+    capacity = 1
+    poll_s = 0.05
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = {**os.environ, **(environment or {})}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._folders: dict[str, RunFolder] = {}
+
+    def start(self, folder: Path) -> str:
+        """See ``Place``."""
+        try:
+            with (folder / "process.txt").open("wb") as errors:
+                process = subprocess.Popen(  # noqa: S603 - this interpreter
+                    [sys.executable, "-m", PROCESS, str(folder), "--linked"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    env=self._environment,
+                    start_new_session=True,  # Ctrl-C in a terminal is for the driver alone
+                )
+        except OSError as error:
+            raise OutputError(f"{folder}: no process can be started: {error.strerror or error}") from error
+        job = f"{os.getpid()}:{process.pid}"
+        self._processes[job], self._folders[job] = process, RunFolder(folder)
+        return job
+
+    def look(self, jobs: Iterable[str]) -> Mapping[str, JobNews]:
+        """See ``Place``. Jobs of an earlier driver have ended with it."""
+        found = {job: JobNews(True, "the driver ended", counts=False) for job in jobs}
+        for job in found.keys() & self._processes.keys():
+            reason = self._reason(self._processes[job])
+            if reason is None:
+                del found[job]
+            else:
+                end_orphan(self._folders[job])
+                found[job] = JobNews(True, reason)
+        return found
+
+    @staticmethod
+    def _reason(process: subprocess.Popen[bytes]) -> str | None:
+        code = process.poll()
+        if code is None:
+            return None
+        if process.stdin is not None:
+            process.stdin.close()
+        return f"its process ended with code {code}"
+
+
+@dataclass(slots=True)
+class AgentsPlace:
+    """Served agents; see ``Place``. The driver asks ``claim`` for an agent before it starts a run.
+
+    An agent that a run could not reach gets no run any more.
+
+    Attributes:
+        agents_of: Returns the addresses of the agents that can run a cell, or raises why there is none.
+        hosts: The host of each address. Agents of one host never run at once.
+        unreachable: Whether a result says that the agent could not be reached.
+        local: Starts the processes, which ask the agents.
+    """
+
+    agents_of: Callable[[Cell], Sequence[str]]
+    hosts: Mapping[str, str]
+    unreachable: Callable[[Result], bool]
+    local: Place = field(default_factory=LocalPlace)
+    name: str = AGENTS
+    survives: bool = False
+    poll_s: float = 0.05
+    _claimed: dict[str, str] = field(default_factory=dict)
+    _working: dict[str, tuple[str, Path]] = field(default_factory=dict)
+    _away: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def capacity(self) -> int:
+        """The hosts with an agent that may answer; 1 if there is none, so that what waits is told so."""
+        return max(1, len({host for address, host in self.hosts.items() if address not in self._away}))
+
+    def claim(self, run: Run) -> Claim | None:
+        """Claims a free agent for a run, which starts next; None if those that can run it are busy.
+
+        Raises:
+            InferometerError: None can run it, or none of those that can answers any more.
+        """
+        able = self.agents_of(run.cell)
+        left = [each for each in able if each not in self._away]
+        if not left:
+            reasons = "; ".join(self._away[each] for each in able)
+            raise AgentError(f"no agent is left that can run it: {reasons}")
+        working = [*self._claimed.values(), *(address for address, _ in self._working.values())]
+        busy = {self.hosts[address] for address in working}
+        for address in left:
+            if self.hosts[address] not in busy:
+                self._claimed[run.key] = address
+                return Claim((f"--agent={address}",), self.hosts[address])
+        return None
+
+    def start(self, folder: Path) -> str:
+        """Starts the process of a run that has claimed an agent; see ``Place``."""
+        address = self._claimed.pop(folder.name)
+        job = f"{address}/{self.local.start(folder)}"
+        self._working[job] = (address, folder)
+        return job
+
+    def look(self, jobs: Iterable[str]) -> Mapping[str, JobNews]:
+        """See ``Place``. Jobs of an earlier driver have ended with it."""
+        by_process = {job.rpartition("/")[2]: job for job in jobs}
+        found = {by_process[each]: news for each, news in self.local.look(by_process).items()}
+        for job in found.keys() & self._working.keys():
+            if found[job].ended:
+                found[job] = self._ended(found[job], *self._working.pop(job))
+        return found
+
+    def _ended(self, news: JobNews, address: str, folder: Path) -> JobNews:
+        result = read_result(RunFolder(folder).result)
+        if result is None:
+            return JobNews(True, f"{news.reason}, with agent {address}", counts=news.counts)
+        if not self.unreachable(result):
+            return news
+        self._away[address] = result.reason
+        return JobNews(True, result.reason, void=True)
+
+
+def host_of(name: str) -> str:
+    """Returns what tells a host from others: its first address by number, or its name if that is not known.
+
+    The loopback address of IPv6 is that of IPv4; other loopback addresses count as hosts of their own.
+    """
+    plain = name.strip("[]").casefold()
+    try:
+        found = socket.getaddrinfo(plain, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return plain
+    *_, address = min(found, key=lambda each: (each[0] != socket.AF_INET, each[4]))
+    return "127.0.0.1" if address[0] == "::1" else str(address[0])
+
+
+@dataclass
+class SlurmPlace:
+    """A Slurm cluster whose nodes share the folder of the plan; see ``Place``.
+
+    Slurm's commands tell how jobs ended, without its accounting database. Jobs go on while no driver runs.
+    """
+
+    options: SlurmOptions = field(default_factory=SlurmOptions)
+    name: str = "slurm"
+    survives: bool = True
+    poll_s: float = 1.0
+    _unanswered: int = 0
+    _looked_at: set[str] = field(default_factory=set)
+    _unnoted: dict[str, str] | None = None
+
+    @property
+    def capacity(self) -> int:
+        """How many jobs may be queued at once."""
+        return self.options.capacity
+
+    def start(self, folder: Path) -> str:
+        """Submits a job, or adopts one of the run that a driver submitted and was killed before it noted.
+
+        Raises:
+            ConfigurationError: sbatch refuses it, or is not installed.
+        """
+        if self._unnoted is None:
+            jobs = (job for job in _listed() if job.state not in _ENDED and job.id not in self._looked_at)
+            self._unnoted = {job.name: job.id for job in jobs}
+        if adopted := self._unnoted.pop(_name(folder), None):
+            return adopted
+        words = ["sbatch", "--parsable", "--requeue", "--open-mode=append"]
+        words += [f"--output={folder / 'slurm.txt'}", f"--chdir={folder}"]
+        own = RunFolder(folder).read().slurm
+        # the name comes last, because jobs are found by it
+        words += [*self._options(own), f"--job-name={_name(folder)}"]
+        python = python_of(Interpreter(python=self.options.python))
+        run = shlex.join([python, "-m", PROCESS, str(folder)])
+        # exec, because Slurm's signals go to the shell, which would leave Python running
+        script = "\n".join(["#!/bin/bash", *self.options.setup, f"exec {run}", ""])
+        try:
+            return _asked(words, script).strip().partition(";")[0]
+        except ConfigurationError as error:
+            which = f", with {shlex.join(own)}" if own else ""
+            raise ConfigurationError(f"{error} (run {folder.name}{which})") from error
+
+    def refusal(self, own: Sequence[str]) -> str:
+        """Returns why Slurm would refuse jobs, in one line; empty if it would not. It submits nothing.
+
+        Args:
+            own: The options of sbatch of a cell.
+        """
+        try:
+            _asked(["sbatch", "--test-only", *self._options(own)], "#!/bin/bash\n")
+        except ConfigurationError as error:
+            return f"{error}, with {shlex.join(own)}" if own else str(error)
+        return ""
+
+    def look(self, jobs: Iterable[str]) -> Mapping[str, JobNews]:
+        """See ``Place``. While Slurm does not answer for a while, nothing is new.
+
+        Raises:
+            ConfigurationError: It has not answered many times in a row; jobs may go on.
+        """
+        wanted = set(jobs)
+        self._looked_at |= wanted
+        if not wanted:
+            return {}
+        try:
+            listed = _listed()
+        except ConfigurationError:
+            self._unanswered += 1
+            if self._unanswered >= _MOST_UNANSWERED:
+                raise
+            return {}
+        self._unanswered = 0
+        found = {job.id: job.news for job in listed if job.id in wanted}
+        unknown = "Slurm does not know its job {} any more"
+        return {job: found.get(job, JobNews(True, unknown.format(job))) for job in wanted}
+
+    def _options(self, own: Sequence[str]) -> list[str]:
+        """The options of the plan and then those of a cell, of which the last one counts."""
+        return [*["--exclusive"] * self.options.exclusive, *self.options.arguments, *own]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A line of squeue."""
+
+    id: str
+    state: str
+    restarts: int
+    name: str
+    node: str
+
+    @property
+    def news(self) -> JobNews:
+        where = f" on {self.node}" if self.node else ""
+        reason = f"its job {self.id} is {self.state.lower().replace('_', ' ')}{where}"
+        return JobNews(self.state in _ENDED, reason, self.restarts)
+
+
+def _listed() -> list[_Job]:
+    """The jobs of this user that Slurm knows; raises ConfigurationError."""
+    answer = _asked(["squeue", "--me", "--noheader", "--states=all", f"--Format={_FORMAT}"])
+    return [_parsed(line) for line in answer.splitlines() if line.strip()]
+
+
+def _parsed(line: str) -> _Job:
+    fields = {}
+    for name, width in _WIDTHS.items():  # a name may have spaces
+        fields[name], line = line[:width].strip(), line[width:]
+    return _Job(
+        fields["JobID"], fields["State"], int(fields["RestartCnt"]), fields["Name"], fields["NodeList"]
+    )
+
+
+def _name(folder: Path) -> str:
+    """The name of the job of a run: its key, and what tells its plan from others."""
+    return f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:_PLAN_LENGTH]}"
+
+
+def _asked(words: Sequence[str], text: str = "") -> str:
+    """What a command of Slurm answers.
+
+    Raises:
+        ConfigurationError: It is not installed, fails, or does not answer; the message has its last line.
+    """
+    try:
+        done = subprocess.run(  # noqa: S603 - a command of Slurm
+            words, input=text, capture_output=True, text=True, timeout=_COMMAND_S, check=False
+        )
+    except OSError as error:
+        raise ConfigurationError(f"{words[0]}: cannot be run: {error.strerror or error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise ConfigurationError(f"{words[0]}: no answer within {_COMMAND_S:g} s") from error
+    if done.returncode:
+        said = next(
+            (line for line in done.stderr.splitlines()[::-1] if line.strip()), f"code {done.returncode}"
+        )
+        raise ConfigurationError(f"Slurm: {one_line(said.removeprefix(f'{words[0]}: error: '))}")
+    return done.stdout

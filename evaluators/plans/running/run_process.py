@@ -24,11 +24,16 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from inferometer.evaluators.plans.running.folder import RunFolder, RunSpec
+from inferometer.evaluators.plans.cell_command import container_process
+from inferometer.evaluators.plans.running.folder import (
+    RunFolder,
+    RunSpec,
+    end_orphan,
+    note_command,
+    stop_container,
+)
+from inferometer.evaluators.plans.running.journal import Ended, Result, read_result, write_result
 from inferometer.evaluators.plans.running.monitor import Monitor
-from inferometer.evaluators.plans.running.orphans import end_orphan, note_command, stop_container
-from inferometer.evaluators.plans.running.results import Ended, Result, read_result, write_result
-from inferometer.evaluators.plans.software.containers import container_process
 from inferometer.manifests.errors import one_line
 
 _OUT_OF_MEMORY = "out of memory"

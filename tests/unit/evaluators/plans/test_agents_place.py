@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from inferometer.evaluators.plans.cell_command import CellCommand
 from inferometer.evaluators.plans.cells import Run, cells_of, runs_of
 from inferometer.evaluators.plans.plan import plan_of
-from inferometer.evaluators.plans.running.agents import AgentsPlace, host_of
 from inferometer.evaluators.plans.running.driver import Driver
 from inferometer.evaluators.plans.running.folder import PlanFolder, RunFolder
-from inferometer.evaluators.plans.running.journal import RunHistory
-from inferometer.evaluators.plans.running.places import JobNews
-from inferometer.evaluators.plans.running.results import Ended, Result, write_result
-from inferometer.evaluators.plans.software.command import CellCommand
+from inferometer.evaluators.plans.running.journal import Ended, Result, RunHistory, write_result
+from inferometer.evaluators.plans.running.places import AgentsPlace, JobNews, host_of
 from inferometer.manifests.errors import AgentError, ConfigurationError
 
 HOSTS = {"a:1": "a", "a:2": "a", "b:1": "b"}

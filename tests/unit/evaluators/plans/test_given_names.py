@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inferometer.evaluators.plans.given_names import GivenNames
+from inferometer.evaluators.plans.dlbs_names import GivenNames
 from inferometer.evaluators.plans.plan import plan_of
 from inferometer.manifests.errors import ConfigurationError
 

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.evaluators.plans.running.folder import PlanFolder, RunFolder
+from inferometer.evaluators.plans.running.folder import PlanFolder, RunFolder, end_orphan
 from inferometer.evaluators.plans.running.journal import (
+    Ended,
     Journal,
     JournalFollower,
+    Result,
     journal_file,
     read_history,
+    read_result,
 )
-from inferometer.evaluators.plans.running.orphans import end_orphan
-from inferometer.evaluators.plans.running.results import Ended, Result, read_result
 from inferometer.manifests.errors import ConfigurationError
 
 

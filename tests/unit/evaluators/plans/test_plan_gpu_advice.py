@@ -7,11 +7,15 @@ import math
 import pytest
 
 from inferometer.evaluators.plans.cells import Cell, Run
-from inferometer.evaluators.plans.reporting.advice import Verdict, gpu_advice
+from inferometer.evaluators.plans.reporting.advice import (
+    Failed,
+    Verdict,
+    asks_for_gpu,
+    failed_on_gpu,
+    gpu_advice,
+)
 from inferometer.evaluators.plans.reporting.cases import Figure
-from inferometer.evaluators.plans.reporting.pairing import Failed, asks_for_gpu, failed_on_gpu
-from inferometer.evaluators.plans.running.journal import RunHistory
-from inferometer.evaluators.plans.running.results import Ended, Result
+from inferometer.evaluators.plans.running.journal import Ended, Result, RunHistory
 from inferometer.manifests.errors import ConfigurationError
 from tests.plan_cases import case
 

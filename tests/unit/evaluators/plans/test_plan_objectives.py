@@ -6,9 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from inferometer.evaluators.plans.reporting.choosing import none_fulfils
-from inferometer.evaluators.plans.reporting.objectives import FRONT, OTHERS, Objective, best, pareto
-from inferometer.evaluators.plans.reporting.tables import chosen
+from inferometer.evaluators.plans.reporting.objectives import (
+    FRONT,
+    OTHERS,
+    Objective,
+    best,
+    chosen,
+    none_fulfils,
+    pareto,
+)
 from inferometer.manifests.errors import ConfigurationError
 from tests.plan_cases import case
 

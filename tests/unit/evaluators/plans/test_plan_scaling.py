@@ -6,8 +6,14 @@ import math
 
 import pytest
 
-from inferometer.evaluators.plans.reporting.counts import Quantity, count_of, quantity_of
-from inferometer.evaluators.plans.reporting.scaling import IDEAL, Scaling, scaling
+from inferometer.evaluators.plans.reporting.scaling import (
+    IDEAL,
+    Quantity,
+    Scaling,
+    count_of,
+    quantity_of,
+    scaling,
+)
 from inferometer.manifests.errors import ConfigurationError
 from tests.plan_cases import case
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from inferometer.evaluators.plans.cell_command import CellCommand, command_of
 from inferometer.evaluators.plans.cells import Cell, cells_of
 from inferometer.evaluators.plans.plan import Plan, plan_of
-from inferometer.evaluators.plans.software.command import CellCommand, command_of
 from inferometer.manifests.errors import ConfigurationError
 
 AGENT = str(Path(sys.executable).with_name("agent"))

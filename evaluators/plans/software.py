@@ -15,14 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from inferometer.evaluators.plans.cells import CELL, Cell
-from inferometer.evaluators.plans.plan import Plan
-from inferometer.evaluators.plans.references import shown
-from inferometer.evaluators.plans.software_section import (
-    Container,
-    ContainerSoftware,
-    Interpreter,
-    Software,
-)
+from inferometer.evaluators.plans.expressions import shown
+from inferometer.evaluators.plans.plan import Container, ContainerSoftware, Interpreter, Plan, Software
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 SOFTWARE, IMAGE = f"{CELL}software", f"{CELL}container"
