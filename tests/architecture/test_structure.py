@@ -10,8 +10,8 @@ import pytest
 from tools.structure import Source, files_on_the_way, read_source
 
 MOST_MODULES_OF_A_FOLDER = 16
-MOST_EDGES = 3_950
-MOST_LINES = 115_000
+MOST_EDGES = 3_910
+MOST_LINES = 114_600
 """Both only fall: the aims are 2,300 and 93,000."""
 KIND_IS_ASKED = re.compile(r"\bmeasures\(|isinstance\([\w.]*\bmeasurement\b|isinstance\(.*Measurement\b")
 MOST_FILES_ON_THE_WAY = 28
