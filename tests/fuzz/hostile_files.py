@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -286,8 +287,8 @@ MODELS: Mapping[str, Format] = {
     "state_dict": state_dict,
     "traced_inputs": traced_inputs,
     "onnx": onnx_graph,
-    "symbol": symbol,
-    "symbol_parameters": symbol_parameters,
+    # those of MXNet, which Python 3.13 does not have
+    **({"symbol": symbol, "symbol_parameters": symbol_parameters} if find_spec("mxnet") else {}),
 }
 DATA: Mapping[str, Format] = {
     "tokenizer": tokenizer("tokenizer.json"),

@@ -20,6 +20,8 @@ from inferometer.evaluators.loading.loader import LoaderOptions
 from inferometer.manifests.errors import ConfigurationError, DatasetError
 from inferometer.manifests.inputs import ImageParameters
 
+pytestmark = pytest.mark.usefixtures("needs_mxnet")  # whose iterator it is
+
 PARAMETERS = ImageParameters.model_validate(
     {
         "dimensions": [3, 28, 28],
