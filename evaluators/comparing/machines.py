@@ -56,7 +56,7 @@ def not_comparable(left: Mapping[str, str], right: Mapping[str, str], *, same_fr
 
 
 def is_of_the_machine(name: str) -> bool:
-    """Whether the evaluations of one side may differ in a condition."""
+    """Returns whether the evaluations of one side may differ in a condition."""
     return name in _OF_THE_MACHINE or name.startswith((_VARIABLE, _LIBRARY))
 
 
@@ -74,5 +74,5 @@ def _is_detail(name: str) -> bool:
 
 
 def is_of_the_framework(name: str) -> bool:
-    """Whether a condition is the framework, or a part or a setting of it."""
+    """Returns whether a condition is the framework, or a part or a setting of it."""
     return name == "framework" or name.startswith(_OF_THE_FRAMEWORK)

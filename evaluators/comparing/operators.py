@@ -99,7 +99,7 @@ def _grouped(measurements: Iterable[OperatorMeasurement], same_form: bool) -> di
 def _pair(
     a: Sequence[OperatorRow], b: Sequence[OperatorRow], threshold: float
 ) -> tuple[ComparedRow, tuple[float, Verdict]]:
-    """The row, and how probable what was seen is if it does not differ, with what it is otherwise."""
+    """Returns the row, and how probable what was seen is if it does not differ, with what it is otherwise."""
     measured = [
         [row for row in side if row.status is RowStatus.MEASURED and len(row.times_ns)] for side in (a, b)
     ]

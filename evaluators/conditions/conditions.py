@@ -92,7 +92,7 @@ def judged(
 
 
 def _judged_times(times_ns: NDArray[np.int64] | None, round_size: int) -> tuple[str, ...] | None:
-    """How they do not hold still; None where there are too few to tell."""
+    """Returns how they do not hold still; None where there are too few to tell."""
     if times_ns is None or len(times_ns) < LEAST_BATCHES:
         return None
     return instabilities(times_ns, round_size)

@@ -55,7 +55,7 @@ def instabilities(times_ns: NDArray[np.int64], round_size: int = 1) -> tuple[str
 
 
 def _paused(times: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which times are pauses."""
+    """Returns which times are pauses."""
     median, high = np.percentile(times, (50, 90))
     longest = max(PAUSE_FACTOR * median, median + PAUSE_SPREADS * (high - median))
     paused: NDArray[np.bool_] = times > longest
@@ -76,7 +76,7 @@ def _pauses(times: NDArray[np.float64], paused: NDArray[np.bool_]) -> str:
 
 
 def _drift(times: NDArray[np.float64]) -> str:
-    """A trend of the medians of sections, by the test of Mann (1945) and Kendall.
+    """Returns a trend of the medians of sections, by the test of Mann (1945) and Kendall.
 
     The variance is that of Yue and Wang (2004) for correlated values: the correlation of neighbours, which
     the trend of Theil (1950) and Sen (1968) would raise, is that of the medians without it, and is corrected
@@ -99,7 +99,7 @@ def _drift(times: NDArray[np.float64]) -> str:
 
 
 def _inflation(values: NDArray[np.float64]) -> float:
-    """The factor by which the correlation of neighbours raises the variance of a sum."""
+    """Returns the factor by which the correlation of neighbours raises the variance of a sum."""
     centred = values - values.mean()
     spread = float(centred @ centred)
     if not spread:

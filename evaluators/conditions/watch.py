@@ -100,7 +100,7 @@ class Watch(Closeable):
             self._gpu.close()
 
     def _counters(self) -> Sequence[ConditionCounters]:
-        """Those of the model's processes, and of this one where it shares a machine with one of them.
+        """Returns those of the model's processes, and of this one where it shares a machine with one of them.
 
         What this process takes there belongs to the measurement, as it does with a model in this process.
         """
@@ -112,7 +112,7 @@ class Watch(Closeable):
 
 
 def _round_size(system: SystemDescription, batch_size: int) -> int:
-    """The batches whose inputs are prepared together, before they are predicted."""
+    """Returns the batches whose inputs are prepared together, before they are predicted."""
     if system.overlap or not system.preprocess_threads:
         return 1
     return round_size(bytes_ahead(system.manifest.tensors), batch_size)

@@ -36,7 +36,7 @@ class DataOptions:
     dropped: bool = False
 
     def __str__(self) -> str:
-        """The workers and how far they work ahead, in a few words."""
+        """Returns the workers and how far they work ahead, in a few words."""
         if not self.workers:
             return "the thread of the steps"
         kind = "process" if self.processes else "thread"

@@ -16,7 +16,7 @@ _LEAST_NAME_WIDTH = 12
 
 
 def conditions_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
-    """The verdict on the conditions in one row; none in evaluations of earlier versions."""
+    """Returns the verdict on the conditions in one row; none in evaluations of earlier versions."""
     return () if evaluation.conditions is None else (("conditions", str(evaluation.conditions)),)
 
 

@@ -73,7 +73,7 @@ def calibrate(
     """
 
     def can_send(rate_qps: float) -> bool:
-        """Whether a rate can be sent; False too if there is no time to try."""
+        """Returns whether a rate can be sent; False too if there is no time to try."""
         for seed in range(_TRIES):
             if clock() > end_ns:
                 return False

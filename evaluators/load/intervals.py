@@ -127,7 +127,7 @@ def _interval(
 
 
 def _error(chosen: NDArray[np.bool_]) -> float:
-    """Half of the 95 % interval of the share that is chosen."""
+    """Returns half of the 95 % interval of the share that is chosen."""
     shares = np.asarray([batch.mean() for batch in np.array_split(chosen, _BATCHES)])
     return t_quantile_95(_BATCHES - 1) * float(shares.std(ddof=1)) / math.sqrt(_BATCHES)
 

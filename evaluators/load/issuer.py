@@ -169,11 +169,11 @@ class RunWatch:
         )
 
     def _due(self, elapsed_ns: int) -> int:
-        """The number of queries of the schedule that are due; 0 of a closed loop."""
+        """Returns the number of queries of the schedule that are due; 0 of a closed loop."""
         return int(np.searchsorted(self._due_ns, elapsed_ns, "right"))
 
     def _grows(self, elapsed_ns: int) -> bool:
-        """Whether the backlog grows, and will not drain before the schedule ends."""
+        """Returns whether the backlog grows, and will not drain before the schedule ends."""
         due = self._due(elapsed_ns)
         if due - self._log.replied_count <= LEAST_GROWN:  # most often; what follows takes a millisecond
             return False
@@ -183,7 +183,7 @@ class RunWatch:
         return growing(queries, elapsed_ns) and not self._drains(queries, step, due, elapsed_ns)
 
     def _drains(self, queries: Queries, step: int, due: int, elapsed_ns: int) -> bool:
-        """Whether the backlog would drain at some time, at the best rate of answers so far.
+        """Returns whether the backlog would drain at some time, at the best rate of answers so far.
 
         That is the rate in the best eighth of the last two thirds of the run, so that a stall which is over
         does not count. If it exceeds the rate of arrivals, the backlog has an end, even if after the

@@ -61,7 +61,7 @@ class Queries:
             object.__setattr__(self, "batch_ns", np.full(len(self), -1, np.int64))
 
     def __len__(self) -> int:
-        """The number of queries."""
+        """Returns the number of queries."""
         return len(self.scheduled_ns)
 
     @property
@@ -116,7 +116,7 @@ class Queries:
         return len(self) > 1 and bool(self.scheduled_ns[0] == self.scheduled_ns[-1])
 
     def count(self, outcome: Outcome) -> int:
-        """The number of queries with an outcome."""
+        """Returns the number of queries with an outcome."""
         return int(np.count_nonzero(self.outcome == outcome))
 
     def since(self, offset_ns: int) -> Queries:
@@ -279,7 +279,7 @@ class QueryLog:
             self._expired = max(self._expired, overdue)
 
     def late(self, now_ns: int, bound_ns: int) -> int:
-        """The queries that are later than a bound; it has to be the same in every call."""
+        """Returns the queries that are later than a bound; it has to be the same in every call."""
         with self._lock:
             decided = self._due_before(now_ns - bound_ns)
             part = slice(self._judged, max(self._judged, decided))
@@ -291,7 +291,7 @@ class QueryLog:
             return self._late
 
     def _due_before(self, time_ns: int) -> int:
-        """How many of the queries that were sent were due before a time; the caller has the lock."""
+        """Returns how many of the queries that were sent were due before a time; the caller has the lock."""
         due = int(np.searchsorted(self.scheduled_ns, time_ns - self.began_ns))
         return min(due, self.sent_count)
 

@@ -140,5 +140,5 @@ def _record_batch(scope: TraceScope, sent_ns: int, done_ns: int, times: tuple[in
 
 
 def _failed(call: SpanKind, error: str) -> SpanKind:
-    """The span of a call without a right answer, whose status was not kept."""
+    """Returns the span of a call without a right answer, whose status was not kept."""
     return replace(call, attributes=tuple(sorted((*call.attributes, ("error.type", error)))))

@@ -84,12 +84,12 @@ class Schedule:
         return int(self.offsets_ns[-1])
 
     def __len__(self) -> int:
-        """The number of queries."""
+        """Returns the number of queries."""
         return len(self.offsets_ns)
 
 
 def _offsets_ns(text: str, path: Path) -> Iterator[int]:
-    """The offsets of a file, whatever its form."""
+    """Yields the offsets of a file, whatever its form."""
     lines = [
         (number, line)
         for number, line in enumerate(io.StringIO(text), start=1)

@@ -65,7 +65,7 @@ def backlog(queries: Queries, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def growing(queries: Queries, now_ns: int) -> bool:
-    """Whether the backlog grows as it does above the system's capacity, and only there.
+    """Returns whether the backlog grows as it does above the system's capacity, and only there.
 
     The time from the first arrival on is cut in three. In both the second and the third part more queries
     must arrive than leave, by more than 2.5 standard deviations of the difference in a system that is just

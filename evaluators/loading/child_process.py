@@ -94,7 +94,7 @@ def end_children(children: Sequence[ChildProcess]) -> None:
 
 
 def _run(run: Callable[..., None], *given: Any) -> None:
-    """The whole life of a child process."""
+    """Returns the whole life of a child process."""
     for number in GOVERNED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, GOVERNED)

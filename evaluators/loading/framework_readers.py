@@ -162,7 +162,7 @@ class FrameworkLoader(Loader):
 
 
 def _run(opener: _Opener, rows: SharedRows, connection: Connection) -> None:
-    """The whole life of the process: for each epoch, one batch for each message."""
+    """Returns the whole life of the process: for each epoch, one batch for each message."""
     out = rows.view(opener.parameters).inputs
     answer: InferometerError | None = None
     try:

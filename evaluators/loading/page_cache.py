@@ -123,7 +123,7 @@ def _some(paths: Sequence[Path]) -> Sequence[Path]:
 
 
 def _may_know(descriptor: int, path: Path) -> bool:
-    """Whether the kernel tells this process the truth about a file: since 5.2, ``can_do_mincore``."""
+    """Returns whether the kernel tells this process the truth about a file: since 5.2, ``can_do_mincore``."""
     owner = os.fstat(descriptor).st_uid
     return os.geteuid() in {0, owner} or os.access(path, os.W_OK, effective_ids=True)
 
@@ -143,7 +143,7 @@ def _kernel_tells() -> bool:
 
 
 def _resident_bytes(descriptor: int, size: int) -> int:
-    """The bytes of a file that are in the page cache."""
+    """Returns the bytes of a file that are in the page cache."""
     mincore = ctypes.CDLL(None, use_errno=True).mincore
     mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
     resident = 0

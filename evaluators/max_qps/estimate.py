@@ -68,7 +68,7 @@ class Evidence:
         self.unqueued_s = float(served_ns[~unanswered_alone].max(initial=0)) / 1e9
 
     def near(self, rate_qps: float, factor: float = NEAR) -> bool:
-        """Whether its rate is within a factor of another."""
+        """Returns whether its rate is within a factor of another."""
         return rate_qps / factor <= self.rate_qps <= rate_qps * factor
 
 
@@ -189,7 +189,7 @@ class Estimator:
         return model.solve(self._bound_s, self._late_fraction, near_qps) if model else None
 
     def _refuted(self, solved: SolvedRate, seen: Sequence[Evidence]) -> bool:
-        """Whether more or fewer queries were late near the rate than the model and chance explain.
+        """Returns whether more or fewer queries were late near the rate than the model and chance explain.
 
         The square roots of the counts are compared, as their variance hardly depends on the expectation.
         """
@@ -251,7 +251,7 @@ def unqueued_late(seen: Sequence[Evidence], late_fraction: float) -> str | None:
 
 
 def _binomial_tail(least: int, count: int, share: float) -> float:
-    """The probability of at least ``least`` of ``count`` events of probability ``share``."""
+    """Returns the probability of at least ``least`` of ``count`` events of probability ``share``."""
     if least <= 0:
         return 1.0
     log_odds = math.log(share / (1 - share))

@@ -127,7 +127,7 @@ def late_fraction_root(counts: Counts, late_fraction: float) -> LateFractionRoot
 
 
 def _fitted(x: NDArray[np.float64], counts: Counts) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The coefficients, the slope at least ``_LEAST_SLOPE``, and the curvature at them (2 × 2)."""
+    """Returns the coefficients, the slope at least ``_LEAST_SLOPE``, and the curvature at them (2 × 2)."""
     overall = float(counts.late.sum() / counts.queries.sum())
     beta = np.array([math.log(overall / (1 - overall)), _USUAL_SLOPE])
     spread = _spread(counts, np.full(len(counts.late), overall))

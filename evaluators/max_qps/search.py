@@ -183,7 +183,7 @@ class _Search:
         return self._estimator.estimate(self._seen, before.rate_qps if before else None, simulated)
 
     def _much_is_new(self, estimate: Estimate | None) -> bool:
-        """Whether enough was seen since the last estimate to change it."""
+        """Returns whether enough was seen since the last estimate to change it."""
         sent = sum(e.sent for e in self._seen)
         if estimate and estimate.method is Method.SINGLE_SERVER and sent < _NEW_FACTOR * self._estimated_sent:
             return False
@@ -289,7 +289,7 @@ class _Search:
         return left_s if left_s < wanted_s + least_s else wanted_s
 
     def _left_s(self) -> float:
-        """What is left of the budget, less what the last answers of a probe may take."""
+        """Returns what is left of the budget, less what the last answers of a probe may take."""
         return self._options.time_budget_s - self._prober.elapsed_s - 2 * self._bound_s
 
     def _run(self, plan: _Plan) -> bool:
@@ -328,7 +328,7 @@ class _Search:
         return True
 
     def _max_late(self, queries: int, plan: _Plan) -> int:
-        """How many late queries show that a probe is hopeless."""
+        """Returns how many late queries show that a probe is hopeless."""
         share = self._options.late_fraction
         hopeless = min(_LATE_FACTOR * share, (1 + share) / 2)
         if plan.confirming:
@@ -339,7 +339,7 @@ class _Search:
         return int(np.random.SeedSequence((self._options.seed, number)).generate_state(1)[0])
 
     def _final(self, estimate: Estimate | None, reason: str) -> MaxQps:
-        """The answer once no more is probed."""
+        """Returns the answer once no more is probed."""
         if estimate:
             # what the machine or a connection changes between probes is no error of the queries of one
             between_qps = self._estimator.disagreement_qps(self._seen, estimate, _SIMULATED_MEANWHILE)

@@ -185,7 +185,7 @@ def _watched(
 
 
 def _closed(issued: IssuedRun, settings: MlperfSettings, loadgen: MlperfLog) -> MlperfRun:
-    """The run with the times at which its samples were due, as far as known."""
+    """Returns the run with the times at which its samples were due, as far as known."""
     queries, clock_known, checksum = issued.queries, True, ""
     if settings.scenario is Scenario.OFFLINE:
         queries = replace(queries, scheduled_ns=np.zeros(len(queries), np.int64))

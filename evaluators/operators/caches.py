@@ -39,6 +39,6 @@ def sweep(cache_bytes: int) -> Callable[[], object]:
 
 
 def _bytes(size: str) -> int:
-    """The number of bytes of a size such as ``32768K``."""
+    """Returns the number of bytes of a size such as ``32768K``."""
     unit = _UNITS.get(size[-1:], 1)
     return int(size[:-1] if unit > 1 else size) * unit

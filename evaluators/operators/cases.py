@@ -81,7 +81,7 @@ class OperatorRequest:
 
 
 def _cases(name: str, size: str) -> tuple[Case, ...]:
-    """The cases of an operator for a preset, or for a size such as ``1024x1024``."""
+    """Returns the cases of an operator for a preset, or for a size such as ``1024x1024``."""
     operator = operators()[name]
     if size in tuple(Preset):
         return operator.cases(Preset(size))

@@ -169,7 +169,7 @@ class _Elements:
 
     @classmethod
     def of(cls, array: NDArray[Any], random: np.random.Generator) -> _Elements:
-        """Some elements, or all."""
+        """Returns some elements, or all."""
         if array.size <= _LATER_ELEMENTS:
             places = np.arange(array.size, dtype=np.intp)
         else:
@@ -205,7 +205,7 @@ def _judged(difference: Difference, against: str, what: str) -> Check:
 
 
 def _reference_s(operator: Operator, found: Computed, mode: Mode) -> float:
-    """How long the reference takes at most, about."""
+    """Returns how long the reference takes at most, about."""
     arrays: Sequence[NDArray[Any]] = (*found.inputs.values(), *found.outputs)
     flops = operator.flops(found.case, [each.shape for each in found.outputs])
     once_s = flops / _FLOPS_PER_S + sum(each.size for each in arrays) / _ELEMENTS_PER_S
@@ -254,7 +254,7 @@ def _row_inputs(operator: Operator, case: Case) -> Sequence[str]:
 
 
 def _axes(operator: Operator, case: Case) -> Sequence[Sequence[bool]]:
-    """The axes of each input, and which of them have the size 1 and so may be broadcast."""
+    """Returns the axes of each input, and which of them have the size 1 and so may be broadcast."""
     return [[size == 1 for size in spec.shape] for spec in operator.tensors(case)]
 
 
@@ -286,7 +286,7 @@ def _reference(operator: Operator, inputs: Mapping[str, NDArray[Any]], case: Cas
 
 
 def _small_case(operator: Operator, case: Case) -> Case:
-    """The small case with the parameters of another, or its own where those do not fit."""
+    """Returns the small case with the parameters of another, or its own where those do not fit."""
     small = operator.cases(Preset.SMALL)[0]
     wanted = Case(small.shapes, {**small.parameters, **case.parameters}, small.preset)
     try:

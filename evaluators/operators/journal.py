@@ -69,7 +69,7 @@ def journal_path(folder: Path, plan: object) -> Path:
 
 
 def _read(path: Path) -> Mapping[Place, OperatorRow]:
-    """The rows of the lines that are whole."""
+    """Returns the rows of the lines that are whole."""
     found: dict[Place, OperatorRow] = {}
     try:
         lines = path.read_bytes().splitlines()

@@ -195,7 +195,7 @@ class Measurer:
 
 
 def _filled(operator: Operator, case: Case, options: OperatorOptions) -> Mapping[str, NDArray[Any]]:
-    """The inputs as the table draws them, or with one value in all but indices."""
+    """Returns the inputs as the table draws them, or with one value in all but indices."""
     inputs = draw_inputs(operator, case, element_type(options.dtype), options.seed)
     if options.values == TABLE:
         return inputs
@@ -230,7 +230,7 @@ def _flops(operator: Operator, found: Computed, mode: Mode) -> int | None:
 
 
 def _moved_bytes(operator: Operator, found: Computed, dtype: str) -> int:
-    """The bytes that a forward pass reads and writes."""
+    """Returns the bytes that a forward pass reads and writes."""
 
     def size(array: NDArray[Any]) -> int:
         return array.size * _BFLOAT16 if dtype == "bfloat16" and array.dtype.kind == "f" else array.nbytes

@@ -156,7 +156,7 @@ def measured_peak(threads: int, dtype: str) -> MachinePeak:
 
 
 def _gemm(size: int, dtype: np.dtype[Any]) -> tuple[float, int]:
-    """Floating-point operations a second of a product of square matrices, and their size."""
+    """Returns floating-point operations a second of a product of square matrices, and their size."""
     random = np.random.default_rng(0)
     a, b = (random.standard_normal((size, size)).astype(dtype) for _ in range(2))
     out = np.empty_like(a)
@@ -164,7 +164,7 @@ def _gemm(size: int, dtype: np.dtype[Any]) -> tuple[float, int]:
 
 
 def _triad(count: int, threads: int) -> float:
-    """Bytes a second of a = b + s · c over float64, which STREAM counts as three arrays."""
+    """Returns bytes a second of a = b + s · c over float64, which STREAM counts as three arrays."""
     a, b, c = (np.full(count, value) for value in (0.0, 1.0, 2.0))
     bounds = np.linspace(0, count, threads + 1).astype(int).tolist()
 
@@ -180,7 +180,7 @@ def _triad(count: int, threads: int) -> float:
 
 
 def _best_s(run: Callable[[], object], budget_s: float) -> float:
-    """The shortest of several runs, after one that is not counted."""
+    """Returns the shortest of several runs, after one that is not counted."""
     run()
     until_s, best_s = time.perf_counter() + budget_s, float("inf")
     for _ in range(1000):

@@ -43,7 +43,7 @@ def cells_of(request: OperatorRequest, facts: FrameworkFacts) -> tuple[Cell, ...
 
 
 def _forms(name: str, wanted: Sequence[str], facts: FrameworkFacts) -> Sequence[tuple[str, str]]:
-    """The forms to measure, and why not where not."""
+    """Returns the forms to measure, and why not where not."""
     if facts.unfit:
         return [("", facts.unfit)]
     known = facts.forms.get(name, ())

@@ -206,7 +206,7 @@ def _warm_up(loop: _Loop, options: OperatorOptions, started_ns: int) -> int:
 
 
 def _settled(times_ns: Sequence[int]) -> bool:
-    """Whether the last quarter of the times is not faster than the quarter before."""
+    """Returns whether the last quarter of the times is not faster than the quarter before."""
     quarter = len(times_ns) // 4
     earlier, later = np.median(times_ns[-2 * quarter : -quarter]), np.median(times_ns[-quarter:])
     return bool(later >= (1 - _SETTLED) * earlier)

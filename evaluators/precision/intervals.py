@@ -25,7 +25,7 @@ class Interval(NamedTuple):
     high: float
 
     def covers(self, value: float) -> bool:
-        """Whether a value is within it."""
+        """Returns whether a value is within it."""
         return self.low <= value <= self.high
 
 
@@ -65,7 +65,7 @@ def batches_for_interval(full_ns: NDArray[np.int64]) -> int:
 
 
 def _widened(count: int, correlated_over: float) -> float:
-    """By how much an interval from stretches is too narrow, as neighbouring stretches are correlated.
+    """Returns by how much an interval from stretches is too narrow, as neighbouring stretches are correlated.
 
     The variance of the stretches' means falls short of that of independent ones by the part
     (stretches + 1) / 2 × autocorrelation time / count, where the correlation falls off exponentially. It
@@ -94,14 +94,14 @@ def mean_interval(full_ns: NDArray[np.int64]) -> Interval:
 
 
 def _less_skewed(quantile: float, sixth: float) -> float:
-    """The quantile of a skewed distribution; ``sixth`` is a sixth of the skewness of the mean."""
+    """Returns the quantile of a skewed distribution; ``sixth`` is a sixth of the skewness of the mean."""
     if abs(sixth) < _NO_SKEWNESS:
         return quantile
     return (float(np.cbrt(1 + 6 * sixth * (quantile - sixth))) - 1) / (2 * sixth)
 
 
 def _skewness(full_ns: NDArray[np.int64]) -> float:
-    """The third moment of the times over the 1.5th power of their second; 0 of equal times."""
+    """Returns the third moment of the times over the 1.5th power of their second; 0 of equal times."""
     from_mean = full_ns - full_ns.mean()
     variance = float((from_mean**2).mean())
     return float((from_mean**3).mean()) / variance**1.5 if variance > 0 else 0.0

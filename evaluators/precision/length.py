@@ -41,7 +41,7 @@ class LengthPlan:
         self._until_s = math.inf
 
     def spent(self, elapsed_s: float) -> bool:
-        """Whether the time budget of what is measured now is spent."""
+        """Returns whether the time budget of what is measured now is spent."""
         return elapsed_s >= self._until_s
 
     def more(self, full_ns: NDArray[np.int64], elapsed_s: float) -> int:
@@ -68,7 +68,7 @@ class LengthPlan:
         return max(0, wanted - count if left > wanted - count else math.ceil(left))
 
     def _for_target(self, full_ns: NDArray[np.int64], elapsed_s: float, per_s: float) -> int:
-        """The number of batches for the target, or for its pilot; 0 without a target."""
+        """Returns the number of batches for the target, or for its pilot; 0 without a target."""
         target_percent, count = self._options.target_ci_percent, len(full_ns)
         if target_percent is None:
             return 0
@@ -84,7 +84,7 @@ class LengthPlan:
 
 
 def reached(full_ns: NDArray[np.int64], target_percent: float) -> bool:
-    """Whether the interval of p50 is within a target, in percent of p50."""
+    """Returns whether the interval of p50 is within a target, in percent of p50."""
     share = half_width(full_ns)
     return share is not None and 100 * share <= target_percent
 

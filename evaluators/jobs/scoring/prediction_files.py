@@ -40,7 +40,7 @@ class PredictionFile(ABC):
 
     @abstractmethod
     def keys(self) -> Collection[str]:
-        """The keys of the samples that it has predictions of."""
+        """Returns the keys of the samples that it has predictions of."""
 
     @abstractmethod
     def read(self, sample: Sample) -> Predictions | None:

@@ -180,7 +180,7 @@ def _nothing(path: Path, dataset: Dataset, failures: Sequence[ScoringFailure]) -
 
 
 def _told(result: TaskResult, file: PredictionFile) -> TaskResult:
-    """The scores that the predictions tell."""
+    """Returns the scores that the predictions tell."""
     if file.scores is None:
         return result
     kept = [each for each in result.scores if each.name in file.scores]
@@ -188,7 +188,7 @@ def _told(result: TaskResult, file: PredictionFile) -> TaskResult:
 
 
 def _manifest(task: str, labels: Sequence[str], parameters: Mapping[str, Any]) -> ModelManifest:
-    """A model that would predict so, for the metric."""
+    """Returns a model that would predict so, for the metric."""
     try:
         return ModelManifest.model_validate(
             {

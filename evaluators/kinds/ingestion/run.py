@@ -177,7 +177,7 @@ class IngestionRun:
         return rows
 
     def _batches(self) -> Generator[LoadedBatch, None, None]:
-        """The batches of epoch after epoch."""
+        """Yields the batches of epoch after epoch."""
         while True:
             loaded = 0
             self._epochs += 1

@@ -119,7 +119,7 @@ def run_of(stored: Stored, documents: Sequence[Stored]) -> LoadRun:
 
 
 def _pairs(stored: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Documents of two values as pairs. Earlier versions kept pairs, which not every database can."""
+    """Yields documents of two values as pairs. Earlier versions kept pairs, which not every database can."""
     return (tuple(each.values()) if isinstance(each, dict) else each for each in stored)
 
 

@@ -65,7 +65,7 @@ class MlperfWork:
         return cls(settings, options)
 
     def __str__(self) -> str:
-        """The load in one line."""
+        """Returns the load in one line."""
         s = self.settings
         rate = f", {s.rate_qps:g} queries/s" if s.scenario is Scenario.SERVER else ""
         return (

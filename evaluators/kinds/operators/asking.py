@@ -80,7 +80,7 @@ def presets_of(text: str) -> tuple[str, ...]:
 
 
 def _modes(texts: Iterable[str], *, run_backward: bool) -> tuple[Mode, ...]:
-    """The modes; by default forward alone, with ``run_backward`` all."""
+    """Returns the modes; by default forward alone, with ``run_backward`` all."""
     every = tuple(mode.value for mode in Mode)
     named = [Mode(name) for name in known(listed(texts), every, "mode")] or [Mode.FORWARD]
     return tuple(dict.fromkeys([*named, *(Mode if run_backward else ())]))
@@ -110,7 +110,7 @@ def read_options(given: Mapping[str, Any]) -> OperatorOptions:
 
 
 def _own_case(given: Mapping[str, Any]) -> tuple[OwnCase, ...]:
-    """The case of ``--input`` and ``--param``; none without them."""
+    """Returns the case of ``--input`` and ``--param``; none without them."""
     inputs, parameters = given["inputs"], given["parameters"]
     if not inputs and not parameters:
         return ()
@@ -128,7 +128,7 @@ def _own_case(given: Mapping[str, Any]) -> tuple[OwnCase, ...]:
 
 
 def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
-    """Names and values, each name once."""
+    """Yields names and values, each name once."""
     seen = set()
     for text in texts:
         name, equals, value = text.partition("=")
@@ -158,7 +158,7 @@ _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def _parameter(operator: Operator, name: str, text: str) -> ParameterValue:
-    """The value of a text, of the type of the parameter's default."""
+    """Returns the value of a text, of the type of the parameter's default."""
     if name not in operator.parameters:
         operator.own_case({}, {name: text})  # which raises, with the nearest name
     default, where = operator.parameters[name], f"--param {name}={text}"

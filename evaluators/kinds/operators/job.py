@@ -164,7 +164,7 @@ def benchmark_operators(
 
 
 def _entries(request: OperatorRequest, registry: Registry) -> Sequence[FrameworkEntry]:
-    """The frameworks, each once and installed."""
+    """Returns the frameworks, each once and installed."""
     if not request.frameworks:
         found = [each for each in registry.entries if each.operators and each.installed_version is not None]
         if not found:
@@ -203,7 +203,7 @@ class _Run:
         return known[0] if known else read_environment(next(iter(self.openings.values())).versions)
 
     def stop_requested(self) -> bool:
-        """Whether a stop was requested until now."""
+        """Returns whether a stop was requested until now."""
         self.stopped = self.stopped or self.callbacks.stop_requested()
         return self.stopped
 

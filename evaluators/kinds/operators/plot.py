@@ -43,7 +43,7 @@ class OperatorsPlot(Plot[OperatorMeasurement]):
         self._most_points = most_points
 
     def shows(self, row: Row) -> bool:
-        """Whether the row was measured."""
+        """Returns whether the row was measured."""
         return row["p50_us"] is not None
 
     def drawing(self, chosen: Chosen[OperatorMeasurement], notes: Sequence[str]) -> Drawing:
@@ -115,7 +115,7 @@ def _roof(peak: MachinePeak, low: float, high: float) -> Series:
 
 
 def _points(rows: Sequence[Row], series_of: Mapping[int, str], most: int) -> Iterator[Series]:
-    """A series for each row, whose tooltip names it; for each name in the legend if there are many."""
+    """Yields a series for each row, whose tooltip names it; for each name in the legend if there are many."""
     if len(rows) <= most:
         for row in rows:
             yield _point_series(series_of[id(row)], [row], _named(row))
@@ -140,7 +140,7 @@ def _named(row: Row) -> str:
 
 
 def _side_by_side(rows: Sequence[Row], series_of: Mapping[int, str]) -> tuple[BarChart, tuple[str, ...]]:
-    """The bars, and notes on what they leave out."""
+    """Returns the bars, and notes on what they leave out."""
     cases: dict[tuple[str, ...], list[Row]] = {}
     order = list(dict.fromkeys(series_of[id(row)] for row in rows))
     for row in sorted(rows, key=lambda row: order.index(series_of[id(row)])):
@@ -160,7 +160,7 @@ def _side_by_side(rows: Sequence[Row], series_of: Mapping[int, str]) -> tuple[Ba
 
 
 def _times(cases: Sequence[Sequence[Row]], series_of: Mapping[int, str]) -> tuple[BarChart, tuple[str, ...]]:
-    """The times themselves, where nothing was measured twice."""
+    """Returns the times themselves, where nothing was measured twice."""
     ordered = sorted(cases, key=lambda of_one: number(of_one[0]["p50_us"]), reverse=True)
     shown = ordered[:MOST_ROWS]
     scale, unit = time_unit(max(number(row["p50_us"]) for of_one in shown for row in of_one))

@@ -104,7 +104,7 @@ def _columns(columns: Mapping[str, NDArray[np.generic]]) -> list[Document]:
 def _rows(
     documents: Sequence[Stored], names: Sequence[str], ranks: int, length: int
 ) -> dict[str, NDArray[np.int64]]:
-    """The columns by name, int64, (ranks, length)."""
+    """Returns the columns by name, int64, (ranks, length)."""
     found = {
         name: np.stack(
             [joined(each[name] for each in documents if each["rank"] == rank) for rank in range(ranks)]

@@ -171,7 +171,7 @@ def _check_classes(dataset: Dataset, manifest: ModelManifest) -> None:
 
 
 def _find_label(dataset: Dataset, manifest: ModelManifest, classes: int) -> Callable[[str | None], int]:
-    """What gives the index of a sample's class."""
+    """Returns what gives the index of a sample's class."""
     indices = class_indices(dataset, manifest.output.parameters.labels, classes)
 
     def find(label: str | None) -> int:
@@ -210,7 +210,7 @@ def _trainer_options(request: TrainingRequest, rank: Rank) -> TrainerOptions:
 def _loader(
     request: TrainingRequest, manifest: ModelManifest, dataset: Dataset | None, trainer: Trainer
 ) -> Loader:
-    """The loader of this rank."""
+    """Returns the loader of this rank."""
     options, rank, data = request.options, trainer.options.rank, request.data
     size = options.batch_size * len(trainer.options.devices)
     chosen = data.loader_options(size, rank.number, rank.count)

@@ -274,7 +274,7 @@ class TrainingSummary:
 
 
 def _slowest_mean(times_ns: NDArray[np.int64]) -> float | None:
-    """The mean over the steps, of the rank with the highest one; None without steps."""
+    """Returns the mean over the steps, of the rank with the highest one; None without steps."""
     return float(times_ns.mean(axis=1).max()) if times_ns.size else None
 
 
@@ -285,7 +285,7 @@ def _bound(
     compute_ns: float | None,
     communicate_ns: float | None,
 ) -> Bound | None:
-    """The part that bounds a step.
+    """Returns the part that bounds a step.
 
     A loader that works ahead of the steps bounds them as soon as they have to wait for it; of parts that
     follow one another, the longest one does.

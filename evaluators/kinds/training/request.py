@@ -78,7 +78,7 @@ class TrainingData:
         return self.path is None and self.name is None
 
     def loader_options(self, batch_size: int, rank: int = 0, ranks: int = 1) -> LoaderOptions:
-        """The options of the loader of one rank; synthetic data needs no workers."""
+        """Returns the options of the loader of one rank; synthetic data needs no workers."""
         options = LoaderOptions(batch_size, seed=self.seed, shuffle=self.shuffle, rank=rank, ranks=ranks)
         if self.is_synthetic:
             return options

@@ -79,7 +79,7 @@ def _step(measured: TrainingMeasurement, summary: TrainingSummary) -> str:
 
 
 def _interval_rows(measured: TrainingMeasurement, summary: TrainingSummary) -> Iterator[tuple[str, str]]:
-    """Why there is no interval."""
+    """Yields why there is no interval."""
     full_ns = measured.full_ns
     needed = batches_for_interval(full_ns) if len(full_ns) else 0
     if summary.mean_interval_ns is None and 0 < len(full_ns) < needed:
